@@ -1,0 +1,64 @@
+# A fresh machine needs Linux, Python 3.11 to 3.13, make and the package index, then `make demo` and
+# `make test`. Every target below needs .venv: built once, and again when the pins change.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PINS   := requirements/dev.txt
+UV     := uv==0.13.8
+
+.PHONY: help demo test lab bench check format wheel lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 10
+
+demo: $(STAMP)  ## run notebooks/quickstart.ipynb on 4 simulated ranks and show what they returned
+	$(BIN)/python notebooks/run_demo.py
+
+test: $(STAMP)  ## every test
+	$(BIN)/python -m pytest -q
+
+lab: $(STAMP)  ## JupyterLab on the notebooks
+	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+
+bench: $(STAMP)  ## xla_nb beside its rivals, measured in one run
+	$(BIN)/python -m benchmarks
+
+check: $(STAMP)  ## lint, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(STAMP)  ## make `check` happy about format and imports
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+wheel: $(STAMP)  ## build dist/xla_nb-*.whl
+	$(BIN)/python -m build --wheel --no-isolation
+
+# Keeps the versions already pinned; `make lock UPGRADE=--upgrade` takes the newest of all.
+lock: $(STAMP)  ## write the pins again after a change of requirements/dev.in
+	$(BIN)/uv pip compile --universal --python-version 3.11 $(UPGRADE) --quiet \
+	    --no-annotate --no-emit-index-url --no-emit-find-links \
+	    --custom-compile-command 'make lock' --output-file $(PINS) requirements/dev.in
+
+clean:  ## remove .venv and everything built
+	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache
+
+# Both installers take the package index that the machine is set up for. pip takes over when there
+# is no uv here, or when it cannot reach the index that pip alone was told of.
+# No build isolation: the build tools are pinned like everything else.
+$(STAMP): $(PINS) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+	    echo "xla_nb needs Python 3.11 to 3.13 (torch_xla has no wheel for others), and" \
+	         "'$(PYTHON)' is `$(PYTHON) -V 2>&1`. Say: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	    echo "No virtual environment could be made. On Debian: apt install python3-venv" >&2; \
+	    rm -rf $(VENV); exit 1; }
+	@pip="$(BIN)/python -m pip --disable-pip-version-check install --quiet"; \
+	uv="$(BIN)/uv pip install --python $(BIN)/python"; \
+	$$pip $(UV) && $$uv -r $(PINS) || $$pip -r $(PINS)
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet \
+	    --no-deps --no-build-isolation --editable .
+	@touch $@
