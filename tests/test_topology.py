@@ -1,0 +1,323 @@
+"""Topology: its own tables, then what torch_xla itself makes of the environments it gives."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xla_nb import topology
+from xla_nb.errors import UsageError
+
+# accelerator type: (chips of the host, devices of a chip, host bounds, chips per host)
+HOSTS = {
+    "v2-8": (4, 2, "1,1,1", "2,2,1"),
+    "v3-8": (4, 2, "1,1,1", "2,2,1"),
+    "v4-8": (4, 1, "1,1,1", "2,2,1"),
+    "v5litepod-1": (1, 1, "1,1,1", "1,1,1"),
+    "v5litepod-8": (8, 1, "1,1,1", "2,4,1"),
+    "v6e-8": (8, 1, "1,1,1", "2,4,1"),
+}
+POSSIBLE = {
+    "v2-8": [2, 4, 8],
+    "v3-8": [2, 4, 8],
+    "v4-8": [1, 2, 4],
+    "v5litepod-1": [1],
+    "v5litepod-8": [1, 2, 4, 8],
+    "v6e-8": [1, 2, 4, 8],
+}
+NO_HOSTS = "WARNING: could not determine TPU worker hostnames or IP addresses, please set this"
+
+
+def kaggle(accelerator):
+    """What Kaggle presets on its machines."""
+    _, _, host, chips_per_host = HOSTS[accelerator]
+    return {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": accelerator,
+        "TPU_HOST_BOUNDS": host,
+        "TPU_CHIPS_PER_HOST_BOUNDS": chips_per_host,
+        "TPU_WORKER_HOSTNAMES": NO_HOSTS,
+        "TPU_PROCESS_ADDRESSES": "local",
+        "CLOUD_TPU_TASK_ID": "0",
+        "TPU_WORKER_ID": "0",
+    }
+
+
+def used(accelerator):
+    """What is left in a notebook that ran `xmp.spawn(nprocs=1)`, with a tutorial's extras."""
+    return {
+        "PJRT_DEVICE": "TPU",
+        "PJRT_LOCAL_PROCESS_RANK": "0",
+        "PJRT_LOCAL_PROCESS_COUNT": "1",
+        "TPU_VISIBLE_CHIPS": "0",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_PORT": "8476",
+        "TPU_NUM_DEVICES": "4",
+    }
+
+
+PRESETS = {"bare": lambda accelerator: {}, "kaggle": kaggle, "used": used}
+
+
+def metadata(accelerator):
+    """What a TPU VM's metadata server answers."""
+    _, _, host, chips_per_host = HOSTS[accelerator]
+    return {
+        "tpu-env": f"ACCELERATOR_TYPE: '{accelerator}'\nTPU_PROCESS_BOUNDS: '{host}'\n"
+        f"TPU_CHIPS_PER_PROCESS_BOUNDS: '{chips_per_host}'\nWORKER_ID: '0'\n",
+        "worker-network-endpoints": "unknown:unknown:10.0.0.2",
+    }
+
+
+# --- what this machine has ----------------------------------------------------------------------
+
+
+def pci(root, *devices):
+    for number, (vendor, model) in enumerate(devices):
+        folder = root / f"0000:00:{number:02x}.0"
+        folder.mkdir()
+        (folder / "vendor").write_text(vendor + "\n")
+        (folder / "device").write_text(model + "\n")
+    return root
+
+
+def test_chips_are_counted_among_other_devices(tmp_path):
+    root = pci(tmp_path, ("0x8086", "0x0063"), ("0x1ae0", "0x0063"), ("0x1ae0", "0x0042"))
+    assert topology.chips(root) == 1
+    assert topology.chips(tmp_path / "missing") == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "expected"),
+    [
+        ("0x0027", 4, "v2-8"),
+        ("0x005e", 4, "v4-8"),
+        ("0x0063", 8, "v5litepod-8"),
+        ("0x0063", 1, "v5litepod-1"),
+        ("0x006f", 8, "v6e-8"),
+        ("0x0056", 1, None),
+    ],
+)
+def test_accelerator_is_known_from_the_chips(tmp_path, model, count, expected):
+    root = pci(tmp_path, *[("0x1ae0", model)] * count)
+    assert topology.accelerator({}, root) == expected
+    assert topology.accelerator({"TPU_ACCELERATOR_TYPE": "v3-8"}, root) == "v3-8"
+
+
+def test_no_accelerator_without_chips(tmp_path):
+    assert topology.accelerator({}, tmp_path) is None
+
+
+def test_nodes_are_listed_in_order(tmp_path):
+    (tmp_path / "vfio").mkdir()
+    for name in ("accel10", "accel2", "vfio/1", "vfio/0", "vfio/vfio", "null"):
+        (tmp_path / name).touch()
+    found = [str(node.relative_to(tmp_path)) for node in topology.nodes(tmp_path)]
+    assert found == ["accel2", "accel10", "vfio/0", "vfio/1"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "chips", "expected"),
+    [
+        ({}, 0, "CPU"),
+        ({}, 8, "TPU"),
+        ({"PJRT_DEVICE": "CPU"}, 8, "CPU"),
+        ({"PJRT_DEVICE": "TPU"}, 1, "TPU"),
+        ({"PJRT_DEVICE": ""}, 0, "CPU"),
+    ],
+)
+def test_device(environ, chips, expected):
+    assert topology.device(environ, chips) == expected
+
+
+@pytest.mark.parametrize(("wanted", "fix"), [("TPU", "pop"), ("CUDA", "TPU or CPU")])
+def test_a_device_that_is_not_here_is_refused(wanted, fix):
+    with pytest.raises(UsageError, match=fix):
+        topology.device({"PJRT_DEVICE": wanted}, 0)
+
+
+# --- how many ranks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accelerator", HOSTS)
+def test_possible(accelerator):
+    assert topology.possible(accelerator, HOSTS[accelerator][0]) == POSSIBLE[accelerator]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "chips", "n", "said"),
+    [
+        ("v5litepod-8", 8, 16, "1, 2, 4 or 8"),
+        ("v5litepod-8", 8, 3, "1, 2, 4 or 8"),
+        ("v4-8", 4, 8, "1, 2 or 4"),
+        ("v5litepod-1", 1, 2, "1 chip of a v5litepod-1: it can be 1"),
+        ("v3-8", 4, 1, "2, 4 or 8. Each chip has two devices"),
+        ("v4-16", 4, 2, "leave -n out"),
+        (None, 4, 8, "4 chips: it can be"),
+    ],
+)
+def test_an_impossible_n_names_what_is_possible(accelerator, chips, n, said):
+    with pytest.raises(UsageError, match=said):
+        topology.bounds(accelerator, chips, n)
+
+
+def test_a_slice_of_several_hosts_is_left_to_torch_xla():
+    assert topology.bounds("v4-16", 4, None) == {}
+    assert topology.bounds("v5litepod-16", 4, None) == {}
+
+
+# --- the environment of a launch ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "value"),
+    [
+        ("CPU", "XLA_USE_SPMD", "1"),
+        ("TPU", "XLA_AUTO_SPMD", "true"),
+        ("CPU", "CPU_NUM_DEVICES", "4"),
+        ("CPU", "PJRT_LOCAL_PROCESS_COUNT", "1"),
+        ("CPU", "WORLD_SIZE", "1"),
+        ("TPU", "TPU_PROCESS_ADDRESSES", "local"),
+        ("TPU", "TPU_VISIBLE_DEVICES", "0"),
+        ("TPU", "TPU_WORKER_HOSTNAMES", NO_HOSTS),
+        ("TPU", "TPU_NUM_DEVICES", "4"),
+    ],
+)
+def test_a_trap_is_removed_in_one_line_unless_it_is_asked_for(device, name, value):
+    cleaned, changes = topology.clean({name: value}, device=device)
+    assert name not in cleaned
+    (line,) = map(str, changes)
+    assert line.startswith(f"removed {name}=")
+    assert "\n" not in line
+
+    cleaned, changes = topology.clean({name: "old"}, device=device, asked={name: value})
+    assert cleaned[name] == value
+    (line,) = map(str, changes)
+    assert line.startswith(f"kept {name}=")
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "value"),
+    [
+        ("CPU", "XLA_USE_SPMD", "0"),
+        ("CPU", "CPU_NUM_DEVICES", "1"),
+        ("CPU", "MASTER_PORT", "12399"),
+        ("CPU", "TPU_PROCESS_ADDRESSES", "local"),
+        ("TPU", "CPU_NUM_DEVICES", "4"),
+        ("TPU", "TPU_WORKER_HOSTNAMES", "localhost"),
+        ("TPU", "TPU_WORKER_HOSTNAMES", "10.0.0.2,10.0.0.3"),
+        ("TPU", "TPU_WORKER_ADDRS", "t1v-n-0:8470:10.0.0.2,t1v-n-1:8470:10.0.0.3"),
+        ("TPU", "XLA_FLAGS", "--xla_dump_to=/tmp/x"),
+    ],
+)
+def test_what_does_no_harm_stays(device, name, value):
+    cleaned, changes = topology.clean({name: value}, device=device)
+    assert cleaned == {name: value, "PJRT_DEVICE": device}
+    assert not changes
+
+
+def test_the_environment_given_is_not_touched():
+    environ = {"XLA_USE_SPMD": "1"}
+    topology.clean(environ, device="CPU")
+    assert environ == {"XLA_USE_SPMD": "1"}
+
+
+def test_torchruns_port_goes_with_torchrun():
+    environ = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "localhost", "RANK": "0"}
+    cleaned, changes = topology.clean(environ, device="CPU")
+    assert cleaned == {"PJRT_DEVICE": "CPU"}
+    assert len(changes) == 3
+
+
+def test_what_a_launch_sets_is_told_when_the_notebook_had_it_otherwise():
+    environ = {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1"}
+    cleaned, changes = topology.clean(
+        environ, device="TPU", sets=topology.bounds("v5litepod-8", 8, 4)
+    )
+    assert cleaned["TPU_PROCESS_BOUNDS"] == "2,2,1"
+    assert [str(change) for change in changes] == [
+        "set TPU_PROCESS_BOUNDS=2,2,1: what this launch needs"
+    ]
+
+
+# --- torch_xla's own word -------------------------------------------------------------------------
+
+
+def cases():
+    """Every host, preset and -n; keys of the answers in `answers`."""
+    for accelerator in HOSTS:
+        for preset in PRESETS:
+            yield accelerator, preset, "as it is"
+            for n in [None, *POSSIBLE[accelerator]]:
+                yield accelerator, preset, n
+
+
+def case(accelerator, preset, n):
+    """What the process that has torch_xla is asked: `n` of "as it is" leaves out our part."""
+    chips = HOSTS[accelerator][0]
+    environ = PRESETS[preset](accelerator)
+    if n == "as it is":
+        environ = {**environ, "PJRT_DEVICE": "TPU"}
+    else:
+        environ, _ = topology.clean(
+            environ, device="TPU", sets=topology.bounds(accelerator, chips, n)
+        )
+    return {"environ": environ, "chips": chips, "metadata": metadata(accelerator)}
+
+
+@pytest.fixture(scope="module")
+def answers():
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("torch_xla_topology.py")],
+        input=json.dumps([case(*key) for key in cases()]),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return dict(zip(cases(), json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "preset", "n"), [key for key in cases() if key[2] != "as it is"]
+)
+def test_torch_xla_starts_n_ranks_each_with_its_own_place(answers, accelerator, preset, n):
+    chips, devices, *_ = HOSTS[accelerator]
+    answer = answers[accelerator, preset, n]
+    processes = answer["processes"]
+    ranks = answer["ranks"]
+
+    def each(name):
+        return [rank[name] for rank in ranks]
+
+    assert processes * devices == (n or chips * devices)
+    assert each("CLOUD_TPU_TASK_ID") == [str(i) for i in range(processes)]
+    assert each("TPU_VISIBLE_CHIPS") == [str(i) for i in range(processes)]
+    assert each("PJRT_LOCAL_PROCESS_RANK") == [str(i) for i in range(processes)]
+    assert set(each("PJRT_LOCAL_PROCESS_COUNT")) == {str(processes)}
+    assert set(each("TPU_CHIPS_PER_PROCESS_BOUNDS")) == {"1,1,1"}
+    (bounds,) = set(each("TPU_PROCESS_BOUNDS"))
+    assert math.prod(map(int, bounds.split(","))) == processes
+    (addresses,) = set(each("TPU_PROCESS_ADDRESSES"))
+    assert addresses.split(",") == [f"localhost:{port}" for port in each("TPU_PROCESS_PORT")]
+    assert len(set(each("TPU_PROCESS_PORT"))) == processes
+
+
+@pytest.mark.parametrize("accelerator", HOSTS)
+def test_all_chips_lie_as_torch_xla_would_lay_them(answers, accelerator):
+    assert answers[accelerator, "bare", None] == answers[accelerator, "bare", "as it is"]
+
+
+@pytest.mark.parametrize("accelerator", ["v4-8", "v5litepod-8", "v6e-8"])
+def test_without_cleaning_kaggles_variables_break_every_rank(answers, accelerator):
+    ranks = answers[accelerator, "kaggle", "as it is"]["ranks"]
+    assert {rank["CLOUD_TPU_TASK_ID"] for rank in ranks} == {"0"}
+    assert {rank["TPU_PROCESS_ADDRESSES"] for rank in ranks} == {"local"}
+
+
+def test_without_cleaning_a_used_notebook_starts_one_process(answers):
+    assert answers["v5litepod-8", "used", "as it is"]["processes"] == 1
