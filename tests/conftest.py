@@ -1,0 +1,133 @@
+"""What every test is held to: it leaves nothing behind, and writes nowhere but in its own folders.
+
+After each test no process, thread, open file or file in TMPDIR may be left that was not there
+before it; what is on its way out is given a few seconds. What fixtures of a wider scope start is
+there before the test, so it does not count. A test that has to leave something says so, with the
+reason beside it: `@pytest.mark.leaves("threads")`, of the names in WATCHED below.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_core.utils import ensure_event_loop
+
+PATIENCE = 5.0  # seconds for what is on its way out
+MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.update([MARK])
+    # These stay once anything needs them: there from the start, no test seems to leave them.
+    resource_tracker.ensure_running()
+    ensure_event_loop()  # which Jupyter's clients share
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where what outlives a test writes, so that nothing is ever written to the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_NB_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    # Not inside tmp_path: sockets that multiprocessing makes there would have too long a name.
+    temporary = tempfile.mkdtemp(prefix="xla-nb-")
+    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", temporary)
+    monkeypatch.setattr(tempfile, "tempdir", temporary)
+    exempt = {kind for mark in request.node.iter_markers("leaves") for kind in mark.args}
+    before = {kind: look() for kind, (look, _) in WATCHED.items() if kind not in exempt}
+    yield
+    left = remaining(before)
+    shutil.rmtree(temporary, ignore_errors=True)
+    for pid, _ in left.get("processes", []):
+        os.kill(pid, signal.SIGKILL)
+    if left:
+        things = [f"{kind}: {told}" for kind, found in left.items() for _, told in found]
+        pytest.fail("left behind:\n" + "\n".join(things), pytrace=False)
+
+
+def remaining(before: dict[str, set[Any]]) -> dict[str, list[tuple[Any, str]]]:
+    """What is there now and was not before, each thing with its description."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        left = {}
+        for kind, known in before.items():
+            look, tell = WATCHED[kind]
+            found = [(thing, told) for thing in look() - known if (told := tell(thing))]
+            if found:
+                left[kind] = found
+        if not left or time.monotonic() > deadline:
+            return left
+        gc.collect()  # what only garbage holds open is not left behind
+        time.sleep(0.02)
+
+
+def pids() -> set[int]:
+    return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()}
+
+
+def our_process(pid: int) -> str:
+    """Its command line if a test started it: known by its ancestors or, an orphan, by the mark."""
+    environ = content(f"/proc/{pid}/environ").split("\0")
+    if "=".join(MARK) not in environ and not descends(pid, os.getpid()):
+        return ""
+    command = content(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    return f"{pid} {command[:200] or '(a zombie: nobody waited for it)'}"
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    while pid > 1:
+        fields = content(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        pid = int(fields[1]) if fields else 0
+        if pid == ancestor:
+            return True
+    return False
+
+
+def content(path: str) -> str:
+    """A file of /proc; nothing if the process is gone meanwhile, or is another user's."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def open_files() -> set[tuple[str, str]]:
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            found.add((fd.name, str(fd.readlink())))
+        except FileNotFoundError:  # the listing's own
+            continue
+    return found
+
+
+def in_temporary() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).iterdir()}
+
+
+# What is looked at: everything there, and what to say of a thing that is new ("": not ours).
+WATCHED: dict[str, tuple[Callable[[], set[Any]], Callable[[Any], str]]] = {
+    "processes": (pids, our_process),
+    "threads": (lambda: set(threading.enumerate()), repr),
+    "files": (open_files, " ".join),
+    "temporary": (in_temporary, str),
+}
