@@ -1,3 +1,40 @@
-"""xla_nb: run a notebook cell on every rank of a TPU, or of a simulated TPU host."""
+"""xla_nb: run a notebook cell on every rank of a TPU, or of a simulated TPU host.
+
+In a notebook: ``%load_ext xla_nb``, then ``%%xla_spawn``. Anywhere: ``xla_nb.spawn(fn)``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xla_nb.api import spawn
+    from xla_nb.session import Run, RunFailed
 
 __version__ = "0.1.0"
+__all__ = ["Run", "RunFailed", "spawn"]
+
+_HOMES = {"spawn": "xla_nb.api", "Run": "xla_nb.session", "RunFailed": "xla_nb.session"}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported when they are first used (PEP 562): ranks need none of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'xla_nb' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext xla_nb`` calls."""
+    from xla_nb import magics
+
+    magics.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What ``%unload_ext xla_nb`` calls."""
+    from xla_nb import magics
+
+    magics.unload(shell)

@@ -1,0 +1,49 @@
+"""An event survives the wire, and nothing else passes for one."""
+
+import pytest
+
+from xla_nb import events
+
+SAMPLES = [
+    events.JobStarted(pid=1, host="here", ranks=4, simulated=True),
+    events.RankStarted(rank=0, local_rank=0, pid=2, device="xla:0"),
+    events.RankFinished(rank=0, preview="1", nbytes=10),
+    events.RankFailed(rank=1, kind="ValueError", message="m", text="t", place="p", where="w"),
+    events.RankStopped(rank=2),
+    events.RankAt(rank=2, place="Cell In[1], line 3", stack="…"),
+    events.ProcessDied(pid=3, status=-9),
+    events.JobFailed(kind="k", message="m", text="t"),
+    events.Notice(text="careful"),
+    events.JobEnded(status=None),
+]
+
+
+@pytest.mark.parametrize("event", SAMPLES, ids=lambda event: type(event).__name__)
+def test_an_event_comes_back_as_it_was(event):
+    assert events.decode(events.encode(event)) == event
+
+
+def test_every_kind_of_event_has_a_sample_here():
+    assert {type(event) for event in SAMPLES} == set(events.Event.__subclasses__())
+
+
+def test_a_long_text_keeps_its_head_and_its_tail():
+    text = "a" * 50_000 + "the end"
+    got = events.decode(events.encode(events.Notice(text=text)))
+    assert len(got.text) < events.TEXT_LIMIT + 100
+    assert got.text.startswith("aaa")
+    assert got.text.endswith("the end")
+    assert "42,007 characters left out" in got.text
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b'{"event": "Nonsense"}', b'{"event": "Notice"}', b"\xff"]
+)
+def test_what_is_no_event_is_refused(data):
+    with pytest.raises(ValueError):
+        events.decode(data)
+
+
+def test_a_text_that_is_no_valid_unicode_arrives_readable():
+    got = events.decode(events.encode(events.Notice(text="bad \udcff byte")))
+    assert got.text == "bad \udcff byte" or "udcff" in got.text

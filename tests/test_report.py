@@ -1,0 +1,83 @@
+"""What a person reads of a run's state."""
+
+from xla_nb import events, report
+from xla_nb.state import RunState
+
+
+def run_of(*happened, ranks=4):
+    state = RunState()
+    state.apply(events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True))
+    for rank in range(ranks):
+        state.apply(events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0"))
+    for event in happened:
+        state.apply(event)
+    return state
+
+
+def failed(rank, message="boom", line=4):
+    return events.RankFailed(
+        rank=rank,
+        kind="ValueError",
+        message=message,
+        text=f"Traceback …\nValueError: {message}",
+        place=f"Cell In[3], line {line}",
+        where=f"ValueError\nCell In[3]:{line}",
+    )
+
+
+def finished(rank):
+    return events.RankFinished(rank=rank, preview="1", nbytes=1)
+
+
+def test_a_good_run_is_told_in_one_line():
+    state = run_of(*(finished(r) for r in range(4)))
+    assert report.headline(state) == "4 ranks: 4 finished"
+    assert report.details(state) == []
+
+
+def test_the_headline_names_the_first_rank_to_fail_and_its_line():
+    state = run_of(failed(2, "first", line=7), failed(0))
+    assert report.headline(state).startswith("rank 2 failed, and 1 more: ValueError: first")
+    assert "Cell In[3], line 7" in report.headline(state)
+
+
+def test_equal_errors_are_told_once_with_their_ranks():
+    state = run_of(failed(1), failed(2), failed(3))
+    (told,) = report.details(state)
+    assert told.startswith("ranks 1-3:\n")
+    assert told.count("Traceback") == 1
+
+
+def test_errors_alike_but_for_their_words_tell_each_ranks_words():
+    told = "\n".join(report.details(run_of(failed(1, "on 1"), failed(2, "on 2"))))
+    assert told.count("Traceback") == 1
+    assert "rank 2: on 2" in told
+
+
+def test_errors_at_other_lines_are_told_apart_the_first_failure_first():
+    details = report.details(run_of(failed(3, line=9), failed(0, line=4)))
+    assert details[0].startswith("rank 3:")
+    assert details[1].startswith("rank 0:")
+
+
+def test_a_killed_rank_is_told_with_its_signal():
+    state = run_of(events.ProcessDied(pid=102, status=-9))
+    assert "rank 2 failed: Killed: ended by SIGKILL" in report.headline(state)
+    assert report.errors(state)[2].kind == "Killed"
+
+
+def test_stopped_ranks_are_told_with_the_line_they_were_at():
+    state = run_of(failed(1))
+    state.stopping = "5 s after the first failure"
+    for rank in (0, 2, 3):
+        state.apply(events.RankAt(rank=rank, place="Cell In[3], line 9", stack="s"))
+        state.apply(events.RankStopped(rank=rank))
+    assert report.details(state)[-1] == "stopped: ranks 0, 2, 3 at Cell In[3], line 9"
+    assert set(report.errors(state)) == {1}
+
+
+def test_a_refused_launch_is_told_by_its_own_message():
+    state = RunState()
+    state.apply(events.JobFailed(kind="E", message="cannot load", text="stack"))
+    assert report.headline(state) == "cannot load"
+    assert report.details(state) == ["stack"]

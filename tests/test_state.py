@@ -1,0 +1,108 @@
+"""The fold of events into a run's state."""
+
+import pytest
+
+from xla_nb import events
+from xla_nb.state import RunState, cause_of_death
+
+
+def fold(*happened, stopping=""):
+    state = RunState(stopping=stopping)
+    for event in happened:
+        state.apply(event)
+    return state
+
+
+def started(ranks):
+    return [
+        events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True),
+        *(
+            events.RankStarted(rank=r, local_rank=r, pid=100 + r, device="xla:0")
+            for r in range(ranks)
+        ),
+    ]
+
+
+def finished(rank):
+    return events.RankFinished(rank=rank, preview=str(rank), nbytes=1)
+
+
+def failed(rank):
+    return events.RankFailed(rank=rank, kind="E", message="m", text="t", place="p", where="w")
+
+
+def test_all_ranks_finished_is_ok_and_settled():
+    state = fold(*started(2), finished(0), finished(1))
+    assert state.ok
+    assert state.settled
+    assert not state.troubled
+
+
+def test_ranks_are_known_before_they_have_started():
+    assert set(fold(started(3)[0]).ranks) == {0, 1, 2}
+
+
+def test_one_rank_running_is_neither_ok_nor_settled():
+    state = fold(*started(2), finished(0))
+    assert not state.ok
+    assert not state.settled
+
+
+def test_the_first_failure_is_remembered_as_the_first():
+    state = fold(*started(3), failed(2), failed(0))
+    assert state.first_trouble == 2
+    assert state.troubled
+
+
+def test_a_dead_process_kills_the_rank_that_ran_in_it():
+    state = fold(*started(2), events.ProcessDied(pid=101, status=-9))
+    assert state.ranks[1].phase == "killed"
+    assert state.ranks[1].death == -9
+    assert state.first_trouble == 1
+
+
+def test_a_dead_process_of_two_ranks_kills_both():
+    state = fold(events.JobStarted(pid=1, host="h", ranks=2, simulated=False))
+    for rank in (0, 1):
+        state.apply(events.RankStarted(rank=rank, local_rank=rank, pid=7, device="xla:0"))
+    state.apply(events.ProcessDied(pid=7, status=-11))
+    assert [state.ranks[r].phase for r in (0, 1)] == ["killed", "killed"]
+
+
+def test_a_process_that_ends_after_its_rank_finished_changes_nothing():
+    state = fold(*started(1), finished(0), events.ProcessDied(pid=100, status=0))
+    assert state.ok
+    assert not state.troubled
+
+
+def test_a_process_that_died_before_it_became_a_rank_is_trouble():
+    state = fold(started(2)[0], events.ProcessDied(pid=55, status=-6))
+    assert state.troubled
+    assert state.strays[0].status == -6
+
+
+def test_what_ends_while_the_run_is_stopped_was_stopped_not_killed():
+    state = fold(*started(1), events.ProcessDied(pid=100, status=-9), stopping="asked")
+    assert state.ranks[0].phase == "stopped"
+    assert not state.troubled
+
+
+def test_the_end_of_the_job_ends_every_rank():
+    state = fold(*started(2), finished(0), events.JobEnded(status=-9))
+    assert state.ranks[0].phase == "finished"
+    assert state.ranks[1].phase == "killed"
+    assert state.settled
+
+
+def test_a_refused_job_is_settled_and_not_ok():
+    state = fold(events.JobFailed(kind="E", message="m", text="t"))
+    assert state.settled
+    assert not state.ok
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(-9, "SIGKILL"), (-11, "SIGSEGV"), (3, "status 3"), (0, "status 0"), (-99, "signal 99")],
+)
+def test_a_death_is_told_by_the_name_of_its_signal(status, said):
+    assert said in cause_of_death(status)

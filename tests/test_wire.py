@@ -1,0 +1,61 @@
+"""The socket between a run's processes and the notebook."""
+
+import os
+
+from xla_nb import events, wire
+
+
+def test_events_arrive_in_order_and_then_the_end_is_seen():
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        sender = wire.Sender(theirs)
+        sender.send(events.Notice(text="one"))
+        sender.send(events.Notice(text="two"))
+        assert [event.text for event in wire.receive(ours)] == ["one", "two"]
+        theirs.close()
+        assert list(wire.receive(ours)) == [None]
+
+
+def test_reading_an_empty_wire_does_not_block():
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        assert list(wire.receive(ours)) == []
+
+
+def test_the_largest_event_goes_through_whole():
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        text = "\U0001f600" * events.TEXT_LIMIT
+        failure = events.RankFailed(rank=0, kind="E", message=text, text=text, place="p", where="w")
+        wire.Sender(theirs).send(failure)
+        assert next(wire.receive(ours)).text == text
+
+
+def test_sending_to_nobody_is_dropped():
+    ours, theirs = wire.pair()
+    with theirs:
+        ours.close()
+        wire.Sender(theirs).send(events.Notice(text="anybody?"))
+
+
+def test_writers_in_many_processes_do_not_mix_their_events():
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        children = []
+        for number in range(4):
+            pid = os.fork()
+            if pid == 0:
+                sender = wire.Sender(theirs)
+                for _ in range(50):
+                    sender.send(events.Notice(text=str(number) * 1000, rank=number))
+                os._exit(0)
+            children.append(pid)
+        theirs.close()
+        got = []
+        while None not in got:
+            got.extend(wire.receive(ours))
+        for pid in children:
+            os.waitpid(pid, 0)
+    texts = [event.text for event in got[:-1]]
+    assert len(texts) == 200
+    assert all(text == text[0] * 1000 for text in texts)

@@ -1,0 +1,112 @@
+"""`xla_nb.spawn`: a function on every rank, from a notebook, IPython or a plain script.
+
+The rule: the magic and the function launch through the same lines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import linecache
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from xla_nb import program, rank, session, text
+from xla_nb.engines.local import LocalEngine
+from xla_nb.errors import UsageError
+from xla_nb.session import Options, Run
+
+
+@functools.cache
+def engine() -> LocalEngine:
+    """This process's engine; it ends with the process."""
+    made = LocalEngine()
+    atexit.register(made.close)
+    return made
+
+
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[object, ...] = (),
+    n: int | None = None,
+    timeout: float | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    grace: float = 5.0,
+    keep_going: bool = False,
+    bg: bool = False,
+) -> Run:
+    """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` would; gives the Run.
+
+    n: how many ranks; by default all of the TPU's, or 4 of a simulated host.
+    timeout: seconds after which the run is stopped; grace: seconds that the other ranks may go
+    on when one has failed. env: environment variables of the ranks.
+    keep_going: give a failed Run back instead of raising. bg: return at once.
+
+    A parameter of `fn` named `lock` that `args` does not reach receives a lock that all ranks
+    share. Raises RunFailed when a rank fails, and a subclass of XlaNbError, before anything has
+    started, when the function or its arguments cannot be sent.
+    """
+    scope = _scope(fn)
+    what = program.build_call(fn, scope, args=args, name="xla_nb_call")
+    options = Options(n=n, env=dict(env or {}), timeout=timeout, grace=grace)
+    return run(what, args, options, scope.values.__getitem__, keep_going=keep_going, bg=bg)
+
+
+def run(
+    what: program.Program,
+    args: tuple[object, ...],
+    options: Options,
+    resolve: Callable[[str], object],
+    *,
+    keep_going: bool,
+    bg: bool,
+    launched: Callable[[Run], None] = lambda run: None,
+) -> Run:
+    """Launch a program and, unless `bg`, show it until it has ended."""
+    if rank.is_rank():
+        raise UsageError(
+            "this code already runs on a rank, and a rank cannot start ranks. What to do: launch "
+            "from the notebook, not from the function that is launched"
+        )
+    started = session.launch(what, args, options, engine(), resolve, _waiting())
+    launched(started)
+    if bg:
+        return started
+    text.follow(started, text.TextView(started))
+    if not keep_going:
+        started.check()
+    return started
+
+
+def _waiting() -> Callable[[float], None]:
+    said: list[bool] = []
+
+    def waiting(seconds: float) -> None:
+        if seconds > 0.3 and not said:
+            said.append(True)
+            print("importing torch_xla once, for every launch of this session …", flush=True)
+
+    return waiting
+
+
+def _scope(fn: Callable[..., object]) -> program.Scope:
+    """What the function can see: the notebook's cells if there is one, else its script."""
+    shell = _shell()
+    if shell is not None:
+        from xla_nb import magics
+
+        return magics.scope(shell)
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    cells = []
+    if file and Path(file).exists():
+        source = "".join(linecache.getlines(file))
+        cells.append(program.Cell(label=file, source=source, filename=file))
+    return program.Scope(values=vars(main), cells=cells)
+
+
+def _shell() -> object | None:
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None

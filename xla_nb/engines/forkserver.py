@@ -1,0 +1,187 @@
+"""The fork server: a clean process that has imported torch_xla and does nothing but fork jobs.
+
+The rule: it runs no user code, touches no device, starts no thread, and ends, with all that it
+started, when its control socket closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xla_nb.events import JobEnded
+from xla_nb.wire import Sender
+
+#: Imported before the first launch, so that no job and no rank pays for them.
+WARM = (
+    "torch_xla.core.xla_model",
+    "torch_xla.distributed.parallel_loader",
+    "torch_xla.distributed.xla_multiprocessing",
+    "torch.utils.data",
+    "torch.optim",
+    "xla_nb.job",
+    "xla_nb.simulation.host",
+)
+
+
+@dataclass
+class _Job:
+    run: str
+    sender: Sender
+
+
+class ForkServer:
+    """One control socket in, jobs out."""
+
+    def __init__(self, control: socket.socket, imported: Mapping[str, str]) -> None:
+        self._control = control
+        self._imported = imported
+        self._jobs: dict[int, _Job] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self) -> None:
+        """Until the notebook's end of the control socket is closed."""
+        wake, alarm = socket.socketpair()
+        wake.setblocking(False)
+        alarm.setblocking(False)
+        signal.set_wakeup_fd(alarm.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(wake, selectors.EVENT_READ)
+        open_for_business = True
+        while open_for_business:
+            for key, _ in self._selector.select():
+                if key.fileobj is wake:
+                    with contextlib.suppress(BlockingIOError):
+                        wake.recv(4096)
+                    self._reap()
+                else:
+                    open_for_business = self._request()
+        for pid in list(self._jobs):
+            self._kill(pid)
+
+    def _request(self) -> bool:
+        message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 4)
+        if not message:
+            return False
+        request = json.loads(message)
+        if request["do"] == "launch":
+            self._launch(request["run"], *fds)
+        elif request["do"] == "kill":
+            for pid in [pid for pid, job in self._jobs.items() if job.run == request["run"]]:
+                self._kill(pid)
+        return True
+
+    def _launch(self, run: str, events_fd: int, parcel_fd: int) -> None:
+        sender = Sender(socket.socket(fileno=events_fd))
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                self._become_job()
+                status = importlib.import_module("xla_nb.job").run(
+                    sender, parcel_fd, self._imported
+                )
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                with contextlib.suppress(Exception):
+                    sys.stderr.flush()
+                os._exit(status)
+        os.close(parcel_fd)
+        self._jobs[pid] = _Job(run, sender)
+
+    def _become_job(self) -> None:
+        os.setsid()  # a group of its own, so that all of it can be ended together
+        adopt_orphans()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        self._control.close()
+        for job in self._jobs.values():
+            job.sender.sock.close()
+
+    def _kill(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while (ended := _ended_child()) is not None:
+            pid, status = ended
+            job = self._jobs.pop(pid, None)
+            if job is not None:
+                self._kill(pid)  # what the ranks left behind in their group
+                self._end_orphans()
+                job.sender.send(JobEnded(status=status))
+                job.sender.sock.close()
+
+    def _end_orphans(self) -> None:
+        """End what a job's end gave to us: each job adopts its ranks' orphans, then we do."""
+        while orphans := [pid for pid in _children() if pid not in self._jobs]:
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+
+def _ended_child() -> tuple[int, int] | None:
+    """Reap one child that has ended: its pid and its exit status (negative for a signal)."""
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, os.waitstatus_to_exitcode(status)) if pid else None
+
+
+def _children() -> list[int]:
+    """The pids of this process's children (proc(5), task/TID/children)."""
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own has died (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+
+
+def main(fd: int) -> None:
+    """Entry of the process: import, say ready (or why not), serve."""
+    control = socket.socket(fileno=fd)
+    for stream in (sys.stdout, sys.stderr):
+        # Before anybody binds them (xm.master_print does, as a default argument).
+        stream.reconfigure(  # type: ignore[union-attr]
+            encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    adopt_orphans()
+    # Python 3.12+ warns about forking with threads; the only other one is OpenBLAS's, idle.
+    warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+    before = dict(os.environ)
+    answer: dict[str, Any]
+    try:
+        for name in WARM:
+            importlib.import_module(name)
+        answer = {"ready": True}
+    except BaseException as problem:
+        answer = {"ready": False, "kind": type(problem).__name__, "problem": str(problem)}
+    with contextlib.suppress(BrokenPipeError):
+        control.send(json.dumps(answer).encode())
+    if not answer["ready"]:
+        return
+    imported = {k: v for k, v in os.environ.items() if before.get(k) != v}
+    gc.collect()
+    gc.freeze()  # so that collections in the children do not copy our pages
+    ForkServer(control, imported).serve()

@@ -1,0 +1,180 @@
+"""Ranks on this machine: the client of the fork server.
+
+The rule: nothing listens. The server inherits one socket pair; closing our end, however that
+comes about, ends it and everything it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO
+
+from xla_nb import wire
+from xla_nb.errors import LaunchError
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
+    "from xla_nb.engines import forkserver; forkserver.main(int(sys.argv[1]))"
+)
+
+
+class LocalEngine:
+    """Starts jobs through one fork server, which it starts, and starts again when it died."""
+
+    def __init__(self) -> None:
+        self._server: _Server | None = None
+        self._lock = threading.Lock()
+
+    def warm(self) -> None:
+        """Have the server import torch_xla meanwhile; returns at once."""
+        with self._lock:
+            if self._server is None or not self._server.alive:
+                self._server = _Server()
+
+    def start(self, run: str, parcel: int, waiting: Callable[[float], None]) -> socket.socket:
+        """Start a job; gives the socket its events come from.
+
+        `waiting` is called every 0.1 s, with the seconds so far, until the server is warm.
+        Raises LaunchError when it cannot be had.
+        """
+        for attempt in (1, 2):
+            self.warm()
+            server = self._server
+            assert server is not None
+            server.wait_until_ready(waiting)
+            ours, theirs = wire.pair()
+            try:
+                server.send({"do": "launch", "run": run}, theirs.fileno(), parcel)
+            except OSError as problem:  # it died since the last launch
+                ours.close()
+                if attempt == 2:
+                    raise LaunchError(f"the fork server cannot be reached: {problem}") from None
+            else:
+                return ours
+            finally:
+                theirs.close()
+        raise AssertionError("unreachable")
+
+    def interrupt(self, pids: Iterable[int]) -> None:
+        """Ask ranks to stop at the next line of Python."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGINT)
+
+    def kill(self, run: str) -> None:
+        """End every process of a run now."""
+        server = self._server
+        if server is not None:
+            with contextlib.suppress(OSError):
+                server.send({"do": "kill", "run": run})
+
+    def close(self) -> None:
+        """End the server, and with it every run."""
+        with self._lock:
+            if self._server is not None:
+                self._server.close()
+                self._server = None
+
+    @property
+    def pid(self) -> int | None:
+        """The fork server's process id, None before the first `warm`."""
+        return self._server.process.pid if self._server else None
+
+
+class _Server:
+    def __init__(self) -> None:
+        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
+        self._control, theirs = wire.pair()
+        self._ready = False
+        path = [entry for entry in sys.path if entry not in ("", str(Path.cwd()))]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(path)],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._words,
+                stderr=self._words,
+                env=_environment(),
+                cwd="/",
+                start_new_session=True,  # the notebook's Ctrl-C is not for it
+            )
+        except OSError as problem:
+            self._control.close()
+            raise LaunchError(f"the fork server could not be started: {problem}") from None
+        finally:
+            theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_until_ready(self, waiting: Callable[[float], None]) -> None:
+        began = time.monotonic()
+        while not self._ready:
+            if select.select([self._control], [], [], 0.1)[0]:
+                self._read_answer()
+            else:
+                waiting(time.monotonic() - began)
+
+    def send(self, request: dict[str, str], *fds: int) -> None:
+        socket.send_fds(self._control, [json.dumps(request).encode()], fds)
+
+    def close(self) -> None:
+        self._control.close()
+        if not self._ready:  # still importing, which it would finish first; it has no jobs
+            self.process.kill()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._words.close()
+
+    def _read_answer(self) -> None:
+        answer = self._control.recv(1 << 16)
+        if not answer:
+            self.process.wait()
+            raise LaunchError(
+                f"the process that starts the ranks ended with status {self.process.returncode} "
+                f"while it imported torch_xla. Its last words: {self._last_words()}"
+            )
+        said = json.loads(answer)
+        if not said["ready"]:
+            self.process.wait()
+            raise LaunchError(_what_to_install(said["kind"], said["problem"]))
+        self._ready = True
+
+    def _last_words(self) -> str:
+        self._words.seek(0)
+        return self._words.read().decode(errors="replace").strip()[-2000:] or "none"
+
+
+def _environment() -> dict[str, str]:
+    env = dict(os.environ)
+    env.pop("XLA_USE_SPMD", None)
+    env.setdefault("PJRT_DEVICE", "CPU")  # only stops a warning: each job sets its own
+    # torch_tpu, where it is installed without libtpu, would end the interpreter on import.
+    env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    return env
+
+
+def _what_to_install(kind: str, problem: str) -> str:
+    how = (
+        "What to do: `pip install 'xla_nb[xla]'` into the notebook's environment "
+        f"({sys.executable}), then run the cell again."
+    )
+    if kind == "ModuleNotFoundError":
+        return f"the ranks need torch_xla, which is not installed here ({problem}). {how}"
+    return f"torch_xla cannot be imported here ({kind}: {problem}). {how}"

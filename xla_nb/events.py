@@ -1,0 +1,147 @@
+"""What happens in a run, said in one closed set of words.
+
+Ranks, jobs and fork servers send these; the notebook folds them into a state. The rule: an
+event is small (a datagram), plain (JSON) and final: nothing is ever taken back. Bulk (output,
+results) travels in the run's files, never here.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+#: The most characters of free text one event carries; the run's files hold the whole.
+TEXT_LIMIT = 8_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """The base: `at` is seconds since the epoch on the sender's clock."""
+
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStarted(Event):
+    """The process that starts the ranks is ready to; `ranks` is how many it will start."""
+
+    pid: int
+    host: str
+    ranks: int
+    simulated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStarted(Event):
+    """A rank has joined its runtime and is about to call the entry."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFinished(Event):
+    """The entry returned; its value lies in the record. `preview` is its shortened repr."""
+
+    rank: int
+    preview: str
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFailed(Event):
+    """The entry raised, or its value could not be sent.
+
+    `place` is the innermost line of the notebook, such as ``Cell In[3], line 7``; `where` is
+    what is equal when two ranks failed alike: the type and the notebook's frames.
+    """
+
+    rank: int
+    kind: str
+    message: str
+    text: str
+    place: str
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStopped(Event):
+    """The entry ended because the run was being stopped."""
+
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankAt(Event):
+    """Where the entry's thread of a rank is now: the whole stack, and its notebook line."""
+
+    rank: int
+    place: str
+    stack: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessDied(Event):
+    """A rank's process ended by itself: `status` is an exit code, negative for a signal."""
+
+    pid: int
+    status: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFailed(Event):
+    """The ranks could not be started: the program did not load, or the runtime refused."""
+
+    kind: str
+    message: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Event):
+    """One line the person should read; from a rank, or from the launch when `rank` is None."""
+
+    text: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnded(Event):
+    """Every process of the run is gone. `status` is the job's, None if nobody knows it."""
+
+    status: int | None
+
+
+_BY_NAME = {cls.__name__: cls for cls in Event.__subclasses__()}
+
+
+def encode(event: Event) -> bytes:
+    """The event as one datagram; over-long texts keep their head and tail."""
+    body = {name: _shorten(value) for name, value in asdict(event).items()}
+    text = json.dumps({"event": type(event).__name__, **body}, ensure_ascii=False)
+    return text.encode(errors="backslashreplace")
+
+
+def decode(data: bytes) -> Event:
+    """The event that `encode` wrote.
+
+    Raises ValueError when the bytes are no event of ours.
+    """
+    try:
+        body: Mapping[str, Any] = json.loads(data)
+        cls = _BY_NAME[body["event"]]
+        return cls(**{name: value for name, value in body.items() if name != "event"})
+    except (TypeError, KeyError, AttributeError, UnicodeDecodeError) as problem:
+        raise ValueError(f"not an event: {data[:200]!r}") from problem
+
+
+def _shorten(value: object) -> object:
+    if not isinstance(value, str) or len(value) <= TEXT_LIMIT:
+        return value
+    half = TEXT_LIMIT // 2
+    return f"{value[:half]}\n… {len(value) - 2 * half:,} characters left out …\n{value[-half:]}"

@@ -1,0 +1,145 @@
+"""A job: the process between the fork server and the ranks of one run.
+
+It takes on the notebook's environment, loads the program and its values once, and starts the
+ranks. The rule: it never touches a device and never runs a threaded operation, so that what
+is forked from it is sound; when it cannot go on it says why and ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xla_nb import events, loading, rank, shipping, tracebacks
+from xla_nb.order import ARGUMENTS_GROUP, ORDER, Order
+from xla_nb.runtimes import xla
+from xla_nb.wire import Sender
+
+
+def run(sender: Sender, parcel_fd: int, imported: Mapping[str, str]) -> int:
+    """The whole life of a job; gives its exit status.
+
+    `imported` are the environment variables that importing torch_xla set.
+    """
+    order = _take_on(parcel_fd, imported)
+    try:
+        _start(order, sender)
+    except _Refused as refused:
+        sender.send(refused.event)
+        return 1
+    return 0
+
+
+class _Refused(Exception):
+    def __init__(self, kind: str, message: str, text: str = "") -> None:
+        super().__init__(message)
+        self.event = events.JobFailed(kind=kind, message=message, text=text)
+
+
+def _take_on(parcel_fd: int, imported: Mapping[str, str]) -> Order:
+    """Make this process one of the notebook's: directory, environment, path, keys."""
+    rank.die_with_parent()
+    path = loading.parcel_path(parcel_fd)
+    order = shipping.Parcel(parcel_fd).group(ORDER)["order"]
+    assert isinstance(order, Order)
+    os.environ.clear()
+    os.environ.update({**imported, **order.env, loading.PARCEL: path})
+    _complete_flags(imported)
+    rank.capture(Path(order.record), "job")
+    sys.path[:] = order.sys_path
+    multiprocessing.current_process().authkey = order.authkey
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        os.chdir(order.cwd)
+    except OSError as problem:
+        print(f"the notebook's working directory {order.cwd} is gone: {problem}", file=sys.stderr)
+    return order
+
+
+def _complete_flags(imported: Mapping[str, str]) -> None:
+    """The notebook's XLA_FLAGS stand, but flags that torch_xla adds on import are added."""
+    for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
+        mine = os.environ.get(name, "").split()
+        taken = {flag.split("=")[0] for flag in mine}
+        more = [flag for flag in imported.get(name, "").split() if flag.split("=")[0] not in taken]
+        if mine or more:
+            os.environ[name] = " ".join([*mine, *more])
+
+
+def _start(order: Order, sender: Sender) -> None:
+    namespace, table = _load(order)
+    try:
+        prepared = xla.prepare(order)
+    except Exception as error:
+        raise _refusal("the runtime could not be set up", error, table) from error
+    sender.send(
+        events.JobStarted(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            ranks=prepared.ranks,
+            simulated=prepared.simulated,
+        )
+    )
+    rank.inherit(
+        rank.Inherited(
+            order=order,
+            sender=sender,
+            namespace=namespace,
+            labels=frozenset(table.sources),
+            body=table.body,
+            lock=multiprocessing.get_context("fork").Lock(),
+            join=prepared.join,
+            leave=prepared.leave,
+            forget=xla.forgetter(),
+        )
+    )
+    try:
+        xla.start(prepared, rank.enter, rank.main, sender.send)
+    except BrokenProcessPool:
+        return  # each death has been told by now
+    except Exception as error:  # a rank that could not join has said so itself
+        traceback.print_exc()
+        sender.send(events.Notice(text=f"xmp.spawn ended with {type(error).__name__}: {error}"))
+
+
+def _load(order: Order) -> tuple[dict[str, Any], loading.Map]:
+    """The program's module, executed with one thread: a pool of threads does not survive forks."""
+    path = Path(order.program)
+    table = loading.Map.open(path.with_suffix(".json"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        module = loading.load(path, _device_touched)
+        loading.restore(ARGUMENTS_GROUP, vars(module))
+    except BaseException as error:
+        raise _refusal("the program could not be loaded", error, table) from error
+    finally:
+        torch.set_num_threads(threads)
+    return vars(module), table
+
+
+def _device_touched() -> str | None:
+    if not xla.initialized():
+        return None
+    return (
+        "this line opens the XLA device before the ranks exist, and after that no rank can be "
+        "started from the process. What to do: move it into the function"
+    )
+
+
+def _refusal(what: str, error: BaseException, table: loading.Map) -> _Refused:
+    if isinstance(error, loading.CellError):
+        return _Refused("DeviceTouched", f"{error.place}: {error}")
+    told = tracebacks.tell(error, table.sources)
+    place = f" at {told.place}" if told.place else ""
+    return _Refused(told.kind, f"{what}{place}: {told.kind}: {told.message}", told.text)

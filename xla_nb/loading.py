@@ -1,0 +1,164 @@
+"""A program's file made into the live module of a rank.
+
+Each statement is compiled under the cell it came from, at that cell's lines, so tracebacks
+and `inspect` speak of the notebook. The rule: a spawned helper process (a DataLoader's
+worker) that imports the file as plain Python gets the same names and the same values.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import bisect
+import functools
+import json
+import linecache
+import os
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xla_nb.shipping import Parcel
+
+#: Where the values of this process's run lie: a path that opens the parcel.
+PARCEL = "XLA_NB_PARCEL"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Lines `start`..`end` of the module's file are those of `label` from `first_line` on."""
+
+    start: int
+    end: int
+    label: str
+    first_line: int
+
+
+@dataclass(frozen=True)
+class Map:
+    """What lies beside a program's file: where its lines come from, and the cells' sources."""
+
+    pieces: tuple[Piece, ...]
+    sources: dict[str, str]
+    body: tuple[str, int, str] | None  # label, first line, text
+
+    def save(self, path: Path) -> None:
+        pieces = [(p.start, p.end, p.label, p.first_line) for p in self.pieces]
+        path.write_text(json.dumps({"pieces": pieces, "sources": self.sources, "body": self.body}))
+
+    @classmethod
+    def open(cls, path: Path) -> Map:
+        data = json.loads(path.read_text())
+        pieces = tuple(Piece(*piece) for piece in data["pieces"])
+        return cls(pieces, data["sources"], tuple(data["body"]) if data["body"] else None)
+
+    def cell(self, line: int) -> tuple[str, int] | None:
+        """The label and line in the notebook of a line of the file."""
+        at = bisect.bisect([piece.start for piece in self.pieces], line) - 1
+        if at < 0 or line > self.pieces[at].end:
+            return None
+        piece = self.pieces[at]
+        return piece.label, line - piece.start + piece.first_line
+
+
+class CellError(Exception):
+    """Raised by `load` from a `check` that failed after the statement at `place`."""
+
+    def __init__(self, message: str, place: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+def parcel_path(fd: int) -> str:
+    """A path under which this process's helpers, too, can open the parcel."""
+    return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+@functools.lru_cache(maxsize=1)
+def parcel(path: str) -> Parcel:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return Parcel(fd)
+    finally:
+        os.close(fd)
+
+
+def restore(group: int, namespace: dict[str, Any]) -> None:
+    """Put a group of shipped values into a module: the line that a program's file calls."""
+    namespace.update(parcel(os.environ[PARCEL]).group(group))
+
+
+def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.ModuleType:
+    """Execute the program's file as ``__main__``, importable under its own name as well.
+
+    `check` is asked after every statement; what it says is raised as a CellError.
+    """
+    module = types.ModuleType("__main__")
+    module.__file__ = str(path)
+    sys.modules["__main__"] = sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent))
+    table = Map.open(path.with_suffix(".json"))
+    for label, source in table.sources.items():
+        remember(label, source)
+    flags: dict[str, int] = {}
+    for statement in ast.parse(path.read_text(), str(path)).body:
+        label, line = _move(statement, table) or (str(path), statement.lineno)
+        execute(statement, label, vars(module), flags)
+        if message := check():
+            raise CellError(message, f"{label}, line {line}")
+    return module
+
+
+def remember(label: str, source: str) -> None:
+    """Let tracebacks and `inspect` show the lines of a cell (linecache's own entry form)."""
+    linecache.cache[label] = (len(source), None, source.splitlines(keepends=True), label)
+
+
+def execute(
+    statement: ast.stmt, label: str, namespace: dict[str, Any], flags: dict[str, int]
+) -> None:
+    """Run one statement as part of a cell; `flags` keeps each cell's ``__future__`` imports."""
+    code = compile(
+        ast.Module([statement], []), label, "exec", flags=flags.get(label, 0), dont_inherit=True
+    )
+    flags[label] = flags.get(label, 0) | (code.co_flags & _FUTURES)
+    exec(code, namespace)
+
+
+def run_body(body: tuple[str, int, str], namespace: dict[str, Any]) -> object:
+    """Run a cell of plain statements; gives the value of its last expression, else None."""
+    label, first_line, text = body
+    tree = ast.increment_lineno(ast.parse(text, label), first_line - 1)
+    last = tree.body[-1] if tree.body else None
+    statements = tree.body[:-1] if isinstance(last, ast.Expr) else tree.body
+    flags: dict[str, int] = {}
+    for statement in statements:
+        execute(statement, label, namespace, flags)
+    if not isinstance(last, ast.Expr):
+        return None
+    code = compile(
+        ast.Expression(last.value), label, "eval", flags=flags.get(label, 0), dont_inherit=True
+    )
+    return eval(code, namespace)
+
+
+def _move(statement: ast.stmt, table: Map) -> tuple[str, int] | None:
+    decorators = getattr(statement, "decorator_list", [])
+    first = min([statement.lineno, *(node.lineno for node in decorators)])
+    place = table.cell(first)
+    if place is not None:
+        ast.increment_lineno(statement, place[1] - first)
+    return place
+
+
+def _future_flags() -> int:
+    flags = 0
+    for name in __future__.all_feature_names:
+        flags |= getattr(__future__, name).compiler_flag
+    return flags
+
+
+_FUTURES = _future_flags()

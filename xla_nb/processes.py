@@ -1,0 +1,77 @@
+"""The rank processes as their job sees them: started one by one, each death told.
+
+torch_xla starts its ranks through a process pool, which ends every other process the moment
+one dies and says only "broken pool". The rule here: a death is an event with its status, and
+when the others end is not the pool's to decide (the session's grace period is).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from multiprocessing import context
+from typing import Any
+
+from xla_nb.events import ProcessDied
+
+
+class RankContext(context.ForkContext):
+    """A fork context that starts a watch over its processes when `count` of them run."""
+
+    def __init__(self, count: int, tell: Callable[[ProcessDied], None]) -> None:
+        super().__init__()
+        self._count = count
+        self._tell = tell
+        self._started: list[Any] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        return _RankProcess(self, *args, **kwargs)
+
+    def started(self, process: Any) -> None:
+        """Called after each fork; the watch's thread begins after the last one."""
+        self._started.append(process)
+        if len(self._started) == self._count:
+            threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        alive = {os.pidfd_open(process.pid): process for process in self._started}
+        for fd in alive:
+            poll.register(fd, select.POLLIN)
+        while alive:
+            for fd, _ in poll.poll():
+                poll.unregister(fd)
+                os.close(fd)
+                self._died(alive.pop(fd))
+
+    def _died(self, process: Any) -> None:
+        status = _status(process)
+        if status is not None:
+            self._tell(ProcessDied(pid=process.pid, status=status))
+
+
+class _RankProcess(context.ForkProcess):
+    def __init__(self, ranks: RankContext, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ranks = ranks
+
+    def start(self) -> None:
+        super().start()
+        self._ranks.started(self)
+
+    def terminate(self) -> None:
+        """Nothing: the pool would end healthy ranks before they could say where they are."""
+
+
+def _status(process: Any) -> int | None:
+    """The exit status of a process that has ended, whoever gets to reap it first."""
+    try:
+        seen = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        process.join()
+        return process.exitcode  # type: ignore[no-any-return]
+    if seen is None:
+        return None
+    return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status

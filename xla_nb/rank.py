@@ -1,0 +1,213 @@
+"""A rank: it joins the runtime, calls the entry, and says how that went.
+
+torch_xla calls `enter` in each process that it starts and `main` in a thread for each of the
+process's devices. The rule: nothing the user's code raises gets past `main`, so one rank's
+failure is told at once and never waits for the others inside torch_xla's process pool.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+import reprlib
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from xla_nb import events, loading, shipping, tracebacks
+from xla_nb.order import ARGUMENTS, Order
+from xla_nb.wire import Sender
+
+
+@dataclass
+class Inherited:
+    """What a rank has from its job through the fork.
+
+    `join` is torch_xla's own way into the runtime; `leave` tells the runtime that the entry
+    is done and why. `entries` are the threads that run it, by rank.
+    """
+
+    order: Order
+    sender: Sender
+    namespace: dict[str, Any]
+    labels: frozenset[str]
+    body: tuple[str, int, str] | None
+    lock: Any
+    join: Callable[[int, int], None]
+    leave: Callable[[str], None]
+    forget: Callable[[], None]
+    entries: dict[int, int] = field(default_factory=dict)
+
+
+#: Set once in the job before it forks the ranks: `xmp.spawn` pickles what it is given, and a
+#: lock or a function of a cell only travels by inheritance.
+_inherited: list[Inherited] = []
+
+
+def inherit(inherited: Inherited) -> None:
+    """Called by the job, before it forks."""
+    _inherited[:] = [inherited]
+
+
+def is_rank() -> bool:
+    """Whether this process is a rank, or was forked by one."""
+    return bool(_inherited)
+
+
+# ---------------------------------------------------------------- the process
+
+
+def enter(local_rank: int, local_world_size: int) -> None:
+    """torch_xla's `initialize_multiprocess`, with the rank's own set-up before it."""
+    (job,) = _inherited
+    die_with_parent()
+    capture(Path(job.order.record), f"rank-{local_rank}")
+    signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    job.forget()
+    try:
+        job.join(local_rank, local_world_size)
+    except BaseException as error:
+        job.sender.send(_failure(job, local_rank, error))
+        raise
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def capture(record: Path, stem: str) -> None:
+    """Make the record's files this process's stdout and stderr, for Python and C alike."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for fd, suffix in ((1, "out"), (2, "err")):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        log = os.open(record / f"{stem}.{suffix}", flags, 0o600)
+        os.dup2(log, fd, inheritable=True)
+        os.close(log)
+
+
+def _interrupt(job: Inherited, pid: int, _signal: int, _frame: FrameType | None) -> None:
+    """Stop: say where each entry is, then raise KeyboardInterrupt in its thread."""
+    if os.getpid() != pid:  # a helper that the user's code forked
+        raise KeyboardInterrupt
+    for rank, thread in list(job.entries.items()):
+        place, stack = tracebacks.locate(thread, job.labels)
+        job.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
+        )
+
+
+# ---------------------------------------------------------------- the entry
+
+
+def main(index: int) -> None:
+    """What `xmp.spawn` runs: the entry with its arguments, its value into the record."""
+    (job,) = _inherited
+    job.entries[index] = threading.get_ident()
+    try:
+        local_rank, device = _introduce()
+        job.sender.send(
+            events.RankStarted(rank=index, local_rank=local_rank, pid=os.getpid(), device=device)
+        )
+        _send_home(job, index, _call(job, index))
+        job.leave("returned")
+    except KeyboardInterrupt:
+        job.sender.send(events.RankStopped(rank=index))
+        job.leave("was stopped")
+    except BaseException as error:
+        job.sender.send(_failure(job, index, error))
+        job.leave(f"raised {type(error).__name__}")
+    finally:
+        del job.entries[index]
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _introduce() -> tuple[int, str]:
+    torch_xla: Any = importlib.import_module("torch_xla")
+    return torch_xla.runtime.local_ordinal(), str(torch_xla.device())
+
+
+def _call(job: Inherited, index: int) -> object:
+    if job.body is not None:
+        torch_xla: Any = importlib.import_module("torch_xla")
+        job.namespace.update(
+            rank=index,
+            world_size=torch_xla.runtime.world_size(),
+            device=torch_xla.device(),
+            lock=job.lock,
+        )
+        return loading.run_body(job.body, job.namespace)
+    assert job.order.entry is not None
+    entry = job.namespace[job.order.entry]
+    extra = {"lock": job.lock} if job.order.takes_lock else {}
+    try:
+        return entry(index, *job.namespace[ARGUMENTS], **extra)
+    except SystemExit as leaving:
+        if leaving.code in (None, 0):
+            return None
+        raise
+
+
+def _send_home(job: Inherited, index: int, value: object) -> None:
+    """Write the result under a temporary name, then rename: a result is whole or absent."""
+    path = Path(job.order.record) / f"rank-{index}.result"
+    scratch = path.with_suffix(".partial")
+    fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        nbytes = shipping.send_home(fd, value, job.order.by_name)
+    except Exception as problem:
+        scratch.unlink()
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        advice = "return what it holds as numbers, arrays or CPU tensors instead"
+        raise ResultError(
+            f"the result of rank {index} ({kind}) cannot be sent back: {problem}. "
+            f"What to do: {advice}."
+        ) from None
+    finally:
+        os.close(fd)
+    scratch.rename(path)
+    job.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
+
+
+class ResultError(Exception):
+    """A rank's result that cannot be pickled."""
+
+
+def preview(value: object) -> str:
+    """A result in at most 80 characters; tensors and arrays by shape and type."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None and len(shape) > 0:
+        return f"{type(value).__name__} {tuple(shape)} {dtype}"
+    short = reprlib.Repr()
+    short.maxother = short.maxstring = 60
+    try:
+        text = " ".join(short.repr(value).split())
+    except Exception as problem:
+        return f"<{type(value).__name__}: its repr() raised {type(problem).__name__}>"
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _failure(job: Inherited, rank: int, error: BaseException) -> events.RankFailed:
+    told = tracebacks.tell(error, job.labels)
+    return events.RankFailed(
+        rank=rank,
+        kind=told.kind,
+        message=told.message,
+        text=told.text,
+        place=told.place,
+        where=told.where,
+    )

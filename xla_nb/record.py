@@ -1,0 +1,96 @@
+"""The files of a run: one object names them all.
+
+The rule: what a run leaves is complete without the notebook that started it, and readable by
+its owner alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from xla_nb.events import Event, encode
+
+#: How many ended runs are kept, the newest ones.
+KEPT = 50
+_WEEK = 7 * 24 * 3600
+
+
+def home() -> Path:
+    """Where records lie: $XLA_NB_HOME, else the user's state directory (XDG)."""
+    chosen = os.environ.get("XLA_NB_HOME")
+    if chosen:
+        return Path(chosen)
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "xla_nb"
+
+
+class Record:
+    """The record of one run, at `path`.
+
+    program/NAME.py   the module the ranks ran      rank-R.out, rank-R.err   their output
+    rank-R.result     what rank R returned          events.jsonl, run.json   what happened
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"Record({str(self.path)!r})"
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @classmethod
+    def create(cls, run: str) -> Record:
+        """A new, empty record. Raises OSError when it cannot be written."""
+        path = home() / "runs" / run
+        path.mkdir(parents=True, mode=0o700)
+        (path / "program").mkdir(mode=0o700)
+        return cls(path)
+
+    def program(self, name: str) -> Path:
+        return self.path / "program" / f"{name}.py"
+
+    def log(self, rank: int, stream: str = "out") -> Path:
+        """The file of a rank's stdout (`out`) or stderr (`err`)."""
+        return self.path / f"rank-{rank}.{stream}"
+
+    @property
+    def job_log(self) -> Path:
+        """What the job printed before there were ranks, stderr."""
+        return self.path / "job.err"
+
+    def result(self, rank: int) -> Path:
+        return self.path / f"rank-{rank}.result"
+
+    def add(self, event: Event) -> None:
+        with contextlib.suppress(OSError), (self.path / "events.jsonl").open("ab") as file:
+            file.write(encode(event) + b"\n")
+
+    def close(self, summary: dict[str, Any]) -> None:
+        """Write what became of the run; from then on the record may be tidied away."""
+        scratch = self.path / "run.json.partial"
+        with contextlib.suppress(OSError):
+            scratch.write_text(json.dumps(summary, indent=2))
+            scratch.rename(self.path / "run.json")
+
+
+def tidy() -> None:
+    """Remove the oldest ended runs beyond KEPT, and unended ones not touched for a week."""
+    runs = home() / "runs"
+    with contextlib.suppress(OSError):
+        found = sorted(runs.iterdir(), key=lambda path: path.name, reverse=True)
+        ended = [path for path in found if (path / "run.json").exists()]
+        lost = [path for path in found if path not in ended and _age(path) > _WEEK]
+        for path in [*ended[KEPT:], *lost]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.stat().st_mtime

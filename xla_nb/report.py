@@ -1,0 +1,121 @@
+"""A run's state in sentences.
+
+The rule: the first error leads, equal errors are told once with their ranks, and what is not
+known is not said. Pure: the same lines serve the notebook, a terminal and a saved run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xla_nb.state import RankState, RunState, cause_of_death
+
+
+@dataclass(frozen=True)
+class RankError:
+    """Why a rank has no result: `place` is the notebook's line, `traceback` may be empty."""
+
+    rank: int
+    kind: str
+    message: str
+    place: str
+    traceback: str
+
+    def __str__(self) -> str:
+        at = f" at {self.place}" if self.place else ""
+        return f"{self.kind}: {self.message}{at}" if self.message else f"{self.kind}{at}"
+
+
+def errors(state: RunState) -> dict[int, RankError]:
+    """The error of every rank that failed or died; stopped ones are no errors of their own."""
+    found = {}
+    for rank in state.ranks.values():
+        if rank.failure is not None:
+            said = rank.failure
+            found[rank.rank] = RankError(
+                rank.rank, said.kind, said.message, said.place, said.text
+            )
+        elif rank.phase == "killed":
+            why = cause_of_death(rank.death) if rank.death is not None else "its process is gone"
+            found[rank.rank] = RankError(rank.rank, "Killed", why, rank.place, "")
+    return found
+
+
+def headline(state: RunState) -> str:
+    """One line: what ended the run, or how it went."""
+    if state.refused is not None:
+        return state.refused.message
+    found = errors(state)
+    if state.first_trouble is not None and state.first_trouble in found:
+        first = found[state.first_trouble]
+        others = len(found) - 1
+        more = f", and {others} more" if others else ""
+        return f"rank {first.rank} failed{more}: {first}"
+    if state.strays:
+        return f"a process of the run {cause_of_death(state.strays[0].status)}"
+    if state.stopping:
+        return f"the run was stopped: {state.stopping}"
+    phases = [rank.phase for rank in state.ranks.values()]
+    words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
+    return f"{_count(len(phases), 'rank')}: {', '.join(words)}" if phases else "no rank started"
+
+
+def details(state: RunState) -> list[str]:
+    """The paragraphs below the headline: each error once, then what became of the others."""
+    if state.refused is not None:
+        return [state.refused.text] if state.refused.text else []
+    paragraphs = []
+    for group in _alike(errors(state).values(), state):
+        first = group[0]
+        if first.traceback:
+            paragraphs.append(f"{_ranks(e.rank for e in group)}:\n{first.traceback}")
+            others = [e for e in group if e.message != first.message]
+            if others:
+                said = "\n".join(f"  rank {e.rank}: {e.message}" for e in others)
+                paragraphs.append(f"with other words at the same place:\n{said}")
+        else:
+            paragraphs.append(f"{_ranks(e.rank for e in group)}: {first}")
+    stopped = [rank for rank in state.ranks.values() if rank.phase == "stopped"]
+    if stopped:
+        paragraphs.append(_stopped(stopped))
+    return paragraphs
+
+
+def _alike(found: Iterable[RankError], state: RunState) -> list[list[RankError]]:
+    """Errors grouped by type and frames, the group of the first failure first."""
+    groups: dict[str, list[RankError]] = {}
+    for error in found:
+        failure = state.ranks[error.rank].failure
+        key = failure.where if failure is not None else str(error)
+        groups.setdefault(key, []).append(error)
+    first = state.first_trouble
+    return sorted(groups.values(), key=lambda group: all(e.rank != first for e in group))
+
+
+def _stopped(ranks: list[RankState]) -> str:
+    by_place: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_place.setdefault(rank.place, []).append(rank.rank)
+    told = [
+        f"{_ranks(numbers)} at {place}" if place else _ranks(numbers)
+        for place, numbers in by_place.items()
+    ]
+    return f"stopped: {'; '.join(told)}"
+
+
+def _ranks(numbers: Iterable[int]) -> str:
+    """`rank 3`, or `ranks 0-3, 7`."""
+    ordered = sorted(numbers)
+    spans: list[list[int]] = []
+    for number in ordered:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    parts = [f"{s[0]}-{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans]
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(parts)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,335 @@
+"""A run from the notebook's side: launched, followed, stopped, read.
+
+One thread per run takes its events, and nothing else does. The rule: every way a run can end
+(all returned, one failed, one died, stopped, timed out, the fork server lost) goes through the
+same state and the same ladder: ask the ranks to stop, then end what is left.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from xla_nb import events, loading, program, record, report, shipping, topology, wire
+from xla_nb.errors import LaunchError, UsageError, XlaNbError
+from xla_nb.order import ARGUMENTS, Order
+from xla_nb.report import RankError
+from xla_nb.state import ENDED, RunState
+
+#: Ranks of a simulated host when `-n` is not given.
+SIMULATED = 4
+#: Seconds that a rank has between being asked to stop and being ended.
+STOP_PATIENCE = 1.0
+#: Seconds that processes have to go after every rank has returned.
+EXIT_PATIENCE = 3.0
+_TICK = 0.1
+
+
+class Engine(Protocol):
+    """Where ranks are started: `engines.local`, and later others."""
+
+    def start(self, run: str, parcel: int, waiting: Callable[[float], None]) -> socket.socket: ...
+    def interrupt(self, pids: list[int]) -> None: ...
+    def kill(self, run: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is to go. Times are in seconds; `timeout` None is no limit.
+
+    n: ranks; None is all of a TPU's, or SIMULATED of them.
+    grace: how long the others may go on once a rank has failed.
+    """
+
+    n: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    grace: float = 5.0
+
+
+class RunFailed(XlaNbError):
+    """A run that did not return every rank's value. `run` holds what there is."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        lines = [report.headline(run.state), *report.details(run.state)]
+        super().__init__("\n\n".join([*lines, f"Output and files: {run.record.path}"]))
+
+
+class Run:
+    """One launch, running or ended.
+
+    results      {rank: value}, unpickled when first asked for; run[2] is rank 2's
+    ok           every rank returned its value
+    errors       {rank: error} of the ranks that failed or were killed
+    output(rank) what a rank printed
+    elapsed      seconds from the launch to the end of the last rank, or until now
+    record       its files
+    wait(), stop()
+    """
+
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        record: record.Record,
+        engine: Engine,
+        options: Options,
+        resolve: Callable[[str], object],
+    ) -> None:
+        self.name = name
+        self.label = label
+        self.record = record
+        self.state = RunState()
+        self._engine = engine
+        self._options = options
+        self._resolve = resolve
+        self._results: dict[int, Any] = {}
+        self._began = time.monotonic()
+        self._settled: float | None = None
+        self._trouble: float | None = None
+        self._kill_at: float | None = None
+        self._stop_lock = threading.Lock()
+        self.changed = threading.Condition()
+        self._ended = threading.Event()
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def ok(self) -> bool:
+        return self.state.ok
+
+    @property
+    def done(self) -> bool:
+        """All processes of the run are gone."""
+        return self._ended.is_set()
+
+    @property
+    def results(self) -> dict[int, Any]:
+        """{rank: value} of the ranks that returned one so far."""
+        finished = [r.rank for r in self.state.ranks.values() if r.phase == "finished"]
+        return {rank: self[rank] for rank in sorted(finished)}
+
+    def __getitem__(self, rank: int) -> Any:
+        """What a rank returned. Raises KeyError when it returned nothing (yet)."""
+        if rank not in self._results:
+            if rank not in self.state.ranks:
+                raise KeyError(f"{self.name} has no rank {rank}")
+            if self.state.ranks[rank].phase != "finished":
+                raise KeyError(f"rank {rank} has no result: it is {self.state.ranks[rank].phase}")
+            fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                values = shipping.Parcel(fd).group(0, self._resolve)
+            finally:
+                os.close(fd)
+            self._results[rank] = values["result"]
+        return self._results[rank]
+
+    @property
+    def errors(self) -> dict[int, RankError]:
+        return report.errors(self.state)
+
+    def output(self, rank: int, stream: str = "out") -> str:
+        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole."""
+        path = self.record.log(rank, stream)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def elapsed(self) -> float:
+        return (self._settled or time.monotonic()) - self._began
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}: {report.headline(self.state)}, {self.elapsed:.2f} s>"
+
+    # ------------------------------------------------------------ steering
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Until the run has ended. Raises RunFailed, or TimeoutError after `timeout` seconds."""
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"{self.name} still runs after {timeout} s")
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise RunFailed unless every rank returned its value."""
+        if not self.ok:
+            raise RunFailed(self)
+
+    def stop(self, why: str = "you asked for it") -> None:
+        """Stop every rank: KeyboardInterrupt in its function, and the end a second later."""
+        with self._stop_lock:
+            if self.state.stopping or self.done:
+                return
+            self.state.stopping = why
+            self._kill_at = time.monotonic() + STOP_PATIENCE
+        pids = {r.pid for r in self.state.ranks.values() if r.pid and r.phase not in ENDED}
+        if pids:
+            self._engine.interrupt(sorted(pids))
+        else:
+            self._engine.kill(self.name)
+
+    # ------------------------------------------------------------ following
+
+    def follow(self, sock: socket.socket) -> None:
+        """Take events from `sock` in a thread of the run's own, until the run has ended."""
+        threading.Thread(target=self._follow, args=(sock,), name=self.name, daemon=True).start()
+
+    def _follow(self, sock: socket.socket) -> None:
+        with sock:
+            while self.state.ended is None:
+                if select.select([sock], [], [], _TICK)[0]:
+                    for event in wire.receive(sock):
+                        self.take(event or events.JobEnded(status=None))
+                self._act(time.monotonic())
+        self.record.close(self._summary())
+        record.tidy()
+        self._ended.set()
+        with self.changed:
+            self.changed.notify_all()
+
+    def take(self, event: events.Event) -> None:
+        """Fold one event into the state and the record."""
+        if self.state.ended is not None:
+            return
+        self.record.add(event)
+        self.state.apply(event)
+        now = time.monotonic()
+        if self._settled is None and self.state.settled:
+            self._settled = now
+        if self._trouble is None and self.state.troubled:
+            self._trouble = now
+        with self.changed:
+            self.changed.notify_all()
+
+    def _act(self, now: float) -> None:
+        """The ladder: what is due at this moment."""
+        if self._kill_at is not None and now >= self._kill_at:
+            self._engine.kill(self.name)
+            self._kill_at = None
+        elif self._settled is not None:
+            if self._kill_at is None and now - self._settled < EXIT_PATIENCE:
+                self._kill_at = self._settled + EXIT_PATIENCE
+        elif self._trouble is not None and now - self._trouble >= self._options.grace:
+            self.stop(f"{self._options.grace:g} s after the first failure")
+        elif self._options.timeout is not None and now - self._began >= self._options.timeout:
+            self.stop(f"its time limit of {self._options.timeout:g} s is over")
+
+    def _summary(self) -> dict[str, Any]:
+        ranks = [
+            {"rank": r.rank, "device": r.device, "phase": r.phase, "result": r.preview}
+            for r in sorted(self.state.ranks.values(), key=lambda rank: rank.rank)
+        ]
+        return {
+            "run": self.name,
+            "cell": self.label,
+            "ok": self.ok,
+            "headline": report.headline(self.state),
+            "elapsed": round(self.elapsed, 3),
+            "ranks": ranks,
+        }
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        """The repr, and the same as data: rank, device, phase and result's preview."""
+        return {"text/plain": repr(self), "application/vnd.xla-nb.run+json": self._summary()}
+
+
+# ---------------------------------------------------------------- launching
+
+
+def launch(
+    what: program.Program,
+    args: tuple[object, ...],
+    options: Options,
+    engine: Engine,
+    resolve: Callable[[str], object],
+    waiting: Callable[[float], None] = lambda seconds: None,
+) -> Run:
+    """Start a program on every rank; gives the run at once.
+
+    Raises UsageError, ShippingError or LaunchError, each before any rank has started.
+    """
+    device, ranks, env, notices = _plan(options)
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+    try:
+        files = record.Record.create(name)
+        path = _write(what, files)
+    except OSError as problem:
+        raise LaunchError(
+            f"the run's files cannot be written: {problem}. What to do: set XLA_NB_HOME to a "
+            "folder of yours that has space"
+        ) from None
+    order = Order(
+        run=name,
+        program=str(path),
+        record=str(files.path),
+        entry=what.entry,
+        takes_lock=what.takes_lock,
+        by_name=frozenset(what.defines),
+        ranks=ranks,
+        device=device,
+        env=env,
+        cwd=str(Path.cwd()),
+        sys_path=tuple(sys.path),
+        authkey=bytes(multiprocessing.current_process().authkey),
+    )
+    parcel = _pack(what, args, order)
+    try:
+        sock = engine.start(name, parcel, waiting)
+    except BaseException:
+        files.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
+        raise
+    finally:
+        os.close(parcel)
+    run = Run(name, what.label, files, engine, options, resolve)
+    for text in [*what.notes, *notices]:
+        run.take(events.Notice(text=text))
+    run.follow(sock)
+    return run
+
+
+def _plan(options: Options) -> tuple[str, int | None, dict[str, str], list[str]]:
+    """The device, the ranks, the environment, and what was changed in it, a line each."""
+    if options.n is not None and options.n < 1:
+        raise UsageError(f"-n {options.n}: a run has at least 1 rank")
+    environ = dict(os.environ)
+    chips = topology.chips()
+    device = topology.device({**environ, **options.env}, chips)
+    if device == "TPU":
+        sets = topology.bounds(topology.accelerator(environ), chips, options.n)
+        ranks = options.n
+    else:
+        sets, ranks = {}, options.n or SIMULATED
+    env, changes = topology.clean(environ, device=device, sets=sets, asked=options.env)
+    return device, ranks, env, [str(change) for change in changes]
+
+
+def _write(what: program.Program, files: record.Record) -> Path:
+    path = files.program(what.name)
+    text, pieces = program.module_source(what)
+    path.write_text(text)
+    body = what.body
+    loading.Map(
+        tuple(loading.Piece(p.start, p.end, p.label, p.first_line) for p in pieces),
+        dict(what.sources),
+        (body.label, body.first_line, body.text) if body else None,
+    ).save(path.with_suffix(".json"))
+    return path
+
+
+def _pack(what: program.Program, args: tuple[object, ...], order: Order) -> int:
+    groups = [*what.groups, {ARGUMENTS: args}, {"order": order}]
+    try:
+        return shipping.send(groups, what.defines)
+    except Exception as problem:
+        named = [*what.groups, {f"--args[{n}]": value for n, value in enumerate(args)}]
+        raise shipping.explain(named, what.defines, what.origins, problem) from None

@@ -1,0 +1,343 @@
+"""Values across a process boundary: out to the ranks, and their results home again.
+
+A parcel is a file (a memfd on the way out, a file of the record on the way home): pickle
+streams, one a group of names, and the large buffers beside them (pickle protocol 5, PEP 574).
+It is mapped, not read: what is unpickled before the ranks are forked is one copy for all.
+The rule: nothing here imports torch; values that are tensors bring it along.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import io
+import json
+import mmap
+import multiprocessing
+import os
+import pickle
+import sys
+import types
+from collections.abc import Callable, Container, Mapping, Sequence
+from multiprocessing import queues, synchronize
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from xla_nb.errors import ShippingError
+
+_ALIGN = 64  # bytes; what vectorised loads of NumPy and torch like best
+_HEAD = 16  # the index's length in ASCII digits, then the index, then the data
+
+
+class Unshippable(TypeError):
+    """Raised while pickling: `advice` says what to do instead of sending such a value."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what} cannot leave its process")
+        self.what = what
+        self.advice = advice
+
+
+# ---------------------------------------------------------------- pickling
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+    """cloudpickle, with storages out of band and classes of the notebook by their name.
+
+    `by_name` are top-level names of ``__main__`` that the other side defines for itself.
+    """
+
+    def __init__(self, file: io.BytesIO, by_name: Container[str], keep: Callable[..., Any]):
+        super().__init__(file, protocol=5, buffer_callback=keep)
+        self._by_name = by_name
+        self._alive: dict[int, object] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | types.FunctionType) and self._known(obj):
+            return obj.__qualname__
+        for reduce in (_reduce_stream, _reduce_shared, self._reduce_torch):
+            reduced = reduce(obj)
+            if reduced is not NotImplemented:
+                return reduced
+        return super().reducer_override(obj)
+
+    def _known(self, obj: type | types.FunctionType) -> bool:
+        if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
+            return False
+        first, *rest = obj.__qualname__.split(".")
+        found = vars(sys.modules["__main__"]).get(first) if first in self._by_name else None
+        for part in rest:
+            found = getattr(found, part, None)
+        return found is obj
+
+    def _reduce_torch(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "UntypedStorage"):  # half-way through its import
+            return NotImplemented
+        if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
+            return self.reduce_xla_tensor(obj)
+        if isinstance(obj, torch.device) and obj.type == "xla":
+            return self.reduce_xla_device(obj)
+        if isinstance(obj, torch.storage.TypedStorage):
+            raw = obj._untyped_storage
+            if raw.device.type != "cpu":
+                return NotImplemented
+            # Tensors that share memory each wrap it anew: one object per address keeps sharing.
+            raw = self._alive.setdefault(raw.data_ptr(), raw)
+            return _typed_storage, (raw, obj.dtype)
+        if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
+            return _raw_storage, (self._memory(obj),)
+        return NotImplemented
+
+    def _memory(self, storage: Any) -> Any:
+        if storage.nbytes() == 0:
+            return b""
+        self._alive[id(storage)] = storage
+        memory = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+        return pickle.PickleBuffer(memory)
+
+    def reduce_xla_tensor(self, tensor: Any) -> Any:
+        raise Unshippable(
+            "an XLA tensor",
+            "it lives on a device that the ranks must open themselves: send `x.cpu()`, and move "
+            "it with `.to(device)` inside the function",
+        )
+
+    def reduce_xla_device(self, device: Any) -> Any:
+        raise Unshippable(
+            "an XLA device object", "call `torch_xla.device()` inside the function instead"
+        )
+
+
+class _HomePickler(_Pickler):
+    """A rank's result: what lies on the device comes home as CPU tensors."""
+
+    def reduce_xla_tensor(self, tensor: Any) -> Any:
+        home = tensor.detach().cpu()
+        torch = sys.modules["torch"]
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter, (home, tensor.requires_grad)
+        return home.requires_grad_(tensor.requires_grad).__reduce_ex__(5)
+
+    def reduce_xla_device(self, device: Any) -> Any:
+        return NotImplemented
+
+
+def _typed_storage(raw: Any, dtype: Any) -> Any:
+    torch: Any = importlib.import_module("torch")
+    return torch.storage.TypedStorage(wrap_storage=raw, dtype=dtype, _internal=True)
+
+
+def _raw_storage(memory: Any) -> Any:
+    torch: Any = importlib.import_module("torch")
+    if len(memory) == 0:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+
+
+def _reduce_stream(obj: Any) -> Any:
+    for name in ("stdout", "stderr", "stdin"):
+        if obj is getattr(sys, name):
+            return getattr, (sys, name)
+    opened = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
+    if isinstance(obj, opened):
+        raise Unshippable("an open file", "open it inside the function")
+    if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+        raise Unshippable("a generator", "send a list of its items, or make it in the function")
+    return NotImplemented
+
+
+# ---------------------------------------------------------------- what ranks share
+
+
+def _reduce_shared(obj: Any) -> Any:
+    """multiprocessing's own primitives: a fresh one is made, before the ranks are forked."""
+    match obj:
+        case synchronize.Event():
+            return _fresh_event, (obj.is_set(),)
+        case synchronize.Condition() | synchronize.Barrier() | synchronize.SemLock():
+            return _shared, (type(obj).__name__, _made_with(obj))
+        case queues.SimpleQueue() | queues.Queue():
+            return _shared, (type(obj).__name__, _made_with(obj))
+    return NotImplemented
+
+
+def _made_with(obj: Any) -> tuple[Any, ...]:
+    match obj:
+        case synchronize.Condition():
+            return (obj._lock,)  # type: ignore[attr-defined]
+        case synchronize.Barrier():
+            return (obj.parties,)
+        case synchronize.BoundedSemaphore():
+            return (obj._semlock.maxvalue,)  # type: ignore[attr-defined]
+        case synchronize.Semaphore():
+            return (obj.get_value(),)
+        case queues.Queue():
+            return (obj._maxsize,)  # type: ignore[attr-defined]
+    return ()
+
+
+def _shared(kind: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(multiprocessing.get_context("fork"), kind)(*arguments)
+
+
+def _fresh_event(is_set: bool) -> Any:
+    event = multiprocessing.get_context("fork").Event()
+    if is_set:
+        event.set()
+    return event
+
+
+# ---------------------------------------------------------------- parcels
+
+
+def send(groups: Sequence[Mapping[str, object]], by_name: Container[str]) -> int:
+    """A memfd that holds the groups; the caller closes it. Raises what pickling raises."""
+    fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
+    try:
+        _write(fd, groups, _Pickler, by_name)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def send_home(fd: int, value: object, by_name: Container[str]) -> int:
+    """Write a rank's result into an open file; gives the size in bytes."""
+    return _write(fd, [{"result": value}], _HomePickler, by_name)
+
+
+def _write(
+    fd: int,
+    groups: Sequence[Mapping[str, object]],
+    pickler: type[_Pickler],
+    by_name: Container[str],
+) -> int:
+    pieces: list[memoryview] = []  # in the order of the file
+    places: dict[tuple[int, int], int] = {}  # memory that two groups use is written once
+    table = []
+    writers = []  # they keep alive what the buffers point into
+    for group in groups:
+        buffers: list[pickle.PickleBuffer] = []
+        stream = io.BytesIO()
+        # A list's append gives None, which pickle takes as "out of band".
+        writers.append(pickler(stream, by_name, buffers.append))
+        writers[-1].dump(dict(group))
+        pieces.append(stream.getbuffer())
+        numbers = [len(pieces) - 1]
+        for buffer in buffers:
+            raw = buffer.raw()
+            key = _address(raw), raw.nbytes
+            if key not in places:
+                pieces.append(raw)
+                places[key] = len(pieces) - 1
+            numbers.append(places[key])
+        table.append(numbers)
+    return _lay_out(fd, pieces, table)
+
+
+def _address(raw: memoryview) -> int:
+    if raw.readonly or not raw.nbytes:  # bytes and the like: the object behind is alive as long as we are
+        return id(raw.obj)
+    return ctypes.addressof(ctypes.c_char.from_buffer(raw))
+
+
+def _lay_out(fd: int, pieces: list[memoryview], table: list[list[int]]) -> int:
+    sizes = [piece.nbytes for piece in pieces]
+    index = json.dumps({"sizes": sizes, "groups": table}).encode()
+    os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
+    offset = _aligned(_HEAD + len(index))
+    for piece in pieces:
+        at, rest = offset, piece
+        while rest.nbytes:
+            written = os.pwrite(fd, rest, at)
+            at, rest = at + written, rest[written:]
+        offset = _aligned(offset + piece.nbytes)
+    os.ftruncate(fd, max(offset, 1))
+    return offset
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGN) * _ALIGN
+
+
+class Parcel:
+    """A parcel that arrived. Closing is the garbage collector's: what it held may live on."""
+
+    def __init__(self, fd: int) -> None:
+        size = os.fstat(fd).st_size
+        # Private: a rank that writes into an array gets its own page, the others keep theirs.
+        self._map = memoryview(
+            mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+        )
+        length = int(bytes(self._map[:_HEAD]))
+        index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
+        self._groups: list[list[int]] = index["groups"]
+        self._pieces = []
+        offset = _aligned(_HEAD + length)
+        for size in index["sizes"]:
+            self._pieces.append(self._map[offset : offset + size])
+            offset = _aligned(offset + size)
+
+    def group(
+        self, number: int, resolve: Callable[[str], object] | None = None
+    ) -> dict[str, object]:
+        """The values of a group, by name; `resolve` finds names of ``__main__``."""
+        stream, *buffers = (self._pieces[piece] for piece in self._groups[number])
+        reader = _Unpickler(io.BytesIO(stream), buffers=buffers)
+        reader.resolve = resolve
+        values: dict[str, object] = reader.load()
+        return values
+
+
+class _Unpickler(pickle.Unpickler):
+    resolve: Callable[[str], object] | None = None
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module != "__main__" or self.resolve is None:
+            return super().find_class(module, name)
+        first, *rest = name.split(".")
+        found = self.resolve(first)
+        for part in rest:
+            found = getattr(found, part)
+        return found
+
+
+# ---------------------------------------------------------------- saying what is wrong
+
+_ADVICE = {
+    "_thread.lock": "use the `lock` parameter, or a lock of multiprocessing",
+    "_thread.RLock": "use the `lock` parameter, or a lock of multiprocessing",
+    "socket": "connect inside the function",
+    "Connection": "connect inside the function",
+    "Cursor": "connect inside the function",
+    "module": "import it inside the function",
+}
+
+
+def explain(
+    groups: Sequence[Mapping[str, object]],
+    by_name: Container[str],
+    origins: Mapping[str, str],
+    problem: Exception,
+) -> ShippingError:
+    """Which variable it was that could not be pickled, where it was made, what to do."""
+    for group in groups:
+        for name, value in group.items():
+            try:
+                _Pickler(io.BytesIO(), by_name, lambda _: None).dump(value)
+            except Exception as fault:
+                return ShippingError(_sentence(name, value, origins.get(name, ""), fault))
+    return ShippingError(f"the values of the notebook could not be sent: {problem}")
+
+
+def _sentence(name: str, value: object, origin: str, fault: Exception) -> str:
+    made = f", made in {origin}" if origin else ""
+    head = f"`{name}` ({type(value).__module__}.{type(value).__qualname__}{made}) "
+    if isinstance(fault, Unshippable):
+        fault_text = f"it is or holds {fault.what}"
+        return f"{head}cannot be sent to the ranks: {fault_text}. What to do: {fault.advice}."
+    advice = next((text for key, text in _ADVICE.items() if key in str(fault)), None)
+    advice = advice or "make it inside the function, or pass what it is made from"
+    return f"{head}cannot be sent to the ranks: {fault}. What to do: {advice}."

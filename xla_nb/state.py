@@ -1,0 +1,144 @@
+"""Events folded into what is true now.
+
+The rule: this is the only place that decides what a run's state is; it is pure, so a live run,
+a saved run and a thousand simulated ranks are folded by the same lines.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from typing import Literal
+
+from xla_nb import events
+
+Phase = Literal["starting", "running", "finished", "failed", "killed", "stopped"]
+#: Phases a rank does not leave.
+ENDED: frozenset[Phase] = frozenset({"finished", "failed", "killed", "stopped"})
+
+
+@dataclass
+class RankState:
+    """One rank. `place` is the notebook line it failed at or was last seen at."""
+
+    rank: int
+    phase: Phase = "starting"
+    pid: int | None = None
+    device: str = ""
+    started: float | None = None
+    ended: float | None = None
+    preview: str = ""
+    place: str = ""
+    stack: str = ""
+    failure: events.RankFailed | None = None
+    death: int | None = None
+
+    def end(self, phase: Phase, at: float) -> None:
+        if self.phase not in ENDED:
+            self.phase, self.ended = phase, at
+
+
+@dataclass
+class RunState:
+    """A whole run. `first_trouble` is the rank that failed or died first, if any."""
+
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    host: str = ""
+    simulated: bool = False
+    started: float | None = None
+    ended: float | None = None
+    refused: events.JobFailed | None = None
+    first_trouble: int | None = None
+    strays: list[events.ProcessDied] = field(default_factory=list)
+    notices: list[events.Notice] = field(default_factory=list)
+    stopping: str = ""
+
+    def apply(self, event: events.Event) -> None:
+        """Take one event in."""
+        match event:
+            case events.JobStarted():
+                self.host, self.simulated, self.started = event.host, event.simulated, event.at
+                self.ranks = {rank: RankState(rank) for rank in range(event.ranks)}
+            case events.RankStarted():
+                rank = self._rank(event.rank)
+                rank.phase, rank.started = "running", event.at
+                rank.pid, rank.device = event.pid, event.device
+            case events.RankFinished():
+                self._rank(event.rank).preview = event.preview
+                self._rank(event.rank).end("finished", event.at)
+            case events.RankFailed():
+                rank = self._rank(event.rank)
+                rank.failure, rank.place = event, event.place
+                rank.end("failed", event.at)
+                self._trouble(event.rank)
+            case events.RankStopped():
+                self._rank(event.rank).end("stopped", event.at)
+            case events.RankAt():
+                self._rank(event.rank).place = event.place
+                self._rank(event.rank).stack = event.stack
+            case events.ProcessDied():
+                self._died(event)
+            case events.JobFailed():
+                self.refused = event
+            case events.Notice():
+                self.notices.append(event)
+            case events.JobEnded():
+                self._close(event)
+
+    @property
+    def settled(self) -> bool:
+        """Every rank has ended, or the ranks were refused: nothing more will be computed."""
+        if self.ended is not None or self.refused is not None:
+            return True
+        return bool(self.ranks) and all(r.phase in ENDED for r in self.ranks.values())
+
+    @property
+    def troubled(self) -> bool:
+        """Something went wrong that ends the run after the grace period."""
+        return self.first_trouble is not None or self.refused is not None or bool(self.strays)
+
+    @property
+    def ok(self) -> bool:
+        """Every rank returned its value."""
+        ranks = self.ranks.values()
+        return self.refused is None and bool(ranks) and all(r.phase == "finished" for r in ranks)
+
+    def _rank(self, rank: int) -> RankState:
+        return self.ranks.setdefault(rank, RankState(rank))
+
+    def _trouble(self, rank: int) -> None:
+        if self.first_trouble is None and not self.stopping:
+            self.first_trouble = rank
+
+    def _died(self, event: events.ProcessDied) -> None:
+        mine = [r for r in self.ranks.values() if r.pid == event.pid]
+        if not mine and not self.stopping:
+            self.strays.append(event)
+        for rank in mine:
+            if rank.phase in ENDED:
+                continue
+            rank.death = event.status
+            rank.end("stopped" if self.stopping else "killed", event.at)
+            self._trouble(rank.rank)
+
+    def _close(self, event: events.JobEnded) -> None:
+        self.ended = event.at
+        for rank in self.ranks.values():
+            rank.end("stopped" if self.stopping else "killed", event.at)
+
+
+def cause_of_death(status: int) -> str:
+    """An exit status in words: the signal's name where a signal ended the process."""
+    if status >= 0:
+        return f"exited with status {status} before its function returned"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hints = {
+        "SIGKILL": "killed from outside; when memory ran out, the kernel's log says so",
+        "SIGSEGV": "a crash in native code",
+        "SIGABRT": "native code gave up; its last words are in the rank's output",
+        "SIGBUS": "often /dev/shm is full",
+    }
+    return f"ended by {name}" + (f" ({hints[name]})" if name in hints else "")

@@ -1,0 +1,197 @@
+"""A run told in lines of text: what ranks print, and what goes wrong, as it happens.
+
+It reads the tails of the record's files and the run's state, and keeps no rank waiting. The
+rule: a line is shown whole and under its rank; what is not shown is in the files, and is said.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from xla_nb.session import Run
+from xla_nb.state import RunState
+
+#: Lines of a rank that are shown as they come, and how many of the last are shown at the end.
+HEAD, TAIL = 1000, 20
+_CHUNK = 1 << 20  # bytes read of one file at a time
+_LONGEST = 4000  # characters shown of one line
+_REDRAW = 0.5  # seconds between two states of the changing line
+
+
+class Tail:
+    """What was added to a file since the last look, in whole lines.
+
+    `\\r` rewrites the line it stands in, as on a terminal; `open_line` is the unfinished one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+        self._rest = b""
+
+    def lines(self) -> Iterator[str]:
+        """The lines completed since the last call."""
+        while chunk := self._read():
+            *whole, self._rest = (self._rest + chunk).split(b"\n")
+            # An endless line is a progress bar or noise: only its end can still be shown.
+            self._rest = self._rest[-4 * _LONGEST :]
+            yield from map(_shown, whole)
+
+    @property
+    def open_line(self) -> str:
+        return _shown(self._rest)
+
+    def finish(self) -> Iterator[str]:
+        """The last lines; an unfinished one counts when nobody will finish it."""
+        yield from self.lines()
+        if self._rest:
+            yield _shown(self._rest)
+            self._rest = b""
+
+    def _read(self) -> bytes:
+        try:
+            if self.path.stat().st_size <= self._offset:
+                return b""
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                chunk = file.read(_CHUNK)
+        except FileNotFoundError:
+            return b""
+        self._offset += len(chunk)
+        return chunk
+
+
+class _Stream:
+    """One stream of one rank, with the bound on how much of it is shown."""
+
+    def __init__(self, rank: int, tail: Tail) -> None:
+        self.rank = rank
+        self.tail = tail
+        self._count = 0
+        self._last: list[str] = []
+
+    def show(self) -> Iterator[str]:
+        return self._bounded(self.tail.lines())
+
+    def _bounded(self, lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            self._count += 1
+            if self._count <= HEAD:
+                yield f"[{self.rank}] {line}"
+            else:
+                self._last = [*self._last[-(TAIL - 1) :], line]
+
+    def finish(self) -> Iterator[str]:
+        yield from self._bounded(self.tail.finish())
+        left_out = self._count - HEAD - len(self._last)
+        if left_out > 0:
+            yield f"[{self.rank}] … {left_out:,} more lines in {self.tail.path}"
+        yield from (f"[{self.rank}] {line}" for line in self._last)
+        self._last = []
+
+
+class TextView:
+    """Writes a run to `out` and `err` (by default the notebook's own streams)."""
+
+    def __init__(self, run: Run, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._run = run
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._streams: dict[tuple[int, str], _Stream] = {}
+        self._notices = 0
+        self._told: set[int] = set()
+        self._bar = ""
+        self._drawn = 0.0
+
+    def draw(self) -> bool:
+        """Show what is new; gives whether anything was."""
+        out, err = self._new(final=False)
+        self._write(out, err)
+        self._show_open_lines()
+        return bool(out or err)
+
+    def finish(self) -> None:
+        """Show the rest: unfinished lines, and the ends of what was cut."""
+        self._write(*self._new(final=True))
+
+    def _new(self, final: bool) -> tuple[list[str], list[str]]:
+        state = self._run.state
+        out: list[str] = []
+        err = list(self._news(state))
+        for rank in sorted(state.ranks):
+            for kind, shown in (("out", out), ("err", err)):
+                stream = self._stream(rank, kind)
+                shown.extend(stream.finish() if final else stream.show())
+        return out, err
+
+    def _stream(self, rank: int, kind: str) -> _Stream:
+        key = rank, kind
+        if key not in self._streams:
+            self._streams[key] = _Stream(rank, Tail(self._run.record.log(rank, kind)))
+        return self._streams[key]
+
+    def _news(self, state: RunState) -> Iterator[str]:
+        notices = state.notices[self._notices :]
+        self._notices += len(notices)
+        for notice in notices:
+            yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
+        for rank, error in self._run.errors.items():
+            if rank not in self._told:
+                self._told.add(rank)
+                yield f"[{rank}] failed: {error}"
+
+    def _write(self, out: list[str], err: list[str]) -> None:
+        if (out or err) and self._bar:
+            self._out.write("\r" + " " * len(self._bar) + "\r")
+            self._bar = ""
+        for stream, lines in ((self._out, out), (self._err, err)):
+            if lines:
+                stream.write("\n".join(lines) + "\n")
+                stream.flush()
+
+    def _show_open_lines(self) -> None:
+        """The unfinished lines of all ranks as one changing line, where a person looks on."""
+        now = time.monotonic()
+        if now - self._drawn < _REDRAW or not _is_live(self._out):
+            return
+        self._drawn = now
+        open_lines = [
+            f"[{s.rank}] {s.tail.open_line}" for s in self._streams.values() if s.tail.open_line
+        ]
+        bar = _fit("  ".join(open_lines))
+        if bar != self._bar:
+            self._out.write("\r" + bar + " " * (len(self._bar) - len(bar)))
+            self._out.flush()
+            self._bar = bar
+
+
+def follow(run: Run, view: TextView) -> None:
+    """Show a run until it has ended; an interrupt stops it."""
+    pause = 0.0
+    while not run.done:
+        try:
+            pause = 0.004 if view.draw() else min(0.05, pause * 1.2 + 0.001)
+            with run.changed:
+                run.changed.wait(pause)
+        except KeyboardInterrupt:
+            run.stop("you interrupted it")
+    view.finish()
+
+
+def _shown(line: bytes) -> str:
+    """A line as a terminal would leave it standing: what the last carriage return left."""
+    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
+
+
+def _fit(text: str, width: int = 160) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _is_live(stream: TextIO) -> bool:
+    """A terminal, or a notebook's stream: places where `\\r` rewrites the line."""
+    return stream.isatty() or hasattr(stream, "pub_thread")

@@ -1,0 +1,75 @@
+"""An exception of the user's code, told in the notebook's terms.
+
+The rule: frames of ours, and of the machinery that calls the user's function, are cut from
+the top; everything the user's code called is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+_OURS = Path(__file__).parent
+#: How deep a told stack is at most; a recursion error would fill the page.
+DEPTH = 60
+
+
+@dataclass(frozen=True)
+class Told:
+    """`place` is the innermost notebook line; `where` is equal for equal failures."""
+
+    kind: str
+    message: str
+    text: str
+    place: str
+    where: str
+
+
+def tell(error: BaseException, labels: Container[str]) -> Told:
+    """The error as its own traceback, from the first frame of the notebook on."""
+    trace = _from_first_cell(error.__traceback__, labels)
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ not in ("builtins", "__main__"):
+        name = f"{kind.__module__}.{name}"
+    text = "".join(traceback.format_exception(kind, error, trace, limit=-DEPTH)).rstrip()
+    frames = traceback.extract_tb(trace, limit=-DEPTH)
+    cells = [frame for frame in frames if frame.filename in labels]
+    place = f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
+    where = "\n".join([name, *(f"{frame.filename}:{frame.lineno}" for frame in frames)])
+    return Told(name, _message(error), text, place, where)
+
+
+def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
+    """Where a thread of this process is: its innermost notebook line, and its stack."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    if frame is None:
+        return "", f"thread {thread} has ended"
+    summary = traceback.extract_stack(frame, limit=DEPTH)
+    first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
+    kept = traceback.StackSummary.from_list(summary[first:])
+    cells = [entry for entry in kept if entry.filename in labels]
+    place = f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
+    return place, "".join(kept.format()).rstrip()
+
+
+def _from_first_cell(trace: TracebackType | None, labels: Container[str]) -> TracebackType | None:
+    found = trace
+    while found is not None and found.tb_frame.f_code.co_filename not in labels:
+        found = found.tb_next
+    if found is not None:
+        return found
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == _OURS:
+        trace = trace.tb_next
+    return trace
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"<its str() raised {type(problem).__name__}>"

@@ -1,0 +1,46 @@
+"""The way events go: one socket, inherited, written by every process of a run.
+
+The rule: a message is whole or absent (SOCK_SEQPACKET), so writers need no lock between them,
+and the reader sees the end when the last writer is gone.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+from xla_nb.events import Event, decode, encode
+
+_LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortened texts
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """A reading and a writing end; the caller closes both."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class Sender:
+    """The writing end, in any process of the run."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def send(self, event: Event) -> None:
+        """Send; when nobody reads any more the run is being torn down and it is dropped."""
+        try:
+            self.sock.send(encode(event))
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def receive(sock: socket.socket) -> Iterator[Event | None]:
+    """The events that lie ready; None when every writer has gone. Never blocks."""
+    while True:
+        try:
+            data = sock.recv(_LARGEST, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        if not data:
+            yield None
+            return
+        yield decode(data)
