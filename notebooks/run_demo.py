@@ -23,21 +23,24 @@ COLUMNS = ("rank", "device", "result")
 
 def main() -> int:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
+    problem = execute(notebook)
+    EXECUTED.parent.mkdir(exist_ok=True)
+    nbformat.write(notebook, EXECUTED)  # a notebook that failed shows where, so it is kept too
+    ranks = returned(notebook)
+    if not problem and not ranks:
+        problem = f"No output of {NOTEBOOK.name} holds a run ({RUN})."
+    print(problem or table(ranks))
+    print(f"\nExecuted notebook: {EXECUTED}")
+    return 1 if problem else 0
+
+
+def execute(notebook: nbformat.NotebookNode) -> str:
+    """Run every cell in a fresh kernel; gives the error that stopped it, or nothing."""
     try:
         NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(HERE)}}).execute()
     except (CellExecutionError, DeadKernelError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    finally:  # a notebook that failed shows where, so it is kept too
-        EXECUTED.parent.mkdir(exist_ok=True)
-        nbformat.write(notebook, EXECUTED)
-        print(f"Executed notebook: {EXECUTED}\n")
-    ranks = returned(notebook)
-    if not ranks:
-        print(f"No output of {NOTEBOOK.name} holds a run ({RUN}).", file=sys.stderr)
-        return 1
-    print(table(ranks))
-    return 0
+        return str(error)
+    return ""
 
 
 def returned(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
