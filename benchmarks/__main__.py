@@ -1,0 +1,45 @@
+"""Run the benchmarks named on the command line, by default all, and print one table."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from benchmarks import Row
+from benchmarks.client import CellFailed
+
+ALL = ("launch", "ship", "step")
+HEADING = ("", "figure", "against", "ratio", "aim")
+
+
+def main(names: list[str]) -> int:
+    lines = [HEADING]
+    failed = 0
+    for name in names or ALL:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        try:
+            lines += map(cells, importlib.import_module(f"benchmarks.{name}").rows())
+        except CellFailed as problem:
+            failed = 1
+            lines.append((f"{name}: {problem}", "-", "-", "-", "-"))
+    print(table(lines))
+    return failed
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    aim = "" if row.aim is None else f"≤ {row.aim:g} {'met' if row.ratio <= row.aim else 'MISSED'}"
+    figures = (f"{value:.4g} {row.unit}" for value in (row.figure, row.against))
+    return (row.what, *figures, f"{row.ratio:.3f}", aim)
+
+
+def table(lines: list[tuple[str, ...]]) -> str:
+    """Each column as wide as it needs to be, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+        for line in lines
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,36 @@
+"""The least that makes `xmp.spawn(start_method="fork")` start N processes on a CPU.
+
+The yardstick for a launch and for a training step: torch_xla's own code and a device plugin that
+only counts. No collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch_xla
+from torch_xla.distributed import xla_multiprocessing as xmp
+from torch_xla.experimental import plugins
+
+
+class Host(plugins.DevicePlugin):
+    """A host of so many chips, each a process with the built-in CPU client."""
+
+    def __init__(self, chips: int) -> None:
+        super().__init__()
+        self.chips = chips
+
+    def physical_chip_count(self) -> int:
+        return self.chips
+
+    def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
+        # Every process has one device, number 0 to itself; as ranks they need different ones.
+        torch_xla._XLAC._xla_get_device_ordinal = lambda device: local_rank
+        torch_xla._XLAC._xla_get_default_device_ordinal = lambda: local_rank
+
+
+def spawn(function: Callable[..., object], args: tuple[Any, ...] = (), n: int = 4) -> None:
+    plugins._plugin_registry["CPU"] = Host(n)
+    plugins.using_dynamic_plugins = lambda: True
+    xmp.spawn(function, args=args, start_method="fork")

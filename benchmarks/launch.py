@@ -1,0 +1,71 @@
+"""From sending the cell until the last of 4 ranks has spoken, median of many, taken in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks import Row
+from benchmarks.client import Notebook
+
+RANKS = 4
+ROUNDS = 21
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to start ranks from a notebook: what is done once, and the cell that is timed."""
+
+    name: str
+    setup: str
+    cell: str
+
+
+OURS = Way(
+    "%%xla_spawn",
+    "%load_ext xla_nb",
+    f'%%xla_spawn -n {RANKS}\ndef speak(rank):\n    print(f"spoken {{rank}}")\n',
+)
+BARE = Way(
+    "xmp.spawn, fork",
+    "import os\nos.environ['PJRT_DEVICE'] = 'CPU'\nfrom benchmarks import bare",
+    f'def speak(rank):\n    print(f"spoken {{rank}}", flush=True)\nbare.spawn(speak, n={RANKS})',
+)
+ACCELERATE = Way(
+    "accelerate's debug_launcher (no XLA)",
+    "import torch\nfrom accelerate import debug_launcher",
+    'def speak():\n    print(f"spoken {torch.distributed.get_rank()}", flush=True)\n'
+    f"debug_launcher(speak, num_processes={RANKS})",
+)
+
+
+def rows() -> Iterator[Row]:
+    """Ours against bare `xmp.spawn`, and that against accelerate."""
+    seconds = measure([OURS, BARE, ACCELERATE])
+    ours, bare, accelerate = (statistics.median(taken) * 1000 for taken in seconds)
+    yield Row(f"{OURS.name} / {BARE.name}", ours, bare, "ms", aim=1.3)
+    yield Row(f"{OURS.name} / {ACCELERATE.name}", ours, accelerate, "ms")
+    yield Row(f"{BARE.name} / {ACCELERATE.name}", bare, accelerate, "ms")
+
+
+def measure(ways: list[Way], rounds: int = ROUNDS) -> list[list[float]]:
+    """For each way the seconds of every round; a first one, not counted, warms it up."""
+    taken: list[list[float]] = [[] for _ in ways]
+    with contextlib.ExitStack() as stack:
+        notebooks = [stack.enter_context(Notebook()) for _ in ways]
+        for notebook, way in zip(notebooks, ways, strict=True):
+            notebook.run(way.setup)
+            once(notebook, way)
+        for _ in range(rounds):
+            for notebook, way, seconds in zip(notebooks, ways, taken, strict=True):
+                seconds.append(once(notebook, way))
+    return taken
+
+
+def once(notebook: Notebook, way: Way) -> float:
+    cell = notebook.send(way.cell)
+    seconds = cell.until(r"spoken (\d+)", RANKS)
+    cell.end()
+    return seconds

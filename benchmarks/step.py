@@ -1,0 +1,67 @@
+"""A training step under xla_nb, against the same function under bare `xmp.spawn`.
+
+As many ranks as the machine has cores, so that what differs is what xla_nb does in a rank and not
+how the ranks queue up. Each launch gives the median step of each rank; launches are taken in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+from collections.abc import Iterator
+
+from benchmarks import Row
+from benchmarks.client import Notebook
+
+RANKS = min(4, os.cpu_count() or 1)
+ROUNDS = 7
+
+TRAIN = """
+def train(rank):
+    import statistics, time
+    import torch, torch_xla
+
+    torch.manual_seed(rank)
+    device = torch_xla.device()
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(10)
+    ).to(device)
+    images = torch.randn(64, 1, 16, 16).to(device)
+    labels = torch.randint(10, (64,)).to(device)
+    model(images)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    steps = []
+    for step in range(120):
+        begun = time.perf_counter()
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync(wait=True)
+        steps.append(time.perf_counter() - begun)
+    print(f"rank {rank} stepped {statistics.median(steps[20:]):.9f}", flush=True)
+"""
+OURS = f"%%xla_spawn -n {RANKS}\n{TRAIN}"
+BARE = f"{TRAIN}\nbare.spawn(train, n={RANKS})"
+
+
+def rows() -> Iterator[Row]:
+    ours: list[float] = []
+    bare: list[float] = []
+    with Notebook() as mine, Notebook() as theirs:
+        mine.run("%load_ext xla_nb")
+        theirs.run("import os\nos.environ['PJRT_DEVICE'] = 'CPU'\nfrom benchmarks import bare")
+        for _ in range(ROUNDS):
+            ours.append(step(mine, OURS))
+            bare.append(step(theirs, BARE))
+    figures = (statistics.median(taken) * 1000 for taken in (ours, bare))
+    yield Row(f"training step, {RANKS} ranks, / xmp.spawn, fork", *figures, "ms", aim=1.02)
+
+
+def step(notebook: Notebook, code: str) -> float:
+    """The mean over the ranks of their median step."""
+    cell = notebook.send(code)
+    cell.until(r"rank (\d+) stepped", RANKS)
+    cell.end()
+    return statistics.mean(float(seconds) for seconds in re.findall(r"stepped (\S+)", cell.shown))
