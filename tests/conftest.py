@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 from jupyter_core.utils import ensure_event_loop
+from kernel import Notebook
 
 PATIENCE = 5.0  # seconds for what is on its way out
 MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
@@ -131,3 +132,18 @@ WATCHED: dict[str, tuple[Callable[[], set[Any]], Callable[[Any], str]]] = {
     "files": (open_files, " ".join),
     "temporary": (in_temporary, str),
 }
+
+
+@pytest.fixture(scope="session")
+def kernel(home: None) -> Iterator[Notebook]:
+    """A kernel for all tests, its fork server warm; each test uses names of its own."""
+    notebook = Notebook()
+    notebook.ok("import xla_nb\n%load_ext xla_nb")
+    notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def notebook(kernel: Notebook) -> Notebook:
+    return kernel

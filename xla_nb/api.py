@@ -11,6 +11,7 @@ import linecache
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from xla_nb import program, rank, session, text
 from xla_nb.engines.local import LocalEngine
@@ -107,6 +108,6 @@ def _scope(fn: Callable[..., object]) -> program.Scope:
     return program.Scope(values=vars(main), cells=cells)
 
 
-def _shell() -> object | None:
+def _shell() -> Any:
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xla_nb.escapes import RankShell
 from xla_nb.shipping import Parcel
 
 #: Where the values of this process's run lie: a path that opens the parcel.
@@ -98,6 +99,8 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
     """
     module = types.ModuleType("__main__")
     module.__file__ = str(path)
+    shell = RankShell()
+    vars(module).update(get_ipython=lambda: shell, display=print)
     sys.modules["__main__"] = sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))
     table = Map.open(path.with_suffix(".json"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import shlex
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -16,7 +17,6 @@ from typing import Any, NoReturn
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from IPython.utils.process import arg_split
 
 from xla_nb import api, program
 from xla_nb.errors import UsageError
@@ -47,14 +47,26 @@ def scope(shell: InteractiveShell) -> program.Scope:
     magics = _magics(shell)
     launched = magics.launched if magics else {}
     pending = magics.pending if magics else {}
-    raw = shell.history_manager.input_hist_raw
-    parsed = shell.history_manager.input_hist_parsed
+    history: Any = shell.history_manager
+    before = zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
     cells = [
-        launched.get(number) or _executed(shell, number, raw[number], source)
-        for number, source in enumerate(parsed)
-        if number and number != shell.execution_count
+        launched.get(number) or _executed(shell, number, raw, source)
+        for number, (raw, source) in enumerate(before)
+        if 0 < number < current_number(shell)
     ]
-    return program.Scope(values=shell.user_ns, cells=cells, pending=list(pending.values()))
+    # What IPython itself put there (`open`, `exit`, `get_ipython`, In and Out) is not the user's.
+    hidden = shell.user_ns_hidden
+    values = {k: v for k, v in shell.user_ns.items() if k not in hidden or hidden[k] is not v}
+    return program.Scope(values=values, cells=cells, pending=list(pending.values()))
+
+
+def current_number(shell: InteractiveShell) -> int:
+    """The number at the prompt of the cell that runs now.
+
+    Not `execution_count`: IPython 9 counts on before it runs a cell, 7 and 8 after.
+    """
+    history: Any = shell.history_manager
+    return len(history.input_hist_parsed) - 1
 
 
 def _executed(shell: InteractiveShell, number: int, raw: str, source: str) -> program.Cell:
@@ -115,16 +127,10 @@ def _parser() -> _Parser:
 
 def _read(line: str) -> argparse.Namespace:
     try:
-        words = [_unquoted(word) for word in arg_split(line, posix=False)]
+        words = shlex.split(line)
     except ValueError as problem:
         raise UsageError(f"%%xla_spawn {line}: {problem}; a quote is left open") from None
     return _parser().parse_args(words)
-
-
-def _unquoted(word: str) -> str:
-    if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"":
-        return word[1:-1]
-    return word
 
 
 #: What `%xla_config` knows: name, how a text becomes a value, the default, what it is.
@@ -140,8 +146,10 @@ SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 
 
 @magics_class
-class XlaMagics(Magics):  # type: ignore[misc] # IPython's decorators are untyped
+class XlaMagics(Magics):
     """The magics of xla_nb. `launched` are the cells run on ranks, by execution count."""
+
+    shell: InteractiveShell
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
@@ -149,7 +157,7 @@ class XlaMagics(Magics):  # type: ignore[misc] # IPython's decorators are untype
         self.pending: dict[int, program.Cell] = {}
         self.settings = {name: default for name, (_, default, _) in SETTINGS.items()}
 
-    @cell_magic  # type: ignore[untyped-decorator]
+    @cell_magic
     def xla_spawn(self, line: str, cell: str) -> Run | None:
         """Run the cell on every rank: of the TPU, or of a simulated TPU host.
 
@@ -184,7 +192,7 @@ class XlaMagics(Magics):  # type: ignore[misc] # IPython's decorators are untype
         """
         asked = _read(line)
         args = self._arguments(asked.args)
-        number = self.shell.execution_count
+        number = current_number(self.shell)
         launched = self._cell(number, line, cell)
         what = program.build(
             launched, scope(self.shell), entry=asked.entry, args=args, name=f"xla_nb_cell_{number}"
@@ -210,7 +218,7 @@ class XlaMagics(Magics):  # type: ignore[misc] # IPython's decorators are untype
             launched=begun,
         )
 
-    @line_magic  # type: ignore[untyped-decorator]
+    @line_magic
     def xla_config(self, line: str) -> None:
         """Show the defaults of %%xla_spawn, or set them: `%xla_config n=8 grace=10`.
 
@@ -232,7 +240,7 @@ class XlaMagics(Magics):  # type: ignore[misc] # IPython's decorators are untype
         """Execute what launched cells define, if the cell that is about to run names it."""
         text = getattr(info, "raw_cell", None) or ""
         if self.pending and not text.lstrip().startswith("%%xla_spawn"):
-            self._materialise(set(re.findall(r"[^\W\d]\w*", text)))
+            self._materialise(_names_in(self.shell.transform_cell(text)))  # type: ignore[no-untyped-call]
 
     # ------------------------------------------------------------ inside
 
@@ -255,7 +263,9 @@ class XlaMagics(Magics):  # type: ignore[misc] # IPython's decorators are untype
 
     def _cell(self, number: int, line: str, cell: str) -> program.Cell:
         # The magic's own line stays, as a comment: lines count as the user sees them.
-        source = self.shell.transform_cell(f"#%%xla_spawn {line}\n{cell}")
+        source: str = self.shell.transform_cell(  # type: ignore[no-untyped-call]
+            f"#%%xla_spawn {line}\n{cell}"
+        )
         return program.Cell(label=f"Cell In[{number}]", source=source)
 
     def _resolve(self, name: str) -> object:
@@ -270,8 +280,7 @@ class XlaMagics(Magics):  # type: ignore[misc] # IPython's decorators are untype
         for number, cell in list(self.pending.items()):
             if number in self.pending and names & set(program.bound(cell)):
                 del self.pending[number]
-                words = set(re.findall(r"[^\W\d]\w*", cell.source))
-                self._materialise(words - set(program.bound(cell)))
+                self._materialise(_names_in(cell.source) - set(program.bound(cell)))
                 self._execute(number, cell)
 
     def _execute(self, number: int, cell: program.Cell) -> None:
@@ -297,6 +306,19 @@ def _setting_value(name: str, text: str) -> Any:
         raise UsageError(f"%xla_config {name}={text}: {problem}") from None
 
 
+def _names_in(source: str) -> set[str]:
+    """The names that code mentions; in a line of IPython's (`f?`, `%time f()`), every word."""
+    words = re.compile(r"[^\W\d]\w*")
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return set(words.findall(source))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    if "get_ipython" in names:
+        names.update(words.findall(source))
+    return names
+
+
 def _used_by(namespace: dict[str, Any], names: Iterable[str]) -> set[str]:
     """Names that the notebook's own functions among `names` use, through each other."""
     seen: set[str] = set()
@@ -308,4 +330,3 @@ def _used_by(namespace: dict[str, Any], names: Iterable[str]) -> set[str]:
             seen |= fresh
             todo += fresh
     return seen
-

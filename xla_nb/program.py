@@ -11,12 +11,14 @@ import ast
 import builtins
 import contextlib
 import difflib
+import dis
 import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -77,6 +79,7 @@ _MODULE_NAMES = frozenset(
 _BUILTINS = frozenset(vars(builtins))
 _GENERATED = "<xla_nb>"
 _PREFIX = "_xla_nb_"
+_RESTORE = f"{_PREFIX}restore"
 _REACH = 20_000  # objects looked at, at most, in search of the classes that a value needs
 
 
@@ -183,7 +186,7 @@ def build_call(
     extraction = _Extraction(scope, Names(), set(), known, ranks_names=False)
     entry = extraction.callable(fn)
     early, late, _ = extraction.layout()
-    label = getattr(fn, "__name__", type(fn).__name__)
+    label = _name_of(fn) or type(fn).__name__
     return _assemble(
         extraction, [*early, late], name=name, label=label, entry=entry, takes_lock=takes_lock
     )
@@ -224,11 +227,11 @@ def module_source(program: Program) -> tuple[str, list[Mapped]]:
     if program.futures:
         text += f"from __future__ import {', '.join(program.futures)}\n"
     if program.groups:
-        text += "from xla_nb.loading import restore\n"
+        text += f"from xla_nb.loading import restore as {_RESTORE}\n"
     mapped = []
     for step in program.steps:
         if isinstance(step, Restore):
-            text += f"\nrestore({step.index}, globals())\n"
+            text += f"\n{_RESTORE}({step.index}, globals())\n"
             continue
         text += "\n"
         start = text.count("\n") + 1
@@ -406,6 +409,7 @@ class _Extraction:
         future: set[str],
         ranks_names: bool,
     ) -> None:
+        self._scope = scope
         self.values = scope.values
         self.cells = Cells(scope.cells)
         self.sources: dict[str, str] = {}
@@ -432,7 +436,7 @@ class _Extraction:
 
     def callable(self, fn: Callable[..., object]) -> str:
         """Take along a live callable; answers with the name it will have in the module."""
-        own = getattr(fn, "__name__", "")
+        own = _name_of(fn)
         named = [own] if self.values.get(own) is fn else _names_of(fn, self.values)
         if named:
             name = named[0]
@@ -448,11 +452,25 @@ class _Extraction:
         What the launched cell binds itself is left to it, unless `replaced` says that the
         notebook's is wanted all the same.
         """
-        if name in self._known or (name in self._bound and not early and not replaced):
+        if name in self._known and not self._shadows(name):
+            return
+        if name in self._bound and not early and not replaced:
             return
         item = self._items.get(name) or self._find(name)
         if item is not None:
             self._add(item, early)
+
+    def _shadows(self, name: str) -> bool:
+        """Whether the notebook holds something of its own under the name of a builtin.
+
+        IPython puts its own `open` and `exit` there; ranks have Python's.
+        """
+        if name not in _BUILTINS:
+            return False
+        value = self.values.get(name)
+        theirs = f"{_module_of(value)} {type(value).__module__}"
+        held = name in self.values and "IPython" not in theirs and "ipykernel" not in theirs
+        return held or name in self._pending
 
     def _add(self, item: _Item, early: bool) -> None:
         if self._early.get(item.name, False) >= early and item.name in self._early:
@@ -498,12 +516,22 @@ class _Extraction:
         known = {*self.values, *self._pending, *self._bound, *self._known}
         close = difflib.get_close_matches(name, [n for n in known if n[:1] != "_"], n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
+        written = self._cell_with(name)
+        if written:
+            hint = (
+                f" {written} binds it, but not in the notebook: it ran on the ranks, failed "
+                "before that line, or the name was deleted since."
+            )
         if name in RANK_NAMES:
             hint = " Only cells of plain statements have it; make it a parameter of the function."
         return (
             f"{label}, line {line}: the name {name} is defined neither in this cell nor in the "
             f"notebook.{hint} Define or import it first; nothing was started."
         )
+
+    def _cell_with(self, name: str) -> str:
+        newest = Cells([*self._scope.cells, *self._scope.pending]).newest(name)
+        return newest.cell.label if newest else ""
 
     # Items
 
@@ -797,11 +825,15 @@ def _names_of(value: object, values: Mapping[str, object]) -> list[str]:
     return [name for name, other in values.items() if other is value and not name.startswith("_")]
 
 
+def _name_of(value: object) -> str:
+    name = _static(value, "__name__")
+    return name if isinstance(name, str) else ""
+
+
 def _live_name(value: object, values: Mapping[str, object]) -> str | None:
     """The global name under which the notebook holds this very function or class."""
-    name = _static(value, "__name__")
-    is_code = isinstance(value, FunctionType | type)
-    return name if is_code and isinstance(name, str) and values.get(name) is value else None
+    name = _name_of(value) if isinstance(value, FunctionType | type) else ""
+    return name if name and values.get(name) is value else None
 
 
 def _unwrapped(value: object) -> Iterator[object]:
@@ -832,7 +864,7 @@ def _without_shipped_decorators(
     `@registry.add` gave the function back as it was and noted it in `registry`, which travels
     as a value with its notes; to run it again would ask for the one before the other.
     """
-    if not isinstance(value, type | FunctionType) or hasattr(value, "__wrapped__"):
+    if not isinstance(value, type | FunctionType) or "__wrapped__" in vars(value):
         return found
     definitions_ = (type, FunctionType, BuiltinFunctionType, ModuleType)
     dropped = [
@@ -845,7 +877,7 @@ def _without_shipped_decorators(
 
 def _function_statement(value: object, cells: Cells) -> Statement | None:
     for depth, function in enumerate(_unwrapped(value)):
-        if isinstance(function, FunctionType):
+        if isinstance(function, FunctionType) and "." not in function.__code__.co_qualname:
             found = cells.holding(function.__code__)
             node = found.node if found else None
             own = isinstance(node, FUNCTION) and node.name == function.__code__.co_qualname
@@ -886,7 +918,7 @@ def _method_functions(value: object) -> Iterator[FunctionType]:
     parts = [value.fget, value.fset] if isinstance(value, property) else [value]
     for part in parts:
         inner = part.__func__ if isinstance(part, staticmethod | classmethod) else part
-        yield from (f for f in _unwrapped(inner) if isinstance(f, FunctionType))
+        yield from [f for f in _unwrapped(inner) if isinstance(f, FunctionType)][-1:]
 
 
 def _is_made(function: FunctionType) -> bool:
@@ -907,6 +939,7 @@ class _Patch:
 
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_DATA = (*_PLAIN, list, tuple, set, frozenset, dict)
 
 
 def _patches(
@@ -934,7 +967,8 @@ def _defaults_differ(
 def _class_patches(name: str, cls: type, node: ast.ClassDef) -> Iterator[_Patch]:
     written = bindings(node.body)
     literals = _literals(node)
-    plain = not node.decorator_list and not node.keywords and type(cls) is type
+    simple = type(cls).__module__ in ("builtins", "abc")  # an enum's members are no literals
+    plain = simple and not node.decorator_list and not node.keywords
     plain = plain and getattr(cls.__init_subclass__, "__func__", None) is None
     for attribute, value in vars(cls).items():
         functions = list(_method_functions(value))
@@ -942,7 +976,7 @@ def _class_patches(name: str, cls: type, node: ast.ClassDef) -> Iterator[_Patch]
             if _is_patched(functions, cls, attribute, decorated=bool(node.decorator_list)):
                 yield _Patch(name, attribute, value)
         elif attribute in literals:
-            if isinstance(value, _PLAIN) and type(cls) is type and value != literals[attribute]:
+            if simple and isinstance(value, _DATA) and not _equals(value, literals[attribute]):
                 yield _Patch(name, attribute, value)
         elif attribute not in written and plain and _is_set_by_hand(attribute, value):
             yield _Patch(name, attribute, value)
@@ -954,22 +988,34 @@ def _literals(node: ast.ClassDef) -> dict[str, object]:
     for statement in node.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for target in targets:
-                if isinstance(target, ast.Name) and isinstance(statement.value, ast.Constant):
-                    found[target.id] = statement.value.value
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            with contextlib.suppress(ValueError, TypeError):  # it is no literal
+                found.update(dict.fromkeys(names, ast.literal_eval(statement.value)))
     return found
+
+
+def _equals(value: object, literal: object) -> bool:
+    """Whether they are equal, without asking an `__eq__` that is not Python's own."""
+    parts = deque([value])
+    while parts:
+        part = parts.popleft()
+        if type(part) not in _DATA:
+            return False
+        if not isinstance(part, _PLAIN):
+            parts.extend(_contents(part))
+    return value == literal
 
 
 def _is_patched(
     functions: Sequence[FunctionType], cls: type, attribute: str, *, decorated: bool
 ) -> bool:
     """Whether a method was written elsewhere than in its class or a decorator of it."""
-    innermost = functions[-1]
-    if _is_made(innermost) or innermost.__module__ != cls.__module__:
+    function = functions[-1]
+    if _is_made(function) or function.__module__ != cls.__module__:
         return False
-    if innermost.__qualname__.rpartition(".")[0] == cls.__qualname__:
+    if function.__qualname__.rpartition(".")[0] == cls.__qualname__:
         return False
-    return not (decorated and "<locals>" in innermost.__qualname__)
+    return not (decorated and "<locals>" in function.__qualname__)
 
 
 def _is_set_by_hand(attribute: str, value: object) -> bool:
@@ -1002,7 +1048,7 @@ def _reached(value: object, values: Mapping[str, object], mains: set[str]) -> se
                 names |= _named_code(part, values, queue, outermost=part is value)
         else:
             queue.append(type(part))
-            queue.extend(_contents(part))
+            queue.extend(islice(_contents(part), _REACH))
     return names
 
 
@@ -1023,13 +1069,12 @@ def _named_code(
     queue.extend(_contents(part))
     queue.extend([part.__defaults__, part.__kwdefaults__])
     queue.extend(_cell_contents(part))
-    return {name for name in _code_names(part.__code__) if name in values}
+    return {name for name in _global_names(part.__code__) if name in values}
 
 
 def _contents(part: object) -> Iterator[object]:
     if isinstance(part, dict):
-        yield from dict.keys(part)
-        yield from dict.values(part)
+        yield from chain.from_iterable(dict.items(part))
     for kind in _SEQUENCES:
         if isinstance(part, kind):
             yield from kind.__iter__(part)
@@ -1064,9 +1109,13 @@ def _cell_contents(function: FunctionType) -> Iterator[object]:
             continue
 
 
-def _code_names(code: CodeType) -> set[str]:
-    inner = [c for c in code.co_consts if isinstance(c, CodeType)]
-    return set(code.co_names).union(*(_code_names(c) for c in inner))
+def _global_names(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if "GLOBAL" in instruction.opname:  # not co_names, which has attributes' names too
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)
 
 
 # --- the entry --------------------------------------------------------------------------------
@@ -1130,7 +1179,7 @@ def _check_source(
 
 
 def _check_live(fn: Callable[..., object], args: Sequence[object], fix: str) -> bool:
-    name = getattr(fn, "__qualname__", None) or type(fn).__name__
+    name = _own_name(fn)[1] or type(fn).__name__
     if not callable(fn):
         raise ProgramError(f"{fn!r} cannot be called; pass the function that the ranks call.")
     _refuse_kind(name, "", inspect.iscoroutinefunction(fn), inspect.isgeneratorfunction(fn))

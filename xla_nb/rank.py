@@ -174,7 +174,7 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         advice = "return what it holds as numbers, arrays or CPU tensors instead"
         raise ResultError(
-            f"the result of rank {index} ({kind}) cannot be sent back: {problem}. "
+            f"what the rank returned ({kind}) cannot be sent back: {problem}. "
             f"What to do: {advice}."
         ) from None
     finally:

@@ -23,8 +23,11 @@ class RankError:
     traceback: str
 
     def __str__(self) -> str:
-        at = f" at {self.place}" if self.place else ""
-        return f"{self.kind}: {self.message}{at}" if self.message else f"{self.kind}{at}"
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+    def told(self, verb: str = "failed") -> str:
+        """The error with its verb and place: `failed at Cell In[3], line 7: ValueError: boom`."""
+        return f"{verb} at {self.place}: {self}" if self.place else f"{verb}: {self}"
 
 
 def errors(state: RunState) -> dict[int, RankError]:
@@ -50,15 +53,17 @@ def headline(state: RunState) -> str:
     if state.first_trouble is not None and state.first_trouble in found:
         first = found[state.first_trouble]
         others = len(found) - 1
-        more = f", and {others} more" if others else ""
-        return f"rank {first.rank} failed{more}: {first}"
+        more = f" (and {others} more)" if others else ""
+        return f"rank {first.rank}{more} {first.told()}"
     if state.strays:
         return f"a process of the run {cause_of_death(state.strays[0].status)}"
     if state.stopping:
         return f"the run was stopped: {state.stopping}"
     phases = [rank.phase for rank in state.ranks.values()]
+    if not phases:
+        return "starting" if state.ended is None else "no rank was started"
     words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
-    return f"{_count(len(phases), 'rank')}: {', '.join(words)}" if phases else "no rank started"
+    return f"{_count(len(phases), 'rank')}: {', '.join(words)}"
 
 
 def details(state: RunState) -> list[str]:

@@ -238,7 +238,7 @@ def _write(
 
 
 def _address(raw: memoryview) -> int:
-    if raw.readonly or not raw.nbytes:  # bytes and the like: the object behind is alive as long as we are
+    if raw.readonly or not raw.nbytes:  # bytes and the like; the object outlives this call
         return id(raw.obj)
     return ctypes.addressof(ctypes.c_char.from_buffer(raw))
 

@@ -10,6 +10,7 @@ import __future__
 import ast
 import linecache
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,8 @@ class Statement:
 def parse(cell: Cell) -> ast.Module:
     """The cell's syntax tree, or a ProgramError that shows the line and the place in it."""
     try:
+        with _quiet():
+            compile(cell.source, cell.label, "exec", dont_inherit=True)  # `return` at top level
         return _parse(cell.source)
     except (SyntaxError, ValueError) as error:
         raise ProgramError(_syntax_message(cell, error)) from None
@@ -98,7 +101,16 @@ def parsed(cell: Cell) -> ast.Module:
 
 @lru_cache(maxsize=512)
 def _parse(source: str) -> ast.Module:
-    return ast.parse(source)
+    with _quiet():
+        return ast.parse(source)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the compiler's warnings: the notebook has given them when it ran the cell."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _syntax_message(cell: Cell, error: SyntaxError | ValueError) -> str:
@@ -223,21 +235,27 @@ def _compiles_to(node: ast.stmt, tree: ast.Module, code: CodeType) -> bool:
     IPython compiles statement by statement, Python whole files, not always to equal code.
     """
     flags = code.co_flags & _ALL_FUTURES
-    for module in (ast.Module(body=[node], type_ignores=[]), tree):
-        try:
-            compiled = compile(module, code.co_filename, "exec", flags, dont_inherit=True)
-        except (SyntaxError, ValueError):
-            continue
-        if any(found == code for found in _codes(compiled)):
-            return True
-    return False
+    alone = ast.Module(body=[node], type_ignores=[])
+    return code in _codes(alone, code.co_filename, flags) or code in _compiled(
+        tree, code.co_filename, flags
+    )
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _codes(constant)
+@lru_cache(maxsize=64)
+def _compiled(tree: ast.Module, filename: str, flags: int) -> list[CodeType]:
+    return _codes(tree, filename, flags)
+
+
+def _codes(tree: ast.Module, filename: str, flags: int) -> list[CodeType]:
+    """The code objects of all definitions in the tree."""
+    try:
+        with _quiet():
+            queue = [compile(tree, filename, "exec", flags, dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return []
+    for code in queue:
+        queue += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return queue[1:]
 
 
 # --- what statements bind ---------------------------------------------------------------------

@@ -33,11 +33,17 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
     """The error as its own traceback, from the first frame of the notebook on."""
     trace = _from_first_cell(error.__traceback__, labels)
     kind = type(error)
+    ours = kind.__module__.partition(".")[0] == __package__
     name = kind.__qualname__
-    if kind.__module__ not in ("builtins", "__main__"):
+    if not ours and kind.__module__ not in ("builtins", "__main__"):
         name = f"{kind.__module__}.{name}"
-    text = "".join(traceback.format_exception(kind, error, trace, limit=-DEPTH)).rstrip()
-    frames = traceback.extract_tb(trace, limit=-DEPTH)
+    told = traceback.TracebackException(kind, error, trace, limit=-DEPTH)
+    if ours:  # where in xla_nb it was raised is of no use to anybody there
+        told.stack = traceback.StackSummary.from_list(_without_ours(told.stack))
+    frames = told.stack
+    text = "".join(told.format()).rstrip()
+    if ours:
+        text = text.replace(f"{kind.__module__}.{name}", name)
     cells = [frame for frame in frames if frame.filename in labels]
     place = f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
     where = "\n".join([name, *(f"{frame.filename}:{frame.lineno}" for frame in frames)])
@@ -55,6 +61,10 @@ def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
     cells = [entry for entry in kept if entry.filename in labels]
     place = f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
     return place, "".join(kept.format()).rstrip()
+
+
+def _without_ours(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    return [frame for frame in frames if _OURS not in Path(frame.filename).parents]
 
 
 def _from_first_cell(trace: TracebackType | None, labels: Container[str]) -> TracebackType | None:

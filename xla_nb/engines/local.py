@@ -24,10 +24,16 @@ from typing import IO
 from xla_nb import wire
 from xla_nb.errors import LaunchError
 
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
-    "from xla_nb.engines import forkserver; forkserver.main(int(sys.argv[1]))"
-)
+# xla_nb is the one that runs here, wherever it lies; the rest of its folder comes in its turn.
+_BOOT = """
+import json, sys
+home, *sys.path[:] = json.loads(sys.argv[2])
+sys.path.insert(0, home)
+import xla_nb
+del sys.path[0]
+from xla_nb.engines import forkserver
+forkserver.main(int(sys.argv[1]))
+"""
 
 
 class LocalEngine:
@@ -98,7 +104,9 @@ class _Server:
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
         self._control, theirs = wire.pair()
         self._ready = False
+        # Without the notebook's own folder: a local random.py is not for torch to import.
         path = [entry for entry in sys.path if entry not in ("", str(Path.cwd()))]
+        path.insert(0, str(Path(__file__).parents[2]))
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(path)],
@@ -175,6 +183,6 @@ def _what_to_install(kind: str, problem: str) -> str:
         "What to do: `pip install 'xla_nb[xla]'` into the notebook's environment "
         f"({sys.executable}), then run the cell again."
     )
-    if kind == "ModuleNotFoundError":
+    if kind == "ModuleNotFoundError" and "'torch" in problem:
         return f"the ranks need torch_xla, which is not installed here ({problem}). {how}"
     return f"torch_xla cannot be imported here ({kind}: {problem}). {how}"

@@ -1,0 +1,118 @@
+"""A real kernel, driven as a front end drives it: what a cell shows is what a user sees."""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_client.manager import start_new_kernel
+
+
+@dataclass
+class Shown:
+    """What one cell showed. `times` has the seconds at which each output arrived."""
+
+    status: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    result: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    ename: str = ""
+    number: int = 0
+    seconds: float = 0.0
+    times: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.stdout.splitlines()
+
+    def seen(self, text: str) -> float:
+        """When an output with this text arrived, in seconds since the cell was sent."""
+        return next(at for at, shown in self.times if text in shown)
+
+
+class Notebook:
+    """A kernel and its client. The caller closes it."""
+
+    def __init__(self, **env: str) -> None:
+        self.manager, self.client = start_new_kernel(
+            kernel_name="python3", env={**os.environ, **env}
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.manager.provisioner.pid
+
+    def run(
+        self, code: str, timeout: float = 120, during: Callable[[Shown], object] | None = None
+    ) -> Shown:
+        """Execute a cell. `during` is called after each message, to act while the cell runs."""
+        began = time.monotonic()
+        shown = Shown()
+        message = self.client.execute(code)
+        idle = False
+        while not idle:
+            got = self._next(message, began + timeout)
+            idle = got["content"].get("execution_state") == "idle"
+            _take(shown, got, time.monotonic() - began)
+            if during is not None:
+                during(shown)
+        reply = self.client.get_shell_msg(timeout=timeout)
+        while reply["parent_header"].get("msg_id") != message:
+            reply = self.client.get_shell_msg(timeout=timeout)
+        shown.status = reply["content"]["status"]
+        shown.seconds = time.monotonic() - began
+        return shown
+
+    def ok(self, code: str, timeout: float = 120) -> Shown:
+        """Execute a cell that must succeed."""
+        shown = self.run(code, timeout)
+        assert shown.status == "ok", shown.error or shown.stderr
+        return shown
+
+    def value(self, expression: str) -> str:
+        """The repr of an expression in the notebook."""
+        return self.ok(f"print(repr(({expression})))").stdout.strip()
+
+    def interrupt(self) -> None:
+        self.manager.interrupt_kernel()
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=False)
+        self.manager.cleanup_resources()
+
+    def kill(self) -> None:
+        """End the kernel as a crash would."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    def _next(self, message: str, deadline: float) -> dict[str, Any]:
+        while True:
+            try:
+                got = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            except queue.Empty:
+                raise TimeoutError("the cell did not end in time") from None
+            if got["parent_header"].get("msg_id") == message:
+                return got
+
+
+def _take(shown: Shown, message: dict[str, Any], at: float) -> None:
+    content = message["content"]
+    match message["msg_type"]:
+        case "stream":
+            setattr(shown, content["name"], getattr(shown, content["name"]) + content["text"])
+            shown.times.append((at, content["text"]))
+        case "execute_result" | "display_data":
+            shown.result, shown.data = content["data"].get("text/plain", ""), content["data"]
+            shown.times.append((at, shown.result))
+        case "error":
+            shown.ename, shown.error = content["ename"], "\n".join(content["traceback"])
+            shown.times.append((at, shown.error))
+        case "execute_input":
+            shown.number = content["execution_count"]

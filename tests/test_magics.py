@@ -1,0 +1,449 @@
+"""%%xla_spawn in a real kernel, as a user writes it."""
+
+import pytest
+
+SPAWN = "%%xla_spawn -n 2"
+
+
+def spawn(body, line=""):
+    return f"{SPAWN} {line}\n{body}"
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+def test_a_function_runs_on_every_rank_and_its_results_come_back(notebook):
+    shown = notebook.ok(
+        '%%xla_spawn -n 4 --args "(0.1,)" -o got\n'
+        "import torch_xla\n"
+        "def train(rank, lr, lock):\n"
+        "    device = torch_xla.device()\n"
+        "    with lock:\n"
+        '        print(f"rank {rank} on {device}")\n'
+        "    return rank, str(device), lr\n"
+    )
+    assert sorted(shown.lines) == [f"[{r}] rank {r} on xla:0" for r in range(4)]
+    assert "4 ranks: 4 finished" in shown.result
+    assert notebook.value("got.results == {r: (r, 'xla:0', 0.1) for r in range(4)}") == "True"
+    assert notebook.value("got[2], got.ok, got.errors") == "((2, 'xla:0', 0.1), True, {})"
+    assert notebook.value("got.output(3)") == r"'rank 3 on xla:0\n'"
+    assert notebook.value("0 < got.elapsed < 60 and got.record.log(0).exists()") == "True"
+
+
+def test_the_run_is_also_data_for_programs(notebook):
+    shown = notebook.ok(spawn("def f(rank):\n    return rank * 2"))
+    data = shown.data["application/vnd.xla-nb.run+json"]
+    assert data["ok"]
+    assert [rank["result"] for rank in data["ranks"]] == ["0", "2"]
+
+
+def test_a_cell_of_statements_is_the_program_and_its_last_expression_the_result(notebook):
+    notebook.ok(spawn("print(world_size, device)\nwith lock:\n    x = rank + 1\nx * 10", "-o s"))
+    assert notebook.value("s.results") == "{0: 10, 1: 20}"
+    assert notebook.value("s.output(0)") == r"'2 xla:0\n'"
+
+
+def test_the_function_named_on_the_line_is_launched(notebook):
+    notebook.ok(
+        "%%xla_spawn first -n 2 -o named\n"
+        "def first(rank):\n    return 'first'\n"
+        "def last(rank):\n    return 'last'"
+    )
+    assert notebook.value("named[1]") == "'first'"
+
+
+def test_a_function_of_an_earlier_cell_can_be_named(notebook):
+    notebook.ok("def earlier(rank):\n    return rank + 40")
+    notebook.ok("%%xla_spawn earlier -n 2 -o e\n# nothing but a name")
+    assert notebook.value("e.results") == "{0: 40, 1: 41}"
+
+
+# ---------------------------------------------------------------- the notebook goes along
+
+
+def test_functions_classes_imports_and_values_of_earlier_cells_go_along(notebook):
+    notebook.ok(
+        "import numpy as np\nfrom math import tau as full_turn\nSCALE = np.array([1.0, 2.0])\n"
+        "class Base:\n    def __init__(self, k):\n        self.k = k\n"
+    )
+    notebook.ok(
+        "class Child(Base):\n    def twice(self):\n        return 2 * self.k\n"
+        "def helper(x):\n    return x * SCALE.sum()\nchild = Child(21)"
+    )
+    notebook.ok(
+        spawn("def f(rank):\n    return child.twice(), helper(rank), full_turn > 6, child", "-o g")
+    )
+    assert notebook.value("g[1][:3]") == "(42, np.float64(3.0), True)"
+    assert notebook.value("type(g[1][3]) is Child") == "True"
+
+
+def test_the_definition_that_is_current_counts(notebook):
+    notebook.ok("def version():\n    return 'old'")
+    notebook.ok("def version():\n    return 'new'")
+    notebook.ok(spawn("def f(rank):\n    return version()", "-o v"))
+    assert notebook.value("v[0]") == "'new'"
+
+
+def test_a_local_module_edited_between_two_runs_is_the_new_one(notebook, tmp_path):
+    module = tmp_path / "local_helper_module.py"
+    notebook.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
+    for word in ("one", "another"):
+        module.write_text(f"WORD = {word!r}\n")
+        notebook.ok(
+            spawn("import local_helper_module\ndef f(rank):\n    return local_helper_module.WORD",
+                  "-o m")
+        )  # fmt: skip
+        assert notebook.value("m[1]") == repr(word)
+    notebook.ok(f"sys.path.remove({str(tmp_path)!r})")
+
+
+def test_ranks_have_the_notebooks_directory_environment_and_what_env_adds(notebook, tmp_path):
+    notebook.ok(f"import os; home = os.getcwd(); os.chdir({str(tmp_path)!r}); os.environ['MY'] = '1'")
+    notebook.ok(
+        spawn(
+            "import os\ndef f(rank):\n    return os.getcwd(), os.environ['MY'], os.environ['YOUR']",
+            "--env YOUR='2 and 3' -o env",
+        )
+    )
+    notebook.ok("os.chdir(home)")
+    assert notebook.value("env[0]") == repr((str(tmp_path), "1", "2 and 3"))
+
+
+def test_what_a_launched_cell_defines_is_there_for_later_cells(notebook):
+    notebook.ok(
+        spawn("import colorsys\nRATE = 3\ndef later(rank):\n    return rank * RATE, colorsys.__name__")
+    )
+    assert notebook.value("later(5), RATE") == "((15, 'colorsys'), 3)"
+
+
+def test_a_later_launch_uses_what_an_earlier_launched_cell_defined(notebook):
+    notebook.ok(spawn("FACTOR = 5\ndef scaled(rank):\n    return rank * FACTOR"))
+    notebook.ok(spawn("def f(rank):\n    return scaled(rank) + 1", "-o l"))
+    assert notebook.value("l[1]") == "6"
+
+
+def test_results_of_a_class_that_the_cell_defined_are_of_the_notebooks_class(notebook):
+    notebook.ok(
+        spawn(
+            "from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: int\n"
+            "def f(rank):\n    return Point(rank)",
+            "-o points",
+        )
+    )
+    assert notebook.value("points[1] == Point(1)") == "True"
+
+
+def test_neither_torch_nor_torch_xla_is_imported_into_the_kernel(notebook):
+    notebook.ok(spawn("import torch_xla\nimport torch\ndef f(rank):\n    return int(torch.ones(2).sum())"))
+    assert notebook.value("[m for m in __import__('sys').modules if m in ('torch', 'torch_xla')]") == "[]"
+
+
+def test_shell_lines_in_a_cell_run_on_the_ranks(notebook):
+    notebook.ok(spawn("def f(rank):\n    got = !echo from a shell\n    return got[0]", "-o sh"))
+    assert notebook.value("sh[1]") == "'from a shell'"
+
+
+def test_ipythons_own_open_is_not_what_ranks_get(notebook):
+    notebook.ok(spawn("def f(rank):\n    with open(__file__) as file:\n        return open.__module__", "-o o"))
+    assert notebook.value("o[0]") == "'_io'"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loader_workers_find_the_cells_classes(notebook, method):
+    notebook.ok("OFFSET = 100")
+    notebook.ok(
+        spawn(
+            "import torch\n"
+            "class Numbers(torch.utils.data.Dataset):\n"
+            "    def __len__(self): return 4\n"
+            "    def __getitem__(self, i): return i + OFFSET\n"
+            "def f(rank):\n"
+            "    loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=1,\n"
+            f"                                         multiprocessing_context={method!r})\n"
+            "    return [batch.tolist() for batch in loader]",
+            "-o loaded",
+        )
+    )
+    assert notebook.value("loaded[1]") == "[[100, 101], [102, 103]]"
+
+
+# ---------------------------------------------------------------- what ranks share
+
+
+def test_locks_of_the_notebook_are_shared_by_the_ranks(notebook):
+    notebook.ok(
+        "import multiprocessing as mp\nqueue, gate = mp.Queue(), mp.Barrier(2)\nshared_lock = mp.Lock()"
+    )
+    notebook.ok(
+        spawn(
+            "def f(rank):\n"
+            "    with shared_lock:\n        queue.put(rank)\n"
+            "    gate.wait(30)\n"
+            "    return sorted([queue.get(), queue.get()]) if rank == 0 else gate.parties",
+            "-o q",
+        )
+    )
+    assert notebook.value("q.results") == "{0: [0, 1], 1: 2}"
+
+
+def test_a_manager_of_the_notebook_goes_on_working(notebook):
+    notebook.ok("import multiprocessing as mp\nmanager = mp.Manager(); board = manager.dict()")
+    notebook.ok(spawn("def f(rank):\n    board[rank] = rank * 7"))
+    assert notebook.value("dict(sorted(board.items()))") == "{0: 0, 1: 7}"
+    notebook.ok("manager.shutdown()")
+
+
+# ---------------------------------------------------------------- output
+
+
+def test_output_of_c_code_and_progress_bars_is_shown_line_by_line(notebook):
+    shown = notebook.ok(
+        spawn(
+            "import os, sys\ndef f(rank):\n"
+            "    os.system('echo from C')\n"
+            "    for i in range(5): print(f'\\rbar {i}', end='')\n"
+            "    print()\n    print('warned', file=sys.stderr)\n    print('the end', end='')"
+        )
+    )
+    assert [line for line in shown.lines if line.startswith("[0]")][:2] == ["[0] from C", "[0] bar 4"]
+    assert "[1] the end" in shown.stdout
+    assert "[1] warned" in shown.stderr
+
+
+def test_a_flood_is_cut_in_the_notebook_and_whole_in_the_file(notebook):
+    shown = notebook.ok(
+        spawn("def f(rank):\n    for i in range(5000):\n        print('line', i)", "-o flood")
+    )
+    assert "[0] line 4999" in shown.lines
+    assert "[0] … 3,980 more lines in " in shown.stdout
+    assert len(shown.lines) < 2 * 1100
+    assert notebook.value("flood.output(1).count(chr(10))") == "5000"
+
+
+# ---------------------------------------------------------------- failing
+
+
+def test_a_failure_names_rank_cell_and_line_and_shows_the_source(notebook):
+    shown = notebook.run(spawn("def f(rank):\n    x = 1\n    raise ValueError('boom')", "-o bad"))
+    assert shown.status == "error"
+    assert shown.ename == "RunFailed"
+    place = f"Cell In[{shown.number}], line 4"
+    assert f"failed at {place}: ValueError: boom" in shown.error
+    assert "raise ValueError('boom')" in shown.error
+    assert shown.error.count("Traceback") == 1
+    assert "ranks 0, 1:" in shown.error
+    assert "xla_nb/" not in shown.error.replace("xla_nb/runs", "").split("Output and files")[0]
+    assert notebook.value("bad.ok, sorted(bad.errors), bad.errors[0].message") == "(False, [0, 1], 'boom')"
+
+
+def test_a_failure_is_shown_at_once_and_the_others_stop_after_the_grace_period(notebook):
+    shown = notebook.run(
+        spawn(
+            "import time\ndef f(rank):\n    if rank == 1:\n        raise ValueError('early')\n"
+            "    time.sleep(60)",
+            "--grace 1",
+        )
+    )
+    assert "rank 1 failed at" in shown.error
+    assert f"stopped: rank 0 at Cell In[{shown.number}], line 6" in shown.error
+    assert shown.seen("ValueError: early") < shown.seconds - 0.9
+    assert shown.seconds < 30
+
+
+def test_keep_going_gives_the_failed_run_back(notebook):
+    shown = notebook.ok(spawn("def f(rank):\n    assert rank == 0\n    return 'kept'", "--keep-going -o k"))
+    assert "rank 1 failed" in shown.result
+    assert notebook.value("k.results, list(k.errors)") == "({0: 'kept'}, [1])"
+
+
+def test_a_killed_rank_is_named_with_its_signal(notebook):
+    shown = notebook.run(
+        spawn(
+            "import os, signal\ndef f(rank):\n    print('last words')\n"
+            "    if rank == 1: os.kill(os.getpid(), signal.SIGKILL)",
+            "-o killed",
+        )
+    )
+    assert "rank 1 failed: Killed: ended by SIGKILL" in shown.error
+    assert notebook.value("killed.output(1)") == r"'last words\n'"
+
+
+def test_a_rank_that_exits_is_told_from_one_that_returns(notebook):
+    shown = notebook.run(spawn("import os, sys\ndef f(rank):\n    sys.exit(0) if rank else os._exit(0)"))
+    assert "rank 0 failed: Killed: exited with status 0 before its function returned" in shown.error
+    assert "rank 1 failed" not in shown.error
+
+
+def test_a_result_that_cannot_be_pickled_fails_its_rank_alone(notebook):
+    shown = notebook.run(
+        spawn("def f(rank):\n    return (i for i in 'ab') if rank else 'fine'", "-o half")
+    )
+    assert "rank 1 failed: ResultError: what the rank returned (builtins.generator)" in shown.error
+    assert notebook.value("half.results") == "{0: 'fine'}"
+
+
+def test_an_interrupt_stops_every_rank_and_says_where_they_were(notebook):
+    interrupted = []
+
+    def when_all_run(shown):
+        if shown.stdout.count("running") == 2 and not interrupted:
+            interrupted.append(True)
+            notebook.interrupt()
+
+    shown = notebook.run(
+        spawn(
+            "import time\ndef f(rank):\n    print('running', flush=True)\n    try:\n"
+            "        while True: time.sleep(0.05)\n    finally:\n        print('tidied')",
+            "-o stopped",
+        ),
+        during=when_all_run,
+    )
+    assert "the run was stopped: you interrupted it" in shown.error
+    assert f"stopped: ranks 0, 1 at Cell In[{shown.number}], line 6" in shown.error
+    assert shown.stdout.count("tidied") == 2
+    assert notebook.value("stopped.done") == "True"
+
+
+def test_a_rank_that_ignores_the_interrupt_is_ended_all_the_same(notebook):
+    def when_running(shown):
+        if shown.stdout.count("running") == 2 and not done:
+            done.append(True)
+            notebook.interrupt()
+
+    done: list[bool] = []
+    shown = notebook.run(
+        spawn(
+            "import time\ndef f(rank):\n    print('running', flush=True)\n    time.sleep(600)", "-o deaf"
+        ),
+        during=when_running,
+    )
+    assert f"stopped: ranks 0, 1 at Cell In[{shown.number}], line 5" in shown.error
+    assert notebook.value("deaf.done") == "True"
+
+
+def test_the_time_limit_stops_a_run(notebook):
+    shown = notebook.run(
+        spawn("import time\ndef f(rank):\n    while True: time.sleep(0.05)", "--timeout 0.5s")
+    )
+    assert "the run was stopped: its time limit of 0.5 s is over" in shown.error
+
+
+# ---------------------------------------------------------------- in the background
+
+
+def test_a_background_run_returns_at_once_and_can_be_waited_for(notebook):
+    notebook.ok("import pathlib, tempfile\ngate_file = pathlib.Path(tempfile.mkdtemp()) / 'go'")
+    shown = notebook.ok(
+        spawn(
+            "import time\ndef f(rank):\n    while not gate_file.exists(): time.sleep(0.01)\n    return 9",
+            "--bg -o back",
+        )
+    )
+    assert "finished" not in shown.result
+    notebook.ok("gate_file.touch(); back.wait(60)")
+    assert notebook.value("back.results") == "{0: 9, 1: 9}"
+    notebook.ok("import shutil; shutil.rmtree(gate_file.parent)")
+
+
+def test_a_background_run_can_be_stopped(notebook):
+    notebook.ok(spawn("import time\ndef f(rank):\n    while True: time.sleep(0.01)", "--bg -o bg"))
+    notebook.ok("bg.stop()\ntry: bg.wait(60)\nexcept xla_nb.RunFailed as e: why = str(e)")
+    assert "you asked for it" in notebook.value("why")
+
+
+def test_two_runs_at_once_keep_to_themselves(notebook):
+    for name in ("a", "b"):
+        notebook.ok(
+            spawn(f"import time\ndef f(rank):\n    time.sleep(0.3)\n    return '{name}'", f"--bg -o {name}")
+        )
+    notebook.ok("a.wait(60), b.wait(60)")
+    assert notebook.value("a.results, b.results") == "({0: 'a', 1: 'a'}, {0: 'b', 1: 'b'})"
+
+
+# ---------------------------------------------------------------- wrong input
+
+WRONG = {
+    "an unknown option": ("%%xla_spawn --bogus\ndef f(rank): pass", "unrecognized arguments: --bogus"),
+    "no ranks": ("%%xla_spawn -n 0\ndef f(rank): pass", "at least 1 rank"),
+    "a negative number": ("%%xla_spawn -n -3\ndef f(rank): pass", "at least 1 rank"),
+    "a number that is none": ("%%xla_spawn -n many\ndef f(rank): pass", "invalid int value: 'many'"),
+    "arguments that are no tuple": ('%%xla_spawn --args "0.1"\ndef f(rank, x): pass', '"(0.1,)"'),
+    "arguments that fail": ('%%xla_spawn --args "1/0,"\ndef f(rank, x): pass', "ZeroDivisionError"),
+    "an open quote": ('%%xla_spawn --args "(1,\ndef f(rank, x): pass', "quote is left open"),
+    "no such function": ("%%xla_spawn nobody\ndef f(rank): pass", "no function nobody"),
+    "an entry that is no function": ("%%xla_spawn f\nf = 3", "f cannot be launched"),
+    "too few arguments": ("%%xla_spawn\ndef f(rank, x): pass", "missing a required argument: 'x'"),
+    "too many arguments": ('%%xla_spawn --args "(1, 2)"\ndef f(rank): pass', "too many"),
+    "a syntax error": ("%%xla_spawn\ndef f(rank:\n    pass", "line 2"),
+    "a missing name": ("%%xla_spawn\ndef f(rank):\n    return nowhere_to_be_found", "line 3"),
+    "a time that is none": ("%%xla_spawn --timeout soon\ndef f(rank): pass", "'soon' is no time"),
+    "an assignment that is none": ("%%xla_spawn --env FOO\ndef f(rank): pass", "NAME=VALUE"),
+    "a target that is no name": ("%%xla_spawn -o 1x\ndef f(rank): pass", "no name of a variable"),
+    "a magic that ranks lack": ("%%xla_spawn\ndef f(rank):\n    %timeit 1", "timeit"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_input_is_one_paragraph_with_the_fix_and_starts_nothing(notebook, what):
+    cell, said = WRONG[what]
+    shown = notebook.run(cell)
+    assert shown.status == "error"
+    assert said in shown.error
+    assert "Traceback" not in shown.error
+    assert "site-packages" not in shown.error
+
+
+def test_an_open_file_is_refused_with_its_name_and_the_cell_that_made_it(notebook):
+    made = notebook.ok("handle = open('/etc/hostname')").number
+    shown = notebook.run(spawn("def f(rank):\n    return handle.read()"))
+    assert "`handle` (_io.TextIOWrapper" in shown.error
+    assert f"Cell In[{made}]" in shown.error
+    assert "open it inside the function" in shown.error
+    notebook.ok("handle.close(); del handle")
+
+
+def test_a_device_touched_at_the_cells_top_level_is_named_with_its_line(notebook):
+    shown = notebook.run(
+        spawn("import torch_xla\ndevice = torch_xla.device()\ndef f(rank):\n    return device")
+    )
+    assert f"Cell In[{shown.number}], line 3: this line opens the XLA device" in shown.error
+
+
+def test_a_cell_that_launches_from_a_rank_is_told_so(notebook):
+    shown = notebook.run(
+        spawn("import xla_nb\ndef g(i): return i\ndef f(rank):\n    return xla_nb.spawn(g)")
+    )
+    assert "a rank cannot start ranks" in shown.error
+
+
+# ---------------------------------------------------------------- settings and help
+
+
+def test_defaults_are_shown_set_and_put_back(notebook):
+    assert "grace       5.0" in notebook.ok("%xla_config").stdout
+    assert "n           3" in notebook.ok("%xla_config n=3").stdout
+    notebook.ok("%%xla_spawn -o three\ndef f(rank): return rank")
+    assert notebook.value("len(three.results)") == "3"
+    assert "n           None" in notebook.ok("%xla_config reset").stdout
+
+
+@pytest.mark.parametrize("wrong", ["speed=3", "n=many", "n", "timeout=soon"])
+def test_a_wrong_setting_is_refused(notebook, wrong):
+    shown = notebook.run(f"%xla_config {wrong}")
+    assert shown.ename == "UsageError"
+    notebook.ok("%xla_config reset")
+
+
+def test_the_help_is_readable(notebook):
+    notebook.client.execute("%%xla_spawn?")
+    reply = notebook.client.get_shell_msg(timeout=30)
+    text = reply["content"]["payload"][0]["data"]["text/plain"]
+    for option in ("-n N", "--args EXPR", "--env", "--timeout", "--grace", "--keep-going", "--bg", "-o"):
+        assert option in text
+
+
+@pytest.mark.leaves("processes")  # a new fork server for the tests that follow
+def test_the_extension_loads_without_torch_and_can_be_loaded_again(notebook):
+    notebook.ok("%reload_ext xla_nb")
+    notebook.ok(spawn("def f(rank): return rank", "-o again"))
+    assert notebook.value("again.results") == "{0: 0, 1: 1}"
