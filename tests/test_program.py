@@ -329,6 +329,22 @@ def test_relative_import_is_refused(notebook):
         notebook.build("def f(i):\n    from . import x")
 
 
+def test_a_name_computed_on_the_ranks_only_is_explained(notebook):
+    notebook.pending.append(Cell("Cell In[1]", "loss = 3\nloss"))
+    with pytest.raises(ProgramError, match=r"Cell In\[1\] binds it, but not in the notebook"):
+        notebook.build("def f(i): return loss")
+
+
+def test_return_at_the_top_level_is_a_syntax_error(notebook):
+    with pytest.raises(ProgramError, match="line 2: 'return' outside function"):
+        notebook.build("x = 1\nreturn x")
+
+
+def test_a_name_of_the_notebook_goes_before_a_builtin(notebook):
+    notebook.run("from operator import sub as max\nid = 4")
+    assert notebook.launch("def f(i): return max(5, 3), id, abs(-1)") == (2, 4, 1)
+
+
 # --- values -----------------------------------------------------------------------------------
 
 
@@ -419,6 +435,22 @@ def test_lambda_and_closure_travel_by_value(notebook):
         "k = 3\ng = lambda x: x * k\ndef make(n):\n    return lambda x: x + n\nh = make(5)"
     )
     assert notebook.launch("def f(i): return g(2), h(1)") == (6, 6)
+
+
+def test_what_a_lambda_only_names_as_an_attribute_stays_at_home(notebook):
+    notebook.run("model = 1\nx = 2\ng = lambda o: o.model + x")
+    assert shipped(notebook.build("def f(i): return g")) == {"g", "x"}
+
+
+def test_a_function_named_restore_is_the_users_own(notebook):
+    notebook.run("a = 1\nb = [a]\ndef restore(x=a): return x, b")
+    assert notebook.launch("def f(i): return restore()") == (1, [1])
+
+
+def test_a_huge_container_is_looked_at_in_bounded_time(notebook):
+    notebook.run("class A:\n    n = 1\nhuge = [A()] + [0] * 5_000_000\nhuge.append(huge[0])")
+    program = notebook.build("def f(i): return 1, huge")
+    assert "A" in program.defines
 
 
 def test_a_function_made_by_exec_travels_by_value(notebook):
@@ -702,6 +734,7 @@ def test_a_nested_class_brings_the_outer_one(notebook):
         ("def new(self): return 'new'\nNet.g = new", ("new", 1)),
         ("Net.g = lambda self: self.tag", ("tag", 1)),
         ("Net.n = 5", ("old", 5)),
+        ("Net.n = [1, [2]]", ("old", [1, [2]])),
         ("Net.tag = 'added'\nNet.g = lambda self: self.tag", ("added", 1)),
         ("def made(v):\n    return lambda self: v\nNet.g = made('closed')", ("closed", 1)),
         ("Net.g = staticmethod(lambda: 's')", ("s", 1)),
