@@ -140,7 +140,8 @@ def _stands_alone(text: str) -> bool:
 def without(source: str, dropped: Iterable[ast.stmt]) -> str:
     """The text with these top-level statements blanked, all line numbers kept."""
     lines = source.split("\n")
-    for node in dropped:
+    # From the end, so that the places of statements on the same line stay what they were.
+    for node in sorted(dropped, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         first, last = span(node)
         head, tail = _outside(node, lines[first - 1], lines[last - 1])
         shared = bool(head.strip() or tail.partition("#")[0].strip(" ;"))
