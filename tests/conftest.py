@@ -8,6 +8,7 @@ reason beside it: `@pytest.mark.leaves("threads")`, of the names in WATCHED belo
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -59,7 +60,8 @@ def nothing_left_behind(
     left = remaining(before)
     shutil.rmtree(temporary, ignore_errors=True)
     for pid, _ in left.get("processes", []):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     if left:
         things = [f"{kind}: {told}" for kind, found in left.items() for _, told in found]
         pytest.fail("left behind:\n" + "\n".join(things), pytrace=False)
@@ -78,7 +80,7 @@ def remaining(before: dict[str, set[Any]]) -> dict[str, list[tuple[Any, str]]]:
         if not left or time.monotonic() > deadline:
             return left
         gc.collect()  # what only garbage holds open is not left behind
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def pids() -> set[int]:
