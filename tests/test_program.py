@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import io
 import linecache
+import subprocess
 import sys
 import textwrap
 import types
@@ -1047,3 +1048,40 @@ def test_call_from_a_script_edited_since_it_started_uses_what_runs(notebook, tmp
     path.write_text(edited)
     notebook.cells.append(Cell(str(path), edited, str(path)))
     assert notebook.call(notebook.values["f"]) == "started"
+
+
+# --- a real IPython ---------------------------------------------------------------------------
+
+REAL = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+from xla_nb import program
+
+config = Config()
+config.HistoryManager.enabled = False
+shell = InteractiveShell(config=config)
+ran = []
+for text in [
+    "\\n\\n# IPython drops leading blank lines\\ndef g(): return 1",
+    "from __future__ import annotations\\nn = 2\\nfiles = !echo a",
+    "class A:\\n    def get(self, x: Gone = None): return g() + n\\na = A(); a",
+    "%env XLA_NB_UNUSED=1\\n",
+]:
+    shell.run_cell(text).raise_error()
+    source = shell.transform_cell(text)
+    filename = shell.compile.get_code_name(text, source, len(ran) + 1)
+    ran.append(program.Cell(f"Cell In[{len(ran) + 1}]", source, filename))
+cell = program.Cell("Cell In[9]", "def f(i): return a.get(), open, exit, files")
+made = program.build(cell, program.Scope(shell.user_ns, ran), entry=None, args=(), name="m")
+text, _ = program.module_source(made)
+print(sorted(made.defines), sorted(n for group in made.groups for n in group), sorted(made.sources))
+"""
+
+
+def test_cells_of_a_real_ipython_are_understood():
+    pytest.importorskip("IPython")
+    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == [
+        "['A', 'f', 'g'] ['a', 'files', 'n'] ['Cell In[1]', 'Cell In[3]', 'Cell In[9]']"
+    ], done.stdout + done.stderr

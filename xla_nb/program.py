@@ -429,7 +429,7 @@ class _Extraction:
         """Take along what the launched cell needs."""
         self._check_names(plan.names, cell.label)
         self._paths |= plan.names.paths
-        for name in plan.names.wanted():
+        for name in sorted(plan.names.wanted()):
             self.need(name, early=name in plan.early, replaced=True)
         if plan.entry is not None:
             self.need(plan.entry)
@@ -467,20 +467,21 @@ class _Extraction:
         """
         if name not in _BUILTINS:
             return False
-        value = self.values.get(name)
-        theirs = f"{_module_of(value)} {type(value).__module__}"
-        held = name in self.values and "IPython" not in theirs and "ipykernel" not in theirs
-        return held or name in self._pending
+        if name in self._pending:
+            return True
+        held = self.values.get(name, getattr(builtins, name))
+        python_s = any(part is getattr(builtins, name) for part in _unwrapped(held))
+        return not python_s and type(held).__module__.partition(".")[0] != "IPython"
 
     def _add(self, item: _Item, early: bool) -> None:
         if self._early.get(item.name, False) >= early and item.name in self._early:
             return
         self._items[item.name] = item
         self._early[item.name] = early
-        for name in item.now:
+        for name in sorted(item.now):
             # A value of a class that the cell defines anew is restored after the cell.
             self.need(name, early=early or not item.is_value or self._left_in_body(name))
-        for name in item.later:
+        for name in sorted(item.later):
             self.need(name, early=early)
 
     def _left_in_body(self, name: str) -> bool:
@@ -597,10 +598,10 @@ class _Extraction:
                 for alias in statement.node.names:
                     module = statement.node.module or ""
                     if (alias.asname or alias.name) == name and _gives(module, alias.name, value):
-                        return f"from {module} import {alias.name} as {name}"
+                        return _import_from(module, alias.name, name)
         if _importable(value, self._mains):
             module, attribute = _own_name(value)
-            return f"from {module} import {attribute} as {name}"
+            return _import_from(module, attribute, name)
         return ""
 
     def _definition(self, name: str, value: object) -> Statement | None:
@@ -693,6 +694,11 @@ class _Extraction:
 
     def pending_function(self, name: str) -> Statement | None:
         return self._pending[name][-1] if name in self._pending else None
+
+
+def _import_from(module: str, attribute: str, name: str) -> str:
+    renamed = "" if name == attribute else f" as {name}"
+    return f"from {module} import {attribute}{renamed}"
 
 
 def _generated(text: str) -> Section:
