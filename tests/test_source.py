@@ -277,6 +277,12 @@ def test_code_is_found_in_the_cell_compiled_under_its_file_name():
     assert found is not None and found.cell.label == "one"
 
 
+def test_a_cell_run_again_is_known_by_its_newest_label():
+    source = "def f(): return 1"
+    found = Cells([Cell("old", source, FILE), Cell("new", source, FILE)]).holding(live(source))
+    assert found is not None and found.cell.label == "new"
+
+
 @pytest.mark.parametrize("other", ["def f(): return 2", "\ndef f(): return 1", "def f(): 1 +"])
 def test_code_is_not_found_where_the_text_is_another(other):
     assert Cells([Cell("one", other, FILE)]).holding(live("def f(): return 1")) is None

@@ -480,12 +480,9 @@ class _Extraction:
         self._early[item.name] = early
         for name in sorted(item.now):
             # A value of a class that the cell defines anew is restored after the cell.
-            self.need(name, early=early or not item.is_value or self._left_in_body(name))
+            self.need(name, early=early or not item.is_value)
         for name in sorted(item.later):
             self.need(name, early=early)
-
-    def _left_in_body(self, name: str) -> bool:
-        return name in self._bound and name not in self._replaced
 
     def _find(self, name: str) -> _Item | None:
         if name in self._pending:
@@ -915,7 +912,7 @@ def _own_code(cls: type) -> list[CodeType]:
         function.__code__
         for name, value in vars(cls).items()
         for function in _method_functions(value)
-        if function.__qualname__ == f"{cls.__qualname__}.{name}" and not _is_made(function)
+        if function.__qualname__ == f"{cls.__qualname__}.{name}" and _is_from(cls, function)
     ]
 
 
@@ -927,9 +924,10 @@ def _method_functions(value: object) -> Iterator[FunctionType]:
         yield from [f for f in _unwrapped(inner) if isinstance(f, FunctionType)][-1:]
 
 
-def _is_made(function: FunctionType) -> bool:
-    """Whether a library made it from text of its own, as dataclasses do."""
-    return function.__code__.co_filename.startswith("<string>")
+def _is_from(cls: type, function: FunctionType) -> bool:
+    """Whether the function was written where the class was, not made for it by a library."""
+    made = function.__code__.co_filename.startswith("<string>")  # as dataclasses do
+    return not made and function.__module__ == cls.__module__
 
 
 # --- what was set on a definition afterwards --------------------------------------------------
@@ -1017,7 +1015,7 @@ def _is_patched(
 ) -> bool:
     """Whether a method was written elsewhere than in its class or a decorator of it."""
     function = functions[-1]
-    if _is_made(function) or function.__module__ != cls.__module__:
+    if not _is_from(cls, function):
         return False
     if function.__qualname__.rpartition(".")[0] == cls.__qualname__:
         return False
