@@ -79,6 +79,7 @@ class ForkServer:
             return False
         request = json.loads(message)
         if request["do"] == "launch":
+            self._control.send(b"taken")
             self._launch(request["run"], *fds)
         elif request["do"] == "kill":
             for pid in [pid for pid, job in self._jobs.items() if job.run == request["run"]]:

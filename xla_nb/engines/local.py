@@ -41,7 +41,7 @@ class LocalEngine:
 
     def __init__(self) -> None:
         self._server: _Server | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # one launch at a time talks to the server
 
     def warm(self) -> None:
         """Have the server import torch_xla meanwhile; returns at once."""
@@ -55,6 +55,10 @@ class LocalEngine:
         `waiting` is called every 0.1 s, with the seconds so far, until the server is warm.
         Raises LaunchError when it cannot be had.
         """
+        with self._lock:
+            return self._start(run, parcel, waiting)
+
+    def _start(self, run: str, parcel: int, waiting: Callable[[float], None]) -> socket.socket:
         for attempt in (1, 2):
             self.warm()
             server = self._server
@@ -63,6 +67,7 @@ class LocalEngine:
             ours, theirs = wire.pair()
             try:
                 server.send({"do": "launch", "run": run}, theirs.fileno(), parcel)
+                server.wait_until_taken()
             except OSError as problem:  # it died since the last launch
                 ours.close()
                 if attempt == 2:
@@ -71,7 +76,7 @@ class LocalEngine:
                 return ours
             finally:
                 theirs.close()
-        raise AssertionError("unreachable")
+        raise AssertionError("the second attempt returns or raises")
 
     def interrupt(self, pids: Iterable[int]) -> None:
         """Ask ranks to stop at the next line of Python."""
@@ -138,6 +143,12 @@ class _Server:
 
     def send(self, request: dict[str, str], *fds: int) -> None:
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
+
+    def wait_until_taken(self) -> None:
+        """The server answers a launch before it forks; silence is that of a dead one."""
+        if not self._control.recv(1 << 10):
+            self.process.wait()
+            raise ConnectionResetError("it ended")
 
     def close(self) -> None:
         self._control.close()

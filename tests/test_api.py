@@ -1,0 +1,98 @@
+"""xla_nb.spawn where there is no notebook: plain scripts and plain IPython."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def python(*arguments, folder):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        cwd=folder,
+    )
+
+
+SCRIPT = '''
+import functools, math
+import xla_nb
+
+WEIGHT = 10
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+def helper(rank, add):
+    return Point(WEIGHT * rank + add)
+
+run = xla_nb.spawn(helper, (5,), n=2)
+print("OWN CLASS", all(type(p) is Point for p in run.results.values()), run[1].x)
+
+factor = 3
+print("LAMBDA", xla_nb.spawn(lambda rank: rank * factor, n=2).results)
+print("IMPORTED", xla_nb.spawn(math.sqrt, n=2).results)
+print("PARTIAL", xla_nb.spawn(functools.partial(pow, 3), n=2).results)
+
+def failing(rank, lock):
+    with lock:
+        if rank == 1:
+            raise ValueError("from a script")
+
+run = xla_nb.spawn(failing, n=2, keep_going=True)
+print("FAILED", run.errors[1].message, run.errors[1].place)
+try:
+    xla_nb.spawn(failing, n=2)
+except xla_nb.RunFailed as error:
+    print("RAISED", error.run.ok)
+'''
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """What the script above printed; one run, because each imports torch_xla anew."""
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "train.py").write_text(SCRIPT)
+    done = python("train.py", folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, folder
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OWN CLASS True 15",
+        "LAMBDA {0: 0, 1: 3}",
+        "IMPORTED {0: 0.0, 1: 1.0}",
+        "PARTIAL {0: 1, 1: 3}",
+        "RAISED False",
+    ],
+)
+def test_a_plain_script_needs_no_main_guard(script, line):
+    assert line in script[0]
+
+
+def test_a_failure_names_the_scripts_own_line(script):
+    line = SCRIPT.splitlines().index('            raise ValueError("from a script")') + 1
+    assert f"FAILED from a script {script[1]}/train.py, line {line}" in script[0].replace(
+        " train.py", f" {script[1]}/train.py"
+    )
+
+
+def test_plain_ipython_has_the_magic_too(tmp_path):
+    cell = "%%xla_spawn -n 2\ndef f(rank):\n    print('on', rank)\n    return rank + 7"
+    done = python(
+        "-m",
+        "IPython",
+        "--colors=NoColor",
+        "-c",
+        f"get_ipython().run_cell('%load_ext xla_nb')\nget_ipython().run_cell({cell!r})\n"
+        "get_ipython().run_cell('print(_.results)')",
+        folder=tmp_path,
+    )
+    assert "[1] on 1" in done.stdout, done.stderr
+    assert "{0: 7, 1: 8}" in done.stdout

@@ -1,0 +1,139 @@
+"""The fork server and what it starts: clean, restarted when it dies, gone when the kernel goes."""
+
+import os
+import signal
+
+import psutil
+import pytest
+from kernel import Notebook
+
+SPAWN = "%%xla_spawn -n 2 "
+
+
+def processes_of(pid):
+    """The fork server of a kernel and all that it started."""
+    return psutil.Process(pid).children(recursive=True)
+
+
+def gone(processes, seconds=10):
+    """Those of the processes that still live after so long."""
+    return psutil.wait_procs(processes, timeout=seconds)[1]
+
+
+def server_pid(notebook):
+    return int(notebook.value("__import__('xla_nb.api').api.engine().pid"))
+
+
+def test_the_fork_server_runs_in_a_session_of_its_own(notebook):
+    pid = server_pid(notebook)
+    assert os.getsid(pid) == pid
+    assert psutil.Process(pid).ppid() == notebook.pid
+
+
+@pytest.mark.leaves("processes")  # a new fork server, for the tests that follow
+def test_a_dead_fork_server_is_started_again(notebook):
+    pid = server_pid(notebook)
+    os.kill(pid, signal.SIGKILL)
+    notebook.ok(SPAWN + "-o after\ndef f(rank): return rank")
+    assert notebook.value("after.results") == "{0: 0, 1: 1}"
+    assert server_pid(notebook) != pid
+
+
+@pytest.mark.leaves("processes")  # a new fork server, for the tests that follow
+def test_a_run_whose_fork_server_dies_ends_and_says_so(notebook):
+    pid = server_pid(notebook)
+    notebook.ok(SPAWN + "--bg -o orphaned\nimport time\ndef f(rank):\n    time.sleep(600)")
+    notebook.ok("while not all(r.pid for r in orphaned.state.ranks.values()) or "
+                "len(orphaned.state.ranks) < 2: __import__('time').sleep(0.01)")  # fmt: skip
+    ranks = processes_of(pid)
+    os.kill(pid, signal.SIGKILL)
+    notebook.ok("try: orphaned.wait(60)\nexcept Exception as e: told = type(e).__name__")
+    assert notebook.value("told, orphaned.done") == "('RunFailed', True)"
+    assert gone(ranks) == []
+    notebook.ok(SPAWN + "\ndef f(rank): return rank")
+
+
+def test_what_ranks_leave_running_is_ended_with_the_run(notebook):
+    pid = server_pid(notebook)
+    notebook.ok(
+        SPAWN + "\nimport subprocess\ndef f(rank):\n"
+        "    subprocess.Popen(['sleep', '600'])\n"
+        "    subprocess.Popen('(setsid sleep 600 &)', shell=True).wait()\n"
+    )
+    assert gone(processes_of(pid)) == []
+
+
+def test_when_the_kernel_is_killed_everything_goes():
+    notebook = Notebook()
+    notebook.ok("%load_ext xla_nb", timeout=60)
+    notebook.ok(
+        "%%xla_spawn -n 2 --bg -o run\nimport subprocess, time\ndef f(rank):\n"
+        "    subprocess.Popen(['sleep', '600'])\n    print('up', flush=True)\n    time.sleep(600)"
+    )
+    notebook.ok("while not all(run.output(r) for r in (0, 1)): __import__('time').sleep(0.02)")
+    everything = processes_of(notebook.pid)
+    assert len(everything) >= 6  # fork server, job, two ranks, two sleeps
+    os.kill(notebook.pid, signal.SIGKILL)
+    notebook.kill()
+    assert gone(everything) == []
+
+
+def test_when_the_kernel_is_killed_during_the_import_the_fork_server_goes():
+    notebook = Notebook()
+    notebook.ok("%load_ext xla_nb", timeout=60)
+    everything = processes_of(notebook.pid)
+    assert everything
+    notebook.kill()
+    assert gone(everything, seconds=60) == []
+
+
+@pytest.mark.slow
+def test_a_notebook_that_used_threads_the_device_and_memory_launches_all_the_same():
+    notebook = Notebook()
+    try:
+        notebook.ok("%load_ext xla_nb")
+        notebook.ok(
+            "import numpy as np, torch, torch_xla\n"
+            "a = torch.randn(1500, 1500); a = a @ a\n"
+            "device = torch_xla.device(); t = torch.ones(3, device=device).sum().item()\n"
+            "ballast = np.ones(2**28)",
+            timeout=120,
+        )
+        notebook.ok(
+            "%%xla_spawn -n 2 -o run --timeout 60\nimport torch\ndef f(rank):\n"
+            "    b = torch.randn(1500, 1500)\n    return float((b @ b).shape[0])"
+        )
+        assert notebook.value("run.results") == "{0: 1500.0, 1: 1500.0}"
+        shown = notebook.run("%%xla_spawn -n 2\ndef f(rank):\n    return device")
+        assert "`device` (torch.device" in shown.error
+        assert "torch_xla.device()" in shown.error
+        shown = notebook.run(
+            "on_device = torch.ones(2, device=device)\nget_ipython().run_cell_magic("
+            "'xla_spawn', '-n 2', 'def f(rank):\\n    return on_device')"
+        )
+        assert "an XLA tensor" in shown.error
+        assert "x.cpu()" in shown.error
+    finally:
+        notebook.close()
+
+
+def test_without_torch_xla_the_error_says_what_to_install(tmp_path):
+    stand_in = "raise ModuleNotFoundError(\"No module named 'torch_xla'\", name='torch_xla')"
+    (tmp_path / "torch_xla.py").write_text(stand_in)
+    notebook = Notebook(PYTHONPATH=str(tmp_path))
+    try:
+        notebook.ok("%load_ext xla_nb")
+        shown = notebook.run("%%xla_spawn -n 2\ndef f(rank): pass")
+        assert shown.ename == "LaunchError"
+        assert "pip install 'xla_nb[xla]'" in shown.error
+    finally:
+        notebook.close()
+
+
+def test_variables_that_break_launches_are_removed_and_told_in_a_line_each(notebook):
+    notebook.ok("import os; os.environ.update(XLA_USE_SPMD='1', TPU_NUM_DEVICES='4')")
+    shown = notebook.ok(SPAWN + "-o cleaned\nimport os\ndef f(rank): return 'XLA_USE_SPMD' in os.environ")
+    notebook.ok("del os.environ['XLA_USE_SPMD'], os.environ['TPU_NUM_DEVICES']")
+    assert notebook.value("cleaned[0]") == "False"
+    assert "removed XLA_USE_SPMD=1" in shown.stderr
+    assert "removed TPU_NUM_DEVICES=4" in shown.stderr
