@@ -1,0 +1,255 @@
+"""Who meets whom: before anything moves, the ranks compare what they are about to do.
+
+Every rank sends its operation and its source line to the others, and reads theirs. The rule:
+ranks that disagree, have returned, died or never come are named in an error on every rank that
+waits for them; a TPU would hang. Small data travels with the same frame, in `payload`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from select import POLLIN
+from struct import Struct
+from typing import NoReturn
+from zlib import crc32
+
+from xla_nb.simulation.mesh import Mesh, Stream, StreamClosed, SwapTimeout
+from xla_nb.simulation.places import calling_line, show_line
+
+_HEAD = Struct("<IIII?")  # program, length of what, of where, of payload; a farewell?
+_LATE = 10.0  # seconds until a waiting rank says whom it waits for
+_LONGEST = 4000  # characters of an operation that are sent and shown
+
+
+class CollectiveMismatch(RuntimeError):
+    """The ranks do not take part in the same collective."""
+
+
+class CollectiveTimeout(RuntimeError):
+    """Some ranks never came to a collective."""
+
+
+class RankLost(RuntimeError):
+    """A rank's process ended in the middle of the program."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A collective that this rank waits in."""
+
+    operation: str
+    since: float  # of time.monotonic()
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What one rank says at a meeting: its operation, or its farewell."""
+
+    program: int
+    what: str
+    where: str
+    payload: bytearray = field(default_factory=bytearray)
+    farewell: bool = False
+
+    def pack(self) -> bytes:
+        what, where = self.what.encode(), self.where.encode()
+        sizes = (len(what), len(where), len(self.payload))
+        head = _HEAD.pack(self.program, *sizes, self.farewell)
+        return b"".join((head, what, where, self.payload))
+
+
+def take_frame(stream: Stream) -> Frame | None:
+    """The next frame of a stream, if all of it is there."""
+    inbox = stream.inbox
+    while True:
+        if len(inbox) >= _HEAD.size:
+            program, what, where, payload, farewell = _HEAD.unpack_from(inbox)
+            middle = _HEAD.size + what
+            body = middle + where
+            end = body + payload
+            if len(inbox) >= end:
+                text = inbox[_HEAD.size : middle].decode(), inbox[middle:body].decode()
+                frame = Frame(program, *text, inbox[body:end], farewell)
+                del inbox[:end]
+                return frame
+        if not stream.fill():
+            return None
+
+
+class Agreement:
+    """The meetings of one rank. A program ends with `leave`; the next call begins another."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._program = 0
+        self._gone: dict[int, Frame] = {}  # ranks that said farewell in this program
+        self._wait: tuple[str, float, set[int]] | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by whoever meets and moves data: one collective at a time."""
+        return self._lock
+
+    @property
+    def waiting(self) -> Waiting | None:
+        current = self._wait
+        if current is None:
+            return None
+        operation, since, missing = current
+        return Waiting(operation, since, tuple(sorted(missing.copy())))
+
+    def meet(self, what: str, members: Iterable[int], payload: bytes = b"") -> dict[int, bytearray]:
+        """Meet `members` for the operation `what`; returns what each of them brought."""
+        mine = Frame(self._program, _shorten(what), calling_line(), bytearray(payload))
+        others = [rank for rank in members if rank != self.mesh.rank]
+        self._check_gone(mine, {}, others)
+        self._send(mine, others)
+        missing = set(others)
+        self._wait = mine.what, time.monotonic(), missing
+        try:
+            frames = self._collect(mine, missing)
+        finally:
+            self._wait = None
+        frames[self.mesh.rank] = mine
+        if any(frame.what != mine.what for frame in frames.values()):
+            raise CollectiveMismatch(_disagreement(frames, ()))
+        return {rank: frame.payload for rank, frame in frames.items()}
+
+    def leave(self, reason: str) -> None:
+        """Say farewell to all: whoever waits for this rank fails at once, and says why."""
+        with self._lock:
+            farewell = Frame(self._program, reason, "", farewell=True)
+            data = farewell.pack()
+            for stream in self.mesh.streams.values():
+                try:
+                    stream.send(data)
+                except StreamClosed:
+                    continue
+            self._program += 1
+            self._gone.clear()
+
+    def timeout(self) -> float:
+        return float(os.environ.get("XLA_NB_COLLECTIVE_TIMEOUT") or 600)
+
+    def _send(self, frame: Frame, others: Sequence[int]) -> None:
+        data = frame.pack()
+        for rank in others:
+            try:
+                self.mesh.streams[rank].send(data)
+            except StreamClosed:
+                continue  # its farewell may still be in our inbox: reading decides
+
+    def _collect(self, mine: Frame, missing: set[int]) -> dict[int, Frame]:
+        frames: dict[int, Frame] = {}
+        started, warned, limit = time.monotonic(), False, 0.0
+        ready: Iterable[int] = sorted(missing)
+        while True:
+            for rank in ready:
+                self._read(rank, mine, frames, missing)
+            if not missing:
+                return frames
+            limit = limit or self.timeout()
+            waited = time.monotonic() - started
+            if waited >= limit:
+                raise CollectiveTimeout(_absence(mine, missing, waited))
+            if waited >= _LATE and not warned:
+                warned = True
+                print(f"xla_nb: {_absence(mine, missing, waited)}", file=sys.stderr, flush=True)
+            pause = limit - waited if warned else min(limit, _LATE) - waited
+            ready = self._poll(missing, pause, mine)
+
+    def _poll(self, missing: set[int], pause: float, mine: Frame) -> list[int]:
+        try:
+            return self.mesh.poll(dict.fromkeys(missing, POLLIN), pause)
+        except StreamClosed as error:
+            self._lost(error.rank, mine, error)
+
+    def _read(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
+        try:
+            frame = take_frame(self.mesh.streams[rank])
+            while frame and frame.program < self._program:  # said in a program that is over
+                frame = take_frame(self.mesh.streams[rank])
+        except StreamClosed as error:
+            self._lost(rank, mine, error)
+        if frame is None:
+            return
+        if frame.farewell:
+            self._gone[rank] = frame
+            self._check_gone(mine, frames, missing)
+        frames[rank] = frame
+        missing.discard(rank)
+
+    def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
+        if self._gone and not self._gone.keys().isdisjoint(others):
+            known = frames | {self.mesh.rank: mine} | self._gone
+            raise CollectiveMismatch(_disagreement(known, set(others) - known.keys()))
+
+    def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
+        message = f"rank {rank}'s process ended; this rank is in {_show(mine)}"
+        raise RankLost(message) from cause
+
+    @contextmanager
+    def moving(self, what: str) -> Iterator[None]:
+        """Around a swap: it shows as waiting, and what goes wrong is told in our errors."""
+        self._wait = _shorten(what), time.monotonic(), set()
+        try:
+            yield
+        except SwapTimeout as error:
+            raise CollectiveTimeout(f"{_ranks(error.ranks)} stopped inside {what}") from error
+        except StreamClosed as error:
+            raise RankLost(f"rank {error.rank}'s process ended inside {what}") from error
+        finally:
+            self._wait = None
+
+
+def _shorten(what: str) -> str:
+    if len(what) <= _LONGEST:
+        return what
+    return f"{what[:_LONGEST]}… (in all {len(what)} characters, #{crc32(what.encode()):x})"
+
+
+def _disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
+    start = _fork([frame.what for frame in frames.values() if not frame.farewell])
+    said: dict[str, list[int]] = defaultdict(list)
+    for rank, frame in sorted(frames.items()):
+        said[frame.what if frame.farewell else _show(frame, start)].append(rank)
+    lines = [f"  {_ranks(ranks)}: {text}" for text, ranks in said.items()]
+    if absent:
+        lines.append(f"  {_ranks(absent)}: not there yet")
+    return "\n".join(("the ranks do not take part in the same collective:", *lines))
+
+
+def _show(frame: Frame, start: int = 0) -> str:
+    return f"{_abridge(frame.what, start)} at {show_line(frame.where)}"
+
+
+def _fork(texts: Sequence[str]) -> int:
+    """Where the texts first differ."""
+    columns = enumerate(zip(*texts, strict=False))
+    return next((i for i, column in columns if len(set(column)) > 1), min(map(len, texts)))
+
+
+def _abridge(what: str, start: int) -> str:
+    """A long list of tensors in brief: its head, and what follows `start`, where two differ."""
+    if len(what) <= 200:
+        return what
+    start = max(80, min(start - 20, len(what) - 100))
+    return f"{what[:80]} … {what[start : start + 100]} …"
+
+
+def _absence(mine: Frame, missing: Iterable[int], waited: float) -> str:
+    return f"waited {waited:.0f} s for {_ranks(missing)} in {_show(mine)}"
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    ordered = sorted(ranks)
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(map(str, ordered))}"

@@ -1,0 +1,408 @@
+"""The operations between ranks, on CPU tensors: reduce, gather, scatter, exchange, permute.
+
+A few kilobytes travel with the frames of the meeting; more is swapped over the mesh, each rank
+reducing its share. The rule: this file does arithmetic on CPU tensors and knows neither XLA
+nor torch_xla's names; results are equal, bit for bit, on all ranks of a group.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from xla_nb.simulation.agreement import Agreement
+
+Groups = Sequence[Sequence[int]]
+_INLINE = 1 << 14  # bytes per rank that travel with the frame
+
+_SHORT = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "s64",
+    torch.int32: "s32",
+    torch.int16: "s16",
+    torch.int8: "s8",
+    torch.uint8: "u8",
+    torch.bool: "pred",
+}
+
+
+def show(tensor: Tensor) -> str:
+    """A tensor as XLA writes it: f32[4,8]."""
+    kind = _SHORT.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+    return f"{kind}[{','.join(map(str, tensor.shape))}]"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How values are combined: the kind, and a factor at the end."""
+
+    kind: str
+    scale: float = 1.0
+
+    def __str__(self) -> str:
+        return self.kind if self.scale == 1.0 else f"{self.kind} scale {self.scale:g}"
+
+    def check(self, tensors: Sequence[Tensor]) -> None:
+        if self.kind not in _FOLDS:
+            raise ValueError(f"unknown reduce type {self.kind!r}: it is one of {list(_FOLDS)}")
+        if self.kind in ("and", "or"):
+            for tensor in tensors:
+                if tensor.is_floating_point() or tensor.is_complex():
+                    raise RuntimeError(
+                        f"all_reduce {self.kind}: expected a boolean or integer tensor, "
+                        f"got {show(tensor)}"
+                    )
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """Combine the rows of all ranks into one."""
+        if rows.dtype == torch.bool:
+            folded = rows.any(0) if self.kind in ("sum", "or", "max") else rows.all(0)
+        else:
+            folded = _FOLDS[self.kind](rows)
+        if self.scale != 1.0:
+            folded = folded * torch.tensor(self.scale).to(folded.dtype)
+        return folded
+
+
+_FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda rows: rows.sum(0, dtype=rows.dtype),
+    "mul": lambda rows: rows.prod(0, dtype=rows.dtype),
+    "and": lambda rows: functools.reduce(torch.bitwise_and, rows.unbind()),
+    "or": lambda rows: functools.reduce(torch.bitwise_or, rows.unbind()),
+    "min": lambda rows: rows.amin(0),
+    "max": lambda rows: rows.amax(0),
+}
+
+
+class Carrier:
+    """Carries the collectives of one rank."""
+
+    def __init__(self, agreement: Agreement) -> None:
+        self.agreement = agreement
+        self.rank = agreement.mesh.rank
+        self.size = agreement.mesh.size
+
+    def all_reduce(
+        self, reduction: Reduction, tensors: Sequence[Tensor], groups: Groups
+    ) -> list[Tensor]:
+        reduction.check(tensors)
+        packs = _pack(tensors, rows=1)
+        with self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting:
+            for index, pack in enumerate(packs):
+                pack.put_whole(meeting.all_reduce(index, reduction))
+        return _unpack(packs)
+
+    def all_gather(self, tensors: Sequence[Tensor], dim: int, groups: Groups) -> list[Tensor]:
+        packs = _pack(tensors, rows=1)
+        with self._meet("all_gather", tensors, groups, packs, f"dim {dim}") as meeting:
+            for index, pack in enumerate(packs):
+                pack.put_gathered(meeting.gather(index), dim)
+        return _unpack(packs)
+
+    def reduce_scatter(
+        self,
+        reduction: Reduction,
+        tensors: Sequence[Tensor],
+        dim: int,
+        shards: int,
+        groups: Groups,
+    ) -> list[Tensor]:
+        reduction.check(tensors)
+        for tensor in tensors:
+            _check_split("reduce_scatter", tensor, dim, shards, len(self._group(groups)))
+        packs = _pack([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
+        name = f"reduce_scatter {reduction}"
+        with self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
+            for index, pack in enumerate(packs):
+                pack.put_share(reduction.fold(meeting.deal(index)))
+        return [shard.movedim(0, dim).contiguous() for shard in _unpack(packs)]
+
+    def all_to_all(
+        self, tensor: Tensor, split: int, concat: int, count: int, groups: Groups
+    ) -> Tensor:
+        _check_split("all_to_all", tensor, split, count, len(self._group(groups)))
+        pieces = torch.stack(tensor.chunk(count, split)) if count > 1 else tensor[None]
+        packs = _pack([pieces], rows=count)
+        detail = f"split {split} concat {concat}"
+        with self._meet("all_to_all", [tensor], groups, packs, detail) as meeting:
+            received = meeting.deal(0).view(pieces.shape)
+        return torch.cat(received.unbind(), concat)
+
+    def permute(self, tensor: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
+        """Each pair's target gets its source's tensor; who is no target gets zeros."""
+        sources = [int(source) for source, _ in pairs]
+        targets = [int(target) for _, target in pairs]
+        if len(set(sources)) < len(pairs) or len(set(targets)) < len(pairs):
+            raise ValueError(f"collective_permute: a rank is named twice in {list(pairs)}")
+        for rank in (*sources, *targets):
+            self._check_rank("collective_permute", rank)
+        detail = f"pairs {_plain(pairs)}"
+        packs = _pack([tensor], rows=1)
+        with self._meet("collective_permute", [tensor], (), packs, detail) as meeting:
+            source = dict(zip(targets, sources, strict=True)).get(self.rank)
+            target = dict(zip(sources, targets, strict=True)).get(self.rank)
+            moved = meeting.move(0, source, target)
+        return torch.zeros_like(tensor) if moved is None else moved.view(tensor.shape)
+
+    def pass_on(self, tensor: Tensor, source: int, target: int) -> Tensor:
+        """From one rank to another: only these two take part. Returns what this rank holds then."""
+        self._check_rank("send/recv", source)
+        self._check_rank("send/recv", target)
+        if source == target:
+            return tensor
+        packs = _pack([tensor], rows=1)
+        pair = [[source, target]]
+        with self._meet("send/recv", [tensor], pair, packs) as meeting:
+            here = self.rank == target
+            moved = meeting.move(0, source if here else None, None if here else target)
+        return tensor if moved is None else moved.view(tensor.shape)
+
+    def rendezvous(self, payload: bytes) -> list[bytes]:
+        """Every rank's payload, of any length, in rank order."""
+        small = len(payload) <= _INLINE
+        head = len(payload).to_bytes(8, "little") + (payload if small else b"")
+        with self.agreement.lock:
+            met = self.agreement.meet("rendezvous", range(self.size), head)
+            sizes = {rank: int.from_bytes(said[:8], "little") for rank, said in met.items()}
+            got = {rank: said[8:] for rank, said in met.items()}
+            large = [r for r, size in sizes.items() if size > _INLINE and r != self.rank]
+            got.update({rank: bytearray(sizes[rank]) for rank in large})
+            mine = memoryview(payload)
+            out = {} if small else {r: mine for r in range(self.size) if r != self.rank}
+            self._swap("rendezvous", out, {rank: memoryview(got[rank]) for rank in large})
+        got[self.rank] = bytearray(payload)
+        return [bytes(got[rank]) for rank in range(self.size)]
+
+    def _meet(
+        self,
+        name: str,
+        tensors: Sequence[Tensor],
+        groups: Groups,
+        packs: Sequence[_Pack],
+        detail: str = "",
+    ) -> _Meeting:
+        group = self._group(groups)
+        what = [name, *map(show, tensors)]
+        if detail:
+            what.append(detail)
+        if groups:
+            what.append(f"groups {_plain(groups)}")
+        return _Meeting(self, " ".join(what), group, self._members(groups, group), packs)
+
+    def _group(self, groups: Groups) -> list[int]:
+        """The ranks that this rank's data goes to."""
+        if not groups:
+            return list(range(self.size))
+        for group in groups:
+            if self.rank in group:
+                return [int(rank) for rank in group]
+        raise ValueError(f"rank {self.rank} is in none of the groups {_plain(groups)}")
+
+    def _members(self, groups: Groups, group: Sequence[int]) -> Sequence[int]:
+        """The ranks that must agree: all, unless the groups leave some out."""
+        if len(group) == 1:
+            return group
+        named = sorted({int(rank) for each in groups for rank in each}) or range(self.size)
+        for rank in named:
+            self._check_rank("groups", rank)
+        return named
+
+    def _check_rank(self, name: str, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{name}: there is no rank {rank} among {self.size} ranks")
+
+    def _swap(self, what: str, out: dict[int, memoryview], into: dict[int, memoryview]) -> None:
+        agreement = self.agreement
+        with agreement.moving(what):
+            agreement.mesh.swap(out, into, agreement.timeout())
+
+
+class _Meeting:
+    """One collective, agreed on: moves the packs of the ranks of a group."""
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        what: str,
+        group: Sequence[int],
+        members: Sequence[int],
+        packs: Sequence[_Pack],
+    ) -> None:
+        self._carrier = carrier
+        self._what = what
+        self._group = group
+        self._members = members
+        self._flats = [pack.flat for pack in packs]
+        self._me = group.index(carrier.rank) if carrier.rank in group else 0
+        self._inline: dict[int, list[Tensor]] | None = None
+
+    def __enter__(self) -> _Meeting:
+        agreement = self._carrier.agreement
+        agreement.lock.acquire()
+        try:
+            if sum(map(_size, self._flats)) > _INLINE:
+                agreement.meet(self._what, self._members)
+            else:
+                payload = b"".join(map(_view, self._flats))
+                met = agreement.meet(self._what, self._members, payload)
+                self._inline = {rank: self._parse(met[rank]) for rank in met}
+        except BaseException:
+            agreement.lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._carrier.agreement.lock.release()
+
+    def _parse(self, payload: bytearray) -> list[Tensor]:
+        flats, offset = [], 0
+        for flat in self._flats:
+            if flat.numel():
+                flats.append(
+                    torch.frombuffer(payload, dtype=flat.dtype, count=flat.numel(), offset=offset)
+                )
+            else:
+                flats.append(flat)
+            offset += _size(flat)
+        return flats
+
+    def gather(self, index: int) -> Tensor:
+        """One row per rank of the group: its pack."""
+        if self._inline is None:
+            return self._share(self._flats[index])
+        return torch.stack([self._inline[rank][index] for rank in self._group])
+
+    def deal(self, index: int) -> Tensor:
+        """The pack's rows go to the ranks of the group; one row from each comes back."""
+        flat = self._flats[index]
+        rows = flat.view(len(self._group), flat.numel() // len(self._group))
+        if self._inline is None:
+            return self._deal(rows)
+        return torch.stack(
+            [self._inline[rank][index].view(rows.shape)[self._me] for rank in self._group]
+        )
+
+    def all_reduce(self, index: int, reduction: Reduction) -> Tensor:
+        if self._inline is not None:
+            return reduction.fold(self.gather(index))
+        flat, ranks = self._flats[index], len(self._group)
+        ragged = -flat.numel() % ranks
+        rows = torch.nn.functional.pad(flat, (0, ragged)) if ragged else flat
+        share = reduction.fold(self._deal(rows.view(ranks, -1)))
+        return self._share(share).view(-1)[: flat.numel()]
+
+    def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
+        """Send the pack to `target` and return that of `source`, where there are any."""
+        if source is not None and source == self._carrier.rank:
+            return self._flats[index].clone()
+        if self._inline is not None:
+            return None if source is None else self._inline[source][index]
+        into = torch.empty_like(self._flats[index])
+        away = target is not None and target != self._carrier.rank
+        self._carrier._swap(
+            self._what,
+            {target: _view(self._flats[index])} if away and target is not None else {},
+            {source: _view(into)} if source is not None else {},
+        )
+        return None if source is None else into
+
+    def _share(self, flat: Tensor) -> Tensor:
+        rows = flat.new_empty(len(self._group), flat.numel())
+        rows[self._me] = flat
+        mine = _view(flat)
+        self._swap_rows([mine] * len(self._group), rows)
+        return rows
+
+    def _deal(self, rows: Tensor) -> Tensor:
+        received = torch.empty_like(rows)
+        received[self._me] = rows[self._me]
+        self._swap_rows([_view(row) for row in rows], received)
+        return received
+
+    def _swap_rows(self, outgoing: Sequence[memoryview], received: Tensor) -> None:
+        others = [(i, rank) for i, rank in enumerate(self._group) if i != self._me]
+        out = {rank: outgoing[i] for i, rank in others}
+        into = {rank: _view(received[i]) for i, rank in others}
+        self._carrier._swap(self._what, out, into)
+
+
+class _Pack:
+    """All tensors of one dtype in one flat tensor, of one or more rows; and what became of them."""
+
+    def __init__(self, indices: Sequence[int], tensors: Sequence[Tensor], rows: int) -> None:
+        self.indices = indices
+        self._rows = rows
+        self._shapes = [tensor.shape for tensor in tensors]
+        parts = [tensor.reshape(rows, tensor.numel() // rows) for tensor in tensors]
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        self.flat = whole.reshape(-1)
+        self.results: list[Tensor] = []
+
+    def put_whole(self, flat: Tensor) -> None:
+        """The result has the tensors' own shapes."""
+        counts = [shape.numel() for shape in self._shapes]
+        parts = zip(flat.split(counts), self._shapes, strict=True)
+        self.results = [part.reshape(shape) for part, shape in parts]
+
+    def put_gathered(self, rows: Tensor, dim: int) -> None:
+        """The result has all ranks' tensors, one after the other along `dim`."""
+        counts = [shape.numel() for shape in self._shapes]
+        parts = zip(rows.split(counts, 1), self._shapes, strict=True)
+        self.results = [
+            torch.cat([row.reshape(shape) for row in part], dim) for part, shape in parts
+        ]
+
+    def put_share(self, flat: Tensor) -> None:
+        """The result is one of `rows` shares of each tensor along its first dimension."""
+        shapes = [(shape[0] // self._rows, *shape[1:]) for shape in self._shapes]
+        counts = [shape.numel() // self._rows for shape in self._shapes]
+        parts = zip(flat.split(counts), shapes, strict=True)
+        self.results = [part.reshape(shape) for part, shape in parts]
+
+
+def _pack(tensors: Sequence[Tensor], rows: int) -> list[_Pack]:
+    """The widest dtype first, so that each one is aligned in a frame."""
+    by_dtype: dict[torch.dtype, list[int]] = defaultdict(list)
+    for index, tensor in enumerate(tensors):
+        by_dtype[tensor.dtype].append(index)
+    ordered = sorted(by_dtype.items(), key=lambda item: -item[0].itemsize)
+    return [_Pack(indices, [tensors[i] for i in indices], rows) for _, indices in ordered]
+
+
+def _unpack(packs: Sequence[_Pack]) -> list[Tensor]:
+    placed = {i: t for pack in packs for i, t in zip(pack.indices, pack.results, strict=True)}
+    return [placed[index] for index in range(len(placed))]
+
+
+def _size(flat: Tensor) -> int:
+    """In bytes."""
+    size: int = flat.numel() * flat.dtype.itemsize
+    return size
+
+
+def _view(flat: Tensor) -> memoryview:
+    """A contiguous tensor's bytes, not copied."""
+    if not flat.numel():
+        return memoryview(b"")
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
+def _plain(groups: Groups) -> str:
+    return str([[int(rank) for rank in group] for group in groups]).replace(" ", "")
+
+
+def _check_split(name: str, tensor: Tensor, dim: int, shards: int, ranks: int) -> None:
+    if shards != ranks:
+        raise ValueError(f"{name}: split into {shards}, but a group has {ranks} ranks")
+    if tensor.shape[dim] % shards:
+        raise ValueError(
+            f"{name}: dimension {dim} of {show(tensor)} cannot be split into {shards} equal parts"
+        )

@@ -1,0 +1,73 @@
+"""Collectives inside `torch.compile(backend="openxla")`.
+
+torch_xla's bridge cuts a graph where an operation is not supported and runs that one between the
+compiled parts. The rule: every collective is such a cut, so it is carried on every call; while
+a graph is being compiled nothing is sent, and a graph that cannot be cut is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch_xla._dynamo.dynamo_bridge as bridge
+from torch.fx import GraphModule, Node
+
+from xla_nb.simulation.refusals import NotCarried
+
+_NAMESPACES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d")
+
+
+def communicates(node: Node) -> bool:
+    namespace = getattr(node.target, "namespace", None)
+    return node.op == "call_function" and namespace in _NAMESPACES
+
+
+def install_cuts() -> None:
+    """Teach the bridge of this process where to cut."""
+    bridge.UnsupportedNodesCollector = _cutting(bridge.UnsupportedNodesCollector)
+    bridge.InputCollector = _silent(bridge.InputCollector)
+    bridge.extract_internal = _checked(bridge.extract_internal)
+
+
+def _silent(collector: Any) -> Any:
+    """A trial run that puts an empty result in place of each collective's."""
+
+    class Silent(collector):  # type: ignore[misc]
+        def run_node(self, node: Node) -> Any:
+            return _stand_in(node) if communicates(node) else super().run_node(node)
+
+    return Silent
+
+
+def _cutting(collector: Any) -> Any:
+    class Cutting(_silent(collector)):  # type: ignore[misc]
+        def run_node(self, node: Node) -> Any:
+            if communicates(node):
+                self._unsupported_nodes.append(node)
+            return super().run_node(node)
+
+    return Cutting
+
+
+def _checked(extract: Callable[[GraphModule], Any]) -> Callable[[GraphModule], Any]:
+    def checked(module: GraphModule) -> Any:
+        for node in module.graph.nodes:
+            if communicates(node):
+                reason = "this graph has sizes known only at run time and is compiled whole"
+                raise NotCarried(f"{node.target} inside torch.compile", reason)
+        return extract(module)
+
+    return checked
+
+
+def _stand_in(node: Node) -> Any:
+    value = node.meta.get("val", node.meta.get("tensor_meta"))
+    if isinstance(value, (list, tuple)):
+        return [_zeros(each) for each in value]
+    return _zeros(value)
+
+
+def _zeros(value: Any) -> torch.Tensor:
+    return torch.zeros(tuple(value.shape), dtype=value.dtype, device="xla")

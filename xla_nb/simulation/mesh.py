@@ -1,0 +1,226 @@
+"""The bytes between ranks: one stream to every other rank, and a swap over all of them.
+
+On one host the streams are socket pairs made before the fork, so nothing listens and a launch
+without collectives pays almost nothing; between hosts they are TCP connections, made at start.
+The rule: this file does not know what the bytes mean, and it never waits for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import Protocol
+
+_CHUNK = 1 << 16
+
+
+class StreamClosed(ConnectionError):
+    """The other rank's process ended: its stream is closed."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"the stream to rank {rank} is closed")
+        self.rank = rank
+
+
+class SwapTimeout(TimeoutError):
+    """Some ranks neither sent nor took their bytes in time."""
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        super().__init__(f"no bytes from ranks {ranks}")
+        self.ranks = ranks
+
+
+class Stream:
+    """A stream of bytes to one rank; what was read too early waits in `inbox`."""
+
+    def __init__(self, rank: int, sock: socket.socket) -> None:
+        self.rank = rank
+        self.sock = sock
+        self.inbox = bytearray()
+
+    def send(self, data: bytes) -> None:
+        """Send a few kilobytes; they fit the socket's buffer, so this does not wait."""
+        try:
+            self.sock.sendall(data)
+        except OSError as error:
+            raise StreamClosed(self.rank) from error
+
+    def push(self, view: memoryview) -> int:
+        """Send what the socket takes now."""
+        try:
+            return self.sock.send(view, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise StreamClosed(self.rank) from error
+
+    def pull(self, view: memoryview) -> int:
+        """Read what is there now into `view`."""
+        if self.inbox:
+            count = min(len(view), len(self.inbox))
+            view[:count] = self.inbox[:count]
+            del self.inbox[:count]
+            return count
+        try:
+            count = self.sock.recv_into(view, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise StreamClosed(self.rank) from error
+        if not count:
+            raise StreamClosed(self.rank)
+        return count
+
+    def fill(self) -> bool:
+        """Read what is there now into `inbox`; False if nothing is."""
+        try:
+            data = self.sock.recv(_CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise StreamClosed(self.rank) from error
+        if not data:
+            raise StreamClosed(self.rank)
+        self.inbox += data
+        return True
+
+
+def _close_all(streams: Iterable[Stream]) -> None:
+    for stream in streams:
+        stream.sock.close()
+
+
+class Mesh:
+    """The streams of one rank to all others."""
+
+    def __init__(self, rank: int, size: int, streams: Mapping[int, Stream]) -> None:
+        self.rank = rank
+        self.size = size
+        self.streams = dict(streams)
+
+    def swap(
+        self,
+        outgoing: Mapping[int, memoryview],
+        incoming: Mapping[int, memoryview],
+        timeout: float,
+    ) -> None:
+        """Send to and receive from several ranks at once; views are flat bytes, sizes agreed."""
+        out = {rank: view for rank, view in outgoing.items() if len(view)}
+        into = {rank: view for rank, view in incoming.items() if len(view)}
+        try:
+            while out or into:
+                moved = self._move(out, "push") + self._move(into, "pull")
+                if not moved:
+                    self._await(out, into, timeout)
+        except BaseException:  # half a message is on its way: no stream can be trusted any more
+            self.close()
+            raise
+
+    def _move(self, views: dict[int, memoryview], direction: str) -> int:
+        moved = 0
+        for rank, view in list(views.items()):
+            count: int = getattr(self.streams[rank], direction)(view)
+            moved += count
+            if count == len(view):
+                del views[rank]
+            else:
+                views[rank] = view[count:]
+        return moved
+
+    def _await(self, out: Iterable[int], into: Iterable[int], timeout: float) -> None:
+        wanted = dict.fromkeys(into, select.POLLIN)
+        for rank in out:
+            wanted[rank] = wanted.get(rank, 0) | select.POLLOUT
+        if not self.poll(wanted, timeout):
+            raise SwapTimeout(tuple(sorted(wanted)))
+
+    def poll(self, wanted: Mapping[int, int], timeout: float) -> list[int]:
+        """Wait until one of the ranks' streams is ready, and say which."""
+        poller = select.poll()
+        ranks = {}
+        for rank, events in wanted.items():
+            sock = self.streams[rank].sock
+            if sock.fileno() < 0:
+                raise StreamClosed(rank)
+            ranks[sock.fileno()] = rank
+            poller.register(sock, events)
+        return [ranks[fd] for fd, _ in poller.poll(max(timeout, 0) * 1000)]
+
+    def close(self) -> None:
+        _close_all(self.streams.values())
+
+
+class SocketPairs:
+    """The streams of one host's ranks, made before the fork; each rank keeps its own ends."""
+
+    def __init__(self, ranks: range) -> None:
+        self._ends: dict[tuple[int, int], socket.socket] = {}
+        for one, other in combinations(ranks, 2):
+            self._ends[one, other], self._ends[other, one] = socket.socketpair()
+        self._owner = os.getpid()
+        self._forks_left = len(ranks)
+        # A dead rank's streams close only when nobody else holds its ends: not this process.
+        os.register_at_fork(after_in_parent=self._count_fork)
+
+    def _count_fork(self) -> None:
+        if os.getpid() == self._owner:
+            self._forks_left -= 1
+            if self._forks_left == 0:
+                self._close()
+
+    def claim(self, rank: int) -> dict[int, Stream]:
+        """In a rank: keep its own ends, close all others, and let its own children hold none."""
+        mine = {
+            other: Stream(other, self._ends.pop((rank, other)))
+            for one, other in list(self._ends)
+            if one == rank
+        }
+        self._close()
+        os.register_at_fork(after_in_child=lambda: _close_all(mine.values()))
+        return mine
+
+    def _close(self) -> None:
+        for end in self._ends.values():
+            end.close()
+        self._ends.clear()
+
+
+class Addresses(Protocol):
+    """What is asked of a store: torch's TCPStore has it."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+    def get(self, key: str, /) -> bytes: ...
+
+
+def connect_hosts(
+    store: Addresses, own_address: str, rank: int, remote: Iterable[int], timeout: float
+) -> dict[int, Stream]:
+    """Connect this rank with those of other hosts: the higher rank calls, the lower answers."""
+    streams = {}
+    with socket.create_server((own_address, 0)) as listener:
+        host, port = listener.getsockname()[:2]
+        store.set(f"mesh/{rank}", f"{host} {port}")
+        lower = [other for other in remote if other < rank]
+        higher = {other for other in remote if other > rank}
+        for other in lower:
+            streams[other] = Stream(other, _call(store, other, rank, timeout))
+        listener.settimeout(timeout)
+        while higher - streams.keys():
+            sock, _ = listener.accept()
+            sock.settimeout(timeout)
+            other = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "little")
+            streams[other] = Stream(other, sock)
+    for stream in streams.values():
+        stream.sock.settimeout(None)
+        stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return streams
+
+
+def _call(store: Addresses, other: int, rank: int, timeout: float) -> socket.socket:
+    host, port = store.get(f"mesh/{other}").decode().split()
+    sock = socket.create_connection((host, int(port)), timeout)
+    sock.sendall(rank.to_bytes(4, "little"))
+    return sock
