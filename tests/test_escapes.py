@@ -85,7 +85,9 @@ def test_a_command_writes_to_the_ranks_own_stdout_and_stderr(capfd):
 def test_what_was_printed_before_a_command_comes_before_its_output():
     source = "print('one'); RankShell().system('echo two'); print('three')"
     source = f"from xla_nb.escapes import RankShell; {source}"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, check=False)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
     assert done.stdout == b"one\ntwo\nthree\n"
 
 

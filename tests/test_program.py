@@ -186,7 +186,9 @@ def test_entry_that_is_no_function_is_refused(notebook, source):
 
 def test_entry_of_the_notebook_that_is_no_function_is_refused(notebook):
     notebook.run("run = 3")
-    with pytest.raises(ProgramError, match="run cannot be launched: it is a int"):
+    with pytest.raises(
+        ProgramError, match="run cannot be launched: in the notebook it is of type int"
+    ):
         notebook.build("x = 1", entry="run")
 
 
@@ -602,8 +604,8 @@ def test_a_wrapper_put_around_a_function_later_is_kept(notebook):
 
 
 def test_a_default_keeps_the_value_it_was_made_with(notebook):
-    notebook.run("n = 5\ndef g(x=n, y=[1]): return x\nn = 7")
-    assert notebook.launch("def f(i): return g()") == 5
+    notebook.run("n = 5\ndef g(x=n, y=[1], *, k=n, z=1): return x, k\nn = 7")
+    assert notebook.launch("def f(i): return g()") == (5, 5)
 
 
 def test_an_attribute_set_on_a_function_is_kept(notebook):
@@ -764,6 +766,7 @@ def test_a_nested_class_brings_the_outer_one(notebook):
         ("Net.n = [1, [2]]", ("old", [1, [2]])),
         ("Net.tag = 'added'\nNet.g = lambda self: self.tag", ("added", 1)),
         ("def made(v):\n    return lambda self: v\nNet.g = made('closed')", ("closed", 1)),
+        ("Net.other = Net.g\nNet.g = lambda self: self.other()", ("old", 1)),
         ("Net.g = staticmethod(lambda: 's')", ("s", 1)),
         ("Net.g = property(lambda self: lambda: 'p')", ("p", 1)),
     ],
@@ -795,6 +798,8 @@ def test_a_class_that_nobody_touched_is_not_patched(notebook):
             def c(self): return 1
             @classmethod
             def make(cls): return cls()
+            __count = 0
+            def __own(self): return 1
             def __lt__(self, other): return self.x < other.x
         """
     )

@@ -38,6 +38,7 @@ from xla_nb.source import (
     IMPORT,
     Cell,
     Cells,
+    Function,
     Names,
     Section,
     Statement,
@@ -278,7 +279,7 @@ def _only_defines(node: ast.stmt) -> bool:
     return False
 
 
-def _functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _functions(tree: ast.Module) -> list[Function]:
     return [node for node in tree.body if isinstance(node, FUNCTION)]
 
 
@@ -825,7 +826,9 @@ def _gives(module: str, attribute: str, value: object) -> bool:
 
 
 def _names_of(value: object, values: Mapping[str, object]) -> list[str]:
-    return [name for name, other in values.items() if other is value and not name.startswith("_")]
+    return [
+        name for name, other in list(values.items()) if other is value and not name.startswith("_")
+    ]
 
 
 def _name_of(value: object) -> str:
@@ -954,22 +957,26 @@ def _patches(
     elif isinstance(value, FunctionType) and isinstance(found.node, FUNCTION):
         if not found.node.decorator_list:
             yield from (_Patch(name, attribute, v) for attribute, v in vars(value).items())
-        if _defaults_differ(value, found.node, values):
-            yield _Patch(name, "__defaults__", value.__defaults__)
+        for attribute in _changed_defaults(value, found.node, values):
+            yield _Patch(name, attribute, getattr(value, attribute))
 
 
-def _defaults_differ(
-    function: FunctionType,
-    node: ast.FunctionDef | ast.AsyncFunctionDef,
-    values: Mapping[str, object],
-) -> bool:
-    """Whether a default that is a plain name has kept a value that the name no longer has."""
-    pairs = zip(node.args.defaults, function.__defaults__ or (), strict=False)
-    return any(isinstance(d, ast.Name) and values.get(d.id, v) is not v for d, v in pairs)
+def _changed_defaults(
+    function: FunctionType, node: Function, values: Mapping[str, object]
+) -> Iterator[str]:
+    """Where a default that is a plain name has kept a value that the name no longer has."""
+    live = function.__kwdefaults__ or {}
+    names = [parameter.arg for parameter in node.args.kwonlyargs]
+    positional = zip(node.args.defaults, function.__defaults__ or (), strict=False)
+    keyword = zip(node.args.kw_defaults, map(live.get, names), strict=False)
+    for attribute, pairs in ("__defaults__", positional), ("__kwdefaults__", keyword):
+        if any(isinstance(d, ast.Name) and values.get(d.id, v) is not v for d, v in pairs):
+            yield attribute
 
 
 def _class_patches(name: str, cls: type, node: ast.ClassDef) -> Iterator[_Patch]:
     written = bindings(node.body)
+    written |= {f"_{node.name.lstrip('_')}{n}" for n in written if n.startswith("__")}
     literals = _literals(node)
     simple = type(cls).__module__ in ("builtins", "abc")  # an enum's members are no literals
     plain = simple and not node.decorator_list and not node.keywords
@@ -977,7 +984,7 @@ def _class_patches(name: str, cls: type, node: ast.ClassDef) -> Iterator[_Patch]
     for attribute, value in vars(cls).items():
         functions = list(_method_functions(value))
         if functions:
-            if _is_patched(functions, cls, attribute, decorated=bool(node.decorator_list)):
+            if _is_patched(functions[-1], cls, attribute in written, bool(node.decorator_list)):
                 yield _Patch(name, attribute, value)
         elif attribute in literals:
             if simple and isinstance(value, _DATA) and not _equals(value, literals[attribute]):
@@ -1010,15 +1017,12 @@ def _equals(value: object, literal: object) -> bool:
     return value == literal
 
 
-def _is_patched(
-    functions: Sequence[FunctionType], cls: type, attribute: str, *, decorated: bool
-) -> bool:
-    """Whether a method was written elsewhere than in its class or a decorator of it."""
-    function = functions[-1]
+def _is_patched(function: FunctionType, cls: type, written: bool, decorated: bool) -> bool:
+    """Whether a method was set on its class later, by nothing that the class itself does."""
     if not _is_from(cls, function):
         return False
     if function.__qualname__.rpartition(".")[0] == cls.__qualname__:
-        return False
+        return not written  # Net.other = Net.forward
     return not (decorated and "<locals>" in function.__qualname__)
 
 
@@ -1148,7 +1152,9 @@ def _check_entry(cell: Cell, plan: _Plan, extraction: _Extraction, args: Sequenc
         raise ProgramError(_no_entry(plan, extraction.values, cell.label))
     fn = extraction.values[entry]
     if isinstance(fn, type) or not callable(fn):
-        raise ProgramError(_not_a_function(entry, f"it is a {type(fn).__name__}", plan))
+        raise ProgramError(
+            _not_a_function(entry, f"in the notebook it is of type {type(fn).__name__}", plan)
+        )
     return _check_live(fn, args, fix)
 
 
@@ -1259,7 +1265,7 @@ def _arity(
     return f"{message}Pass them as {fix.format(', '.join(wanted))}."
 
 
-def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> inspect.Signature:
+def _signature(node: Function) -> inspect.Signature:
     """The signature as it is written, without evaluating anything of it."""
     a, kind = node.args, inspect.Parameter
     plain = [*a.posonlyargs, *a.args]
@@ -1280,7 +1286,7 @@ def _parameter(argument: ast.arg, kind: Any, default: ast.expr | None) -> inspec
     return inspect.Parameter(argument.arg, kind, default=value)
 
 
-def _yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _yields(function: Function) -> bool:
     queue: deque[ast.AST] = deque(function.body)
     while queue:
         node = queue.popleft()
