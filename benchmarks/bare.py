@@ -6,6 +6,7 @@ only counts. No collectives.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ class Host(plugins.DevicePlugin):
     def __init__(self, chips: int) -> None:
         super().__init__()
         self.chips = chips
+        self.all_here = multiprocessing.get_context("fork").Barrier(chips)
 
     def physical_chip_count(self) -> int:
         return self.chips
@@ -28,6 +30,9 @@ class Host(plugins.DevicePlugin):
         # Every process has one device, number 0 to itself; as ranks they need different ones.
         torch_xla._XLAC._xla_get_device_ordinal = lambda device: local_rank
         torch_xla._XLAC._xla_get_default_device_ordinal = lambda: local_rank
+        # As on a TPU, no rank goes on alone: one that ended before the last began would be given
+        # the last one's place too, by torch_xla's process pool.
+        self.all_here.wait()
 
 
 def spawn(function: Callable[..., object], args: tuple[Any, ...] = (), n: int = 4) -> None:
