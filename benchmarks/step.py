@@ -64,4 +64,6 @@ def step(notebook: Notebook, code: str) -> float:
     cell = notebook.send(code)
     cell.until(r"rank (\d+) stepped", RANKS)
     cell.end()
-    return statistics.mean(float(seconds) for seconds in re.findall(r"stepped (\S+)", cell.shown))
+    return statistics.mean(
+        float(seconds) for seconds in re.findall(r"stepped ([\d.]+)", cell.shown)
+    )
