@@ -155,6 +155,7 @@ class Agreement:
         while True:
             for rank in ready:
                 self._read(rank, mine, frames, missing)
+            self._check_gone(mine, frames, missing)
             if not missing:
                 return frames
             limit = limit or self.timeout()
@@ -184,9 +185,9 @@ class Agreement:
             return
         if frame.farewell:
             self._gone[rank] = frame
-            self._check_gone(mine, frames, missing)
-        frames[rank] = frame
-        missing.discard(rank)
+        else:
+            frames[rank] = frame
+            missing.discard(rank)
 
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
         if self._gone and not self._gone.keys().isdisjoint(others):

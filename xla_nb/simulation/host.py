@@ -20,13 +20,7 @@ import torch_xla
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch_xla.experimental import plugins
 
-from xla_nb.simulation.agreement import (
-    Agreement,
-    CollectiveMismatch,
-    CollectiveTimeout,
-    RankLost,
-    Waiting,
-)
+from xla_nb.simulation.agreement import Agreement, Waiting
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
 from xla_nb.simulation.mesh import Mesh, SocketPairs, Stream, connect_hosts

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Protocol
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 16  # bytes read at once
+_GATE = 60.0  # seconds for all ranks of a host to begin
 
 
 class StreamClosed(ConnectionError):
@@ -160,6 +161,7 @@ class SocketPairs:
         self._ends: dict[tuple[int, int], socket.socket] = {}
         for one, other in combinations(ranks, 2):
             self._ends[one, other], self._ends[other, one] = socket.socketpair()
+        self._gate, self._gate_holder = os.pipe()  # at its end when no process holds it any more
         self._owner = os.getpid()
         self._forks_left = len(ranks)
         # A dead rank's streams close only when nobody else holds its ends: not this process.
@@ -170,22 +172,31 @@ class SocketPairs:
             self._forks_left -= 1
             if self._forks_left == 0:
                 self._close()
+                os.close(self._gate)
 
     def claim(self, rank: int) -> dict[int, Stream]:
-        """In a rank: keep its own ends, close all others, and let its own children hold none."""
+        """In a rank: keep its own ends, close all others, and wait until every rank has its own.
+
+        Without the wait, a process of the pool that is done before another has begun would be
+        given a second rank.
+        """
         mine = {
             other: Stream(other, self._ends.pop((rank, other)))
             for one, other in list(self._ends)
             if one == rank
         }
         self._close()
+        # A rank's own children must not hold its ends either.
         os.register_at_fork(after_in_child=lambda: _close_all(mine.values()))
+        select.select([self._gate], [], [], _GATE)
+        os.close(self._gate)
         return mine
 
     def _close(self) -> None:
         for end in self._ends.values():
             end.close()
         self._ends.clear()
+        os.close(self._gate_holder)
 
 
 class Addresses(Protocol):

@@ -1,0 +1,98 @@
+"""A clean process that imported torch_xla once and forks a fresh job for every scenario.
+
+Reads requests as lines of JSON, each a list of jobs that run at the same time, and answers each
+with their exit statuses. What the ranks return is in the jobs' folders, one file a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import scenarios
+import torch.distributed as dist
+import torch_xla.distributed.xla_multiprocessing as xmp
+
+from xla_nb.simulation import host
+
+
+def serve() -> None:
+    store = 0
+    answer: Any
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request == "open store":
+            store, answer = fork_store()
+        elif request == "close store":
+            os.kill(store, signal.SIGKILL)
+            answer = os.waitpid(store, 0)[1]
+        else:
+            pids = [fork_job(job) for job in request]
+            answer = [os.waitpid(pid, 0)[1] for pid in pids]
+        print(json.dumps(answer), flush=True)
+
+
+def fork_store() -> tuple[int, int]:
+    """A process that serves a TCPStore, and its port."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        served = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writer, str(served.port).encode())
+        signal.pause()
+    os.close(writer)
+    port = int(os.read(reader, 10))
+    os.close(reader)
+    return pid, port
+
+
+def fork_job(job: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        run_job(job)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def run_job(job: dict[str, Any]) -> None:
+    folder = Path(job["folder"])
+    for stream, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # with which a broken pool ends other ranks
+    os.environ.update(job["env"], FOLDER=str(folder))
+    host.install(host.Place(**job["place"]))
+    xmp.spawn(run_rank, args=(job["scenario"], job["folder"]), start_method="fork")
+
+
+def run_rank(rank: int, scenario: str, folder: str) -> None:
+    signal.alarm(60)  # no test waits for ever
+    told: tuple[str, Any]
+    try:
+        told = "returned", getattr(scenarios, scenario)(rank)
+        host.leave("returned")
+    except BaseException as error:
+        host.leave(f"raised {type(error).__name__}")
+        told = type(error).__name__, f"{error}\n{traceback.format_exc()}"
+    partial = Path(folder, f"{rank}.partial")
+    partial.write_bytes(pickle.dumps(told))
+    partial.rename(Path(folder, f"{rank}.result"))
+
+
+if __name__ == "__main__":
+    serve()
+    os._exit(0)  # torch takes seconds to take itself down

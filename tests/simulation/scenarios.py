@@ -1,0 +1,899 @@
+"""What the ranks do in the tests of the simulated host: each function runs on every rank.
+
+A collective's result is compared with what one process computes from all ranks' inputs, which
+`tensor(rank, ...)` makes alike everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import linecache
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.core.functions as xf
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.runtime as xr
+from torch import Tensor, nn
+from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
+from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
+
+from xla_nb.simulation import agreement, host
+from xla_nb.simulation.agreement import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    RankLost,
+    Waiting,
+)
+from xla_nb.simulation.mesh import Mesh
+
+HALVES = [[0, 2], [1, 3]]
+DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.int8,
+    torch.bool,
+)
+FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda rows: rows.sum(0, dtype=rows.dtype),
+    "mul": lambda rows: rows.prod(0, dtype=rows.dtype),
+    "min": lambda rows: rows.amin(0),
+    "max": lambda rows: rows.amax(0),
+}
+LARGE = (173, 229)  # 158 kB of f32: beyond what travels with a frame
+
+
+def tensor(rank: int, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    return torch.randint(0, 5, shape, generator=generator).to(dtype)
+
+
+def everyones(*shape: int, ranks: Sequence[int] = range(4), **kind: Any) -> Tensor:
+    return torch.stack([tensor(rank, *shape, **kind) for rank in ranks])
+
+
+def mine(*shape: int, **kind: Any) -> Tensor:
+    return tensor(xr.global_ordinal(), *shape, **kind).to("xla")
+
+
+def half(rank: int) -> list[int]:
+    return HALVES[rank % 2]
+
+
+def same(actual: Tensor, expected: Tensor, **tolerance: float) -> None:
+    assert actual.device.type == "xla", actual.device
+    torch.testing.assert_close(actual.cpu(), expected, **tolerance)
+
+
+# --- who a rank is
+
+
+def identity(rank: int) -> dict[str, object]:
+    return {
+        "argument": rank,
+        "world_size": xr.world_size(),
+        "global_ordinal": xr.global_ordinal(),
+        "local_ordinal": xr.local_ordinal(),
+        "process_count": xr.process_count(),
+        "process_index": xr.process_index(),
+        "global_device_count": xr.global_device_count(),
+        "global_runtime_device_count": xr.global_runtime_device_count(),
+        "local_device_count": xr.local_device_count(),
+        "addressable_device_count": xr.addressable_device_count(),
+        "local_process_count": xr.local_process_count(),
+        "host_index": xr.host_index(),
+        "device": str(torch_xla.device()),
+        "real_devices": xm.xla_real_devices(),
+        "hardware": xm.xla_device_hw(torch_xla.device()),
+        "is_master": xm.is_master_ordinal(local=False),
+        "pid": os.getpid(),
+    }
+
+
+def process_id(rank: int) -> int:
+    return os.getpid()
+
+
+# --- collectives
+
+
+def check_all_reduce_kinds_and_dtypes(rank: int) -> None:
+    for dtype in DTYPES:
+        for kind, fold in FOLDS.items():
+            rows = everyones(3, 5, dtype=dtype)
+            if dtype == torch.bool:
+                expected = rows.any(0) if kind in ("sum", "max") else rows.all(0)
+            else:
+                expected = fold(rows)
+            same(xm.all_reduce(kind, mine(3, 5, dtype=dtype)), expected, rtol=0, atol=0)
+
+
+def check_all_reduce_and_or(rank: int) -> None:
+    for dtype in (torch.bool, torch.int32, torch.uint8):
+        a, b, c, d = everyones(9, dtype=dtype).unbind()
+        same(xm.all_reduce("and", mine(9, dtype=dtype)), a & b & c & d)
+        same(xm.all_reduce("or", mine(9, dtype=dtype)), a | b | c | d)
+    try:
+        xm.all_reduce("and", mine(9))
+    except RuntimeError as error:
+        assert "integer" in str(error)
+    else:
+        raise AssertionError("xm.REDUCE_AND of floats is an error in XLA")
+
+
+def check_all_reduce_large_scaled_and_in_groups(rank: int) -> None:
+    for shape in ((7,), LARGE):
+        same(xm.all_reduce("sum", mine(*shape)), everyones(*shape).sum(0), rtol=0, atol=0)
+        scaled = xm.all_reduce("sum", mine(*shape), scale=0.25)
+        same(scaled, everyones(*shape).sum(0) * 0.25)
+        grouped = xm.all_reduce("max", mine(*shape), groups=HALVES)
+        same(grouped, everyones(*shape, ranks=half(rank)).amax(0))
+    same(
+        xm.all_reduce("sum", mine(*LARGE, dtype=torch.bfloat16)),
+        everyones(*LARGE, dtype=torch.bfloat16).sum(0),
+    )
+
+
+def check_all_reduce_of_a_list_is_in_place(rank: int) -> None:
+    shapes: list[tuple[tuple[int, ...], torch.dtype]] = [
+        ((3,), torch.float32),
+        ((2, 2), torch.bfloat16),
+        (LARGE, torch.float32),
+        ((), torch.float32),
+        ((4,), torch.int64),
+        ((0,), torch.float32),
+    ]
+    values = [mine(*shape, dtype=dtype) for shape, dtype in shapes]
+    view = values[0][1:]
+    version = values[0]._version
+    assert xm.all_reduce("sum", values) is values
+    for value, (shape, dtype) in zip(values, shapes, strict=True):
+        same(value, everyones(*shape, dtype=dtype).sum(0, dtype=dtype), rtol=0, atol=0)
+    same(view, everyones(3).sum(0)[1:])
+    assert values[0]._version == version
+
+
+def check_all_reduce_leaves_its_input_and_waits_for_pending_work(rank: int) -> None:
+    value = mine(4) * 2 + 1
+    reduced = xm.all_reduce("sum", value)
+    same(value, tensor(rank, 4) * 2 + 1)
+    same(reduced + 1, (everyones(4) * 2 + 1).sum(0) + 1)
+    assert not reduced.requires_grad
+
+
+def check_all_gather(rank: int) -> None:
+    for shape in ((2, 3, 4), (4, 60, 50)):
+        for dim in (0, 1, -1):
+            for pin in (True, False):
+                gathered = xm.all_gather(mine(*shape), dim=dim, pin_layout=pin)
+                same(gathered, torch.cat(everyones(*shape).unbind(), dim))
+                gathered = xm.all_gather(mine(*shape), dim=dim, pin_layout=pin, groups=HALVES)
+                same(gathered, torch.cat(everyones(*shape, ranks=half(rank)).unbind(), dim))
+    for dtype in DTYPES:
+        expected = everyones(6, dtype=dtype).flatten()
+        same(xm.all_gather(mine(6, dtype=dtype)), expected)
+        same(xm.all_gather(mine(6, dtype=dtype), pin_layout=False), expected)
+
+
+def check_all_gather_into_outputs(rank: int) -> None:
+    output = torch.zeros(8, 3, device="xla")
+    assert xm.all_gather(mine(2, 3), output=output, pin_layout=False) is output
+    same(output, everyones(2, 3).flatten(0, 1))
+    values = [mine(2, seed=1), mine(3, 3, seed=2, dtype=torch.int32)]
+    wanted = [
+        everyones(2, seed=1).flatten(),
+        everyones(3, 3, seed=2, dtype=torch.int32).flatten(0, 1),
+    ]
+    for results in (
+        xm.all_gather(values, pin_layout=False),
+        xm.all_gather_bucketized(values),
+        xm.all_gather_bucketized(values, bucket_cap_mb=0),
+        xm.all_gather(
+            values,
+            output=[torch.zeros_like(each, device="xla") for each in wanted],
+            pin_layout=False,
+        ),
+    ):
+        for result, expected in zip(results, wanted, strict=True):
+            same(result, expected)
+
+
+def check_reduce_scatter(rank: int) -> None:
+    for shape, dim in (((8, 3), 0), ((3, 8), 1), ((200, 300), 0), ((200, 300), -1)):
+        whole = everyones(*shape).sum(0) * 0.5
+        result = xm.reduce_scatter("sum", mine(*shape), scale=0.5, scatter_dim=dim, shard_count=4)
+        same(result, whole.chunk(4, dim)[rank])
+        output = torch.zeros_like(result)
+        xm.reduce_scatter(
+            "sum", mine(*shape), scale=0.5, scatter_dim=dim, shard_count=4, output=output
+        )
+        same(output, whole.chunk(4, dim)[rank])
+        grouped = xm.reduce_scatter(
+            "max", mine(*shape), scale=1.0, scatter_dim=dim, shard_count=2, groups=HALVES
+        )
+        whole = everyones(*shape, ranks=half(rank)).amax(0)
+        same(grouped, whole.chunk(2, dim)[rank // 2])
+
+
+def check_reduce_scatter_of_lists(rank: int) -> None:
+    values = [mine(8, 2, seed=1), mine(4, seed=2, dtype=torch.bfloat16), mine(12, seed=3)]
+    wanted = [
+        everyones(8, 2, seed=1).sum(0).chunk(4)[rank],
+        everyones(4, seed=2, dtype=torch.bfloat16).sum(0).chunk(4)[rank],
+        everyones(12, seed=3).sum(0).chunk(4)[rank],
+    ]
+    outputs = [torch.zeros_like(each, device="xla") for each in wanted]
+    plain = {"scale": 1.0, "scatter_dim": 0, "shard_count": 4}
+    for results in (
+        xm.reduce_scatter("sum", values, pin_layout=False, **plain),
+        xm.reduce_scatter("sum", values, output=outputs, pin_layout=False, **plain),
+        xm.reduce_scatter_bucketized("sum", values, **plain),
+        xm.reduce_scatter_bucketized("sum", values, bucket_cap_mb=0, **plain),
+    ):
+        for result, expected in zip(results, wanted, strict=True):
+            same(result, expected, rtol=0, atol=0)
+
+
+def check_all_to_all(rank: int) -> None:
+    for shape, split, concat in (((8, 3), 0, 0), ((2, 8), 1, 0), ((400, 60), 0, 1)):
+        result = xm.all_to_all(mine(*shape), split, concat, 4)
+        pieces = [tensor(other, *shape).chunk(4, split)[rank] for other in range(4)]
+        same(result, torch.cat(pieces, concat))
+        result = xm.all_to_all(mine(*shape), split, concat, 2, groups=HALVES)
+        pieces = [tensor(other, *shape).chunk(2, split)[rank // 2] for other in half(rank)]
+        same(result, torch.cat(pieces, concat))
+
+
+def check_collective_permute(rank: int) -> None:
+    for shape in ((3,), LARGE):
+        ring = [[source, (source + 1) % 4] for source in range(4)]
+        same(xm.collective_permute(mine(*shape), ring), tensor((rank - 1) % 4, *shape))
+        some = xm.collective_permute(mine(*shape), [[0, 3], [1, 1]])
+        sources = {3: 0, 1: 1}
+        expected = tensor(sources[rank], *shape) if rank in sources else torch.zeros(shape)
+        same(some, expected)
+
+
+def check_broadcast(rank: int) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
+        values = [mine(5, dtype=dtype), mine(2, 2, dtype=dtype, seed=1)]
+        xm.collective_broadcast(values, root_ordinal=2)
+        same(values[0], tensor(2, 5, dtype=dtype))
+        same(values[1], tensor(2, 2, 2, dtype=dtype, seed=1))
+    torch.manual_seed(rank)
+    model = nn.Linear(4, 3).to("xla")
+    xm.broadcast_master_param(model)
+    torch.manual_seed(0)
+    same(model.weight.detach(), nn.Linear(4, 3).weight.detach())
+
+
+def check_rendezvous(rank: int) -> None:
+    assert xm.rendezvous("plain") == [b""] * 4
+    assert xm.rendezvous("named", f"rank {rank}".encode()) == [
+        f"rank {other}".encode() for other in range(4)
+    ]
+    large = [bytes([other]) * (other * 300_000) for other in range(4)]
+    assert xm.xla_rendezvous(large[rank]) == large
+    assert xm.rendezvous("all", b"x", [0, 1, 2, 3]) == [b"x"] * 4
+    assert xm.mesh_reduce("mean", float(rank), lambda values: sum(values) / 4) == 1.5
+    summed = xm.mesh_reduce("sum", mine(3), lambda values: torch.stack(values).sum(0))
+    torch.testing.assert_close(summed, everyones(3).sum(0))
+    result = xm.do_on_ordinals(lambda value: value.sum().item(), (mine(3),), ordinals=[1])
+    assert result == (tensor(1, 3).sum().item() if rank == 1 else None)
+
+
+def check_gradients_through_functions(rank: int) -> None:
+    value = mine(3).requires_grad_()
+    weight = torch.arange(3.0).to("xla")
+    (xf.all_reduce("sum", value, scale=0.5) * weight).sum().backward()
+    same(value.grad, torch.arange(3.0) * 0.5)
+    value = mine(2, 3).requires_grad_()
+    gathered = xf.all_gather(value, dim=0)
+    same(gathered.detach(), everyones(2, 3).flatten(0, 1))
+    factors = torch.arange(24.0).view(8, 3)
+    (gathered * factors.to("xla")).sum().backward()
+    same(value.grad, factors[2 * rank : 2 * rank + 2])
+    weight, inputs = mine(5, 2), mine(8, 3, seed=1)
+    full = torch.cat([tensor(other, 5, 2) for other in range(4)], 1)
+    same(xf.distributed_mm(weight, inputs), full @ tensor(rank, 8, 3, seed=1))
+
+
+# --- training
+
+
+def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    return tensor(rank, 8, 6, seed=10 + step), tensor(rank, 8, 2, seed=50 + step)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+
+
+def reference_training(steps: int, optimizer: type[torch.optim.Optimizer], lr: float) -> nn.Module:
+    model, ranks = net(), xr.world_size()
+    chosen = optimizer(model.parameters(), lr=lr)  # type: ignore[call-arg]
+    for step in range(steps):
+        chosen.zero_grad()
+        for rank in range(ranks):
+            inputs, wanted = batch(rank, step)
+            (nn.functional.mse_loss(model(inputs), wanted) / ranks).backward()
+        chosen.step()
+    return model
+
+
+def equal_parameters(model: nn.Module, reference: nn.Module) -> None:
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        same(ours.detach(), theirs.detach(), rtol=1e-4, atol=1e-5)
+
+
+def check_training_with_optimizer_step(rank: int) -> None:
+    for bucket in ("0", "1"):
+        os.environ["ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB"] = bucket
+        model = net().to("xla")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(5):
+            optimizer.zero_grad()
+            inputs, wanted = (each.to("xla") for each in batch(rank, step))
+            nn.functional.mse_loss(model(inputs), wanted).backward()
+            xm.optimizer_step(optimizer, barrier=True)
+        equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
+
+
+def check_training_with_a_device_loader(rank: int) -> None:
+    data = [batch(rank, step) for step in range(5)]
+    model = net().to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(data, batch_size=None)
+    seen = 0
+    for inputs, wanted in pl.MpDeviceLoader(loader, torch_xla.device()):
+        assert inputs.device.type == "xla"
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        xm.optimizer_step(optimizer)
+        seen += 1
+    assert seen == 5
+    equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
+
+
+def check_training_with_ddp(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        optimizer.zero_grad()
+        inputs, wanted = (each.to("xla") for each in batch(rank, step))
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+        torch_xla.sync()
+    equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
+
+
+def check_training_with_fsdp(rank: int) -> None:
+    inner = net().to("xla")
+    inner[0] = XlaFullyShardedDataParallel(inner[0])
+    model = XlaFullyShardedDataParallel(inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        inputs, wanted = (each.to("xla") for each in batch(rank, step))
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+        torch_xla.sync()
+    expected = reference_training(4, torch.optim.SGD, 0.1)
+    inputs = tensor(0, 5, 6, seed=99)
+    outputs = model(inputs.to("xla")).detach()
+    same(outputs, expected(inputs).detach(), rtol=1e-4, atol=1e-5)
+
+
+def check_training_with_zero_redundancy(rank: int) -> None:
+    model = net().to("xla")
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.Adam, lr=0.01, pin_layout=False, grad_clipping=False
+    )
+    for step in range(4):
+        optimizer.zero_grad()
+        inputs, wanted = (each.to("xla") for each in batch(rank, step))
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+        torch_xla.sync()
+    equal_parameters(model, reference_training(4, torch.optim.Adam, 0.01))
+
+
+def check_sync_batch_norm(rank: int) -> None:
+    ours = xf.SyncBatchNorm(3).to("xla")
+    theirs = nn.BatchNorm1d(3)
+    ranks = range(xr.world_size())
+    whole = everyones(6, 3, ranks=ranks).flatten(0, 1).requires_grad_()
+    value = mine(6, 3).requires_grad_()
+    factors = everyones(6, 3, ranks=ranks, seed=4)
+    result = ours(value)
+    expected = theirs(whole)
+    same(result.detach(), expected.detach()[6 * rank : 6 * rank + 6], rtol=1e-4, atol=1e-5)
+    (result * factors[rank].to("xla")).sum().backward()
+    (expected * factors.flatten(0, 1)).sum().backward()
+    assert whole.grad is not None
+    same(value.grad, whole.grad[6 * rank : 6 * rank + 6], rtol=1e-4, atol=1e-4)
+
+
+# --- torch.distributed
+
+
+def check_process_group(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    assert (dist.get_rank(), dist.get_world_size()) == (rank, 4)
+    value = mine(4)
+    dist.all_reduce(value)
+    same(value, everyones(4).sum(0))
+    value = mine(4)
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    same(value, everyones(4).amax(0))
+    parts = [torch.zeros(4, device="xla") for _ in range(4)]
+    dist.all_gather(parts, mine(4))
+    same(torch.stack(parts), everyones(4))
+    whole = torch.zeros(16, device="xla")
+    dist.all_gather_into_tensor(whole, mine(4))
+    same(whole, everyones(4).flatten())
+    value = mine(4)
+    dist.broadcast(value, src=3)
+    same(value, tensor(3, 4))
+    part = torch.zeros(2, device="xla")
+    dist.reduce_scatter(part, list(mine(8).chunk(4)))
+    same(part, everyones(8).sum(0).chunk(4)[rank])
+    dist.reduce_scatter_tensor(part, mine(8))
+    same(part, everyones(8).sum(0).chunk(4)[rank])
+    parts = [torch.zeros(2, device="xla") for _ in range(4)]
+    dist.all_to_all(parts, [each.clone() for each in mine(8).chunk(4)])
+    expected = [tensor(other, 8).chunk(4)[rank] for other in range(4)]
+    same(torch.stack(parts), torch.stack(expected))
+    single = torch.zeros(8, device="xla")
+    dist.all_to_all_single(single, mine(8))
+    same(single, torch.cat(expected))
+    dist.barrier()
+
+
+def check_process_group_with_a_root(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    parts = [torch.zeros(3, device="xla") for _ in range(4)] if rank == 1 else None
+    dist.gather(mine(3), parts, dst=1)
+    if parts is not None:
+        same(torch.stack(parts), everyones(3))
+    part = torch.zeros(3, device="xla")
+    dist.scatter(part, list(mine(4, 3).unbind()) if rank == 2 else None, src=2)
+    same(part, tensor(2, 4, 3)[rank])
+    value = mine(3)
+    dist.reduce(value, dst=1)
+    same(value, everyones(3).sum(0) if rank == 1 else tensor(rank, 3))
+
+
+def check_point_to_point(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    for shape in ((3,), LARGE):
+        value = mine(*shape)
+        if rank in (0, 3):
+            dist.send(value, dst=1 if rank == 0 else 2)
+            same(value, tensor(rank, *shape))
+        else:
+            dist.recv(value, src=0 if rank == 1 else 3)
+            same(value, tensor(0 if rank == 1 else 3, *shape))
+
+
+def check_subgroups(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    groups = [dist.new_group(ranks) for ranks in HALVES]
+    own = half(rank)
+    for _ in range(3 if rank % 2 else 1):  # the groups need not keep step with each other
+        value = mine(4)
+        dist.all_reduce(value, group=groups[rank % 2])
+        same(value, everyones(4, ranks=own).sum(0))
+    value = mine(4)
+    dist.broadcast(value, src=own[1], group=groups[rank % 2])
+    same(value, tensor(own[1], 4))
+    alone = dist.new_group([2])
+    if rank == 2:
+        value = mine(4)
+        dist.all_reduce(value, group=alone)
+        same(value, tensor(2, 4))
+    value = mine(4)
+    dist.all_reduce(value)
+    same(value, everyones(4).sum(0))
+
+
+def check_functional_collectives(rank: int) -> None:
+    ops = torch.ops._c10d_functional
+    dist.init_process_group("xla", init_method="xla://")
+    groups = [dist.new_group(ranks) for ranks in HALVES]
+    own, everyone = half(rank), dist.group.WORLD.group_name
+    for name, ranks in (("", range(4)), (everyone, range(4)), (groups[rank % 2].group_name, own)):
+        size, place = len(ranks), list(ranks).index(rank)
+        rows = everyones(8, ranks=ranks)
+        done = ops.wait_tensor(ops.all_reduce(mine(8), "sum", name))
+        same(done, rows.sum(0))
+        same(ops.all_gather_into_tensor(mine(8), size, name), rows.flatten())
+        shard = ops.reduce_scatter_tensor(mine(8), "max", size, name)
+        same(shard, rows.amax(0).chunk(size)[place])
+        splits = [8 // size] * size
+        exchanged = ops.all_to_all_single(mine(8), splits, splits, name)
+        same(exchanged, torch.cat([row.chunk(size)[place] for row in rows]))
+        same(ops.broadcast(mine(8), 1, name), tensor(list(ranks)[1], 8))
+        both = ops.all_reduce_coalesced([mine(8), mine(3, seed=1)], "sum", name)
+        same(both[1], everyones(3, seed=1, ranks=ranks).sum(0))
+
+
+# --- torch.compile
+
+
+def check_compiled_collectives(rank: int) -> None:
+    @torch.compile(backend="openxla")
+    def step(value: Tensor, weight: Tensor) -> Tensor:
+        hidden = torch.tanh(value * 2 + weight)
+        summed = xm.all_reduce(xm.REDUCE_SUM, hidden)
+        return xm.all_reduce(xm.REDUCE_SUM, summed * weight) + hidden
+
+    for seed in range(4):
+        hidden = torch.tanh(everyones(4, seed=seed) * 2 + seed)
+        expected = (hidden.sum(0) * seed * torch.ones(4, 1)).sum(0) + hidden[rank]
+        weight = torch.full((4,), float(seed)).to("xla")
+        same(step(mine(4, seed=seed), weight), expected)
+
+
+def check_compiled_all_gather_and_functional_names(rank: int) -> None:
+    ops = torch.ops._c10d_functional
+
+    @torch.compile(backend="openxla")
+    def gather(value: Tensor) -> Tensor:
+        return xm.all_gather(value + 1) * 2
+
+    @torch.compile(backend="openxla")
+    def functional(value: Tensor) -> Tensor:
+        shard = ops.wait_tensor(ops.reduce_scatter_tensor(value * 2, "sum", 4, ""))
+        return ops.wait_tensor(ops.all_gather_into_tensor(shard, 4, "")) + 1
+
+    for seed in range(3):
+        rows = everyones(8, seed=seed)
+        same(gather(mine(8, seed=seed)), (rows.flatten() + 1) * 2)
+        same(functional(mine(8, seed=seed)), rows.sum(0) * 2 + 1)
+
+
+def check_compiled_training_step(rank: int) -> None:
+    model = net().to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = torch.compile(model, backend="openxla")
+    for step in range(4):
+        optimizer.zero_grad()
+        inputs, wanted = (each.to("xla") for each in batch(rank, step))
+        nn.functional.mse_loss(compiled(inputs), wanted).backward()
+        xm.optimizer_step(optimizer, barrier=True)
+    equal_parameters(model, reference_training(4, torch.optim.SGD, 0.1))
+
+
+def check_compiled_in_place_update(rank: int) -> None:
+    @torch.compile(backend="openxla")
+    def step(state: Tensor, value: Tensor) -> Tensor:
+        state.add_(xm.all_reduce(xm.REDUCE_SUM, value + 0))
+        return state * 2
+
+    state, expected = torch.zeros(4).to("xla"), torch.zeros(4)
+    for seed in range(4):
+        expected = expected + everyones(4, seed=seed).sum(0)
+        same(step(state, mine(4, seed=seed)), expected * 2)
+        same(state, expected)
+
+
+def compiled_with_dynamic_sizes(rank: int) -> str:
+    config: Any = torch._dynamo.config
+    config.enable_cpp_symbolic_shape_guards = False  # they are compiled with g++, under a lock
+
+    @torch.compile(backend="openxla", dynamic=True)
+    def step(value: Tensor) -> Tensor:
+        return xm.all_reduce(xm.REDUCE_SUM, value * value.shape[0])
+
+    try:
+        step(mine(4)).cpu()
+    except Exception as error:
+        return str(error)
+    return "compiled"
+
+
+# --- what is refused
+
+
+def refused(rank: int) -> dict[str, str]:
+    calls: dict[str, Callable[[], object]] = {
+        "_xla_send": lambda: xm.send(mine(2), 1),
+        "_xla_recv": lambda: xm.recv(mine(2), 1),
+        "use_spmd": xr.use_spmd,
+        "_xla_spmd_all_reduce": lambda: torch_xla._XLAC._xla_spmd_all_reduce(
+            "sum", mine(2), 1.0, []
+        ),
+    }
+    said = {}
+    for name, call in calls.items():
+        try:
+            call()
+            said[name] = "answered"
+        except NotImplementedError as error:
+            said[name] = str(error)
+    return said
+
+
+def names_of_xlac(rank: int) -> tuple[list[str], list[str]]:
+    """All names, and those that are replaced."""
+    replaced = [
+        name
+        for name in dir(torch_xla._XLAC)
+        if getattr(getattr(torch_xla._XLAC, name), "__module__", "").startswith("xla_nb")
+    ]
+    return dir(torch_xla._XLAC), replaced
+
+
+def functional_names(rank: int) -> tuple[list[str], dict[str, str]]:
+    """torch's functional collectives without a kernel for XLA, and what those that write say."""
+    prefix, has = "_c10d_functional::", torch._C._dispatch_has_kernel_for_dispatch_key
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)]
+    without = [name.removeprefix(prefix) for name in names if not has(name, "XLA")]
+    ops, said = torch.ops._c10d_functional, {}
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce_": lambda: ops.all_reduce_(mine(4), "sum", ""),
+        "all_reduce_coalesced_": lambda: ops.all_reduce_coalesced_([mine(4)], "sum", ""),
+        "broadcast_": lambda: ops.broadcast_(mine(4), 0, ""),
+        "all_gather_into_tensor_out": lambda: ops.all_gather_into_tensor_out(
+            mine(4), 4, "", out=torch.zeros(16, device="xla")
+        ),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except RuntimeError as error:
+            said[name] = str(error)
+    return without, said
+
+
+# --- divergence
+
+
+def mismatch_operation(rank: int) -> None:
+    if rank == 1:
+        xm.all_gather(mine(4))
+    else:
+        xm.all_reduce("sum", mine(4))
+
+
+def mismatch_kind(rank: int) -> None:
+    xm.all_reduce("max" if rank == 3 else "sum", mine(4))
+
+
+def mismatch_shape(rank: int) -> None:
+    xm.all_reduce("sum", mine(5 if rank == 2 else 4))
+
+
+def mismatch_dtype(rank: int) -> None:
+    xm.all_reduce("sum", mine(4, dtype=torch.bfloat16 if rank == 0 else torch.float32))
+
+
+def mismatch_groups(rank: int) -> None:
+    groups = [[0, 1], [2, 3]] if rank == 0 else HALVES
+    xm.all_reduce("sum", mine(4), groups=groups)
+
+
+def mismatch_order(rank: int) -> None:
+    shapes = (3, 4) if rank else (4, 3)
+    for shape in shapes:
+        xm.all_reduce("sum", mine(shape))
+
+
+def mismatch_in_a_long_list(rank: int) -> None:
+    sizes = [4] * 400
+    if rank == 1:
+        sizes[250] = 5
+    xm.all_reduce("sum", [mine(size) for size in sizes])
+
+
+def mismatch_caught(rank: int) -> list[float]:
+    for _ in range(3):
+        try:
+            xm.all_reduce("sum", mine(rank + 1))
+        except CollectiveMismatch:
+            continue
+        raise AssertionError("no mismatch")
+    return xm.all_reduce("sum", torch.ones(2).to("xla")).cpu().tolist()
+
+
+def mismatch_in_a_cell(rank: int) -> None:
+    source = "def reduce(value, xm):\n    return xm.all_reduce('sum', value)\n"
+    linecache.cache["Cell In[5]"] = (len(source), None, source.splitlines(True), "Cell In[5]")
+    names: dict[str, Any] = {}
+    exec(compile(source, "Cell In[5]", "exec"), names)
+    names["reduce"](mine(4 if rank else 2), xm)
+
+
+def mismatch_in_backward(rank: int) -> None:
+    value = mine(4 if rank else 2).requires_grad_()
+    doubled = value * 2
+    doubled.register_hook(functools.partial(xm.all_reduce, "sum"))
+    doubled.sum().backward()
+
+
+def returns_early(rank: int) -> None:
+    xm.all_reduce("sum", mine(4))
+    if rank != 2:
+        xm.all_reduce("sum", mine(4))
+
+
+def returns_before_any(rank: int) -> None:
+    if rank != 0:
+        xm.all_reduce("sum", mine(4))
+
+
+def raises_early(rank: int) -> None:
+    if rank == 1:
+        raise ValueError("bad batch")
+    xm.rendezvous("end")
+
+
+def files(pattern: str) -> int:
+    return len(list(Path(os.environ["FOLDER"]).glob(pattern)))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # the launcher's alarm ends a rank that waits in vain
+        time.sleep(0.01)
+
+
+def never_arrives(rank: int) -> str:
+    """With a short XLA_NB_COLLECTIVE_TIMEOUT; rank 3 stays away until the others have ended."""
+    if rank == 3:
+        until(lambda: files("*.result") == 3)
+        return ""
+    try:
+        xm.all_reduce("sum", mine(4))
+    except CollectiveTimeout as error:
+        return str(error)
+    return "no timeout"
+
+
+def killed(rank: int) -> str:
+    xm.rendezvous("all there")
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        xm.all_reduce("sum", mine(4))
+    except RankLost as error:
+        return str(error)
+    return ""
+
+
+def killed_inside(rank: int) -> str:
+    xm.rendezvous("all there")
+    if rank == 2:
+        Mesh.swap = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    try:
+        xm.all_reduce("sum", mine(*LARGE))
+    except RankLost as error:
+        return str(error)
+    return ""
+
+
+def late(rank: int) -> list[Any]:
+    """Rank 0 comes when the others, short of patience here, have said that they wait."""
+    agreement._LATE = 0.1
+    seen: list[Waiting] = []
+    watcher = threading.Thread(target=watch, args=(seen,))
+    if rank == 0:
+        until(lambda: files("seen*") == 3)
+        until(lambda: Path(os.environ["FOLDER"], "err").read_text().count("waited") == 3)
+    else:
+        watcher.start()
+    xm.all_reduce("sum", mine(4))
+    if rank:
+        watcher.join()
+    return [*((each.operation, each.missing) for each in seen), host.waiting()]
+
+
+def watch(seen: list[Waiting]) -> None:
+    def waits() -> bool:
+        current = host.waiting()
+        if current is None or current.missing != (0,):
+            return False
+        seen.append(current)
+        return True
+
+    until(waits)
+    Path(os.environ["FOLDER"], f"seen{xr.global_ordinal()}").touch()
+
+
+def two_programs(rank: int) -> list[float]:
+    """As a session's ranks do: one program ends badly, the next is fine."""
+    if rank == 1:
+        host.leave("raised KeyError")
+    else:
+        try:
+            xm.all_reduce("sum", mine(4))
+        except CollectiveMismatch as error:
+            host.leave(f"raised {type(error).__name__}")
+        else:
+            raise AssertionError("rank 1 had left")
+    return xm.all_reduce("sum", torch.ones(1).to("xla")).cpu().tolist()
+
+
+def forked_children(rank: int) -> float:
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    loader = torch.utils.data.DataLoader(data, num_workers=2, batch_size=4)
+    total = sum(xm.all_reduce("sum", each.to("xla")).sum().item() for (each,) in loader)
+    return float(total)
+
+
+def many(rank: int) -> tuple[int, int]:
+    """How many files are open before and after many collectives."""
+    value = mine(4)
+    before = len(open_files())
+    for _ in range(300):
+        xm.all_reduce("sum", value)
+    return before, len(open_files())
+
+
+def nothing(rank: int) -> int:
+    return sum(name.startswith("socket:") for name in open_files())
+
+
+def open_files() -> list[str]:
+    names = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            names.append(str(fd.readlink()))
+    return names
+
+
+def processes_and_ports(rank: int) -> list[float]:
+    dist.init_process_group("xla", init_method="xla://")
+    value = torch.full((2,), float(rank)).to("xla")
+    dist.all_reduce(value)
+    return value.cpu().tolist()
+
+
+def two_hosts(rank: int) -> dict[str, Any]:
+    value = xm.all_reduce("sum", torch.full((2,), float(rank)).to("xla"))
+    large = xm.all_reduce("sum", torch.full(LARGE, float(rank)).to("xla"))
+    dist.init_process_group("xla", init_method="xla://")
+    parts = [torch.zeros(1, device="xla") for _ in range(4)]
+    dist.all_gather(parts, torch.full((1,), float(rank)).to("xla"))
+    return {
+        "rank": rank,
+        "local": xr.local_ordinal(),
+        "host": xr.host_index(),
+        "world": xr.world_size(),
+        "sum": value.cpu().tolist(),
+        "large": large.cpu().max().item(),
+        "gathered": [part.item() for part in parts],
+    }
+
+
+def latency(rank: int) -> float:
+    """Microseconds of a small all_reduce."""
+    value = torch.ones(4).to("xla")
+    for _ in range(50):
+        value = xm.all_reduce("max", value)
+    started = time.perf_counter()
+    for _ in range(500):
+        value = xm.all_reduce("max", value)
+    value.cpu()
+    return (time.perf_counter() - started) / 500 * 1e6

@@ -1,0 +1,135 @@
+"""The simulated host: who its ranks are, what it opens, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import Job, Launcher, job
+
+Simulate = Callable[..., Job]
+COMMUNICATES = re.compile(
+    "all_reduce|all_gather|reduce_scatter|all_to_all|permute|broadcast|send|recv"
+    "|spmd|shard|coordinator|preemption"
+)
+ONLY_READS = {  # of a process's own state
+    "XlaShardingSpec",
+    "OpSharding",
+    "_deactivate_preemption_sync_manager",
+    "_get_local_shard_replica_and_indices",
+    "_get_xla_op_sharding",
+    "_get_xla_sharding_spec",
+    "_get_xla_sharding_specs",
+    "_get_xla_sharding_type",
+    "_xla_clear_sharding",
+    "_xla_get_auto_sharding",
+    "_xla_get_spmd_config_is_locked",
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_each_rank_says_who_it_is(simulate: Simulate, ranks: int) -> None:
+    told = simulate("identity", ranks=ranks).values()
+    assert len({each.pop("pid") for each in told}) == ranks
+    for rank, each in enumerate(told):
+        assert each == {
+            "argument": rank,
+            "world_size": ranks,
+            "global_ordinal": rank,
+            "local_ordinal": rank,
+            "process_count": ranks,
+            "process_index": rank,
+            "global_device_count": ranks,
+            "global_runtime_device_count": ranks,
+            "local_device_count": ranks,
+            "addressable_device_count": 1,
+            "local_process_count": ranks,
+            "host_index": 0,
+            "device": "xla:0",
+            "real_devices": [f"CPU:{rank}"],
+            "hardware": "CPU",
+            "is_master": rank == 0,
+        }
+
+
+def test_every_rank_has_a_process_of_its_own_however_short(launcher: Launcher) -> None:
+    for ended in launcher.run(*(job("process_id", ranks=8) for _ in range(3))):
+        assert len(set(ended.values())) == 8
+
+
+def test_variables_that_would_start_something_else_are_dropped(simulate: Simulate) -> None:
+    env = {"CPU_NUM_DEVICES": "2", "XLA_USE_SPMD": "1", "PJRT_LOCAL_PROCESS_RANK": "7"}
+    told = simulate("identity", ranks=2, env=env).values()
+    assert [each["local_ordinal"] for each in told] == [0, 1]
+    assert [each["addressable_device_count"] for each in told] == [1, 1]
+
+
+def test_a_launch_without_collectives_opens_only_the_socket_pairs(simulate: Simulate) -> None:
+    assert simulate("nothing").values() == [4] * 4  # three ranks, and the run's one listener
+
+
+def test_many_collectives_leave_no_files_open(simulate: Simulate) -> None:
+    assert all(before == after for before, after in simulate("many").values())
+
+
+def test_two_runs_at_once_do_not_meet(launcher: Launcher) -> None:
+    runs = launcher.run(job("processes_and_ports"), job("processes_and_ports", ranks=3))
+    assert runs[0].values() == [[6.0, 6.0]] * 4
+    assert runs[1].values() == [[3.0, 3.0]] * 3
+
+
+def test_two_hosts_are_one_world(launcher: Launcher) -> None:
+    with launcher.store() as address:
+        world: dict[str, Any] = {"ranks": 2, "world_size": 4, "store": address}
+        hosts = launcher.run(
+            job("two_hosts", first_rank=0, **world), job("two_hosts", first_rank=2, **world)
+        )
+    told = [value for each in hosts for value in each.values()]
+    assert told == [
+        {
+            "rank": rank,
+            "local": rank % 2,
+            "host": rank // 2,
+            "world": 4,
+            "sum": [6.0, 6.0],
+            "large": 6.0,
+            "gathered": [0.0, 1.0, 2.0, 3.0],
+        }
+        for rank in range(4)
+    ]
+
+
+def test_children_that_a_rank_forks_do_not_disturb_it(simulate: Simulate) -> None:
+    assert simulate("forked_children").values() == [112.0] * 4  # 4 times the sum of 0..7
+
+
+def test_a_graph_that_cannot_be_cut_at_its_collectives_is_refused(simulate: Simulate) -> None:
+    for said in simulate("compiled_with_dynamic_sizes", ranks=2).values():
+        assert "does not carry _c10d_functional.all_reduce.default inside torch.compile" in said
+
+
+def test_what_is_not_carried_names_itself(simulate: Simulate) -> None:
+    for said in simulate("refused", ranks=2).values():
+        for name, message in said.items():
+            assert (
+                f"does not carry torch_xla.{'_XLAC.' if name[0] == '_' else 'runtime.'}{name}"
+                in (message)
+            )
+
+
+def test_every_name_that_communicates_is_carried_or_refused(simulate: Simulate) -> None:
+    names, replaced = simulate("names_of_xlac", ranks=1).values()[0]
+    communicating = {name for name in names if COMMUNICATES.search(name)} - ONLY_READS
+    assert len(communicating) > 25
+    # tokens order collectives inside a graph, and stay with those that are replaced
+    assert communicating <= set(replaced)
+
+
+def test_every_functional_collective_is_carried_or_says_that_it_cannot_write(
+    simulate: Simulate,
+) -> None:
+    without, said = simulate("functional_names", ranks=1).values()[0]
+    assert set(without) == set(said)  # those that write in place: torch refuses them for XLA
+    assert all("alias annotations" in message for message in said.values())
