@@ -17,7 +17,7 @@ def python(*arguments, folder):
     )
 
 
-SCRIPT = '''
+SCRIPT = """
 import functools, math
 import xla_nb
 
@@ -49,7 +49,7 @@ try:
     xla_nb.spawn(failing, n=2)
 except xla_nb.RunFailed as error:
     print("RAISED", error.run.ok)
-'''
+"""
 
 
 @pytest.fixture(scope="module")

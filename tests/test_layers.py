@@ -14,7 +14,7 @@ ROWS = {
     "words": "errors events state order source escapes program topology",
     "in a rank": ("wire shipping loading tracebacks processes simulation.* runtimes.* rank job"),
     "starting ranks": "engines.*",
-    "this notebook": "record report session",
+    "this notebook": "record report session notebook",
     "seen by people": "text panel doctor api magics",
     "top": "__init__",
 }

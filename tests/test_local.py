@@ -132,7 +132,9 @@ def test_without_torch_xla_the_error_says_what_to_install(tmp_path):
 
 def test_variables_that_break_launches_are_removed_and_told_in_a_line_each(notebook):
     notebook.ok("import os; os.environ.update(XLA_USE_SPMD='1', TPU_NUM_DEVICES='4')")
-    shown = notebook.ok(SPAWN + "-o cleaned\nimport os\ndef f(rank): return 'XLA_USE_SPMD' in os.environ")
+    shown = notebook.ok(
+        SPAWN + "-o cleaned\nimport os\ndef f(rank): return 'XLA_USE_SPMD' in os.environ"
+    )
     notebook.ok("del os.environ['XLA_USE_SPMD'], os.environ['TPU_NUM_DEVICES']")
     assert notebook.value("cleaned[0]") == "False"
     assert "removed XLA_USE_SPMD=1" in shown.stderr

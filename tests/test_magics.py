@@ -37,6 +37,11 @@ def test_the_run_is_also_data_for_programs(notebook):
     assert [rank["result"] for rank in data["ranks"]] == ["0", "2"]
 
 
+def test_ranks_that_return_at_once_still_have_a_process_each(notebook):
+    notebook.ok("%%xla_spawn -n 8 -o each\nimport os\ndef f(rank): return os.getpid()")
+    assert notebook.value("len(set(each.results.values()))") == "8"
+
+
 def test_a_cell_of_statements_is_the_program_and_its_last_expression_the_result(notebook):
     notebook.ok(spawn("print(world_size, device)\nwith lock:\n    x = rank + 1\nx * 10", "-o s"))
     assert notebook.value("s.results") == "{0: 10, 1: 20}"
@@ -98,7 +103,9 @@ def test_a_local_module_edited_between_two_runs_is_the_new_one(notebook, tmp_pat
 
 
 def test_ranks_have_the_notebooks_directory_environment_and_what_env_adds(notebook, tmp_path):
-    notebook.ok(f"import os; home = os.getcwd(); os.chdir({str(tmp_path)!r}); os.environ['MY'] = '1'")
+    notebook.ok(
+        f"import os; home = os.getcwd(); os.chdir({str(tmp_path)!r}); os.environ['MY'] = '1'"
+    )
     notebook.ok(
         spawn(
             "import os\ndef f(rank):\n    return os.getcwd(), os.environ['MY'], os.environ['YOUR']",
@@ -111,9 +118,31 @@ def test_ranks_have_the_notebooks_directory_environment_and_what_env_adds(notebo
 
 def test_what_a_launched_cell_defines_is_there_for_later_cells(notebook):
     notebook.ok(
-        spawn("import colorsys\nRATE = 3\ndef later(rank):\n    return rank * RATE, colorsys.__name__")
+        spawn(
+            "import colorsys\nRATE = 3\ndef later(rank):\n    return rank * RATE, colorsys.__name__"
+        )
     )
     assert notebook.value("later(5), RATE") == "((15, 'colorsys'), 3)"
+
+
+def test_arguments_may_name_what_an_earlier_launched_cell_defined(notebook):
+    notebook.ok(spawn("LIMIT = 12\ndef unused(rank): pass"))
+    notebook.ok(spawn("def f(rank, limit): return limit", '--args "(LIMIT,)" -o named_args'))
+    assert notebook.value("named_args[0]") == "12"
+
+
+def test_a_function_and_its_spawn_may_stand_in_one_cell(notebook):
+    notebook.ok("import xla_nb\ndef twin(rank): return rank\nboth = xla_nb.spawn(twin, n=2)")
+    assert notebook.value("both.results") == "{0: 0, 1: 1}"
+
+
+def test_annotations_are_not_evaluated_where_the_cell_says_so(notebook):
+    notebook.ok(
+        spawn(
+            "from __future__ import annotations\ndef f(rank: NoSuchType) -> None: return 3", "-o a"
+        )
+    )
+    assert notebook.value("a[1]") == "3"
 
 
 def test_a_later_launch_uses_what_an_earlier_launched_cell_defined(notebook):
@@ -134,8 +163,13 @@ def test_results_of_a_class_that_the_cell_defined_are_of_the_notebooks_class(not
 
 
 def test_neither_torch_nor_torch_xla_is_imported_into_the_kernel(notebook):
-    notebook.ok(spawn("import torch_xla\nimport torch\ndef f(rank):\n    return int(torch.ones(2).sum())"))
-    assert notebook.value("[m for m in __import__('sys').modules if m in ('torch', 'torch_xla')]") == "[]"
+    notebook.ok(
+        spawn("import torch_xla\nimport torch\ndef f(rank):\n    return int(torch.ones(2).sum())")
+    )
+    assert (
+        notebook.value("[m for m in __import__('sys').modules if m in ('torch', 'torch_xla')]")
+        == "[]"
+    )
 
 
 def test_shell_lines_in_a_cell_run_on_the_ranks(notebook):
@@ -172,7 +206,8 @@ def test_data_loader_workers_find_the_cells_classes(notebook, method):
 
 def test_locks_of_the_notebook_are_shared_by_the_ranks(notebook):
     notebook.ok(
-        "import multiprocessing as mp\nqueue, gate = mp.Queue(), mp.Barrier(2)\nshared_lock = mp.Lock()"
+        "import multiprocessing as mp\n"
+        "queue, gate, shared_lock = mp.Queue(), mp.Barrier(2), mp.Lock()"
     )
     notebook.ok(
         spawn(
@@ -205,7 +240,10 @@ def test_output_of_c_code_and_progress_bars_is_shown_line_by_line(notebook):
             "    print()\n    print('warned', file=sys.stderr)\n    print('the end', end='')"
         )
     )
-    assert [line for line in shown.lines if line.startswith("[0]")][:2] == ["[0] from C", "[0] bar 4"]
+    assert [line for line in shown.lines if line.startswith("[0]")][:2] == [
+        "[0] from C",
+        "[0] bar 4",
+    ]
     assert "[1] the end" in shown.stdout
     assert "[1] warned" in shown.stderr
 
@@ -233,7 +271,10 @@ def test_a_failure_names_rank_cell_and_line_and_shows_the_source(notebook):
     assert shown.error.count("Traceback") == 1
     assert "ranks 0, 1:" in shown.error
     assert "xla_nb/" not in shown.error.replace("xla_nb/runs", "").split("Output and files")[0]
-    assert notebook.value("bad.ok, sorted(bad.errors), bad.errors[0].message") == "(False, [0, 1], 'boom')"
+    assert (
+        notebook.value("bad.ok, sorted(bad.errors), bad.errors[0].message")
+        == "(False, [0, 1], 'boom')"
+    )
 
 
 def test_a_failure_is_shown_at_once_and_the_others_stop_after_the_grace_period(notebook):
@@ -251,7 +292,9 @@ def test_a_failure_is_shown_at_once_and_the_others_stop_after_the_grace_period(n
 
 
 def test_keep_going_gives_the_failed_run_back(notebook):
-    shown = notebook.ok(spawn("def f(rank):\n    assert rank == 0\n    return 'kept'", "--keep-going -o k"))
+    shown = notebook.ok(
+        spawn("def f(rank):\n    assert rank == 0\n    return 'kept'", "--keep-going -o k")
+    )
     assert "rank 1 failed" in shown.result
     assert notebook.value("k.results, list(k.errors)") == "({0: 'kept'}, [1])"
 
@@ -269,7 +312,9 @@ def test_a_killed_rank_is_named_with_its_signal(notebook):
 
 
 def test_a_rank_that_exits_is_told_from_one_that_returns(notebook):
-    shown = notebook.run(spawn("import os, sys\ndef f(rank):\n    sys.exit(0) if rank else os._exit(0)"))
+    shown = notebook.run(
+        spawn("import os, sys\ndef f(rank):\n    sys.exit(0) if rank else os._exit(0)")
+    )
     assert "rank 0 failed: Killed: exited with status 0 before its function returned" in shown.error
     assert "rank 1 failed" not in shown.error
 
@@ -313,7 +358,8 @@ def test_a_rank_that_ignores_the_interrupt_is_ended_all_the_same(notebook):
     done: list[bool] = []
     shown = notebook.run(
         spawn(
-            "import time\ndef f(rank):\n    print('running', flush=True)\n    time.sleep(600)", "-o deaf"
+            "import time\ndef f(rank):\n    print('running', flush=True)\n    time.sleep(600)",
+            "-o deaf",
         ),
         during=when_running,
     )
@@ -335,7 +381,8 @@ def test_a_background_run_returns_at_once_and_can_be_waited_for(notebook):
     notebook.ok("import pathlib, tempfile\ngate_file = pathlib.Path(tempfile.mkdtemp()) / 'go'")
     shown = notebook.ok(
         spawn(
-            "import time\ndef f(rank):\n    while not gate_file.exists(): time.sleep(0.01)\n    return 9",
+            "import time\ndef f(rank):\n"
+            "    while not gate_file.exists(): time.sleep(0.01)\n    return 9",
             "--bg -o back",
         )
     )
@@ -354,7 +401,10 @@ def test_a_background_run_can_be_stopped(notebook):
 def test_two_runs_at_once_keep_to_themselves(notebook):
     for name in ("a", "b"):
         notebook.ok(
-            spawn(f"import time\ndef f(rank):\n    time.sleep(0.3)\n    return '{name}'", f"--bg -o {name}")
+            spawn(
+                f"import time\ndef f(rank):\n    time.sleep(0.3)\n    return '{name}'",
+                f"--bg -o {name}",
+            )
         )
     notebook.ok("a.wait(60), b.wait(60)")
     assert notebook.value("a.results, b.results") == "({0: 'a', 1: 'a'}, {0: 'b', 1: 'b'})"
@@ -363,10 +413,16 @@ def test_two_runs_at_once_keep_to_themselves(notebook):
 # ---------------------------------------------------------------- wrong input
 
 WRONG = {
-    "an unknown option": ("%%xla_spawn --bogus\ndef f(rank): pass", "unrecognized arguments: --bogus"),
+    "an unknown option": (
+        "%%xla_spawn --bogus\ndef f(rank): pass",
+        "unrecognized arguments: --bogus",
+    ),
     "no ranks": ("%%xla_spawn -n 0\ndef f(rank): pass", "at least 1 rank"),
     "a negative number": ("%%xla_spawn -n -3\ndef f(rank): pass", "at least 1 rank"),
-    "a number that is none": ("%%xla_spawn -n many\ndef f(rank): pass", "invalid int value: 'many'"),
+    "a number that is none": (
+        "%%xla_spawn -n many\ndef f(rank): pass",
+        "invalid int value: 'many'",
+    ),
     "arguments that are no tuple": ('%%xla_spawn --args "0.1"\ndef f(rank, x): pass', '"(0.1,)"'),
     "arguments that fail": ('%%xla_spawn --args "1/0,"\ndef f(rank, x): pass', "ZeroDivisionError"),
     "an open quote": ('%%xla_spawn --args "(1,\ndef f(rank, x): pass', "quote is left open"),
@@ -438,8 +494,8 @@ def test_the_help_is_readable(notebook):
     notebook.client.execute("%%xla_spawn?")
     reply = notebook.client.get_shell_msg(timeout=30)
     text = reply["content"]["payload"][0]["data"]["text/plain"]
-    for option in ("-n N", "--args EXPR", "--env", "--timeout", "--grace", "--keep-going", "--bg", "-o"):
-        assert option in text
+    options = "-n N,--args EXPR,--env NAME,--timeout TIME,--grace TIME,--keep-going,--bg,-o NAME"
+    assert [option for option in options.split(",") if option not in text] == []
 
 
 @pytest.mark.leaves("processes")  # a new fork server for the tests that follow

@@ -11,9 +11,8 @@ import linecache
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from xla_nb import program, rank, session, text
+from xla_nb import notebook, program, rank, session, text
 from xla_nb.engines.local import LocalEngine
 from xla_nb.errors import UsageError
 from xla_nb.session import Options, Run
@@ -49,10 +48,12 @@ def spawn(
     share. Raises RunFailed when a rank fails, and a subclass of XlaNbError, before anything has
     started, when the function or its arguments cannot be sent.
     """
-    scope = _scope(fn)
+    here = notebook.current()
+    scope = here.scope(launching=False) if here else _script()
+    resolve = here.resolve if here else scope.values.__getitem__
     what = program.build_call(fn, scope, args=args, name="xla_nb_call")
     options = Options(n=n, env=dict(env or {}), timeout=timeout, grace=grace)
-    return run(what, args, options, scope.values.__getitem__, keep_going=keep_going, bg=bg)
+    return run(what, args, options, resolve, keep_going=keep_going, bg=bg)
 
 
 def run(
@@ -92,13 +93,8 @@ def _waiting() -> Callable[[float], None]:
     return waiting
 
 
-def _scope(fn: Callable[..., object]) -> program.Scope:
-    """What the function can see: the notebook's cells if there is one, else its script."""
-    shell = _shell()
-    if shell is not None:
-        from xla_nb import magics
-
-        return magics.scope(shell)
+def _script() -> program.Scope:
+    """What a plain script holds: its globals, and its file as one cell."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     cells = []
@@ -106,8 +102,3 @@ def _scope(fn: Callable[..., object]) -> program.Scope:
         source = "".join(linecache.getlines(file))
         cells.append(program.Cell(label=file, source=source, filename=file))
     return program.Scope(values=vars(main), cells=cells)
-
-
-def _shell() -> Any:
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython else None

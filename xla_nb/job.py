@@ -22,6 +22,7 @@ import torch
 
 from xla_nb import events, loading, rank, shipping, tracebacks
 from xla_nb.order import ARGUMENTS_GROUP, ORDER, Order
+from xla_nb.processes import Latch
 from xla_nb.runtimes import xla
 from xla_nb.wire import Sender
 
@@ -90,21 +91,22 @@ def _start(order: Order, sender: Sender) -> None:
             simulated=prepared.simulated,
         )
     )
+    latch = Latch()
     rank.inherit(
         rank.Inherited(
             order=order,
             sender=sender,
             namespace=namespace,
-            labels=frozenset(table.sources),
-            body=table.body,
+            table=table,
             lock=multiprocessing.get_context("fork").Lock(),
             join=prepared.join,
             leave=prepared.leave,
             forget=xla.forgetter(),
+            latch=latch,
         )
     )
     try:
-        xla.start(prepared, rank.enter, rank.main, sender.send)
+        xla.start(prepared, rank.enter, rank.main, latch, sender.send)
     except BrokenProcessPool:
         return  # each death has been told by now
     except Exception as error:  # a rank that could not join has said so itself

@@ -6,7 +6,6 @@ worker) that imports the file as plain Python gets the same names and the same v
 """
 
 from __future__ import annotations
-import __future__
 
 import ast
 import bisect
@@ -40,21 +39,31 @@ class Piece:
 
 @dataclass(frozen=True)
 class Map:
-    """What lies beside a program's file: where its lines come from, and the cells' sources."""
+    """What lies beside a program's file: where its lines come from, and the cells' sources.
+
+    `flags` are the compiler's, for the ``__future__`` imports in force; `body` is the label,
+    first line and text of what every rank runs, if the cell is plain statements.
+    """
 
     pieces: tuple[Piece, ...]
     sources: dict[str, str]
-    body: tuple[str, int, str] | None  # label, first line, text
+    flags: int = 0
+    body: tuple[str, int, str] | None = None
 
     def save(self, path: Path) -> None:
         pieces = [(p.start, p.end, p.label, p.first_line) for p in self.pieces]
-        path.write_text(json.dumps({"pieces": pieces, "sources": self.sources, "body": self.body}))
+        path.write_text(
+            json.dumps(
+                {"pieces": pieces, "sources": self.sources, "flags": self.flags, "body": self.body}
+            )
+        )
 
     @classmethod
     def open(cls, path: Path) -> Map:
         data = json.loads(path.read_text())
         pieces = tuple(Piece(*piece) for piece in data["pieces"])
-        return cls(pieces, data["sources"], tuple(data["body"]) if data["body"] else None)
+        body = tuple(data["body"]) if data["body"] else None
+        return cls(pieces, data["sources"], data["flags"], body)
 
     def cell(self, line: int) -> tuple[str, int] | None:
         """The label and line in the notebook of a line of the file."""
@@ -106,10 +115,9 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
     table = Map.open(path.with_suffix(".json"))
     for label, source in table.sources.items():
         remember(label, source)
-    flags: dict[str, int] = {}
     for statement in ast.parse(path.read_text(), str(path)).body:
         label, line = _move(statement, table) or (str(path), statement.lineno)
-        execute(statement, label, vars(module), flags)
+        _execute(statement, label, vars(module), table.flags)
         if message := check():
             raise CellError(message, f"{label}, line {line}")
     return module
@@ -120,32 +128,26 @@ def remember(label: str, source: str) -> None:
     linecache.cache[label] = (len(source), None, source.splitlines(keepends=True), label)
 
 
-def execute(
-    statement: ast.stmt, label: str, namespace: dict[str, Any], flags: dict[str, int]
-) -> None:
-    """Run one statement as part of a cell; `flags` keeps each cell's ``__future__`` imports."""
-    code = compile(
-        ast.Module([statement], []), label, "exec", flags=flags.get(label, 0), dont_inherit=True
-    )
-    flags[label] = flags.get(label, 0) | (code.co_flags & _FUTURES)
-    exec(code, namespace)
-
-
-def run_body(body: tuple[str, int, str], namespace: dict[str, Any]) -> object:
+def run_body(table: Map, namespace: dict[str, Any]) -> object:
     """Run a cell of plain statements; gives the value of its last expression, else None."""
-    label, first_line, text = body
+    assert table.body is not None
+    label, first_line, text = table.body
     tree = ast.increment_lineno(ast.parse(text, label), first_line - 1)
     last = tree.body[-1] if tree.body else None
-    statements = tree.body[:-1] if isinstance(last, ast.Expr) else tree.body
-    flags: dict[str, int] = {}
-    for statement in statements:
-        execute(statement, label, namespace, flags)
+    for statement in tree.body[:-1] if isinstance(last, ast.Expr) else tree.body:
+        _execute(statement, label, namespace, table.flags)
     if not isinstance(last, ast.Expr):
         return None
-    code = compile(
-        ast.Expression(last.value), label, "eval", flags=flags.get(label, 0), dont_inherit=True
-    )
-    return eval(code, namespace)
+    return eval(_compiled(ast.Expression(last.value), label, "eval", table.flags), namespace)
+
+
+def _execute(statement: ast.stmt, label: str, namespace: dict[str, Any], flags: int) -> None:
+    exec(_compiled(ast.Module([statement], []), label, "exec", flags), namespace)
+
+
+def _compiled(tree: ast.Module | ast.Expression, label: str, mode: str, flags: int) -> Any:
+    # dont_inherit: the ``__future__`` imports of this file are not the cell's.
+    return compile(tree, label, mode, flags=flags, dont_inherit=True)
 
 
 def _move(statement: ast.stmt, table: Map) -> tuple[str, int] | None:
@@ -155,13 +157,3 @@ def _move(statement: ast.stmt, table: Map) -> tuple[str, int] | None:
     if place is not None:
         ast.increment_lineno(statement, place[1] - first)
     return place
-
-
-def _future_flags() -> int:
-    flags = 0
-    for name in __future__.all_feature_names:
-        flags |= getattr(__future__, name).compiler_flag
-    return flags
-
-
-_FUTURES = _future_flags()

@@ -1,7 +1,7 @@
-"""`%%xla_spawn` and `%xla_config`: the only module that knows IPython.
+"""`%%xla_spawn` and `%xla_config`: options in, a Run out.
 
-A launched cell is not executed in the notebook: what it defines is kept as source, and becomes
-real in the kernel when a later cell names it. The rule: a launch never waits for an import.
+The rule: this is the only module that imports IPython, and it decides nothing but what the
+words on a magic's line mean.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import argparse
 import ast
 import re
 import shlex
-import sys
-import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from xla_nb import api, program
+from xla_nb import api, notebook, program
 from xla_nb.errors import UsageError
 from xla_nb.session import Options, Run
 
@@ -27,59 +25,17 @@ _DURATION = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 def load(shell: InteractiveShell) -> None:
     """Register the magics and start warming the fork server."""
-    magics = XlaMagics(shell)
-    shell.register_magics(magics)
-    shell.events.register("pre_run_cell", magics.before_cell)
+    shell.register_magics(XlaMagics(shell))
+    before_cell = notebook.of(shell).before_cell
+    if before_cell not in shell.events.callbacks["pre_run_cell"]:
+        shell.events.register("pre_run_cell", before_cell)
     api.engine().warm()
 
 
 def unload(shell: InteractiveShell) -> None:
     """End what `load` started."""
-    magics = _magics(shell)
-    if magics is not None:
-        shell.events.unregister("pre_run_cell", magics.before_cell)
-        del shell.magics_manager.registry[XlaMagics.__name__]
+    shell.events.unregister("pre_run_cell", notebook.of(shell).before_cell)
     api.engine().close()
-
-
-def scope(shell: InteractiveShell) -> program.Scope:
-    """What the notebook holds now, its executed cells oldest first."""
-    magics = _magics(shell)
-    launched = magics.launched if magics else {}
-    pending = magics.pending if magics else {}
-    history: Any = shell.history_manager
-    before = zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
-    cells = [
-        launched.get(number) or _executed(shell, number, raw, source)
-        for number, (raw, source) in enumerate(before)
-        if 0 < number < current_number(shell)
-    ]
-    # What IPython itself put there (`open`, `exit`, `get_ipython`, In and Out) is not the user's.
-    hidden = shell.user_ns_hidden
-    values = {k: v for k, v in shell.user_ns.items() if k not in hidden or hidden[k] is not v}
-    return program.Scope(values=values, cells=cells, pending=list(pending.values()))
-
-
-def current_number(shell: InteractiveShell) -> int:
-    """The number at the prompt of the cell that runs now.
-
-    Not `execution_count`: IPython 9 counts on before it runs a cell, 7 and 8 after.
-    """
-    history: Any = shell.history_manager
-    return len(history.input_hist_parsed) - 1
-
-
-def _executed(shell: InteractiveShell, number: int, raw: str, source: str) -> program.Cell:
-    return program.Cell(
-        label=f"Cell In[{number}]",
-        source=source,
-        filename=shell.compile.get_code_name(raw, source, number),
-    )
-
-
-def _magics(shell: InteractiveShell) -> XlaMagics | None:
-    found: XlaMagics | None = shell.magics_manager.registry.get(XlaMagics.__name__)
-    return found
 
 
 # ---------------------------------------------------------------- options
@@ -147,14 +103,13 @@ SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 
 @magics_class
 class XlaMagics(Magics):
-    """The magics of xla_nb. `launched` are the cells run on ranks, by execution count."""
+    """The magics of xla_nb; `settings` are the defaults of their options."""
 
     shell: InteractiveShell
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        self.launched: dict[int, program.Cell] = {}
-        self.pending: dict[int, program.Cell] = {}
+        self.notebook = notebook.of(shell)
         self.settings = {name: default for name, (_, default, _) in SETTINGS.items()}
 
     @cell_magic
@@ -192,14 +147,17 @@ class XlaMagics(Magics):
         """
         asked = _read(line)
         args = self._arguments(asked.args)
-        number = current_number(self.shell)
-        launched = self._cell(number, line, cell)
+        launched = self.notebook.cell(line, cell)
         what = program.build(
-            launched, scope(self.shell), entry=asked.entry, args=args, name=f"xla_nb_cell_{number}"
+            launched,
+            self.notebook.scope(launching=True),
+            entry=asked.entry,
+            args=args,
+            name=f"xla_nb_cell_{self.notebook.number}",
         )
 
         def begun(run: Run) -> None:
-            self.launched[number] = self.pending[number] = launched
+            self.notebook.begun(launched)
             if asked.out:
                 self.shell.user_ns[asked.out] = run
 
@@ -212,7 +170,7 @@ class XlaMagics(Magics):
                 timeout=self._setting(asked.timeout, "timeout"),
                 grace=self._setting(asked.grace, "grace"),
             ),
-            self._resolve,
+            self.notebook.resolve,
             keep_going=self._setting(asked.keep_going, "keep_going"),
             bg=asked.bg,
             launched=begun,
@@ -236,18 +194,11 @@ class XlaMagics(Magics):
         for name, (_, _, meaning) in SETTINGS.items():
             print(f"{name:<11} {self.settings[name]!s:<6} {meaning}")
 
-    def before_cell(self, info: Any = None) -> None:
-        """Execute what launched cells define, if the cell that is about to run names it."""
-        text = getattr(info, "raw_cell", None) or ""
-        if self.pending and not text.lstrip().startswith("%%xla_spawn"):
-            self._materialise(_names_in(self.shell.transform_cell(text)))  # type: ignore[no-untyped-call]
-
-    # ------------------------------------------------------------ inside
-
     def _setting(self, asked: Any, name: str) -> Any:
         return self.settings[name] if asked is None else asked
 
     def _arguments(self, expression: str) -> tuple[object, ...]:
+        self.notebook.define_for(expression)
         try:
             value = eval(expression, self.shell.user_global_ns, self.shell.user_ns)
         except Exception as problem:
@@ -261,41 +212,6 @@ class XlaMagics(Magics):
             )
         return value
 
-    def _cell(self, number: int, line: str, cell: str) -> program.Cell:
-        # The magic's own line stays, as a comment: lines count as the user sees them.
-        source: str = self.shell.transform_cell(  # type: ignore[no-untyped-call]
-            f"#%%xla_spawn {line}\n{cell}"
-        )
-        return program.Cell(label=f"Cell In[{number}]", source=source)
-
-    def _resolve(self, name: str) -> object:
-        """A name of the notebook for a result that refers to it."""
-        self._materialise({name})
-        return self.shell.user_ns[name]
-
-    def _materialise(self, names: set[str]) -> None:
-        """Execute the definitions of pending cells that bind one of the names, or that such a
-        function of the notebook uses."""
-        names = names | set(_used_by(self.shell.user_ns, names))
-        for number, cell in list(self.pending.items()):
-            if number in self.pending and names & set(program.bound(cell)):
-                del self.pending[number]
-                self._materialise(_names_in(cell.source) - set(program.bound(cell)))
-                self._execute(number, cell)
-
-    def _execute(self, number: int, cell: program.Cell) -> None:
-        source = program.definitions(cell)
-        name = self.shell.compile.cache(cell.source, number)
-        self.launched[number] = program.Cell(cell.label, cell.source, name)
-        try:
-            exec(compile(source, name, "exec", dont_inherit=True), self.shell.user_ns)
-        except Exception as problem:
-            print(
-                f"{cell.label} ran on the ranks, but what it defines cannot be had in the "
-                f"notebook: {type(problem).__name__}: {problem}",
-                file=sys.stderr,
-            )
-
 
 def _setting_value(name: str, text: str) -> Any:
     if text == "None":
@@ -304,29 +220,3 @@ def _setting_value(name: str, text: str) -> Any:
         return SETTINGS[name][0](text)
     except (ValueError, SyntaxError, argparse.ArgumentTypeError) as problem:
         raise UsageError(f"%xla_config {name}={text}: {problem}") from None
-
-
-def _names_in(source: str) -> set[str]:
-    """The names that code mentions; in a line of IPython's (`f?`, `%time f()`), every word."""
-    words = re.compile(r"[^\W\d]\w*")
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return set(words.findall(source))
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    if "get_ipython" in names:
-        names.update(words.findall(source))
-    return names
-
-
-def _used_by(namespace: dict[str, Any], names: Iterable[str]) -> set[str]:
-    """Names that the notebook's own functions among `names` use, through each other."""
-    seen: set[str] = set()
-    todo = list(names)
-    while todo:
-        function = namespace.get(todo.pop())
-        if isinstance(function, types.FunctionType) and function.__module__ == "__main__":
-            fresh = set(function.__code__.co_names) - seen
-            seen |= fresh
-            todo += fresh
-    return seen

@@ -17,12 +17,31 @@ from typing import Any
 from xla_nb.events import ProcessDied
 
 
+class Latch:
+    """Open when every process that was forked with it has arrived, or died.
+
+    torch_xla's pool hands a worker that is done the next task that waits: a rank that returned
+    before the last process had begun would be given that one's place as well.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+
+    def arrive(self) -> None:
+        """Called once in each process, the one that made the latch included."""
+        os.close(self._writer)
+
+    def wait(self) -> None:
+        os.read(self._reader, 1)  # the end of the file: nobody holds the writing end any more
+
+
 class RankContext(context.ForkContext):
     """A fork context that starts a watch over its processes when `count` of them run."""
 
-    def __init__(self, count: int, tell: Callable[[ProcessDied], None]) -> None:
+    def __init__(self, count: int, latch: Latch, tell: Callable[[ProcessDied], None]) -> None:
         super().__init__()
         self._count = count
+        self._latch = latch
         self._tell = tell
         self._started: list[Any] = []
 
@@ -33,6 +52,7 @@ class RankContext(context.ForkContext):
         """Called after each fork; the watch's thread begins after the last one."""
         self._started.append(process)
         if len(self._started) == self._count:
+            self._latch.arrive()
             threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True).start()
 
     def _watch(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from xla_nb import events, loading, shipping, tracebacks
 from xla_nb.order import ARGUMENTS, Order
+from xla_nb.processes import Latch
 from xla_nb.wire import Sender
 
 
@@ -37,12 +38,12 @@ class Inherited:
     order: Order
     sender: Sender
     namespace: dict[str, Any]
-    labels: frozenset[str]
-    body: tuple[str, int, str] | None
+    table: loading.Map
     lock: Any
     join: Callable[[int, int], None]
     leave: Callable[[str], None]
     forget: Callable[[], None]
+    latch: Latch
     entries: dict[int, int] = field(default_factory=dict)
 
 
@@ -72,10 +73,12 @@ def enter(local_rank: int, local_world_size: int) -> None:
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job.forget()
+    job.latch.arrive()
     try:
         job.join(local_rank, local_world_size)
     except BaseException as error:
         job.sender.send(_failure(job, local_rank, error))
+        job.latch.wait()
         raise
 
 
@@ -103,7 +106,7 @@ def _interrupt(job: Inherited, pid: int, _signal: int, _frame: FrameType | None)
     if os.getpid() != pid:  # a helper that the user's code forked
         raise KeyboardInterrupt
     for rank, thread in list(job.entries.items()):
-        place, stack = tracebacks.locate(thread, job.labels)
+        place, stack = tracebacks.locate(thread, job.table.sources)
         job.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
@@ -134,6 +137,7 @@ def main(index: int) -> None:
         del job.entries[index]
         sys.stdout.flush()
         sys.stderr.flush()
+        job.latch.wait()
 
 
 def _introduce() -> tuple[int, str]:
@@ -142,7 +146,7 @@ def _introduce() -> tuple[int, str]:
 
 
 def _call(job: Inherited, index: int) -> object:
-    if job.body is not None:
+    if job.table.body is not None:
         torch_xla: Any = importlib.import_module("torch_xla")
         job.namespace.update(
             rank=index,
@@ -150,7 +154,7 @@ def _call(job: Inherited, index: int) -> object:
             device=torch_xla.device(),
             lock=job.lock,
         )
-        return loading.run_body(job.body, job.namespace)
+        return loading.run_body(job.table, job.namespace)
     assert job.order.entry is not None
     entry = job.namespace[job.order.entry]
     extra = {"lock": job.lock} if job.order.takes_lock else {}
@@ -174,8 +178,7 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         advice = "return what it holds as numbers, arrays or CPU tensors instead"
         raise ResultError(
-            f"what the rank returned ({kind}) cannot be sent back: {problem}. "
-            f"What to do: {advice}."
+            f"what the rank returned ({kind}) cannot be sent back: {problem}. What to do: {advice}."
         ) from None
     finally:
         os.close(fd)
@@ -187,22 +190,31 @@ class ResultError(Exception):
     """A rank's result that cannot be pickled."""
 
 
+class _Preview(reprlib.Repr):
+    """Short, and arrays and tensors by shape and type: their numbers say little in one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxother = self.maxstring = 60
+
+    def repr1(self, x: Any, level: int) -> str:
+        shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+        if dtype is not None and isinstance(shape, tuple) and len(shape) > 0:
+            return f"{type(x).__name__} {tuple(shape)} {dtype}"
+        return super().repr1(x, level)
+
+
 def preview(value: object) -> str:
-    """A result in at most 80 characters; tensors and arrays by shape and type."""
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is not None and dtype is not None and len(shape) > 0:
-        return f"{type(value).__name__} {tuple(shape)} {dtype}"
-    short = reprlib.Repr()
-    short.maxother = short.maxstring = 60
+    """A result in at most 80 characters."""
     try:
-        text = " ".join(short.repr(value).split())
+        text = " ".join(_Preview().repr(value).split())
     except Exception as problem:
         return f"<{type(value).__name__}: its repr() raised {type(problem).__name__}>"
     return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _failure(job: Inherited, rank: int, error: BaseException) -> events.RankFailed:
-    told = tracebacks.tell(error, job.labels)
+    told = tracebacks.tell(error, job.table.sources)
     return events.RankFailed(
         rank=rank,
         kind=told.kind,

@@ -321,6 +321,7 @@ def _write(what: program.Program, files: record.Record) -> Path:
     loading.Map(
         tuple(loading.Piece(p.start, p.end, p.label, p.first_line) for p in pieces),
         dict(what.sources),
+        what.flags,
         (body.label, body.first_line, body.text) if body else None,
     ).save(path.with_suffix(".json"))
     return path

@@ -18,7 +18,7 @@ from torch_xla.experimental import plugins
 
 from xla_nb.events import ProcessDied
 from xla_nb.order import Order
-from xla_nb.processes import RankContext
+from xla_nb.processes import Latch, RankContext
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ def start(
     prepared: Prepared,
     enter: Callable[[int, int], None],
     main: Callable[[int], None],
+    latch: Latch,
     tell: Callable[[ProcessDied], None],
 ) -> None:
     """Start the ranks and wait for all of them to end."""
-    watched: Any = RankContext(prepared.processes, tell)
+    watched: Any = RankContext(prepared.processes, latch, tell)
     torch.multiprocessing.get_context = lambda method=None: watched
     pjrt.initialize_multiprocess = enter
     xmp.spawn(main, start_method="fork")
