@@ -51,7 +51,14 @@ def test_equal_errors_are_told_once_with_their_ranks():
 def test_errors_alike_but_for_their_words_tell_each_ranks_words():
     told = "\n".join(report.details(run_of(failed(1, "on 1"), failed(2, "on 2"))))
     assert told.count("Traceback") == 1
-    assert "rank 2: on 2" in told
+    assert "rank 2 failed at Cell In[3], line 4: ValueError: on 2" in told
+
+
+def test_a_message_of_many_lines_leads_with_its_first():
+    state = run_of(failed(1, "they differ:\n  a\n  b"), failed(2, "they differ:\n  b\n  a"))
+    assert report.headline(state).endswith("ValueError: they differ: …")
+    (told,) = report.details(state)
+    assert "  a\n  b" in told
 
 
 def test_errors_at_other_lines_are_told_apart_the_first_failure_first():

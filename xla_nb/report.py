@@ -25,9 +25,12 @@ class RankError:
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
-    def told(self, verb: str = "failed") -> str:
-        """The error with its verb and place: `failed at Cell In[3], line 7: ValueError: boom`."""
-        return f"{verb} at {self.place}: {self}" if self.place else f"{verb}: {self}"
+    @property
+    def in_short(self) -> str:
+        """Place and first line: `failed at Cell In[3], line 7: ValueError: boom`."""
+        first, *more = str(self).splitlines() or [self.kind]
+        said = f"{first} …" if more else first
+        return f"failed at {self.place}: {said}" if self.place else f"failed: {said}"
 
 
 def errors(state: RunState) -> dict[int, RankError]:
@@ -36,9 +39,7 @@ def errors(state: RunState) -> dict[int, RankError]:
     for rank in state.ranks.values():
         if rank.failure is not None:
             said = rank.failure
-            found[rank.rank] = RankError(
-                rank.rank, said.kind, said.message, said.place, said.text
-            )
+            found[rank.rank] = RankError(rank.rank, said.kind, said.message, said.place, said.text)
         elif rank.phase == "killed":
             why = cause_of_death(rank.death) if rank.death is not None else "its process is gone"
             found[rank.rank] = RankError(rank.rank, "Killed", why, rank.place, "")
@@ -54,7 +55,7 @@ def headline(state: RunState) -> str:
         first = found[state.first_trouble]
         others = len(found) - 1
         more = f" (and {others} more)" if others else ""
-        return f"rank {first.rank}{more} {first.told()}"
+        return f"rank {first.rank}{more} {first.in_short}"
     if state.strays:
         return f"a process of the run {cause_of_death(state.strays[0].status)}"
     if state.stopping:
@@ -75,10 +76,10 @@ def details(state: RunState) -> list[str]:
         first = group[0]
         if first.traceback:
             paragraphs.append(f"{_ranks(e.rank for e in group)}:\n{first.traceback}")
-            others = [e for e in group if e.message != first.message]
+            others = [e for e in group if e.in_short != first.in_short]
             if others:
-                said = "\n".join(f"  rank {e.rank}: {e.message}" for e in others)
-                paragraphs.append(f"with other words at the same place:\n{said}")
+                said = "\n".join(f"  rank {e.rank} {e.in_short}" for e in others)
+                paragraphs.append(f"the same with other words:\n{said}")
         else:
             paragraphs.append(f"{_ranks(e.rank for e in group)}: {first}")
     stopped = [rank for rank in state.ranks.values() if rank.phase == "stopped"]

@@ -142,7 +142,7 @@ class TextView:
         for rank, error in self._run.errors.items():
             if rank not in self._told:
                 self._told.add(rank)
-                yield f"[{rank}] {error.told()}"
+                yield f"[{rank}] {error.in_short}"
 
     def _write(self, out: list[str], err: list[str]) -> None:
         if (out or err) and self._bar:
