@@ -74,8 +74,11 @@ def run_job(job: dict[str, Any]) -> None:
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # with which a broken pool ends other ranks
-    os.environ.update(job["env"], FOLDER=str(folder))
+    os.environ.update({"XLA_NB_COLLECTIVE_TIMEOUT": "20"} | job["env"], FOLDER=str(folder))
     host.install(host.Place(**job["place"]))
+    if not (child := os.fork()):  # as the code of a cell may, before the ranks start
+        os._exit(0)
+    os.waitpid(child, 0)
     xmp.spawn(run_rank, args=(job["scenario"], job["folder"]), start_method="fork")
 
 

@@ -835,6 +835,15 @@ def two_programs(rank: int) -> list[float]:
     return xm.all_reduce("sum", torch.ones(1).to("xla")).cpu().tolist()
 
 
+def leaves_while_a_thread_waits(rank: int) -> None:
+    if rank == 0:
+        threading.Thread(target=xm.rendezvous, args=("never",), daemon=True).start()
+        until(lambda: host.waiting() is not None)
+        raise KeyError("stop")
+    if rank == 1:
+        until(lambda: files("0.result") == 1)
+
+
 def forked_children(rank: int) -> float:
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
     loader = torch.utils.data.DataLoader(data, num_workers=2, batch_size=4)

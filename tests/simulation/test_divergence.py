@@ -118,3 +118,8 @@ def test_a_rank_that_was_killed_is_named(simulate: Simulate, scenario: str) -> N
 
 def test_after_a_program_that_failed_the_next_one_is_in_step(simulate: Simulate) -> None:
     assert simulate("two_programs").values() == [[4.0]] * 4
+
+
+def test_a_rank_can_end_while_a_thread_of_it_waits(simulate: Simulate) -> None:
+    ranks = simulate("leaves_while_a_thread_waits", ranks=2).ranks
+    assert [ended.how for ended in ranks.values()] == ["KeyError", "returned"]

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from select import POLLIN
 from struct import Struct
@@ -25,6 +25,7 @@ from xla_nb.simulation.places import calling_line, show_line
 
 _HEAD = Struct("<IIII?")  # program, length of what, of where, of payload; a farewell?
 _LATE = 10.0  # seconds until a waiting rank says whom it waits for
+_PATIENCE = 1.0  # seconds that a farewell waits for another thread's collective
 _LONGEST = 4000  # characters of an operation that are sent and shown
 
 
@@ -126,16 +127,16 @@ class Agreement:
 
     def leave(self, reason: str) -> None:
         """Say farewell to all: whoever waits for this rank fails at once, and says why."""
-        with self._lock:
-            farewell = Frame(self._program, reason, "", farewell=True)
-            data = farewell.pack()
-            for stream in self.mesh.streams.values():
-                try:
-                    stream.send(data)
-                except StreamClosed:
-                    continue
-            self._program += 1
-            self._gone.clear()
+        # Another thread of the user's may wait in a collective, for longer than anyone would like.
+        locked = self._lock.acquire(timeout=_PATIENCE)
+        data = Frame(self._program, reason, "", farewell=True).pack()
+        for stream in self.mesh.streams.values():
+            with suppress(StreamClosed):
+                stream.send(data)
+        self._program += 1
+        self._gone.clear()
+        if locked:
+            self._lock.release()
 
     def timeout(self) -> float:
         return float(os.environ.get("XLA_NB_COLLECTIVE_TIMEOUT") or 600)
@@ -143,10 +144,8 @@ class Agreement:
     def _send(self, frame: Frame, others: Sequence[int]) -> None:
         data = frame.pack()
         for rank in others:
-            try:
+            with suppress(StreamClosed):  # its farewell may still be there: reading decides
                 self.mesh.streams[rank].send(data)
-            except StreamClosed:
-                continue  # its farewell may still be in our inbox: reading decides
 
     def _collect(self, mine: Frame, missing: set[int]) -> dict[int, Frame]:
         frames: dict[int, Frame] = {}

@@ -95,6 +95,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         self.agreement: Agreement | None = None  # in a rank
 
     def physical_chip_count(self) -> int:
+        self._pairs.expect_ranks()  # xmp.spawn asks just before it forks them
         return self._place.ranks_here
 
     def host_index(self) -> int:

@@ -162,13 +162,18 @@ class SocketPairs:
         for one, other in combinations(ranks, 2):
             self._ends[one, other], self._ends[other, one] = socket.socketpair()
         self._gate, self._gate_holder = os.pipe()  # at its end when no process holds it any more
+        self._ranks = len(ranks)
         self._owner = os.getpid()
-        self._forks_left = len(ranks)
+        self._forks_left = 0
         # A dead rank's streams close only when nobody else holds its ends: not this process.
         os.register_at_fork(after_in_parent=self._count_fork)
 
+    def expect_ranks(self) -> None:
+        """The next forks of this process are the ranks."""
+        self._forks_left = self._ranks
+
     def _count_fork(self) -> None:
-        if os.getpid() == self._owner:
+        if os.getpid() == self._owner and self._forks_left:
             self._forks_left -= 1
             if self._forks_left == 0:
                 self._close()
