@@ -92,6 +92,8 @@ def our_process(pid: int) -> str:
     environ = content(f"/proc/{pid}/environ").split("\0")
     if "=".join(MARK) not in environ and not descends(pid, os.getpid()):
         return ""
+    if content(f"/proc/{pid}/comm").strip() == "xla_nb-spare":
+        return ""  # a fork server's next job, which it always has
     command = content(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
     return f"{pid} {command[:200] or '(a zombie: nobody waited for it)'}"
 

@@ -11,8 +11,9 @@ SPAWN = "%%xla_spawn -n 2 "
 
 
 def processes_of(pid):
-    """The fork server of a kernel and all that it started."""
-    return psutil.Process(pid).children(recursive=True)
+    """All that a process started, without the job that a fork server has ready for the next."""
+    found = psutil.Process(pid).children(recursive=True)
+    return [process for process in found if process.name() != "xla_nb-spare"]
 
 
 def gone(processes, seconds=10):
@@ -53,6 +54,24 @@ def test_a_run_whose_fork_server_dies_ends_and_says_so(notebook):
     notebook.ok(SPAWN + "\ndef f(rank): return rank")
 
 
+def test_processes_have_names_that_say_what_they_are(notebook):
+    notebook.ok(
+        SPAWN + "-o names\nimport pathlib, os\ndef f(rank):\n"
+        "    return [pathlib.Path(f'/proc/{p}/comm').read_text().strip()\n"
+        "            for p in (os.getpid(), os.getppid())]"
+    )
+    assert notebook.value("names[1]") == "['xla_nb-rank-1', 'xla_nb-job']"
+
+
+def test_a_spare_job_that_was_ended_is_replaced(notebook):
+    server = psutil.Process(server_pid(notebook))
+    (spare,) = (p for p in server.children() if p.name() == "xla_nb-spare")
+    spare.kill()
+    assert gone([spare]) == []
+    notebook.ok(SPAWN + "-o unspared\ndef f(rank): return rank")
+    assert notebook.value("unspared.results") == "{0: 0, 1: 1}"
+
+
 def test_what_ranks_leave_running_is_ended_with_the_run(notebook):
     pid = server_pid(notebook)
     notebook.ok(
@@ -68,11 +87,13 @@ def test_when_the_kernel_is_killed_everything_goes():
     notebook.ok("%load_ext xla_nb", timeout=60)
     notebook.ok(
         "%%xla_spawn -n 2 --bg -o run\nimport subprocess, time\ndef f(rank):\n"
-        "    subprocess.Popen(['sleep', '600'])\n    print('up', flush=True)\n    time.sleep(600)"
+        "    subprocess.Popen(['sleep', '600'])\n"
+        "    subprocess.Popen('(setsid sleep 600 &)', shell=True).wait()\n"
+        "    print('up', flush=True)\n    time.sleep(600)"
     )
     notebook.ok("while not all(run.output(r) for r in (0, 1)): __import__('time').sleep(0.02)")
     everything = processes_of(notebook.pid)
-    assert len(everything) >= 6  # fork server, job, two ranks, two sleeps
+    assert len(everything) >= 8  # fork server, job, two ranks, four sleeps
     os.kill(notebook.pid, signal.SIGKILL)
     notebook.kill()
     assert gone(everything) == []

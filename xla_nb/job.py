@@ -22,7 +22,7 @@ import torch
 
 from xla_nb import events, loading, rank, shipping, tracebacks
 from xla_nb.order import ARGUMENTS_GROUP, ORDER, Order
-from xla_nb.processes import Latch
+from xla_nb.processes import Latch, name_process
 from xla_nb.runtimes import xla
 from xla_nb.wire import Sender
 
@@ -49,7 +49,7 @@ class _Refused(Exception):
 
 def _take_on(parcel_fd: int, imported: Mapping[str, str]) -> Order:
     """Make this process one of the notebook's: directory, environment, path, keys."""
-    rank.die_with_parent()
+    name_process("xla_nb-job")
     path = loading.parcel_path(parcel_fd)
     order = shipping.Parcel(parcel_fd).group(ORDER)["order"]
     assert isinstance(order, Order)

@@ -23,7 +23,7 @@ from typing import Any
 
 from xla_nb import events, loading, shipping, tracebacks
 from xla_nb.order import ARGUMENTS, Order
-from xla_nb.processes import Latch
+from xla_nb.processes import Latch, die_with_parent, name_process
 from xla_nb.wire import Sender
 
 
@@ -69,6 +69,7 @@ def enter(local_rank: int, local_world_size: int) -> None:
     """torch_xla's `initialize_multiprocess`, with the rank's own set-up before it."""
     (job,) = _inherited
     die_with_parent()
+    name_process(f"xla_nb-rank-{local_rank}")
     capture(Path(job.order.record), f"rank-{local_rank}")
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -80,14 +81,6 @@ def enter(local_rank: int, local_world_size: int) -> None:
         job.sender.send(_failure(job, local_rank, error))
         job.latch.wait()
         raise
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def capture(record: Path, stem: str) -> None:

@@ -7,7 +7,6 @@ started, when its control socket closes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -20,9 +19,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from xla_nb.events import JobEnded
+from xla_nb.processes import adopt_orphans, die_with_parent, name_process
 from xla_nb.wire import Sender
 
 #: Imported before the first launch, so that no job and no rank pays for them.
@@ -43,6 +43,14 @@ class _Job:
     sender: Sender
 
 
+@dataclass
+class _Spare:
+    """A job that has been forked ahead of need; it waits for the two descriptors of a run."""
+
+    pid: int
+    orders: socket.socket
+
+
 class ForkServer:
     """One control socket in, jobs out."""
 
@@ -50,6 +58,7 @@ class ForkServer:
         self._control = control
         self._imported = imported
         self._jobs: dict[int, _Job] = {}
+        self._spare: _Spare | None = None
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
@@ -61,6 +70,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(wake, selectors.EVENT_READ)
+        self._spare = self._fork_spare()
         open_for_business = True
         while open_for_business:
             for key, _ in self._selector.select():
@@ -72,6 +82,10 @@ class ForkServer:
                     open_for_business = self._request()
         for pid in list(self._jobs):
             self._kill(pid)
+            os.waitpid(pid, 0)
+        self._jobs.clear()
+        self._spare = None
+        self._end_orphans()
 
     def _request(self) -> bool:
         message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 4)
@@ -88,32 +102,50 @@ class ForkServer:
 
     def _launch(self, run: str, events_fd: int, parcel_fd: int) -> None:
         sender = Sender(socket.socket(fileno=events_fd))
+        handed_over = False
+        while not handed_over:
+            spare = self._spare or self._fork_spare()
+            self._spare = None
+            with spare.orders, contextlib.suppress(BrokenPipeError):  # somebody ended it
+                socket.send_fds(spare.orders, [b"go"], [events_fd, parcel_fd])
+                handed_over = True
+        os.close(parcel_fd)
+        self._jobs[spare.pid] = _Job(run, sender)
+
+    def _fork_spare(self) -> _Spare:
+        ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            status = 1
-            try:
-                self._become_job()
-                status = importlib.import_module("xla_nb.job").run(
-                    sender, parcel_fd, self._imported
-                )
-            except BaseException:
-                sys.excepthook(*sys.exc_info())
-            finally:
-                with contextlib.suppress(Exception):
-                    sys.stderr.flush()
-                os._exit(status)
-        os.close(parcel_fd)
-        self._jobs[pid] = _Job(run, sender)
+            ours.close()
+            self._be_a_job(theirs)
+        theirs.close()
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(pid, pid)  # as the child does: whoever comes first
+        return _Spare(pid, ours)
 
-    def _become_job(self) -> None:
-        os.setsid()  # a group of its own, so that all of it can be ended together
-        adopt_orphans()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._selector.close()
-        self._control.close()
-        for job in self._jobs.values():
-            job.sender.sock.close()
+    def _be_a_job(self, orders: socket.socket) -> NoReturn:
+        status = 1
+        try:
+            os.setpgid(0, 0)  # a group of its own, so that all of it can be ended together
+            die_with_parent()
+            adopt_orphans()
+            name_process("xla_nb-spare")
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._selector.close()
+            self._control.close()
+            for job in self._jobs.values():
+                job.sender.sock.close()
+            message, fds, _, _ = socket.recv_fds(orders, 16, 2)
+            if message:
+                run = importlib.import_module("xla_nb.job").run
+                status = run(Sender(socket.socket(fileno=fds[0])), fds[1], self._imported)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stderr.flush()
+            os._exit(status)
 
     def _kill(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -128,10 +160,13 @@ class ForkServer:
                 self._end_orphans()
                 job.sender.send(JobEnded(status=status))
                 job.sender.sock.close()
+        if self._spare is None and not self._jobs:
+            self._spare = self._fork_spare()
 
     def _end_orphans(self) -> None:
         """End what a job's end gave to us: each job adopts its ranks' orphans, then we do."""
-        while orphans := [pid for pid in _children() if pid not in self._jobs]:
+        ours = {*self._jobs, self._spare.pid if self._spare else None}
+        while orphans := [pid for pid in _children() if pid not in ours]:
             for pid in orphans:
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):
                     os.kill(pid, signal.SIGKILL)
@@ -153,11 +188,6 @@ def _children() -> list[int]:
     return [int(pid) for pid in text.split()]
 
 
-def adopt_orphans() -> None:
-    """Become the parent of descendants whose own has died (prctl(2), PR_SET_CHILD_SUBREAPER)."""
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-
-
 def main(fd: int) -> None:
     """Entry of the process: import, say ready (or why not), serve."""
     control = socket.socket(fileno=fd)
@@ -168,6 +198,7 @@ def main(fd: int) -> None:
         )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
+    name_process("xla_nb-server")
     # Python 3.12+ warns about forking with threads; the only other one is OpenBLAS's, idle.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     before = dict(os.environ)
