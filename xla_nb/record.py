@@ -93,4 +93,5 @@ def tidy() -> None:
 
 
 def _age(path: Path) -> float:
-    return time.time() - path.stat().st_mtime
+    """Seconds since any file was touched; the folder's own time stands still while one grows."""
+    return time.time() - max(file.stat().st_mtime for file in [path, *path.iterdir()])
