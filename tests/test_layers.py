@@ -11,7 +11,10 @@ PACKAGE = Path(__file__).parent.parent / "xla_nb"
 # A module imports from the rows above its own and, in its row, from those to its left; `x.*` is
 # a package, whose modules are at home with each other. This table is the only place to edit.
 ROWS = {
-    "words": "errors events state order source escapes program topology",
+    "words": (
+        "errors events state order source escapes live reach patches plan entry items extraction "
+        "program topology"
+    ),
     "in a rank": ("wire shipping loading tracebacks processes simulation.* runtimes.* rank job"),
     "starting ranks": "engines.*",
     "this notebook": "record report session notebook",

@@ -1,0 +1,235 @@
+"""Where a live object of the notebook comes from: the import or the statement that made it.
+
+The rule: an object's own code goes before the newest text that binds its name, no user code is
+asked, and where nothing tells for sure the answer is that nothing is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+
+from xla_nb.source import DEFINITION, FUNCTION, Cells, Statement, names_in, span
+
+# --- what an object says of itself ------------------------------------------------------------
+
+
+def module_of(value: object) -> str:
+    """The name of the module that an object says it is from."""
+    source = vars(value) if isinstance(value, type) else None
+    found = source.get("__module__") if source is not None else _static(value, "__module__")
+    return found if isinstance(found, str) else ""
+
+
+def _static(value: object, name: str) -> object:
+    """An attribute that the object or its type holds, found without running user code."""
+    if isinstance(value, FunctionType | BuiltinFunctionType | type):
+        return getattr(value, name, None)
+    return inspect.getattr_static(value, name, None)
+
+
+def own_name(value: object) -> tuple[str, str]:
+    """The module and the name in it that an object gives as its own; empty where it has none."""
+    module, attribute = _static(value, "__module__"), _static(value, "__qualname__")
+    named = isinstance(module, str) and isinstance(attribute, str)
+    return (str(module), str(attribute)) if named else ("", "")
+
+
+def _has_own_name(value: object) -> bool:
+    """Whether the object is a piece of code or of typing, rather than data with a state."""
+    if isinstance(value, FunctionType | BuiltinFunctionType | type):
+        return True
+    return type(value).__module__ in ("typing", "functools") or bool(own_name(value)[1])
+
+
+def names_of(value: object, values: Mapping[str, object]) -> list[str]:
+    """The global names that the notebook holds this very object under."""
+    return [
+        name for name, other in list(values.items()) if other is value and not name.startswith("_")
+    ]
+
+
+def name_of(value: object) -> str:
+    """What a function or class is called; empty for what has no name."""
+    name = _static(value, "__name__")
+    return name if isinstance(name, str) else ""
+
+
+def live_name(value: object, values: Mapping[str, object]) -> str | None:
+    """The global name under which the notebook holds this very function or class."""
+    name = name_of(value) if isinstance(value, FunctionType | type) else ""
+    return name if name and values.get(name) is value else None
+
+
+def unwrapped(value: object) -> Iterator[object]:
+    """The object and what it wraps, as functools.wraps notes it."""
+    for _ in range(100):
+        yield value
+        value = _static(value, "__wrapped__") if not isinstance(value, type) else None
+        if value is None:
+            return
+
+
+# --- the import -------------------------------------------------------------------------------
+
+
+def import_line(name: str, value: object, cells: Cells, mains: set[str]) -> str:
+    """The import that gives this very object, if a statement or its own name tells one."""
+    if not _has_own_name(value):
+        return ""
+    for statement in cells.statements():
+        if isinstance(statement.node, ast.ImportFrom) and not statement.node.level:
+            module = statement.node.module or ""
+            for alias in statement.node.names:
+                if (alias.asname or alias.name) == name and _gives(module, alias.name, value):
+                    return _import_from(module, alias.name, name)
+    return _import_from(*own_name(value), name) if importable(value, mains) else ""
+
+
+def _import_from(module: str, attribute: str, name: str) -> str:
+    renamed = "" if name == attribute else f" as {name}"
+    return f"from {module} import {attribute}{renamed}"
+
+
+def importable(value: object, mains: set[str]) -> bool:
+    """Whether a module other than the notebook's holds this very object under its own name."""
+    module, attribute = own_name(value)
+    return module not in mains and _gives(module, attribute, value)
+
+
+def _gives(module: str, attribute: str, value: object) -> bool:
+    loaded = sys.modules.get(module)
+    if loaded is None or getattr(loaded, "__spec__", None) is None:
+        return False
+    return attribute in vars(loaded) and vars(loaded)[attribute] is value
+
+
+# --- the statement ----------------------------------------------------------------------------
+
+
+def definition(name: str, value: object, cells: Cells, mains: set[str]) -> Statement | None:
+    """The statement that made this object, as far as that can be told for sure."""
+    if isinstance(value, type):
+        if module_of(value) not in mains or "<locals>" in value.__qualname__:
+            return None
+        found = _class_statement(value, cells) or _assigned_class(name, value, cells)
+    else:
+        found = _function_statement(value, cells) or _decorated(name, value, cells)
+    if found is None or name in names_in([found.node]).now:  # class Net(Net): ...
+        return None
+    return found
+
+
+def _function_statement(value: object, cells: Cells) -> Statement | None:
+    for depth, function in enumerate(unwrapped(value)):
+        if isinstance(function, FunctionType) and "." not in function.__code__.co_qualname:
+            found = cells.holding(function.__code__)
+            node = found.node if found else None
+            own = isinstance(node, FUNCTION) and node.name == function.__code__.co_qualname
+            # `f = wrap(f)` leaves a wrapper that the undecorated def alone would not make.
+            if own and (depth == 0 or node.decorator_list):  # type: ignore[union-attr]
+                return found
+    return None
+
+
+def _class_statement(cls: type, cells: Cells) -> Statement | None:
+    own = _own_code(cls)
+    for code in own:
+        found = cells.holding(code)
+        if found and isinstance(found.node, ast.ClassDef) and found.node.name == cls.__name__:
+            return found
+    if own:
+        return None
+    line = vars(cls).get("__firstlineno__")  # Python 3.13 and later
+    for found in reversed(list(cells.statements())):
+        named = isinstance(found.node, ast.ClassDef) and found.node.name == cls.__name__
+        if named and line in (None, span(found.node)[0]):
+            return found
+    return None
+
+
+def _assigned_class(name: str, value: type, cells: Cells) -> Statement | None:
+    """`Point = namedtuple("Point", "x y")`: made by a call, so the call is the source."""
+    newest = cells.newest(name)
+    made = newest is not None and isinstance(newest.node, ast.Assign)
+    return newest if made and value.__qualname__ == name and not _own_code(value) else None
+
+
+def _decorated(name: str, value: object, cells: Cells) -> Statement | None:
+    """What a decorator turned into something that no longer shows its function."""
+    newest = cells.newest(name)
+    if newest is None or not isinstance(newest.node, DEFINITION):
+        return None
+    exact = isinstance(value, FunctionType) and "<locals>" not in value.__qualname__
+    return newest if newest.node.decorator_list and not exact else None
+
+
+def _own_code(cls: type) -> list[CodeType]:
+    """The code of the methods written in the class itself."""
+    return [
+        function.__code__
+        for name, value in vars(cls).items()
+        for function in method_functions(value)
+        if function.__qualname__ == f"{cls.__qualname__}.{name}" and is_from(cls, function)
+    ]
+
+
+def method_functions(value: object) -> Iterator[FunctionType]:
+    """The plain functions in a class attribute: a method's, a property's."""
+    parts = [value.fget, value.fset] if isinstance(value, property) else [value]
+    for part in parts:
+        inner = part.__func__ if isinstance(part, staticmethod | classmethod) else part
+        yield from [f for f in unwrapped(inner) if isinstance(f, FunctionType)][-1:]
+
+
+def is_from(cls: type, function: FunctionType) -> bool:
+    """Whether the function was written where the class was, not made for it by a library."""
+    made = function.__code__.co_filename.startswith("<string>")  # as dataclasses do
+    return not made and function.__module__ == cls.__module__
+
+
+# --- its decorators ---------------------------------------------------------------------------
+
+
+def _decorators(node: ast.stmt) -> Iterator[tuple[ast.expr, str, bool]]:
+    """Each decorator with its root name, and whether it is an attribute of it."""
+    for decorator in node.decorator_list if isinstance(node, DEFINITION) else []:
+        root: ast.expr = decorator
+        while isinstance(root, ast.Attribute | ast.Call):
+            root = root.value if isinstance(root, ast.Attribute) else root.func
+        deep = any(isinstance(part, ast.Attribute) for part in ast.walk(decorator))
+        if isinstance(root, ast.Name):
+            yield decorator, root.id, deep
+
+
+def without_shipped_decorators(
+    found: Statement, value: object, values: Mapping[str, object]
+) -> Statement:
+    """The definition without the decorators that registered it with an object of the notebook.
+
+    `@registry.add` gave the function back as it was and noted it in `registry`, which travels
+    as a value with its notes; to run it again would ask for the one before the other.
+    """
+    if not isinstance(value, type | FunctionType) or "__wrapped__" in vars(value):
+        return found
+    code = (type, FunctionType, BuiltinFunctionType, ModuleType)
+    dropped = [
+        decorator
+        for decorator, root, deep in _decorators(found.node)
+        if deep and root in values and not isinstance(values[root], code)
+    ]
+    return found.without_lines(dropped) if dropped else found
+
+
+def registered(name: str, found: Statement, cells: Cells) -> list[Statement]:
+    """The functions registered with this one since: `@area.register def _(x: int): ...`."""
+    since: list[Statement] = []
+    for statement in cells.statements():
+        if statement.node is found.node:
+            since.clear()
+        elif any(root == name and deep for _, root, deep in _decorators(statement.node)):
+            since.append(statement)
+    return since

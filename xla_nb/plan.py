@@ -1,0 +1,161 @@
+"""How a launched cell is cut: what its module defines, what every rank runs, what they call.
+
+The rule: the cell's own text decides; of the notebook only the names asked of `__future__` in
+earlier cells count.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from xla_nb import escapes
+from xla_nb.errors import ProgramError
+from xla_nb.source import (
+    ASSIGNMENT,
+    DEFINITION,
+    FUNCTION,
+    IMPORT,
+    Cell,
+    Function,
+    Names,
+    Section,
+    bindings,
+    futures,
+    is_main_guard,
+    names_in,
+    parse,
+    without,
+)
+
+RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a launched cell becomes module text and an entry, or a body without an entry.
+
+    `module` is what the module file has of the cell, if anything; `body`, where there is no
+    entry, is what every rank runs of it. `names` are those of both. `early` names are read
+    while the module's part runs, `replaced` ones bound by it.
+    """
+
+    cell: Cell
+    tree: ast.Module
+    entry: str | None
+    module: Section | None
+    body: Section | None
+    names: Names
+    early: set[str]
+    replaced: set[str]
+    defines: set[str]
+    futures: set[str]
+    notes: tuple[str, ...]
+
+
+def make_plan(cell: Cell, entry: str | None, known_futures: set[str]) -> Plan:
+    """Cut a cell for `entry`; else for its last function; else for running it as it is."""
+    tree = parse(cell)
+    notes = vet(tree, cell.label)
+    in_force = known_futures | futures(tree)
+    lazy = "annotations" in in_force
+    own = functions(tree)
+    entry = entry or (own[-1].name if own else None)
+    guards = [node for node in tree.body if entry and is_main_guard(node)]
+    nodes = [node for node in tree.body if not (_is_future(node) or node in guards)]
+    module = nodes if entry else _hoisted(nodes, lazy=lazy)
+    rest = [node for node in nodes if node not in module]
+    return Plan(
+        cell=cell,
+        tree=tree,
+        entry=entry,
+        module=Section(cell.label, 1, only(tree, module, cell.source)) if module else None,
+        body=None if entry else Section(cell.label, 1, only(tree, rest, cell.source)),
+        names=names_in(nodes, lazy_annotations=lazy),
+        early=set(names_in(module, lazy_annotations=lazy).now),
+        replaced=bindings(module),
+        defines={node.name for node in module if isinstance(node, DEFINITION)},
+        futures=in_force,
+        notes=(*notes, *(_left_out(node, cell, entry) for node in guards)),
+    )
+
+
+def _left_out(guard: ast.stmt, cell: Cell, entry: str | None) -> str:
+    return (
+        f'{cell.label}, line {guard.lineno}: the block under `if __name__ == "__main__":` '
+        f"is left out; the ranks call {entry}()"
+    )
+
+
+def vet(tree: ast.AST, label: str) -> tuple[str, ...]:
+    """Notes on what ranks leave out; a ProgramError for what cannot run in a module of theirs."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise ProgramError(
+                f"{label}, line {node.lineno}: a relative import has no package to start "
+                "from in a notebook. Write the module's full name."
+            )
+    return escapes.check(tree, label)
+
+
+def functions(tree: ast.Module) -> list[Function]:
+    """The functions at the top level, which ranks may call."""
+    return [node for node in tree.body if isinstance(node, FUNCTION)]
+
+
+def only(tree: ast.Module, nodes: Iterable[ast.stmt], source: str) -> str:
+    """The text with all but these of its statements blanked, line numbers kept."""
+    kept = set(nodes)
+    return without(source, [node for node in tree.body if node not in kept])
+
+
+def lasting(tree: ast.Module) -> list[ast.stmt]:
+    """The statements of a launched cell that the notebook itself runs later."""
+    if functions(tree):
+        return [node for node in tree.body if _only_defines(node)]
+    head = [node for node in tree.body if _is_future(node)]
+    rest = [node for node in tree.body if not _is_future(node)]
+    return head + _hoisted(rest, lazy="annotations" in futures(tree))
+
+
+def _is_future(node: ast.stmt) -> bool:
+    """Whether this is `from __future__ import`, which a module file has in its head."""
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def _only_defines(node: ast.stmt) -> bool:
+    if isinstance(node, (*IMPORT, *DEFINITION, *ASSIGNMENT, ast.Pass)):
+        return True
+    if type(node).__name__ == "TypeAlias":
+        return True
+    if isinstance(node, ast.Try):  # try: import a  except ImportError: a = None
+        parts = [*node.body, *node.orelse, *node.finalbody]
+        parts += [part for handler in node.handlers for part in handler.body]
+        return all(_only_defines(part) for part in parts)
+    if isinstance(node, ast.If) and not is_main_guard(node):
+        return all(_only_defines(part) for part in [*node.body, *node.orelse])
+    return False
+
+
+def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
+    """The definitions among a cell's statements that may run before all of them.
+
+    One stays among the statements if an earlier statement used or bound its name, or if it
+    needs, when it is defined, what a statement computes.
+    """
+    stays = [n for n in nodes if not isinstance(n, (*IMPORT, *DEFINITION))]
+    computed = bindings(stays) | RANK_NAMES
+    touched: set[str] = set()
+    hoisted = []
+    for node in nodes:
+        names = names_in([node], lazy_annotations=lazy)
+        can = node not in stays and not names.binds & touched and not set(names.now) & computed
+        if can:
+            hoisted.append(node)
+            if {*names.now, *names.later} & computed:  # to call it now would be too early
+                computed = computed | names.binds
+        else:
+            touched |= names.binds | set(names.now)
+            computed = computed | names.binds
+    return hoisted
