@@ -68,21 +68,22 @@ class RankContext(context.ForkContext):
         self._count = count
         self._latch = latch
         self._tell = tell
-        self._started: list[Any] = []
+        self._started: dict[int, Any] = {}  # by pidfd
 
     def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         return _RankProcess(self, *args, **kwargs)
 
     def started(self, process: Any) -> None:
         """Called after each fork; the watch's thread begins after the last one."""
-        self._started.append(process)
+        # At once: multiprocessing waits for what has died, and forgets it, at the next start.
+        self._started[os.pidfd_open(process.pid)] = process
         if len(self._started) == self._count:
             self._latch.arrive()
             threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True).start()
 
     def _watch(self) -> None:
         poll = select.poll()
-        alive = {os.pidfd_open(process.pid): process for process in self._started}
+        alive = self._started
         for fd in alive:
             poll.register(fd, select.POLLIN)
         while alive:

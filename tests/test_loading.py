@@ -1,0 +1,287 @@
+"""A program's file as the live module of a rank: it speaks of the notebook."""
+
+import inspect
+import json
+import linecache
+import os
+import runpy
+import sys
+import textwrap
+import traceback
+
+import pytest
+
+from xla_nb import loading, program, shipping
+from xla_nb.loading import Map, Piece
+
+FIRST, SECOND = "Cell In[2]", "Cell In[7]"
+HEAD = '"""A program."""\nfrom xla_nb.loading import restore\n\n'
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch):
+    """What a load changes in the interpreter is put back."""
+    monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("__main__", "a_program"):
+        monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
+    yield
+    loading.parcel.cache_clear()
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load a module made of pieces of cells: (label, first line, text), each a cell's lines."""
+
+    def load(*pieces, sources=None, flags=0, check=lambda: None):
+        text, table, cells = HEAD, [], {}
+        for label, first, source in pieces:
+            piece = textwrap.dedent(source).strip("\n") + "\n"
+            start = text.count("\n") + 1
+            text += piece
+            table.append(Piece(start, text.count("\n"), label, first))
+            cells[label] = "\n" * (first - 1) + piece
+            text += "\n"
+        path = tmp_path / "a_program.py"
+        path.write_text(text)
+        Map(tuple(table), {**cells, **(sources or {})}, flags).save(path.with_suffix(".json"))
+        return loading.load(path, check)
+
+    return load
+
+
+@pytest.fixture
+def parcel(monkeypatch):
+    """Send groups as a launch does, and name the parcel in the environment."""
+    opened = []
+
+    def parcel(*groups):
+        opened.append(shipping.send(groups, ()))
+        monkeypatch.setenv(loading.PARCEL, loading.parcel_path(opened[-1]))
+
+    yield parcel
+    for fd in opened:
+        os.close(fd)
+
+
+def stack(call):
+    with pytest.raises(ZeroDivisionError) as caught:
+        call()
+    return "".join(traceback.format_exception(caught.value))
+
+
+DEFINES = "def f():\n    return 1 / 0\n"
+DECORATED = """
+def same(it): return it
+
+@same
+@same
+def decorated():
+    return 1
+"""
+
+
+# ---------------------------------------------------------------- the map
+
+
+def test_a_map_is_opened_as_it_was_saved(tmp_path):
+    table = Map(
+        (Piece(4, 9, FIRST, 1), Piece(11, 12, SECOND, 3)), {FIRST: "ü = 1"}, 64, (SECOND, 2, "x")
+    )
+    table.save(tmp_path / "m.json")
+    assert Map.open(tmp_path / "m.json") == table
+
+
+def test_a_map_without_a_body_is_opened_without_one(tmp_path):
+    Map((), {}).save(tmp_path / "m.json")
+    assert Map.open(tmp_path / "m.json").body is None
+
+
+@pytest.mark.parametrize(
+    ("line", "cell"),
+    [
+        (3, None),
+        (4, (FIRST, 10)),
+        (6, (FIRST, 12)),
+        (7, None),
+        (8, (SECOND, 1)),
+        (9, (SECOND, 2)),
+        (10, None),
+    ],
+)
+def test_a_line_of_the_file_is_found_in_its_cell(line, cell):
+    table = Map((Piece(4, 6, FIRST, 10), Piece(8, 9, SECOND, 1)), {})
+    assert table.cell(line) == cell
+
+
+# ---------------------------------------------------------------- the module
+
+
+def test_a_traceback_names_the_cell_and_shows_its_line(load):
+    module = load((FIRST, 5, DEFINES))
+    assert '"Cell In[2]", line 6, in f\n    return 1 / 0\n' in stack(module.f)
+
+
+def test_two_pieces_of_one_cell_each_keep_their_lines(load):
+    module = load((FIRST, 5, DEFINES), (FIRST, 20, "def g():\n\n    return 1 / 0"))
+    assert '"Cell In[2]", line 6, in f' in stack(module.f)
+    assert '"Cell In[2]", line 22, in g' in stack(module.g)
+
+
+def test_a_statement_that_fails_is_told_at_its_line_of_the_cell(load):
+    assert '"Cell In[7]", line 3, in <module>' in stack(
+        lambda: load((SECOND, 2, "a = 1\nb = a / 0"))
+    )
+
+
+def test_the_source_of_a_function_is_its_cells(load):
+    module = load((FIRST, 5, DEFINES))
+    assert inspect.getsource(module.f) == DEFINES
+    assert inspect.getsourcelines(module.f)[1] == 5
+
+
+def test_the_lines_of_a_decorated_function_are_right(load):
+    module = load((FIRST, 5, DECORATED))
+    assert module.decorated.__code__.co_firstlineno == 7  # of its first decorator
+    assert inspect.getsource(module.decorated) == ("@same\n@same\ndef decorated():\n    return 1\n")
+
+
+def test_the_source_of_a_class_is_found(load):
+    module = load((FIRST, 5, "class Net:\n    def forward(self):\n        return 1 / 0"))
+    assert inspect.getsource(module.Net).startswith("class Net:\n")
+    assert '"Cell In[2]", line 7, in forward' in stack(module.Net().forward)
+
+
+def test_lines_that_are_no_cells_are_those_of_the_file(load, tmp_path):
+    path = tmp_path / "a_program.py"
+    path.write_text(DEFINES)
+    Map((), {}).save(path.with_suffix(".json"))
+    assert f'"{path}", line 2, in f' in stack(loading.load(path).f)
+
+
+def test_the_module_is_main_and_can_be_imported_by_its_own_name(load):
+    module = load((FIRST, 1, DEFINES))
+    assert module.f.__module__ == module.__name__ == "__main__"
+    assert sys.modules["__main__"] is module
+    assert __import__("a_program") is module
+
+
+def test_a_helper_process_can_import_the_file(load, tmp_path):
+    module = load((FIRST, 1, "VALUE = 3"))
+    assert module.__file__ == str(tmp_path / "a_program.py")
+    assert sys.path[0] == str(tmp_path)
+    assert runpy.run_path(module.__file__)["VALUE"] == 3
+
+
+def test_future_imports_are_in_force(load):
+    module = load(
+        (FIRST, 1, "def f(x: Missing): pass"), flags=program.future_flags(["annotations"])
+    )
+    assert module.f.__annotations__ == {"x": "Missing"}
+
+
+def test_future_imports_of_ours_are_not_in_force(load):
+    module = load((FIRST, 1, "def f(x: int): pass"))
+    assert module.f.__annotations__ == {"x": int}
+
+
+def test_code_can_ask_for_the_shell_and_display(load, capsys):
+    load((FIRST, 1, "get_ipython().run_line_magic('matplotlib', 'inline')\ndisplay('shown')"))
+    assert capsys.readouterr().out == "shown\n"
+
+
+def test_the_sources_of_cells_that_only_values_need_are_known_too(load):
+    load(sources={SECOND: "one\ntwo\n"})
+    assert linecache.getline(SECOND, 2) == "two\n"
+
+
+def test_a_check_that_fails_is_told_with_the_statement_before_it(load):
+    asked = iter([None, None, None, "the device is open"])
+    with pytest.raises(loading.CellError, match="the device is open") as caught:
+        load((FIRST, 5, "a = 1\nb = 2\nc = 3"), check=lambda: next(asked))
+    assert caught.value.place == "Cell In[2], line 6"
+
+
+def test_nothing_runs_after_a_check_that_failed(load):
+    with pytest.raises(loading.CellError):
+        load((FIRST, 1, "a = 1\nb = 2"), check=lambda: "no" if "a" in main() else None)
+    assert "b" not in main()
+
+
+def main():
+    return vars(sys.modules["__main__"])
+
+
+# ---------------------------------------------------------------- a body
+
+
+def body(text, first=1, flags=0, **names):
+    return loading.run_body(Map((), {}, flags, (SECOND, first, text)), names)
+
+
+def test_the_value_of_a_body_is_that_of_its_last_expression():
+    assert body("y = x + 1\ny * 2", x=3) == 8
+
+
+@pytest.mark.parametrize("text", ["y = 3", "1\ny = 2", "", "# nothing"])
+def test_a_body_that_ends_in_no_expression_has_no_value(text):
+    assert body(text) is None
+
+
+def test_a_body_leaves_its_names_in_the_module():
+    names = {}
+    loading.run_body(Map((), {}, 0, (SECOND, 1, "a = 1\ndef g(): return a\ng()")), names)
+    assert names["g"]() == 1
+
+
+@pytest.mark.parametrize("text", ["a = 1\n1 / 0", "a = 1\nb = 1 / 0"])
+def test_an_error_in_a_body_is_at_its_line_of_the_cell(text):
+    loading.remember(SECOND, "\n" * 8 + text)
+    said = stack(lambda: body(text, first=9))
+    assert '"Cell In[7]", line 10, in <module>\n' in said
+    assert "1 / 0" in said.rpartition("line 10")[2]
+
+
+def test_future_imports_are_in_force_in_a_body():
+    flags = program.future_flags(["annotations"])
+    assert body("def f(x: Missing): pass\nf.__annotations__", flags=flags) == {"x": "Missing"}
+
+
+# ---------------------------------------------------------------- shipped values
+
+
+def test_values_are_restored_where_the_program_says(load, parcel):
+    parcel({"unused": 0}, {"n": 41, "words": ["a"]})
+    module = load((FIRST, 1, "restore(1, globals())\nm = n + 1"))
+    assert (module.m, module.words) == (42, ["a"])
+    assert not hasattr(module, "unused")
+
+
+def test_a_value_is_one_object_for_all_who_import_the_program(load, parcel):
+    parcel({"n": [1]})
+    module = load((FIRST, 1, "restore(0, globals())"))
+    again = {}
+    loading.restore(0, again)
+    assert again["n"] == module.n
+
+
+def test_the_parcel_is_opened_once(parcel):
+    parcel({"a": 1}, {"b": 2})
+    path = os.environ[loading.PARCEL]
+    assert loading.parcel(path) is loading.parcel(path)
+
+
+def test_a_forked_helper_finds_the_parcel_by_its_path(parcel):
+    parcel({"n": 41})
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        names = {}
+        loading.restore(0, names)
+        os.write(writer, json.dumps(names).encode())
+        os._exit(0)
+    os.close(writer)
+    told = os.read(reader, 100)
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert json.loads(told) == {"n": 41}
