@@ -1,0 +1,211 @@
+"""What a rank's process does with itself, and how it tells what it returned."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+from xla_nb import rank
+
+# ---------------------------------------------------------------- a result in a line
+
+
+class Tensor:
+    """Like an array of any library: its shape is a kind of tuple, its repr is long."""
+
+    shape = namedtuple("Size", "rows columns")(2, 3)
+    dtype = "torch.bfloat16"
+
+    def __repr__(self):
+        return "tensor([[...]])"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "None"),
+        (3, "3"),
+        ("a", "'a'"),
+        ([1, (2, 3)], "[1, (2, 3)]"),
+        ({"loss": 0.25}, "{'loss': 0.25}"),
+    ],
+)
+def test_a_small_value_is_shown_as_it_is(value, shown):
+    assert rank.preview(value) == shown
+
+
+def test_an_array_is_shown_by_its_shape_and_type():
+    assert rank.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
+
+
+def test_a_tensor_of_any_library_is_shown_by_its_shape_and_type():
+    assert rank.preview(Tensor()) == "Tensor (2, 3) torch.bfloat16"
+
+
+def test_arrays_inside_a_value_are_shown_by_shape_and_type_too():
+    value = {"loss": 0.5, "grads": [np.zeros(4), Tensor()]}
+    shown = "{'grads': [ndarray (4,) float64, Tensor (2, 3) torch.bfloat16], 'loss': 0.5}"
+    assert rank.preview(value) == shown
+
+
+def test_an_array_of_one_number_is_shown_as_the_number():
+    assert rank.preview(np.float32(0.5)) == "np.float32(0.5)"
+    assert rank.preview(np.array(2)) == "array(2)"
+
+
+def test_a_long_text_is_shown_from_both_ends():
+    shown = rank.preview("a" * 1000 + "z" * 1000)
+    assert shown.startswith("'aaa")
+    assert shown.endswith("zzz'")
+    assert len(shown) <= 80
+
+
+def test_of_a_long_list_the_first_items_are_shown():
+    assert rank.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
+
+
+@pytest.mark.parametrize("length", [79, 80, 81, 500])
+def test_a_preview_has_at_most_80_characters(length):
+    words = ["x" * 10] * (length // 14)
+
+    class Long:
+        def __repr__(self):
+            return "r" * length
+
+    for value in (words, {"k": words}, tuple([Long()] * 5), Long()):
+        assert len(rank.preview(value)) <= 80
+
+
+def test_what_does_not_fit_ends_with_an_ellipsis():
+    shown = rank.preview(["x" * 40, "y" * 40])
+    assert len(shown) == 80
+    assert shown.endswith("…")
+
+
+def test_a_repr_of_several_lines_is_shown_in_one():
+    class Lines:
+        def __repr__(self):
+            return "one\n  two\n"
+
+    assert rank.preview(Lines()) == "one two"
+
+
+def test_a_value_whose_repr_fails_is_named():
+    class Odd:
+        def __repr__(self):
+            raise ValueError
+
+    assert "Odd instance" in rank.preview(Odd())
+
+
+def test_a_value_that_fails_when_it_is_looked_at_is_named():
+    class Odd:
+        @property
+        def shape(self):
+            raise RuntimeError("not materialised")
+
+    assert rank.preview(Odd()) == "<Odd: its repr() raised RuntimeError>"
+
+
+def test_a_value_that_holds_itself_is_shown():
+    value = []
+    value.append(value)
+    assert len(rank.preview(value)) <= 80
+
+
+# ---------------------------------------------------------------- its output
+
+
+@pytest.fixture
+def captured(tmp_path):
+    """Run lines in a process that has captured its output; gives its stdout, stderr, the rest."""
+
+    def captured(lines):
+        before = "import os, sys\nfrom pathlib import Path\nfrom xla_nb import rank\n"
+        capture = f"rank.capture(Path({str(tmp_path)!r}), 'rank-3')\n"
+        done = subprocess.run(
+            [sys.executable, "-c", before + textwrap.dedent(lines).replace("capture()\n", capture)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        out, err = ((tmp_path / f"rank-3.{kind}").read_text() for kind in ("out", "err"))
+        return out, err, done.stdout + done.stderr
+
+    return captured
+
+
+def test_what_python_and_c_write_lies_in_the_files(captured):
+    lines = """
+    capture()
+    print("python", flush=True)
+    print("python", file=sys.stderr, flush=True)
+    os.write(1, b"c\\n")
+    os.write(2, b"c\\n")
+    os.system("echo shell; echo shell >&2")
+    """
+    assert captured(lines) == ("python\nc\nshell\n",) * 2 + ("",)
+
+
+def test_what_was_printed_before_lies_where_it_went_then(captured):
+    lines = """
+    sys.stdout.write("before")
+    sys.stderr.write("before")
+    capture()
+    print("after")
+    """
+    assert captured(lines) == ("after\n", "", "beforebefore")
+
+
+def test_what_two_processes_write_to_a_file_is_all_there(captured, tmp_path):
+    (tmp_path / "rank-3.out").write_text("there before\n")
+    lines = """
+    capture()
+    if os.fork() == 0:
+        for _ in range(500):
+            os.write(1, b"child\\n")
+        os._exit(0)
+    for _ in range(500):
+        os.write(1, b"parent\\n")
+    os.wait()
+    """
+    written = captured(lines)[0].splitlines()
+    assert written[0] == "there before"
+    assert sorted(written[1:]) == ["child"] * 500 + ["parent"] * 500
+
+
+def test_the_files_are_the_owners_alone(captured, tmp_path):
+    captured("os.umask(0)\ncapture()\n")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"rank-3.out": 0o600, "rank-3.err": 0o600}
+
+
+def test_no_file_is_left_open_beside_stdout_and_stderr(captured):
+    lines = """
+    before = set(os.listdir("/proc/self/fd"))
+    capture()
+    print(set(os.listdir("/proc/self/fd")) == before)
+    """
+    assert captured(lines)[0] == "True\n"
+
+
+# ---------------------------------------------------------------- its place
+
+
+def test_a_process_that_inherited_nothing_is_no_rank():
+    assert not rank.is_rank()
+
+
+def test_what_a_rank_forks_is_a_rank_too(monkeypatch):
+    monkeypatch.setattr(rank, "_inherited", [])
+    rank.inherit("what a job has")
+    child = os.fork()
+    if child == 0:
+        os._exit(rank.is_rank())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

@@ -1,0 +1,681 @@
+"""A run from the notebook's side, with events from a socket and an engine that only takes notes."""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from xla_nb import events, loading, program, record, session, shipping, topology, wire
+from xla_nb.errors import LaunchError, ShippingError, UsageError
+from xla_nb.order import ARGUMENTS, ARGUMENTS_GROUP, ORDER
+from xla_nb.session import Options, Run, RunFailed
+from xla_nb.state import RunState
+
+PATIENCE = 10  # seconds for what must come
+
+
+class Engine:
+    """Keeps what was asked of it; `start` gives `sock`, or raises `refuses`."""
+
+    def __init__(self):
+        self.interrupted, self.killed = [], []
+        self.asked = threading.Condition()
+        self.sock = self.job = self.refuses = self.order = None
+        self.groups = []
+
+    def start(self, run, parcel, waiting):
+        waiting(0.5)
+        *self.groups, order = (
+            shipping.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP, ORDER)
+        )
+        self.order = order["order"]
+        if self.refuses:
+            raise self.refuses
+        return self.sock
+
+    def interrupt(self, pids):
+        self._note(self.interrupted, pids)
+
+    def kill(self, run):
+        self._note(self.killed, run)
+
+    def _note(self, where, what):
+        with self.asked:
+            where.append(what)
+            self.asked.notify_all()
+
+    def until(self, asked):
+        with self.asked:
+            assert self.asked.wait_for(asked, PATIENCE)
+
+
+class Heard(Run):
+    """A run that counts the events it has taken in."""
+
+    heard = 0
+
+    def take(self, event):
+        super().take(event)
+        with self.changed:
+            self.heard += 1
+            self.changed.notify_all()
+
+
+class Started:
+    """A run of which the test is the job: `says` sends its events, `hangs_up` ends the socket."""
+
+    def __init__(self, engine, **options):
+        ours, self.theirs = wire.pair()
+        self.run = a_run(engine, **options)
+        self.run.follow(ours)
+
+    def says(self, *happened):
+        """Returns when the run has taken the events in."""
+        due = self.run.heard + len(happened)
+        for event in happened:
+            wire.Sender(self.theirs).send(event)
+        with self.run.changed:
+            assert self.run.changed.wait_for(lambda: self.run.heard == due, PATIENCE)
+
+    def returns(self, rank, value):
+        path = self.run.record.result(rank)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        size = shipping.send_home(fd, value, ())
+        os.close(fd)
+        self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size))
+
+    def ends(self, status=0):
+        wire.Sender(self.theirs).send(events.JobEnded(status=status))
+        assert self.run._ended.wait(PATIENCE)
+
+    def hangs_up(self):
+        self.theirs.close()
+
+
+def a_run(engine, **options):
+    where = record.Record.create("r1")
+    return Heard("r1", "Cell In[3]", where, engine, Options(**options), "the notebook's {}".format)
+
+
+def recorded(run):
+    lines = (run.record.path / "events.jsonl").read_bytes().splitlines()
+    return [events.decode(line) for line in lines]
+
+
+@pytest.fixture
+def engine():
+    return Engine()
+
+
+@pytest.fixture
+def start(engine):
+    """Start runs; each is ended with the test."""
+    made = []
+
+    def start(*happened, **options):
+        made.append(Started(engine, **options))
+        if happened:
+            made[-1].says(*happened)
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.hangs_up()
+        assert each.run._ended.wait(PATIENCE)
+
+
+def ranks(count):
+    return [
+        events.JobStarted(pid=1, host="h", ranks=count, simulated=True),
+        *(
+            events.RankStarted(rank=r, local_rank=r, pid=100 + r, device=f"xla:{r}")
+            for r in range(count)
+        ),
+    ]
+
+
+def failed(rank, message="boom"):
+    return events.RankFailed(
+        rank=rank,
+        kind="ValueError",
+        message=message,
+        text=f"Traceback\nValueError: {message}",
+        place="Cell In[3], line 2",
+        where="w",
+    )
+
+
+def finished(rank):
+    return events.RankFinished(rank=rank, preview="None", nbytes=1)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_the_results_are_what_the_ranks_returned(start):
+    job = start(*ranks(2))
+    job.returns(1, {"loss": 0.5})
+    job.returns(0, None)
+    assert job.run.results == {0: None, 1: {"loss": 0.5}}
+    assert list(job.run.results) == [0, 1]
+
+
+def test_results_are_there_rank_by_rank_while_others_run(start):
+    job = start(*ranks(2))
+    job.returns(1, "early")
+    assert job.run[1] == "early"
+    assert job.run.results == {1: "early"}
+    assert not job.run.done
+
+
+def test_a_result_is_read_once(start):
+    job = start(*ranks(1))
+    job.returns(0, [1])
+    assert job.run[0] is job.run[0]
+
+
+def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
+    job = start(*ranks(1))
+
+    class Net:
+        pass
+
+    Net.__module__, Net.__qualname__ = "__main__", "Net"
+    main = vars(sys.modules["__main__"])
+    main["Net"] = Net
+    try:
+        fd = os.open(job.run.record.result(0), os.O_RDWR | os.O_CREAT)
+        shipping.send_home(fd, Net, ("Net",))
+        os.close(fd)
+    finally:
+        del main["Net"]
+    job.says(finished(0))
+    assert job.run[0] == "the notebook's Net"
+
+
+def test_a_rank_that_is_not_there_has_no_result(start):
+    with pytest.raises(KeyError, match="r1 has no rank 2"):
+        start(*ranks(2)).run[2]
+
+
+def test_a_rank_that_still_runs_has_no_result_and_says_so(start):
+    with pytest.raises(KeyError, match="rank 0 has no result: it is running"):
+        start(*ranks(1)).run[0]
+
+
+def test_a_rank_that_failed_has_an_error_and_no_result(start):
+    job = start(*ranks(2), failed(1))
+    assert str(job.run.errors[1]) == "ValueError: boom"
+    assert set(job.run.errors) == {1}
+    with pytest.raises(KeyError, match="it is failed"):
+        job.run[1]
+
+
+def test_a_run_is_ok_when_every_rank_has_returned(start):
+    job = start(*ranks(2), finished(0))
+    assert not job.run.ok
+    job.says(finished(1))
+    assert job.run.ok
+
+
+def test_the_output_of_a_rank_is_read_from_its_files(start):
+    run = start().run
+    run.record.log(0).write_bytes(b"printed\xff\n")
+    run.record.log(0, "err").write_text("warned\n")
+    assert run.output(0) == "printed\N{REPLACEMENT CHARACTER}\n"
+    assert run.output(0, "err") == "warned\n"
+    assert run.output(1) == ""
+
+
+def test_time_elapses_until_the_last_rank_has_ended(start):
+    job = start(*ranks(1))
+    first = job.run.elapsed
+    assert job.run.elapsed > first > 0
+    job.says(finished(0))
+    assert job.run.elapsed == job.run.elapsed
+
+
+def test_the_repr_says_how_it_went_and_how_long(start):
+    job = start(*ranks(1), finished(0))
+    assert repr(job.run).startswith("<Run r1: 1 rank: 1 finished, 0.")
+
+
+def test_a_notebook_gets_the_repr_and_the_same_as_data(start):
+    job = start(*ranks(2), finished(0), failed(1))
+    shown = job.run._repr_mimebundle_()
+    assert shown["text/plain"] == repr(job.run)
+    data = shown["application/vnd.xla-nb.run+json"]
+    assert data["ranks"][0] == {
+        "rank": 0,
+        "device": "xla:0",
+        "phase": "finished",
+        "result": "None",
+    }
+    assert data["ranks"][1]["phase"] == "failed"
+    assert not data["ok"]
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_waiting_gives_the_run_when_it_has_ended(start):
+    job = start(*ranks(1), finished(0))
+    job.ends()
+    assert job.run.wait(PATIENCE) is job.run
+    assert job.run.done
+
+
+def test_waiting_is_over_after_its_timeout(start):
+    job = start(*ranks(1))
+    with pytest.raises(TimeoutError, match=r"r1 still runs after 0\.01 s"):
+        job.run.wait(0.01)
+
+
+def test_a_failed_run_is_raised_with_its_headline_and_its_files(start):
+    job = start(*ranks(2), failed(1), finished(0))
+    job.ends()
+    with pytest.raises(RunFailed) as caught:
+        job.run.wait(PATIENCE)
+    first, *_, last = str(caught.value).split("\n\n")
+    assert first == "rank 1 failed at Cell In[3], line 2: ValueError: boom"
+    assert "rank 1:\nTraceback" in str(caught.value)
+    assert last == f"Output and files: {job.run.record.path}"
+    assert caught.value.run is job.run
+
+
+def test_a_run_whose_job_could_not_load_the_program_says_why(start):
+    job = start(events.JobFailed(kind="E", message="cannot load", text="its stack"))
+    job.ends(1)
+    with pytest.raises(RunFailed, match="cannot load\n\nits stack\n\n"):
+        job.run.check()
+
+
+def test_when_nobody_is_left_at_the_other_end_the_run_has_ended(start):
+    job = start(*ranks(2), finished(0))
+    job.hangs_up()
+    assert job.run._ended.wait(PATIENCE)
+    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "killed"]
+
+
+def test_what_comes_after_the_end_changes_nothing(start):
+    job = start(*ranks(1), finished(0))
+    job.ends()
+    job.run.take(failed(0))
+    assert job.run.ok
+    assert not [event for event in recorded(job.run) if isinstance(event, events.RankFailed)]
+
+
+def test_an_ended_run_has_a_summary_in_its_record(start):
+    job = start(*ranks(2), finished(1), failed(0))
+    job.ends()
+    written = json.loads((job.run.record.path / "run.json").read_text())
+    assert written.pop("elapsed") > 0
+    assert written == {
+        "run": "r1",
+        "cell": "Cell In[3]",
+        "ok": False,
+        "headline": "rank 0 failed at Cell In[3], line 2: ValueError: boom",
+        "ranks": [
+            {"rank": 0, "device": "xla:0", "phase": "failed", "result": ""},
+            {"rank": 1, "device": "xla:1", "phase": "finished", "result": "None"},
+        ],
+    }
+
+
+def test_the_record_has_every_event(start):
+    happened = [*ranks(1), finished(0)]
+    job = start(*happened)
+    assert recorded(job.run) == happened
+
+
+def test_old_records_are_tidied_away_when_a_run_has_ended(start, monkeypatch):
+    monkeypatch.setattr(record, "KEPT", 1)
+    record.Record.create("r0").close({})
+    job = start(*ranks(1))
+    job.ends()
+    assert [path.name for path in (record.home() / "runs").iterdir()] == ["r1"]
+
+
+def test_whoever_waits_for_a_change_is_told_of_the_end(start):
+    job = start(*ranks(1))
+    with job.run.changed:
+        wire.Sender(job.theirs).send(events.JobEnded(status=0))
+        assert job.run.changed.wait_for(lambda: job.run.done, PATIENCE)
+
+
+# ---------------------------------------------------------------- stopping
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Patience is short."""
+    monkeypatch.setattr(session, "STOP_PATIENCE", 0.05)
+    monkeypatch.setattr(session, "EXIT_PATIENCE", 0.05)
+    monkeypatch.setattr(session, "_TICK", 0.01)
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """Patience is endless."""
+    monkeypatch.setattr(session, "STOP_PATIENCE", 3600)
+    monkeypatch.setattr(session, "EXIT_PATIENCE", 3600)
+    monkeypatch.setattr(session, "_TICK", 0.01)
+
+
+def test_stopping_interrupts_the_ranks_that_run(never, start, engine):
+    job = start(*ranks(3), finished(1))
+    job.run.stop("enough")
+    assert engine.interrupted == [[100, 102]]
+    assert engine.killed == []
+    assert job.run.state.stopping == "enough"
+
+
+def test_ranks_that_do_not_stop_are_ended(soon, start, engine):
+    job = start(*ranks(1))
+    job.run.stop()
+    engine.until(lambda: engine.killed == ["r1"])
+    assert engine.interrupted == [[100]]
+
+
+def test_before_there_are_ranks_stopping_ends_the_job_at_once(never, start, engine):
+    job = start()
+    job.run.stop()
+    assert (engine.interrupted, engine.killed) == ([], ["r1"])
+
+
+def test_ranks_that_have_not_started_yet_are_no_reason_to_wait(never, start, engine):
+    job = start(events.JobStarted(pid=1, host="h", ranks=2, simulated=True))
+    job.run.stop()
+    assert engine.killed == ["r1"]
+
+
+def test_a_run_is_stopped_once(never, start, engine):
+    job = start(*ranks(1))
+    job.run.stop("first")
+    job.run.stop("second")
+    assert engine.interrupted == [[100]]
+    assert job.run.state.stopping == "first"
+
+
+def test_a_run_that_has_ended_is_not_stopped(start, engine):
+    job = start(*ranks(1), finished(0))
+    job.ends()
+    job.run.stop()
+    assert (engine.interrupted, engine.killed) == ([], [])
+    assert job.run.ok
+    assert job.run.state.stopping == ""
+
+
+def test_ranks_that_stopped_are_no_errors(never, start):
+    job = start(*ranks(2))
+    job.run.stop("enough")
+    job.says(events.RankStopped(rank=0), events.RankStopped(rank=1))
+    job.ends()
+    assert job.run.errors == {}
+    with pytest.raises(RunFailed, match="the run was stopped: enough"):
+        job.run.check()
+
+
+def test_after_a_failure_the_others_have_a_time_of_grace(never, start, engine):
+    job = start(*ranks(2), grace=0.05)
+    job.says(failed(0))
+    engine.until(lambda: engine.interrupted == [[101]])
+    assert job.run.state.stopping == "0.05 s after the first failure"
+
+
+@pytest.mark.parametrize("pid", [101, 555])
+def test_the_death_of_a_process_is_a_failure_too(never, start, engine, pid):
+    start(*ranks(2), events.ProcessDied(pid=pid, status=-9), grace=0.05)
+    engine.until(lambda: engine.interrupted)
+    assert 100 in engine.interrupted[0]
+
+
+def test_while_the_grace_lasts_nobody_is_stopped(never, start, engine):
+    job = start(*ranks(2), failed(0), grace=3600)
+    with pytest.raises(TimeoutError):
+        job.run.wait(0.1)
+    assert engine.interrupted == []
+
+
+def test_a_run_is_stopped_when_its_time_is_over(never, start, engine):
+    job = start(timeout=0.1)
+    engine.until(lambda: engine.killed)
+    assert job.run.state.stopping == "its time limit of 0.1 s is over"
+
+
+def test_without_a_time_limit_a_run_goes_on(never, start, engine):
+    job = start(*ranks(1))
+    with pytest.raises(TimeoutError):
+        job.run.wait(0.1)
+    assert engine.interrupted == []
+
+
+def test_processes_that_linger_after_the_last_result_are_ended(soon, start, engine):
+    job = start(*ranks(1), finished(0))
+    engine.until(lambda: engine.killed == ["r1"])
+    assert engine.interrupted == []
+    assert job.run.ok
+
+
+def test_processes_have_time_to_go_after_the_last_result(never, start, engine):
+    job = start(*ranks(1), finished(0))
+    with pytest.raises(TimeoutError):
+        job.run.wait(0.1)
+    assert (engine.interrupted, engine.killed) == ([], [])
+
+
+def test_a_job_that_lingers_after_it_refused_is_ended(soon, start, engine):
+    start(events.JobFailed(kind="E", message="m", text=""))
+    engine.until(lambda: engine.killed == ["r1"])
+
+
+def test_when_every_rank_has_ended_no_limit_stops_the_run(never, engine):
+    run = a_run(engine, grace=1, timeout=2)
+    for event in [*ranks(2), failed(0), finished(1)]:
+        run.take(event)
+    run._act(time.monotonic() + 3)
+    assert run.state.stopping == ""
+
+
+@pytest.mark.xfail(strict=True, reason="a look that comes after EXIT_PATIENCE arms no kill")
+def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engine):
+    """As by an extension that holds the interpreter, or a machine that sleeps."""
+    run = a_run(engine)
+    for event in [*ranks(1), finished(0)]:
+        run.take(event)
+    for seconds in (1, 2, 3):
+        run._act(time.monotonic() + seconds * session.EXIT_PATIENCE + 1)
+    assert engine.killed == ["r1"]
+
+
+# ---------------------------------------------------------------- launching
+
+
+@pytest.fixture(autouse=True)
+def a_laptop(monkeypatch):
+    """No TPU, whatever the machine has."""
+    monkeypatch.setattr(topology, "chips", lambda: 0)
+    for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+SOURCE = "def f(rank, x):\n    return rank + x + n\n"
+
+
+def cell(**changes):
+    fields = {
+        "name": "xla_nb_cell_3",
+        "label": "Cell In[3]",
+        "steps": (program.Restore(0), program.Section("Cell In[3]", 1, SOURCE)),
+        "groups": ({"n": 41},),
+        "entry": "f",
+        "sources": {"Cell In[3]": SOURCE},
+        "origins": {"n": "Cell In[1]"},
+        "defines": ("f",),
+        **changes,
+    }
+    return program.Program(**fields)
+
+
+@pytest.fixture
+def launch(engine):
+    """Launch a program; the run ends with the test."""
+    made, ends = [], []
+
+    def launch(what, args=(1,), **options):
+        engine.sock, engine.job = wire.pair()
+        ends.append((engine.sock, engine.job))
+        made.append(session.launch(what, args, Options(**options), engine, {}.__getitem__))
+        return made[-1]
+
+    yield launch
+    for ours, theirs in ends:
+        theirs.close()
+        if not made:
+            ours.close()
+    for run in made:
+        assert run._ended.wait(PATIENCE)
+
+
+def the_record():
+    (path,) = (record.home() / "runs").iterdir()
+    return record.Record(path)
+
+
+def parcels():
+    """The parcels that are open here."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own, or closed meanwhile
+            found.append(str(fd.readlink()))
+    return [path for path in found if "xla_nb-parcel" in path]
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_a_run_without_ranks_is_refused_before_anything_is_written(launch, n):
+    with pytest.raises(UsageError, match=f"-n {n}: a run has at least 1 rank"):
+        launch(cell(), n=n)
+    assert not (record.home() / "runs").exists()
+
+
+@pytest.mark.parametrize(("n", "count"), [(None, session.SIMULATED), (1, 1), (7, 7)])
+def test_without_a_tpu_ranks_are_simulated_as_many_as_asked(launch, engine, n, count):
+    launch(cell(), n=n)
+    assert (engine.order.device, engine.order.ranks) == ("CPU", count)
+
+
+def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
+    monkeypatch.setattr(topology, "chips", lambda: 8)
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
+    with pytest.raises(UsageError):
+        launch(cell(), n=3)
+
+
+def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, engine):
+    run = launch(cell())
+    path = run.record.program("xla_nb_cell_3")
+    assert engine.order.program == str(path)
+    assert SOURCE in path.read_text()
+    table = loading.Map.open(path.with_suffix(".json"))
+    first = path.read_text().splitlines().index("def f(rank, x):") + 1
+    assert table.cell(first) == ("Cell In[3]", 1)
+    assert table.sources == {"Cell In[3]": SOURCE}
+    assert table.body is None
+
+
+def test_a_cell_of_statements_is_written_with_its_body(launch):
+    body = program.Section("Cell In[3]", 2, "rank + 1\n")
+    run = launch(cell(entry=None, body=body), args=())
+    table = loading.Map.open(run.record.program("xla_nb_cell_3").with_suffix(".json"))
+    assert table.body == ("Cell In[3]", 2, "rank + 1\n")
+
+
+def test_an_order_says_all_that_a_job_must_know(launch, engine, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    run = launch(cell(takes_lock=True), env={"MINE": "1"})
+    order = engine.order
+    assert (order.run, order.record) == (run.name, str(run.record.path))
+    assert (order.entry, order.takes_lock, order.by_name) == ("f", True, frozenset({"f"}))
+    assert (order.cwd, order.sys_path) == (str(tmp_path), tuple(sys.path))
+    assert order.env["MINE"] == "1"
+    assert order.env["PATH"] == os.environ["PATH"]
+
+
+def test_values_and_arguments_lie_in_the_parcel(launch, engine):
+    launch(cell())
+    assert engine.groups == [{"n": 41}, {ARGUMENTS: (1,)}]
+
+
+def test_the_parcel_is_closed_once_it_was_handed_over(launch, engine):
+    launch(cell())
+    assert parcels() == []
+
+
+def test_a_launch_that_the_engine_refuses_leaves_nothing_open_and_an_ended_record(launch, engine):
+    engine.refuses = LaunchError("no torch_xla")
+    with pytest.raises(LaunchError, match="no torch_xla"):
+        launch(cell())
+    assert parcels() == []
+    written = json.loads((the_record().path / "run.json").read_text())
+    assert (written["ok"], written["headline"]) == (False, "not started")
+
+
+def test_a_launch_that_is_interrupted_leaves_nothing_open(launch, engine):
+    engine.refuses = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        launch(cell())
+    assert parcels() == []
+
+
+def test_a_value_that_cannot_travel_is_named_with_the_cell_that_made_it(launch, engine):
+    with pytest.raises(ShippingError, match=r"`n` .*made in Cell In\[1\]"):
+        launch(cell(groups=({"n": threading.Lock()},)))
+    assert engine.order is None
+
+
+def test_an_argument_that_cannot_travel_is_named_by_its_place(launch):
+    with pytest.raises(ShippingError, match=r"`--args\[1\]`"):
+        launch(cell(), args=(1, threading.Lock()))
+
+
+@pytest.mark.xfail(strict=True, reason="launch leaves the record open when pickling fails")
+def test_a_launch_whose_values_cannot_travel_leaves_an_ended_record(launch):
+    with pytest.raises(ShippingError):
+        launch(cell(groups=({"n": threading.Lock()},)))
+    assert (the_record().path / "run.json").exists()
+
+
+def test_a_record_that_cannot_be_written_says_what_to_do(launch, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "file"))
+    with pytest.raises(LaunchError, match="set XLA_NB_HOME to a folder of yours"):
+        launch(cell())
+
+
+def test_what_the_program_and_the_environment_have_to_say_is_told_first(launch, monkeypatch):
+    monkeypatch.setenv("XLA_USE_SPMD", "1")
+    run = launch(cell(notes=("a note",)))
+    first, second = (notice.text for notice in run.state.notices)
+    assert first == "a note"
+    assert "XLA_USE_SPMD" in second
+
+
+def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
+    run = launch(cell())
+    assert run.state == RunState()
+    wire.Sender(engine.job).send(events.JobEnded(status=1))
+    assert run._ended.wait(PATIENCE)
+    assert run.label == "Cell In[3]"
+
+
+def test_whoever_launches_is_told_how_long_the_engine_takes(engine):
+    engine.refuses = LaunchError("enough")
+    told = []
+    with pytest.raises(LaunchError):
+        session.launch(cell(), (1,), Options(), engine, {}.__getitem__, told.append)
+    assert told == [0.5]
