@@ -1,0 +1,193 @@
+"""Name by name, what a cell takes along from the notebook, and what is missing there."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from notebook_double import importable_folder, opened, shipped
+
+from xla_nb.errors import ProgramError
+from xla_nb.program import Cell
+
+notebook = pytest.fixture(opened)
+local = pytest.fixture(importable_folder)
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def test_missing_name_is_told_with_cell_line_and_a_close_match(notebook):
+    notebook.run("learning_rate = 1")
+    with pytest.raises(ProgramError, match=r"Cell In\[2\], line 3: .*learning_rat .*mean learning"):
+        notebook.build("def f(i):\n    pass\n    return learning_rat")
+
+
+def test_missing_name_of_an_earlier_function_is_told_in_its_cell(notebook):
+    notebook.run("def helper():\n    return gone")
+    with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: the name gone"):
+        notebook.build("def f(i): return helper()")
+
+
+def test_rank_is_no_global_of_a_function(notebook):
+    with pytest.raises(ProgramError, match=r"rank.*make it a parameter"):
+        notebook.build("def f(i): return rank")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(i):\n    try:\n        return gone\n    except NameError:\n        return 'ok'",
+        "def f(i):\n    return 'ok'\nclass A:\n    def g(self) -> 'Gone': ...",
+        "from os.path import *\ndef f(i): return join('o', 'k').replace('/', '')",
+        "def f(i):\n    global made\n    made = 'ok'\n    return g()\ndef g(): return made",
+        "def f(i): return [ok for ok in ['ok']][0]",
+        "def f(i):\n    if (n := 'ok'): return n",
+    ],
+)
+def test_names_that_need_not_be_in_the_notebook(notebook, source):
+    assert notebook.launch(source, entry="f") == "ok"
+
+
+def test_star_import_of_a_loaded_module_does_not_hide_other_missing_names(notebook):
+    with pytest.raises(ProgramError, match="joinn"):
+        notebook.build("from os.path import *\ndef f(i): return joinn('o', 'k')")
+
+
+def test_star_import_of_an_unknown_module_ends_the_check(notebook):
+    assert notebook.build("from not_loaded_yet import *\ndef f(i): return anything")
+
+
+def test_a_name_in_a_fstring_a_default_and_an_annotation_is_taken_along(notebook):
+    notebook.run("a = 1\nb = 2\nc = int")
+    assert notebook.launch("def f(i, x: c = b): return f'{a}{x}', f.__annotations__") == (
+        "12",
+        {"x": int},
+    )
+
+
+def test_a_name_only_in_a_lazy_annotation_is_taken_along_but_may_be_missing(notebook):
+    notebook.run("class Net: pass")
+    source = (
+        "from __future__ import annotations\nimport typing\n"
+        "def f(i: int) -> Gone: return typing.get_type_hints(g)['x'].__name__\n"
+        "def g(x: Net): ..."
+    )
+    assert notebook.launch(source, entry="f") == "Net"
+
+
+def test_a_name_computed_on_the_ranks_only_is_explained(notebook):
+    notebook.pending.append(Cell("Cell In[1]", "loss = 3\nloss"))
+    with pytest.raises(ProgramError, match=r"Cell In\[1\] binds it, but not in the notebook"):
+        notebook.build("def f(i): return loss")
+
+
+def test_a_name_of_the_notebook_goes_before_a_builtin(notebook):
+    notebook.run("from operator import sub as max\nid = 4")
+    assert notebook.launch("def f(i): return max(5, 3), id, abs(-1)") == (2, 4, 1)
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+def test_constants_are_taken_along_through_functions(notebook):
+    notebook.run("lr = 0.5")
+    notebook.run("def scale(x): return x * lr")
+    assert notebook.launch("def f(i, x): return scale(x)", 4) == 2
+
+
+def test_only_what_is_needed_is_taken_along(notebook):
+    notebook.run("a = 1\nb = 2\ndef g(): return b")
+    assert shipped(notebook.build("def f(i): return a")) == {"a"}
+
+
+def test_a_function_named_restore_is_the_users_own(notebook):
+    notebook.run("a = 1\nb = [a]\ndef restore(x=a): return x, b")
+    assert notebook.launch("def f(i): return restore()") == (1, [1])
+
+
+def test_the_origin_of_a_value_is_the_cell_that_bound_it_last(notebook):
+    notebook.run("a = 1")
+    notebook.run("a = 2")
+    notebook.run("b = 2")
+    assert notebook.build("def f(i): return a").origins == {"a": "Cell In[2]"}
+
+
+# --- imports ----------------------------------------------------------------------------------
+
+
+def test_submodules_that_are_used_are_loaded(notebook, local):
+    (local / "pack_a").mkdir()
+    (local / "pack_a" / "__init__.py").write_text("")
+    (local / "pack_a" / "sub.py").write_text("n = 4")
+    notebook.run("import pack_a as p")
+    notebook.run("from pack_a.sub import n as unused")
+    program = notebook.build("def f(i): return p.sub.n")
+    for name in ("pack_a", "pack_a.sub"):
+        del sys.modules[name]
+    assert notebook.rank(program) == 4
+
+
+def test_submodules_that_were_imported_are_loaded_though_nobody_names_them(notebook, local):
+    (local / "pack_e").mkdir()
+    (local / "pack_e" / "__init__.py").write_text("")
+    (local / "pack_e" / "sub.py").write_text("n = 4")
+    notebook.run("import pack_e.sub")
+    program = notebook.build("def f(i): return getattr(pack_e, 'sub').n")
+    for name in ("pack_e", "pack_e.sub"):
+        del sys.modules[name]
+    assert notebook.rank(program) == 4
+
+
+# --- names that statements bind ---------------------------------------------------------------
+
+
+def test_statements_may_change_a_name_of_the_notebook(notebook):
+    notebook.run("n = 5")
+    assert notebook.launch("n += 1\nn") == 6
+
+
+def test_a_name_that_statements_bind_first_is_not_shipped(notebook):
+    notebook.run("n = 5\nfile = open('/dev/null')\nk = 1")
+    program = notebook.build("n = 1\nwith open('/dev/null') as file: k\nfile, n")
+    notebook.values["file"].close()
+    assert shipped(program) == {"k"}
+
+
+def test_a_name_bound_in_one_branch_is_taken_along(notebook):
+    notebook.run("n = 5")
+    assert notebook.launch("if rank == 1:\n    n = 1\nn") == 5
+
+
+# --- pending cells ----------------------------------------------------------------------------
+
+
+def test_definitions_of_a_pending_cell_come_from_its_source(notebook):
+    notebook.run("lr = 2")
+    notebook.pending.append(
+        Cell("Cell In[2]", "import math\nn = 3\ndef g(): return math.floor(lr * n)\ndef t(i): pass")
+    )
+    assert notebook.launch("def f(i): return g()") == 6
+
+
+def test_the_newest_pending_cell_wins_over_older_ones_and_over_values(notebook):
+    notebook.run("def g(): return 1")
+    notebook.pending.append(Cell("Cell In[2]", "def g(): return 2"))
+    notebook.pending.append(Cell("Cell In[3]", "def g(): return 3"))
+    assert notebook.launch("def f(i): return g()") == 3
+
+
+def test_what_a_pending_cell_of_statements_computed_is_not_there(notebook):
+    notebook.pending.append(Cell("Cell In[1]", "n = 3\nn"))
+    with pytest.raises(ProgramError, match="the name n "):
+        notebook.build("def f(i): return n")
+
+
+def test_star_import_of_a_pending_cell(notebook):
+    notebook.pending.append(Cell("Cell In[1]", "from math import *\ndef t(i): pass"))
+    assert notebook.launch("def f(i): return floor(2.5)") == 2
+
+
+def test_a_pending_name_bound_in_steps_takes_all_of_them(notebook):
+    notebook.pending.append(Cell("Cell In[1]", "a = 1; b = 2\na += b\ndef t(i): pass"))
+    assert notebook.launch("def f(i): return a") == 3
