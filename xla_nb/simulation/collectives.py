@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -133,7 +133,7 @@ class Carrier:
         packs = _pack([pieces], rows=count)
         detail = f"split {split} concat {concat}"
         with self._meet("all_to_all", [tensor], groups, packs, detail) as meeting:
-            received = meeting.deal(0).view(pieces.shape)
+            received = meeting.deal(0).reshape(pieces.shape)
         return torch.cat(received.unbind(), concat)
 
     def permute(self, tensor: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
@@ -157,7 +157,7 @@ class Carrier:
         self._check_rank("send/recv", source)
         self._check_rank("send/recv", target)
         if source == target:
-            return tensor
+            return tensor.clone()
         packs = _pack([tensor], rows=1)
         pair = [[source, target]]
         with self._meet("send/recv", [tensor], pair, packs) as meeting:
@@ -242,7 +242,7 @@ class _Meeting:
         self._members = members
         self._flats = [pack.flat for pack in packs]
         self._me = group.index(carrier.rank) if carrier.rank in group else 0
-        self._inline: dict[int, list[Tensor]] | None = None
+        self._rows: list[Tensor] | None = None  # of every pack, if they came with the frames
 
     def __enter__(self) -> _Meeting:
         agreement = self._carrier.agreement
@@ -252,8 +252,7 @@ class _Meeting:
                 agreement.meet(self._what, self._members)
             else:
                 payload = b"".join(map(_view, self._flats))
-                met = agreement.meet(self._what, self._members, payload)
-                self._inline = {rank: self._parse(met[rank]) for rank in met}
+                self._rows = self._parse(agreement.meet(self._what, self._members, payload))
         except BaseException:
             agreement.lock.release()
             raise
@@ -262,37 +261,32 @@ class _Meeting:
     def __exit__(self, *_: object) -> None:
         self._carrier.agreement.lock.release()
 
-    def _parse(self, payload: bytearray) -> list[Tensor]:
-        flats, offset = [], 0
+    def _parse(self, met: Mapping[int, bytearray]) -> list[Tensor]:
+        """For every pack, one row per rank of the group."""
+        parsed, start, ranks = [], 0, len(self._group)
         for flat in self._flats:
-            if flat.numel():
-                flats.append(
-                    torch.frombuffer(payload, dtype=flat.dtype, count=flat.numel(), offset=offset)
-                )
-            else:
-                flats.append(flat)
-            offset += _size(flat)
-        return flats
+            end = start + _size(flat)
+            data = bytearray().join([met[rank][start:end] for rank in self._group])
+            rows = torch.frombuffer(data, dtype=flat.dtype) if data else flat
+            parsed.append(rows.view(ranks, flat.numel()))
+            start = end
+        return parsed
 
     def gather(self, index: int) -> Tensor:
         """One row per rank of the group: its pack."""
-        if self._inline is None:
-            return self._share(self._flats[index])
-        return torch.stack([self._inline[rank][index] for rank in self._group])
+        return self._share(self._flats[index]) if self._rows is None else self._rows[index]
 
     def deal(self, index: int) -> Tensor:
         """The pack's rows go to the ranks of the group; one row from each comes back."""
-        flat = self._flats[index]
-        rows = flat.view(len(self._group), flat.numel() // len(self._group))
-        if self._inline is None:
-            return self._deal(rows)
-        return torch.stack(
-            [self._inline[rank][index].view(rows.shape)[self._me] for rank in self._group]
-        )
+        flat, ranks = self._flats[index], len(self._group)
+        shape = ranks, flat.numel() // ranks
+        if self._rows is None:
+            return self._deal(flat.view(shape))
+        return self._rows[index].view(ranks, *shape)[:, self._me]
 
     def all_reduce(self, index: int, reduction: Reduction) -> Tensor:
-        if self._inline is not None:
-            return reduction.fold(self.gather(index))
+        if self._rows is not None:
+            return reduction.fold(self._rows[index])
         flat, ranks = self._flats[index], len(self._group)
         ragged = -flat.numel() % ranks
         rows = torch.nn.functional.pad(flat, (0, ragged)) if ragged else flat
@@ -303,8 +297,8 @@ class _Meeting:
         """Send the pack to `target` and return that of `source`, where there are any."""
         if source is not None and source == self._carrier.rank:
             return self._flats[index].clone()
-        if self._inline is not None:
-            return None if source is None else self._inline[source][index]
+        if self._rows is not None:
+            return None if source is None else self._rows[index][self._group.index(source)]
         into = torch.empty_like(self._flats[index])
         away = target is not None and target != self._carrier.rank
         self._carrier._swap(
@@ -369,12 +363,10 @@ class _Pack:
 
 
 def _pack(tensors: Sequence[Tensor], rows: int) -> list[_Pack]:
-    """The widest dtype first, so that each one is aligned in a frame."""
     by_dtype: dict[torch.dtype, list[int]] = defaultdict(list)
     for index, tensor in enumerate(tensors):
         by_dtype[tensor.dtype].append(index)
-    ordered = sorted(by_dtype.items(), key=lambda item: -item[0].itemsize)
-    return [_Pack(indices, [tensors[i] for i in indices], rows) for _, indices in ordered]
+    return [_Pack(indices, [tensors[i] for i in indices], rows) for indices in by_dtype.values()]
 
 
 def _unpack(packs: Sequence[_Pack]) -> list[Tensor]:

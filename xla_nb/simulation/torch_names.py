@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch_xla
 from torch import Tensor
 from torch.library import Library
+from torch.utils.dlpack import from_dlpack
 
 from xla_nb.simulation.collectives import Carrier, Groups, Reduction
 
@@ -28,14 +29,21 @@ class Device:
     """Tensors between the XLA device and the host; autograd does not see it."""
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The values on the host. Everything pending is computed with them, once."""
+        """The values on the host, to read only: the device's own memory.
+
+        Everything pending is computed with them, once.
+        """
         tensors = list(tensors)
         for tensor in tensors:
             if tensor.device.type != "xla":
                 raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
-        if any(XLAC._check_tensor_need_materialization(tensors)):
-            XLAC._xla_sync_live_tensors(str(tensors[0].device), [], False)
-        return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
+        pending = XLAC._check_tensor_need_materialization
+        if any(pending(tensors)):
+            XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
+        if any(pending(tensors)):
+            return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
+        XLAC._xla_wait_device_ops([])  # a tensor has no buffer to look into before that
+        return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
 
     def place(self, results: Sequence[Tensor], like: Tensor) -> list[Tensor]:
         """Fresh tensors on the device of `like`."""
