@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from xla_nb import program
+from xla_nb.source import DEFINITION
 
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -120,12 +121,14 @@ def current() -> Notebook | None:
 
 
 def _names_in(source: str) -> set[str]:
-    """The names that code mentions; in a line of IPython's (`f?`, `%time f()`), every word."""
+    """The names that code mentions or defines; of IPython's lines (`f?`, `%time f()`), any word."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return set(_WORD.findall(source))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    # What is defined anew must come after what a launched cell left to do, or that would win.
+    names.update(node.name for node in ast.walk(tree) if isinstance(node, DEFINITION))
     if "get_ipython" in names:
         names.update(_WORD.findall(source))
     return names
