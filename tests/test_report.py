@@ -31,7 +31,7 @@ def finished(rank):
 
 def test_a_good_run_is_told_in_one_line():
     state = run_of(*(finished(r) for r in range(4)))
-    assert report.headline(state) == "4 ranks: 4 finished"
+    assert report.headline(state) == "4 ranks finished"
     assert report.details(state) == []
 
 

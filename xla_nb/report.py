@@ -63,8 +63,9 @@ def headline(state: RunState) -> str:
     phases = [rank.phase for rank in state.ranks.values()]
     if not phases:
         return "starting" if state.ended is None else "no rank was started"
+    ranks = _count(len(phases), "rank")
     words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
-    return f"{_count(len(phases), 'rank')}: {', '.join(words)}"
+    return f"{ranks} {phases[0]}" if len(words) == 1 else f"{ranks}: {', '.join(words)}"
 
 
 def details(state: RunState) -> list[str]:
