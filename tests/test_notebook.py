@@ -82,15 +82,11 @@ def test_ipythons_syntax_in_a_launched_cell_is_python(cells):
     assert "get_ipython().system('ls')" in cells.launch("!ls").source
 
 
-TRIMMED = "IPython's history keeps a cell without the newlines at its end"
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "def f(): pass",
         "\n\ndef f(): pass",
-        pytest.param("def f(): pass\n", marks=pytest.mark.xfail(strict=True, reason=TRIMMED)),
     ],
 )
 def test_a_cell_knows_what_its_code_was_compiled_under(cells, text):
@@ -179,7 +175,6 @@ def test_it_is_found_through_a_function_of_the_notebook(cells):
     assert cells.run("g()") == 41
 
 
-@pytest.mark.xfail(strict=True, reason="_used_by looks at co_names of the outer code alone")
 def test_it_is_found_through_a_function_inside_one_of_the_notebook(cells):
     cells.run("def g(): return (lambda: later(1))()")
     cells.launch("def later(rank): return rank + 40")
@@ -237,7 +232,6 @@ def test_of_two_launched_definitions_the_later_one_counts(cells):
     assert cells.run("later(0)") == "new"
 
 
-@pytest.mark.xfail(strict=True, reason="_materialise executes a newer cell before an older one")
 def test_the_later_definition_counts_also_when_the_earlier_needs_a_name_it_binds(cells):
     cells.run("RATE = 1")
     cells.launch("def later(rank): return 'old', RATE")

@@ -180,7 +180,9 @@ def test_a_run_that_goes_on_for_weeks_is_kept(at_home):
 
 
 def test_ended_runs_are_kept_however_old(at_home):
-    age(ended("old").path, 10 * WEEK)
+    old = ended("old").path
+    for path in [*old.iterdir(), old]:
+        age(path, 10 * WEEK)
     tidy()
     assert kept() == ["old"]
 

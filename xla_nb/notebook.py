@@ -85,13 +85,17 @@ class Notebook:
         )
 
     def _materialise(self, names: set[str]) -> None:
-        """Execute pending cells that bind one of the names, or one that these use."""
+        """Execute the pending cells that bind one of the names, and those that these need."""
         names = names | _used_by(self.shell.user_ns, names)
-        for number, cell in list(self._pending.items()):
-            if number in self._pending and names & set(program.bound(cell)):
-                del self._pending[number]
-                self._materialise(_names_in(cell.source) - set(program.bound(cell)))
-                self._execute(number, cell)
+        wanted: dict[int, program.Cell] = {}
+        for number, cell in reversed(self._pending.items()):
+            if names & set(program.bound(cell)):
+                wanted[number] = cell
+                names |= _names_in(cell.source)
+        for number in sorted(wanted):
+            del self._pending[number]
+        for number in sorted(wanted):
+            self._execute(number, wanted[number])
 
     def _execute(self, number: int, cell: program.Cell) -> None:
         name = self.shell.compile.cache(cell.source, number)
@@ -141,7 +145,12 @@ def _used_by(namespace: dict[str, Any], names: Iterable[str]) -> set[str]:
     while todo:
         function = namespace.get(todo.pop())
         if isinstance(function, types.FunctionType) and function.__module__ == "__main__":
-            fresh = set(function.__code__.co_names) - seen
+            fresh = _globals_of(function.__code__) - seen
             seen |= fresh
             todo += fresh
     return seen
+
+
+def _globals_of(code: types.CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_globals_of, inner))

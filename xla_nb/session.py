@@ -99,6 +99,7 @@ class Run:
         self._settled: float | None = None
         self._trouble: float | None = None
         self._kill_at: float | None = None
+        self._lingering = False  # the ranks are done, their processes have been given time to go
         self._stop_lock = threading.Lock()
         self.changed = threading.Condition()
         self._ended = threading.Event()
@@ -217,7 +218,8 @@ class Run:
             self._engine.kill(self.name)
             self._kill_at = None
         elif self._settled is not None:
-            if self._kill_at is None and now - self._settled < EXIT_PATIENCE:
+            if self._kill_at is None and not self._lingering:
+                self._lingering = True
                 self._kill_at = self._settled + EXIT_PATIENCE
         elif self._trouble is not None and now - self._trouble >= self._options.grace:
             self.stop(f"{self._options.grace:g} s after the first failure")
@@ -282,19 +284,30 @@ def launch(
         sys_path=tuple(sys.path),
         authkey=bytes(multiprocessing.current_process().authkey),
     )
-    parcel = _pack(what, args, order)
     try:
-        sock = engine.start(name, parcel, waiting)
+        sock = _start(what, args, order, engine, waiting)
     except BaseException:
         files.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
         raise
-    finally:
-        os.close(parcel)
     run = Run(name, what.label, files, engine, options, resolve)
     for text in [*what.notes, *notices]:
         run.take(events.Notice(text=text))
     run.follow(sock)
     return run
+
+
+def _start(
+    what: program.Program,
+    args: tuple[object, ...],
+    order: Order,
+    engine: Engine,
+    waiting: Callable[[float], None],
+) -> socket.socket:
+    parcel = _pack(what, args, order)
+    try:
+        return engine.start(order.run, parcel, waiting)
+    finally:
+        os.close(parcel)
 
 
 def _plan(options: Options) -> tuple[str, int | None, dict[str, str], list[str]]:

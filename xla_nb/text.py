@@ -6,7 +6,10 @@ rule: a line is shown whole and under its rank; what is not shown is in the file
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,15 +174,30 @@ class TextView:
 
 def follow(run: Run, view: TextView) -> None:
     """Show a run until it has ended; an interrupt stops it."""
-    pause = 0.0
-    while not run.done:
-        try:
+    with _interrupts() as asked:
+        pause = 0.0
+        while not run.done:
+            if asked:
+                run.stop("you interrupted it")
             pause = 0.004 if view.draw() else min(0.05, pause * 1.2 + 0.001)
             with run.changed:
                 run.changed.wait(pause)
-        except KeyboardInterrupt:
-            run.stop("you interrupted it")
-    view.finish()
+        view.finish()
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Collects SIGINTs instead of raising KeyboardInterrupt, which could fall between reading a
+    line and writing it. Other threads than the main one are never interrupted."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _shown(line: bytes) -> str:
