@@ -37,6 +37,9 @@ from xla_nb.simulation.agreement import (
 )
 from xla_nb.simulation.mesh import Mesh
 
+# torch_xla 2.8's process group has no all_to_all of lists, no gather, scatter and reduce, and
+# takes a sub-group's root for the world's; what is torch_xla's own is not ours to mend.
+SINCE_2_9 = tuple(map(int, torch_xla.__version__.split(".")[:2])) >= (2, 9)
 HALVES = [[0, 2], [1, 3]]
 DTYPES = (
     torch.float64,
@@ -461,10 +464,11 @@ def check_process_group(rank: int) -> None:
     same(part, everyones(8).sum(0).chunk(4)[rank])
     dist.reduce_scatter_tensor(part, mine(8))
     same(part, everyones(8).sum(0).chunk(4)[rank])
-    parts = [torch.zeros(2, device="xla") for _ in range(4)]
-    dist.all_to_all(parts, [each.clone() for each in mine(8).chunk(4)])
     expected = [tensor(other, 8).chunk(4)[rank] for other in range(4)]
-    same(torch.stack(parts), torch.stack(expected))
+    if SINCE_2_9:
+        parts = [torch.zeros(2, device="xla") for _ in range(4)]
+        dist.all_to_all(parts, [each.clone() for each in mine(8).chunk(4)])
+        same(torch.stack(parts), torch.stack(expected))
     single = torch.zeros(8, device="xla")
     dist.all_to_all_single(single, mine(8))
     same(single, torch.cat(expected))
@@ -473,6 +477,8 @@ def check_process_group(rank: int) -> None:
 
 def check_process_group_with_a_root(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
+    if not SINCE_2_9:
+        return
     parts = [torch.zeros(3, device="xla") for _ in range(4)] if rank == 1 else None
     dist.gather(mine(3), parts, dst=1)
     if parts is not None:
@@ -505,9 +511,10 @@ def check_subgroups(rank: int) -> None:
         value = mine(4)
         dist.all_reduce(value, group=groups[rank % 2])
         same(value, everyones(4, ranks=own).sum(0))
-    value = mine(4)
-    dist.broadcast(value, src=own[1], group=groups[rank % 2])
-    same(value, tensor(own[1], 4))
+    if SINCE_2_9:
+        value = mine(4)
+        dist.broadcast(value, src=own[1], group=groups[rank % 2])
+        same(value, tensor(own[1], 4))
     alone = dist.new_group([2])
     if rank == 2:
         value = mine(4)
