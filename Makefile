@@ -57,7 +57,8 @@ $(STAMP): $(PINS) pyproject.toml
 	    echo "No virtual environment could be made. On Debian: apt install python3-venv" >&2; \
 	    rm -rf $(VENV); exit 1; }
 	@pip="$(BIN)/python -m pip --disable-pip-version-check install --quiet"; \
-	uv="$(BIN)/uv pip install --python $(BIN)/python"; \
+	uv="$(BIN)/uv pip install --quiet --python $(BIN)/python"; \
+	echo "installing the pinned packages into $(VENV): some 7 GB, torch brings CUDA along"; \
 	$$pip $(UV) && $$uv -r $(PINS) || $$pip -r $(PINS)
 	@$(BIN)/python -m pip --disable-pip-version-check install --quiet \
 	    --no-deps --no-build-isolation --editable .
