@@ -1,10 +1,10 @@
 """A program's file as the live module of a rank: it speaks of the notebook."""
 
 import inspect
-import json
 import linecache
 import os
 import runpy
+import subprocess
 import sys
 import textwrap
 import traceback
@@ -228,6 +228,10 @@ def test_a_body_that_ends_in_no_expression_has_no_value(text):
     assert body(text) is None
 
 
+def test_the_last_expression_of_a_body_is_evaluated_once():
+    assert body("done.append(1)\ndone.append(2) or done", done=[]) == [1, 2]
+
+
 def test_a_body_leaves_its_names_in_the_module():
     names = {}
     loading.run_body(Map((), {}, 0, (SECOND, 1, "a = 1\ndef g(): return a\ng()")), names)
@@ -271,17 +275,8 @@ def test_the_parcel_is_opened_once(parcel):
     assert loading.parcel(path) is loading.parcel(path)
 
 
-def test_a_forked_helper_finds_the_parcel_by_its_path(parcel):
+def test_a_helper_process_finds_the_parcel_by_its_path(parcel):
     parcel({"n": 41})
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        names = {}
-        loading.restore(0, names)
-        os.write(writer, json.dumps(names).encode())
-        os._exit(0)
-    os.close(writer)
-    told = os.read(reader, 100)
-    os.close(reader)
-    os.waitpid(child, 0)
-    assert json.loads(told) == {"n": 41}
+    read = "from xla_nb import loading; names = {}; loading.restore(0, names); print(names)"
+    told = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
+    assert told.stdout == "{'n': 41}\n"

@@ -345,7 +345,8 @@ def test_whoever_waits_for_a_change_is_told_of_the_end(start):
     job = start(*ranks(1))
     with job.run.changed:
         wire.Sender(job.theirs).send(events.JobEnded(status=0))
-        assert job.run.changed.wait_for(lambda: job.run.done, PATIENCE)
+        while not job.run.done:
+            assert job.run.changed.wait(PATIENCE)
 
 
 # ---------------------------------------------------------------- stopping
@@ -380,6 +381,16 @@ def test_ranks_that_do_not_stop_are_ended(soon, start, engine):
     job.run.stop()
     engine.until(lambda: engine.killed == ["r1"])
     assert engine.interrupted == [[100]]
+
+
+def test_ranks_are_ended_once(engine):
+    run = a_run(engine)
+    for event in ranks(1):
+        run.take(event)
+    run.stop()
+    for seconds in (1, 2, 3):
+        run._act(time.monotonic() + session.STOP_PATIENCE + seconds)
+    assert engine.killed == ["r1"]
 
 
 def test_before_there_are_ranks_stopping_ends_the_job_at_once(never, start, engine):
@@ -573,6 +584,14 @@ def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
     with pytest.raises(UsageError):
         launch(cell(), n=3)
+
+
+def test_a_host_is_simulated_where_there_is_a_tpu_if_the_launch_asks_for_it(
+    launch, engine, monkeypatch
+):
+    monkeypatch.setattr(topology, "chips", lambda: 8)
+    launch(cell(), env={"PJRT_DEVICE": "CPU"})
+    assert (engine.order.device, engine.order.ranks) == ("CPU", session.SIMULATED)
 
 
 def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, engine):
