@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parent.parent / "xla_nb"
 # a package, whose modules are at home with each other. This table is the only place to edit.
 ROWS = {
     "words": (
-        "errors events state order source escapes live reach patches plan entry items extraction "
-        "program topology"
+        "errors events state inheritance order source escapes live reach patches plan entry "
+        "items extraction program topology"
     ),
     "in a rank": ("wire shipping loading tracebacks processes simulation.* runtimes.* rank job"),
     "starting ranks": "engines.*",

@@ -160,3 +160,21 @@ def test_variables_that_break_launches_are_removed_and_told_in_a_line_each(noteb
     assert notebook.value("cleaned[0]") == "False"
     assert "removed XLA_USE_SPMD=1" in shown.stderr
     assert "removed TPU_NUM_DEVICES=4" in shown.stderr
+
+
+def test_an_interrupt_while_torch_xla_is_imported_is_one_paragraph():
+    notebook = Notebook()
+    try:
+        notebook.ok("%load_ext xla_nb")
+
+        def when_waiting(shown):
+            if "importing torch_xla" in shown.stdout and not asked:
+                asked.append(True)
+                notebook.interrupt()
+
+        asked: list[bool] = []
+        shown = notebook.run("%%xla_spawn -n 2\ndef f(rank): pass", during=when_waiting)
+        assert "LaunchError: you interrupted the launch before any rank was started" in shown.error
+        assert "Traceback" not in shown.error
+    finally:
+        notebook.close()

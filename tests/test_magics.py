@@ -428,7 +428,7 @@ WRONG = {
     "a negative number": ("%%xla_spawn -n -3\ndef f(rank): pass", "at least 1 rank"),
     "a number that is none": (
         "%%xla_spawn -n many\ndef f(rank): pass",
-        "invalid int value: 'many'",
+        "'many' is no number of ranks",
     ),
     "arguments that are no tuple": ('%%xla_spawn --args "0.1"\ndef f(rank, x): pass', '"(0.1,)"'),
     "arguments that fail": ('%%xla_spawn --args "1/0,"\ndef f(rank, x): pass', "ZeroDivisionError"),
@@ -510,3 +510,75 @@ def test_the_extension_loads_without_torch_and_can_be_loaded_again(notebook):
     notebook.ok("%reload_ext xla_nb")
     notebook.ok(spawn("def f(rank): return rank", "-o again"))
     assert notebook.value("again.results") == "{0: 0, 1: 1}"
+
+
+# ---------------------------------------------------------------- what a process has beside values
+
+
+def test_ranks_go_on_with_the_notebooks_random_numbers(notebook):
+    body = (
+        "import random, numpy as np, torch\ndef f(rank):\n"
+        "    return random.random(), float(np.random.rand()), float(torch.rand(1))"
+    )
+    notebook.ok("import random, numpy as np; random.seed(3); np.random.seed(3)")
+    notebook.ok(spawn(body, "-o drawn"))
+    notebook.ok("random.seed(3); np.random.seed(3)")
+    assert notebook.value("[r[:2] for r in drawn.results.values()] == "
+                          "[(random.random(), float(np.random.rand()))] * 2") == "True"  # fmt: skip
+
+
+def test_without_a_seed_two_launches_draw_other_numbers(notebook):
+    for name in ("one", "other"):
+        notebook.ok(
+            spawn("import torch\ndef f(rank): return float(torch.rand(1))", f"-o drawn_{name}")
+        )
+    assert notebook.value("drawn_one[0] == drawn_other[0]") == "False"
+
+
+def test_the_users_logging_is_set_up_as_in_a_script(notebook):
+    shown = notebook.ok(
+        spawn(
+            "import logging\ndef f(rank):\n    logging.basicConfig(level=logging.INFO)\n"
+            "    logging.info('heard')"
+        )
+    )
+    assert "[0] INFO:root:heard" in shown.stderr
+
+
+def test_what_the_cells_top_level_prints_is_shown(notebook):
+    shown = notebook.ok(spawn("print('loading the data')\ndef f(rank): pass"))
+    assert shown.lines.count("[cell] loading the data") == 1
+
+
+def test_a_rank_that_raises_keyboard_interrupt_itself_has_failed(notebook):
+    shown = notebook.run(spawn("def f(rank):\n    raise KeyboardInterrupt"))
+    assert "failed at" in shown.error
+    assert "KeyboardInterrupt" in shown.error
+
+
+def test_a_rank_that_waits_in_a_collective_tidies_up_when_it_is_stopped(notebook):
+    shown = notebook.run(
+        spawn(
+            "import time\nimport torch_xla.core.xla_model as xm\ndef f(rank):\n    try:\n"
+            "        while rank: time.sleep(0.05)\n        xm.rendezvous('never')\n"
+            "    finally:\n        print('tidied')",
+            "--timeout 1",
+        )
+    )
+    assert sorted(shown.lines) == ["[0] tidied", "[1] tidied"]
+
+
+@pytest.mark.parametrize("body", ["# later", "class A:\n    pass", "import os"])
+def test_a_cell_that_runs_nothing_is_refused(notebook, body):
+    assert "nothing for the ranks to run" in notebook.run(spawn(body)).error
+
+
+def test_a_working_directory_that_is_gone_is_told(notebook):
+    notebook.ok(
+        "import os, tempfile; home = os.getcwd(); lost = tempfile.mkdtemp(); os.chdir(lost)"
+    )
+    notebook.ok("os.rmdir(lost)")
+    shown = notebook.run(spawn("def f(rank): pass"))
+    notebook.ok("os.chdir(home)")
+    assert "working directory no longer exists" in shown.error
+    assert "Traceback" not in shown.error

@@ -239,7 +239,6 @@ def test_the_later_definition_counts_also_when_the_earlier_needs_a_name_it_binds
     assert cells.run("later(0)") == ("new", 2)
 
 
-@pytest.mark.xfail(strict=True, reason="an older cell's needs are not sought in newer ones")
 def test_a_cell_that_is_executed_uses_the_newest_definitions_from_its_first_call_on(cells):
     cells.run("def helper(): return 'old'")
     cells.launch("def later(rank): return helper()")
@@ -247,7 +246,6 @@ def test_a_cell_that_is_executed_uses_the_newest_definitions_from_its_first_call
     assert cells.run("later(0)") == "new"
 
 
-@pytest.mark.xfail(strict=True, reason="what an executed cell imports is not sought in older ones")
 def test_the_later_definition_counts_also_when_it_came_with_another_name(cells):
     cells.launch("def later(rank): return 'old'")
     cells.launch("from operator import neg as later\nRATE = 2\ndef f(rank): pass")

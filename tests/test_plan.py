@@ -84,9 +84,10 @@ def test_main_block_of_statements_is_run(notebook):
     assert notebook.launch("if __name__ == '__main__':\n    x = 3\nx") == 3
 
 
-def test_a_cell_without_anything_is_an_empty_program(notebook):
-    program = notebook.build("# nothing\n")
-    assert (program.entry, program.steps) == (None, ())
+@pytest.mark.parametrize("text", ["# nothing\n", "import os\n", "class A: pass\n"])
+def test_a_cell_that_runs_nothing_is_refused(notebook, text):
+    with pytest.raises(ProgramError, match="nothing for the ranks to run"):
+        notebook.build(text)
 
 
 # --- what the notebook runs later -------------------------------------------------------------

@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 
+from xla_nb import processes
 from xla_nb.processes import Latch
 
 

@@ -20,8 +20,15 @@ def at_home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def ended(name):
+def orphaned(name):
+    """A record whose notebook has ended."""
     made = Record.create(name)
+    (made.path / "owner").write_text("1 0")
+    return made
+
+
+def ended(name):
+    made = orphaned(name)
     made.close({})
     return made
 
@@ -60,7 +67,7 @@ def test_each_file_has_its_name():
     assert it.program("m") == Path("/r/program/m.py")
     assert (it.log(3), it.log(3, "err")) == (Path("/r/rank-3.out"), Path("/r/rank-3.err"))
     assert it.result(0) == Path("/r/rank-0.result")
-    assert it.job_log == Path("/r/job.err")
+    assert it.log(None, "err") == Path("/r/job.err")
 
 
 def test_a_record_can_be_used_as_its_path():
@@ -117,7 +124,7 @@ def test_closing_writes_the_summary_and_leaves_no_partial_file(at_home):
     made = Record.create("now")
     made.close({"ok": True})
     assert json.loads((made.path / "run.json").read_text()) == {"ok": True}
-    assert sorted(path.name for path in made.path.iterdir()) == ["program", "run.json"]
+    assert sorted(path.name for path in made.path.iterdir()) == ["owner", "program", "run.json"]
 
 
 def test_a_summary_that_could_not_be_written_whole_is_not_there(at_home, monkeypatch):
@@ -154,16 +161,16 @@ def test_a_run_that_has_not_ended_is_not_tidied_away_nor_counted(at_home, monkey
     monkeypatch.setattr(record, "KEPT", 1)
     ended("2")
     for name in ("1", "3", "4"):
-        Record.create(name)
+        orphaned(name)
     tidy()
     assert kept() == ["1", "2", "3", "4"]
 
 
 def test_a_run_nobody_touched_for_a_week_is_tidied_away(at_home):
-    lost, waiting = Record.create("lost"), Record.create("waiting")
-    for path in (lost.path / "program", lost.path):
+    lost, waiting = orphaned("lost"), orphaned("waiting")
+    for path in (lost.path / "program", lost.path / "owner", lost.path):
         age(path, WEEK + 60)
-    for path in (waiting.path / "program", waiting.path):
+    for path in (waiting.path / "program", waiting.path / "owner", waiting.path):
         age(path, WEEK - 60)
     tidy()
     assert kept() == ["waiting"]
@@ -190,3 +197,11 @@ def test_ended_runs_are_kept_however_old(at_home):
 def test_tidying_without_any_run_is_no_error(at_home):
     tidy()
     assert not (at_home / "runs").exists()
+
+
+def test_what_a_living_notebook_launched_is_never_tidied_away(at_home, monkeypatch):
+    monkeypatch.setattr(record, "KEPT", 0)
+    Record.create("mine").close({})
+    ended("gone")
+    tidy()
+    assert kept() == ["mine"]

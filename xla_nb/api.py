@@ -14,7 +14,7 @@ from pathlib import Path
 
 from xla_nb import notebook, program, rank, session, text
 from xla_nb.engines.local import LocalEngine
-from xla_nb.errors import UsageError
+from xla_nb.errors import LaunchError, UsageError
 from xla_nb.session import Options, Run
 
 
@@ -72,7 +72,13 @@ def run(
             "this code already runs on a rank, and a rank cannot start ranks. What to do: launch "
             "from the notebook, not from the function that is launched"
         )
-    started = session.launch(what, args, options, engine(), resolve, _waiting())
+    try:
+        started = session.launch(what, args, options, engine(), resolve, _waiting())
+    except KeyboardInterrupt:
+        raise LaunchError(
+            "you interrupted the launch before any rank was started; torch_xla goes on being "
+            "imported meanwhile, and the next launch waits for what is left of that"
+        ) from None
     launched(started)
     if bg:
         return started

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
+import resource
 import signal
 import socket
 import sys
@@ -50,6 +52,7 @@ class _Refused(Exception):
 def _take_on(parcel_fd: int, imported: Mapping[str, str]) -> Order:
     """Make this process one of the notebook's: directory, environment, path, keys."""
     name_process("xla_nb-job")
+    _allow_open_files()
     path = loading.parcel_path(parcel_fd)
     order = shipping.Parcel(parcel_fd).group(ORDER)["order"]
     assert isinstance(order, Order)
@@ -59,12 +62,19 @@ def _take_on(parcel_fd: int, imported: Mapping[str, str]) -> Order:
     rank.capture(Path(order.record), "job")
     sys.path[:] = order.sys_path
     multiprocessing.current_process().authkey = order.authkey
+    order.inheritance.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         os.chdir(order.cwd)
     except OSError as problem:
         print(f"the notebook's working directory {order.cwd} is gone: {problem}", file=sys.stderr)
     return order
+
+
+def _allow_open_files() -> None:
+    """As many as may be: the streams between n ranks are n² before each has closed the others'."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _complete_flags(imported: Mapping[str, str]) -> None:
@@ -81,6 +91,12 @@ def _start(order: Order, sender: Sender) -> None:
     namespace, table = _load(order)
     try:
         prepared = xla.prepare(order)
+    except OSError as error:
+        raise _Refused(
+            type(error).__name__,
+            f"{order.ranks} ranks could not be set up on this machine: {error}. What to do: use "
+            "fewer ranks (-n), or allow more open files (`ulimit -n`) where Jupyter is started",
+        ) from error
     except Exception as error:
         raise _refusal("the runtime could not be set up", error, table) from error
     sender.send(
@@ -103,6 +119,7 @@ def _start(order: Order, sender: Sender) -> None:
             leave=prepared.leave,
             forget=xla.forgetter(),
             latch=latch,
+            random=random.getstate(),
         )
     )
     try:

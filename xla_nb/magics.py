@@ -54,6 +54,14 @@ def _duration(text: str) -> float:
     return float(found[1]) * _DURATION[found[2]]
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of ranks; there is at least 1 rank"
+        )
+    return int(text)
+
+
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -70,7 +78,7 @@ def _name(text: str) -> str:
 def _parser() -> _Parser:
     parser = _Parser(prog="%%xla_spawn", add_help=False, allow_abbrev=False)
     parser.add_argument("entry", nargs="?")
-    parser.add_argument("-n", type=int)
+    parser.add_argument("-n", type=_count)
     parser.add_argument("--args", default="()")
     parser.add_argument("--env", type=_assignment, action="append", default=[])
     parser.add_argument("--timeout", type=_duration)
@@ -83,7 +91,7 @@ def _parser() -> _Parser:
 
 def _read(line: str) -> argparse.Namespace:
     try:
-        words = shlex.split(line)
+        words = shlex.split(line, comments=True)
     except ValueError as problem:
         raise UsageError(f"%%xla_spawn {line}: {problem}; a quote is left open") from None
     return _parser().parse_args(words)
@@ -91,7 +99,7 @@ def _read(line: str) -> argparse.Namespace:
 
 #: What `%xla_config` knows: name, how a text becomes a value, the default, what it is.
 SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
-    "n": (int, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
+    "n": (_count, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
     "timeout": (_duration, None, "seconds after which a run is stopped"),
     "grace": (_duration, 5.0, "seconds the other ranks may go on when one has failed"),
     "keep_going": (ast.literal_eval, False, "give back a failed Run instead of raising"),
@@ -203,7 +211,8 @@ class XlaMagics(Magics):
             value = eval(expression, self.shell.user_global_ns, self.shell.user_ns)
         except Exception as problem:
             raise UsageError(
-                f"--args {expression!r} cannot be evaluated: {type(problem).__name__}: {problem}"
+                f"--args {expression!r} cannot be evaluated: {type(problem).__name__}: {problem}. "
+                'What to do: put the whole expression in double quotes, --args "(1, x)"'
             ) from None
         if not isinstance(value, tuple):
             raise UsageError(

@@ -85,17 +85,22 @@ class Notebook:
         )
 
     def _materialise(self, names: set[str]) -> None:
-        """Execute the pending cells that bind one of the names, and those that these need."""
-        names = names | _used_by(self.shell.user_ns, names)
-        wanted: dict[int, program.Cell] = {}
-        for number, cell in reversed(self._pending.items()):
-            if names & set(program.bound(cell)):
-                wanted[number] = cell
-                names |= _names_in(cell.source)
-        for number in sorted(wanted):
-            del self._pending[number]
-        for number in sorted(wanted):
-            self._execute(number, wanted[number])
+        """Execute the pending cells that bind one of the names, with all that these involve."""
+        wanted: set[int] = set()
+        fresh = {-1}
+        while fresh:
+            names = names | _used_by(self.shell.user_ns, names)
+            fresh = {
+                number
+                for number, cell in self._pending.items()
+                if number not in wanted and names & set(program.bound(cell))
+            }
+            for cell in map(self._pending.__getitem__, fresh):
+                # What it binds as well: an older cell that binds it too must come before.
+                names = names | _names_in(cell.source) | set(program.bound(cell))
+            wanted |= fresh
+        for number, cell in [(number, self._pending.pop(number)) for number in sorted(wanted)]:
+            self._execute(number, cell)
 
     def _execute(self, number: int, cell: program.Cell) -> None:
         name = self.shell.compile.cache(cell.source, number)

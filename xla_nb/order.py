@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xla_nb.inheritance import Inheritance
+
 #: The module global that holds the entry's arguments, and the order's place in a parcel.
 ARGUMENTS = "__xla_nb_args__"
 ORDER = -1
@@ -30,3 +32,4 @@ class Order:
     cwd: str
     sys_path: tuple[str, ...]
     authkey: bytes
+    inheritance: Inheritance

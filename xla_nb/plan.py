@@ -66,6 +66,12 @@ def make_plan(cell: Cell, entry: str | None, known_futures: set[str]) -> Plan:
     nodes = [node for node in tree.body if not (_is_future(node) or node in guards)]
     module = nodes if entry else _hoisted(nodes, lazy=lazy)
     rest = [node for node in nodes if node not in module]
+    if not entry and not rest:
+        raise ProgramError(
+            f"{cell.label} has nothing for the ranks to run: no function, and no statement beside "
+            "imports and definitions. What to do: define a function, or name one of the notebook "
+            "behind %%xla_spawn"
+        )
     return Plan(
         cell=cell,
         tree=tree,

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing import context
 from pathlib import Path
@@ -69,6 +70,7 @@ class RankContext(context.ForkContext):
         self._latch = latch
         self._tell = tell
         self._started: dict[int, Any] = {}  # by pidfd
+        self._watcher = threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True)
 
     def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         return _RankProcess(self, *args, **kwargs)
@@ -79,7 +81,12 @@ class RankContext(context.ForkContext):
         self._started[os.pidfd_open(process.pid)] = process
         if len(self._started) == self._count:
             self._latch.arrive()
-            threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True).start()
+            self._watcher.start()
+
+    def tell_the_rest(self) -> None:
+        """Wait until every death has been told; for when the pool is done with its processes."""
+        if self._watcher.ident is not None:
+            self._watcher.join()
 
     def _watch(self) -> None:
         poll = select.poll()
@@ -116,8 +123,17 @@ def _status(process: Any) -> int | None:
     try:
         seen = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
-        process.join()
-        return process.exitcode  # type: ignore[no-any-return]
+        return _reaped(process)
     if seen is None:
         return None
     return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+
+
+def _reaped(process: Any) -> int | None:
+    """The status as multiprocessing has it: another thread of ours has just waited for it, and
+    is about to write it down."""
+    deadline = time.monotonic() + 1
+    while process.exitcode is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    status: int | None = process.exitcode
+    return status

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import importlib
 import os
+import random
 import reprlib
 import signal
 import sys
@@ -44,6 +45,8 @@ class Inherited:
     leave: Callable[[str], None]
     forget: Callable[[], None]
     latch: Latch
+    random: Any
+    stopping: bool = False
     entries: dict[int, int] = field(default_factory=dict)
 
 
@@ -73,6 +76,7 @@ def enter(local_rank: int, local_world_size: int) -> None:
     capture(Path(job.order.record), f"rank-{local_rank}")
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    random.setstate(job.random)  # Python seeds it anew in a forked process, and it alone
     job.forget()
     job.latch.arrive()
     try:
@@ -98,6 +102,7 @@ def _interrupt(job: Inherited, pid: int, _signal: int, _frame: FrameType | None)
     """Stop: say where each entry is, then raise KeyboardInterrupt in its thread."""
     if os.getpid() != pid:  # a helper that the user's code forked
         raise KeyboardInterrupt
+    job.stopping = True
     for rank, thread in list(job.entries.items()):
         place, stack = tracebacks.locate(thread, job.table.sources)
         job.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
@@ -120,10 +125,11 @@ def main(index: int) -> None:
         )
         _send_home(job, index, _call(job, index))
         job.leave("returned")
-    except KeyboardInterrupt:
-        job.sender.send(events.RankStopped(rank=index))
-        job.leave("was stopped")
     except BaseException as error:
+        if job.stopping and isinstance(error, KeyboardInterrupt):
+            job.sender.send(events.RankStopped(rank=index))
+            job.leave("was stopped")
+            return
         job.sender.send(_failure(job, index, error))
         job.leave(f"raised {type(error).__name__}")
     finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 from xla_nb.events import Event, encode
 
-#: How many ended runs are kept, the newest ones.
+#: How many runs of processes that have ended are kept, the newest ones.
 KEPT = 50
 _WEEK = 7 * 24 * 3600
 
@@ -52,19 +52,15 @@ class Record:
         path = home() / "runs" / run
         path.mkdir(parents=True, mode=0o700)
         (path / "program").mkdir(mode=0o700)
+        (path / "owner").write_text(_process(os.getpid()))
         return cls(path)
 
     def program(self, name: str) -> Path:
         return self.path / "program" / f"{name}.py"
 
-    def log(self, rank: int, stream: str = "out") -> Path:
-        """The file of a rank's stdout (`out`) or stderr (`err`)."""
-        return self.path / f"rank-{rank}.{stream}"
-
-    @property
-    def job_log(self) -> Path:
-        """What the job printed before there were ranks, stderr."""
-        return self.path / "job.err"
+    def log(self, rank: int | None, stream: str = "out") -> Path:
+        """The file of a rank's stdout (`out`) or stderr (`err`); None is the job."""
+        return self.path / (f"job.{stream}" if rank is None else f"rank-{rank}.{stream}")
 
     def result(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.result"
@@ -82,14 +78,33 @@ class Record:
 
 
 def tidy() -> None:
-    """Remove the oldest ended runs beyond KEPT, and unended ones not touched for a week."""
+    """Remove the oldest ended runs beyond KEPT, and unended ones not touched for a week.
+
+    What a living notebook has launched stays: it may hold the Run.
+    """
     runs = home() / "runs"
     with contextlib.suppress(OSError):
         found = sorted(runs.iterdir(), key=lambda path: path.name, reverse=True)
+        found = [path for path in found if not _owned(path)]
         ended = [path for path in found if (path / "run.json").exists()]
         lost = [path for path in found if path not in ended and _age(path) > _WEEK]
         for path in [*ended[KEPT:], *lost]:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _owned(path: Path) -> bool:
+    """Whether the process that launched the run still lives."""
+    try:
+        owner = (path / "owner").read_text()
+        return _process(int(owner.split()[0])) == owner
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _process(pid: int) -> str:
+    """A process by its number and when it started (proc(5)): numbers are used again."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return f"{pid} {fields[19]}"
 
 
 def _age(path: Path) -> float:

@@ -26,6 +26,11 @@ class RankError:
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
     @property
+    def is_short(self) -> bool:
+        """There is no more to say than `in_short` does."""
+        return "\n" not in f"{self.traceback}{self.message}"
+
+    @property
     def in_short(self) -> str:
         """Place and first line: `failed at Cell In[3], line 7: ValueError: boom`."""
         first, *more = str(self).splitlines() or [self.kind]
@@ -75,6 +80,8 @@ def details(state: RunState) -> list[str]:
     paragraphs = []
     for group in _alike(errors(state).values(), state):
         first = group[0]
+        if len(group) == 1 and first.rank == state.first_trouble and first.is_short:
+            continue  # the headline has said it all
         if first.traceback:
             paragraphs.append(f"{_ranks(e.rank for e in group)}:\n{first.traceback}")
             others = [e for e in group if e.in_short != first.in_short]

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from xla_nb import events, loading, program, record, report, shipping, topology, wire
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
+from xla_nb.inheritance import Inheritance
 from xla_nb.order import ARGUMENTS, Order
 from xla_nb.report import RankError
 from xla_nb.state import ENDED, RunState
@@ -127,14 +128,23 @@ class Run:
             if rank not in self.state.ranks:
                 raise KeyError(f"{self.name} has no rank {rank}")
             if self.state.ranks[rank].phase != "finished":
-                raise KeyError(f"rank {rank} has no result: it is {self.state.ranks[rank].phase}")
-            fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
-            try:
-                values = shipping.Parcel(fd).group(0, self._resolve)
-            finally:
-                os.close(fd)
-            self._results[rank] = values["result"]
+                phase = self.state.ranks[rank].phase
+                raise KeyError(f"rank {rank} has no result: it is {phase} (see run.errors)")
+            self._results[rank] = self._read(rank)
         return self._results[rank]
+
+    def _read(self, rank: int) -> Any:
+        try:
+            fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise XlaNbError(
+                f"the files of {self.name} are gone from {self.record.path}, and rank {rank}'s "
+                "result with them. What to do: run the cell again"
+            ) from None
+        try:
+            return shipping.Parcel(fd).group(0, self._resolve)["result"]
+        finally:
+            os.close(fd)
 
     @property
     def errors(self) -> dict[int, RankError]:
@@ -280,9 +290,10 @@ def launch(
         ranks=ranks,
         device=device,
         env=env,
-        cwd=str(Path.cwd()),
+        cwd=_directory(),
         sys_path=tuple(sys.path),
         authkey=bytes(multiprocessing.current_process().authkey),
+        inheritance=Inheritance.of_this_process(),
     )
     try:
         sock = _start(what, args, order, engine, waiting)
@@ -324,6 +335,16 @@ def _plan(options: Options) -> tuple[str, int | None, dict[str, str], list[str]]
         sets, ranks = {}, options.n or SIMULATED
     env, changes = topology.clean(environ, device=device, sets=sets, asked=options.env)
     return device, ranks, env, [str(change) for change in changes]
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise LaunchError(
+            "the notebook's working directory no longer exists. What to do: go to one that does, "
+            "`import os; os.chdir('/a/folder')`, and run the cell again"
+        ) from None
 
 
 def _write(what: program.Program, files: record.Record) -> Path:

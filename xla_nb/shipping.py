@@ -27,6 +27,7 @@ import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.errors import ShippingError
 
 _ALIGN = 64  # bytes; what vectorised loads of NumPy and torch like best
+_SMALL = 1 << 20  # bytes; what is read rather than mapped
 _HEAD = 16  # the index's length in ASCII digits, then the index, then the data
 
 
@@ -262,15 +263,19 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGN) * _ALIGN
 
 
+def _content(fd: int) -> Any:
+    size = os.fstat(fd).st_size
+    if size <= _SMALL:  # a map keeps a file descriptor of its own
+        return bytearray(os.pread(fd, size, 0))
+    # Private: a rank that writes into an array gets its own page, the others keep theirs.
+    return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
 class Parcel:
     """A parcel that arrived. Closing is the garbage collector's: what it held may live on."""
 
     def __init__(self, fd: int) -> None:
-        size = os.fstat(fd).st_size
-        # Private: a rank that writes into an array gets its own page, the others keep theirs.
-        self._map = memoryview(
-            mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-        )
+        self._map = memoryview(_content(fd))
         length = int(bytes(self._map[:_HEAD]))
         index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
         self._groups: list[list[int]] = index["groups"]

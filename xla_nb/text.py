@@ -71,8 +71,8 @@ class Tail:
 class _Stream:
     """One stream of one rank, with the bound on how much of it is shown."""
 
-    def __init__(self, rank: int, tail: Tail) -> None:
-        self.rank = rank
+    def __init__(self, rank: int | None, tail: Tail) -> None:
+        self.rank = "cell" if rank is None else str(rank)
         self.tail = tail
         self._count = 0
         self._last: list[str] = []
@@ -104,9 +104,9 @@ class TextView:
         self._run = run
         self._out = out or sys.stdout
         self._err = err or sys.stderr
-        self._streams: dict[tuple[int, str], _Stream] = {}
+        self._streams: dict[tuple[int | None, str], _Stream] = {}
         self._notices = 0
-        self._told: set[int] = set()
+        self._told: dict[int, str] = {}
         self._bar = ""
         self._drawn = 0.0
 
@@ -125,13 +125,13 @@ class TextView:
         state = self._run.state
         out: list[str] = []
         err = list(self._news(state))
-        for rank in sorted(state.ranks):
+        for rank in [None, *sorted(state.ranks)]:
             for kind, shown in (("out", out), ("err", err)):
                 stream = self._stream(rank, kind)
                 shown.extend(stream.finish() if final else stream.show())
         return out, err
 
-    def _stream(self, rank: int, kind: str) -> _Stream:
+    def _stream(self, rank: int | None, kind: str) -> _Stream:
         key = rank, kind
         if key not in self._streams:
             self._streams[key] = _Stream(rank, Tail(self._run.record.log(rank, kind)))
@@ -144,8 +144,11 @@ class TextView:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
         for rank, error in self._run.errors.items():
             if rank not in self._told:
-                self._told.add(rank)
-                yield f"[{rank}] {error.in_short}"
+                said = error.in_short
+                yield (
+                    f"[{rank}] failed alike" if said in self._told.values() else f"[{rank}] {said}"
+                )
+                self._told[rank] = said
 
     def _write(self, out: list[str], err: list[str]) -> None:
         if (out or err) and self._bar:

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -206,6 +207,8 @@ def main(fd: int) -> None:
     try:
         for name in WARM:
             importlib.import_module(name)
+        # torch_xla's import calls basicConfig, after which the user's own would do nothing.
+        logging.getLogger().handlers.clear()
         answer = {"ready": True}
     except BaseException as problem:
         answer = {"ready": False, "kind": type(problem).__name__, "problem": str(problem)}

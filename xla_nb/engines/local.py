@@ -70,6 +70,9 @@ class LocalEngine:
                 server.wait_until_taken()
             except OSError as problem:  # it died since the last launch
                 ours.close()
+                # Its socket closes before it is a zombie: asking whether it lives is too early.
+                server.close()
+                self._server = None
                 if attempt == 2:
                     raise LaunchError(f"the fork server cannot be reached: {problem}") from None
             else:

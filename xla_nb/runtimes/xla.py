@@ -64,7 +64,10 @@ def start(
     watched: Any = RankContext(prepared.processes, latch, tell)
     torch.multiprocessing.get_context = lambda method=None: watched
     pjrt.initialize_multiprocess = enter
-    xmp.spawn(main, start_method="fork")
+    try:
+        xmp.spawn(main, start_method="fork")
+    finally:
+        watched.tell_the_rest()
 
 
 def forgetter() -> Callable[[], None]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Protocol
 
 _CHUNK = 1 << 16  # bytes read at once
 _GATE = 60.0  # seconds for all ranks of a host to begin
+_SLICE = 0.1  # seconds of one wait in the system
 
 
 class StreamClosed(ConnectionError):
@@ -148,7 +150,12 @@ class Mesh:
                 raise StreamClosed(rank)
             ranks[sock.fileno()] = rank
             poller.register(sock, events)
-        return [ranks[fd] for fd, _ in poller.poll(max(timeout, 0) * 1000)]
+        end = time.monotonic() + timeout
+        while not (ready := poller.poll(min(max(end - time.monotonic(), 0), _SLICE) * 1000)):
+            # Between two waits Python delivers what stops a run, KeyboardInterrupt.
+            if time.monotonic() >= end:
+                break
+        return [ranks[fd] for fd, _ in ready]
 
     def close(self) -> None:
         _close_all(self.streams.values())
