@@ -233,6 +233,34 @@ def test_a_death_is_told_also_when_it_was_waited_for_before():
     )
 
 
+def test_the_status_that_another_thread_is_about_to_note_is_waited_for():
+    """The pool's thread reaps a process in one step and notes its status in the next."""
+
+    class Reaped:
+        pid = os.getpid()  # no child of this process
+        noted = iter([None, None, -9, -9])
+        exitcode = property(lambda self: next(self.noted))
+
+    assert processes._status(Reaped()) == -9
+
+
+def test_the_rest_is_told_before_the_job_goes():
+    in_a_process(
+        """
+        def end():
+            arrive()
+            os.read(go_reader, 1)
+        process = context.Process(target=end)
+        context.tell_the_rest()  # nothing has started
+        process.start()
+        os.close(go_writer)
+        context.tell_the_rest()
+        assert told.get_nowait().status == 0
+        """,
+        count=1,
+    )
+
+
 def test_the_job_arrives_when_the_last_process_has_started():
     in_a_process(
         """
