@@ -699,3 +699,11 @@ def test_whoever_launches_is_told_how_long_the_engine_takes(engine):
     with pytest.raises(LaunchError):
         session.launch(cell(), (1,), Options(), engine, {}.__getitem__, told.append)
     assert told == [0.5]
+
+
+def test_stopping_what_is_done_takes_nothing_back(start, engine):
+    job = start(*ranks(1), finished(0))
+    job.run.stop()
+    assert job.run.ok
+    assert repr(job.run).startswith("<Run r1: 1 rank finished")
+    assert engine.killed == ["r1"]

@@ -181,6 +181,9 @@ class Run:
         with self._stop_lock:
             if self.state.stopping or self.done:
                 return
+            if self.state.settled:  # there is nothing left to stop but processes on their way out
+                self._engine.kill(self.name)
+                return
             self.state.stopping = why
             self._kill_at = time.monotonic() + STOP_PATIENCE
         pids = {r.pid for r in self.state.ranks.values() if r.pid and r.phase not in ENDED}
