@@ -163,7 +163,9 @@ class Agreement:
                 raise CollectiveTimeout(_absence(mine, missing, waited))
             if waited >= _LATE and not warned:
                 warned = True
-                print(f"xla_nb: {_absence(mine, missing, waited)}", file=sys.stderr, flush=True)
+                # In one write: where ranks share a stream, lines must not mix.
+                sys.stderr.write(f"xla_nb: {_absence(mine, missing, waited)}\n")
+                sys.stderr.flush()
             pause = limit - waited if warned else min(limit, _LATE) - waited
             ready = self._poll(missing, pause, mine)
 
