@@ -61,6 +61,11 @@ def test_a_message_of_many_lines_leads_with_its_first():
     assert "  a\n  b" in told
 
 
+def test_of_errors_alike_the_first_failure_is_the_one_shown():
+    (told,) = report.details(run_of(failed(2, "on 2"), failed(1, "on 1")))[:1]
+    assert "Traceback …\nValueError: on 2" in told
+
+
 def test_errors_at_other_lines_are_told_apart_the_first_failure_first():
     details = report.details(run_of(failed(3, line=9), failed(0, line=4)))
     assert details[0].startswith("rank 3:")

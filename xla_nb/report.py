@@ -97,14 +97,17 @@ def details(state: RunState) -> list[str]:
 
 
 def _alike(found: Iterable[RankError], state: RunState) -> list[list[RankError]]:
-    """Errors grouped by type and frames, the group of the first failure first."""
+    """Errors grouped by type and frames; the first failure leads its group, and it the others."""
     groups: dict[str, list[RankError]] = {}
     for error in found:
         failure = state.ranks[error.rank].failure
         key = failure.where if failure is not None else str(error)
         groups.setdefault(key, []).append(error)
-    first = state.first_trouble
-    return sorted(groups.values(), key=lambda group: all(e.rank != first for e in group))
+    ordered = [
+        sorted(group, key=lambda error: error.rank != state.first_trouble)
+        for group in groups.values()
+    ]
+    return sorted(ordered, key=lambda group: group[0].rank != state.first_trouble)
 
 
 def _stopped(ranks: list[RankState]) -> str:
