@@ -18,11 +18,6 @@ local = pytest.fixture(importable_folder)
 # --- lines and text ---------------------------------------------------------------------------
 
 
-def test_the_imports_of_the_cell_are_listed(notebook):
-    program = notebook.build("import os.path, sys\nfrom xml.dom import minidom\ndef f(i): pass")
-    assert program.imports == ("os.path", "sys", "xml.dom")
-
-
 def test_sections_carry_the_lines_of_their_cells(notebook):
     notebook.run("# one\n\n@staticmethod\ndef g():\n    return 1 / 0\n")
     program = notebook.build("# line\n\ndef f(i):\n    g()")

@@ -16,7 +16,7 @@ from xla_nb.extraction import PREFIX, Extraction, Scope
 from xla_nb.items import GENERATED, Group
 from xla_nb.live import name_of
 from xla_nb.plan import RANK_NAMES, lasting, make_plan, only
-from xla_nb.source import Cell, Section, bindings, future_flags, imported_modules, parse
+from xla_nb.source import Cell, Section, bindings, future_flags, parse
 
 __all__ = [
     "RANK_NAMES",
@@ -64,7 +64,6 @@ class Program:
     sources: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
     futures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -111,7 +110,6 @@ def build(
         body=plan.body,
         takes_lock=takes_lock,
         binds=tuple(sorted(plan.names.binds)),
-        imports=tuple(imported_modules(plan.tree.body)),
     )
 
 

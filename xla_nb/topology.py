@@ -47,15 +47,6 @@ def chips(pci: Path = Path("/sys/bus/pci/devices")) -> int:
     return len(list(_pci_chips(pci)))
 
 
-def nodes(dev: Path = Path("/dev")) -> list[Path]:
-    """The files through which a process opens the chips (accelN until v4, vfio/N since v5e).
-
-    A container may show chips in /sys and have none of these.
-    """
-    numbered = [*dev.glob("accel[0-9]*"), *dev.glob("vfio/[0-9]*")]
-    return sorted(numbered, key=lambda node: (node.parent, int(re.sub(r"\D", "", node.name))))
-
-
 def accelerator(environ: Mapping[str, str], pci: Path = Path("/sys/bus/pci/devices")) -> str | None:
     """The accelerator type, such as v5litepod-8: what the environment says, else what PCI shows."""
     told = environ.get("TPU_ACCELERATOR_TYPE")
