@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -27,6 +28,7 @@ from jupyter_core.utils import ensure_event_loop
 from kernel import Notebook
 
 PATIENCE = 5.0  # seconds for what is on its way out
+CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
 MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
 
 
@@ -95,6 +97,8 @@ def our_process(pid: int) -> str:
     if content(f"/proc/{pid}/comm").strip() == "xla_nb-spare":
         return ""  # a fork server's next job, which it always has
     command = content(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    if CHROMIUM_HELPER.match(command):
+        return ""  # a page's or a service's: they come, go and end as their browser pleases
     return f"{pid} {command[:200] or '(a zombie: nobody waited for it)'}"
 
 

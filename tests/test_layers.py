@@ -12,17 +12,23 @@ PACKAGE = Path(__file__).parent.parent / "xla_nb"
 # a package, whose modules are at home with each other. This table is the only place to edit.
 ROWS = {
     "words": (
-        "errors events state inheritance order source escapes live reach patches plan entry "
+        "errors events vitals state inheritance order source escapes live reach patches plan entry "
         "items extraction program topology"
     ),
-    "in a rank": ("wire shipping loading tracebacks processes simulation.* runtimes.* rank job"),
+    "in a rank": (
+        "wire shipping loading tracebacks processes reporting meter simulation.* runtimes.* rank "
+        "job"
+    ),
     "starting ranks": "engines.*",
-    "this notebook": "record report session notebook",
-    "seen by people": "text panel doctor api magics",
+    "this notebook": "record tails history sentences recorded session notebook",
+    "seen by people": (
+        "ansi chart glance observer still opened stacks follow text panel frontend doctor api "
+        "magics"
+    ),
     "top": "__init__",
 }
 KNOW_TORCH = {*ROWS["in a rank"].split(), "engines.forkserver"}
-IMPORT_IPYTHON = {"magics"}  # with the file; inside a function others may
+IMPORT_IPYTHON = {"magics", "panel"}  # with the file; inside a function others may
 
 PLACES = {
     module: (row, column)

@@ -8,17 +8,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xla_nb.api import spawn
+    from xla_nb.api import open_run, spawn
+    from xla_nb.reporting import progress, report
     from xla_nb.session import Run, RunFailed
 
 __version__ = "0.1.0"
-__all__ = ["Run", "RunFailed", "spawn"]
+__all__ = ["Run", "RunFailed", "open_run", "progress", "report", "spawn"]
 
-_HOMES = {"spawn": "xla_nb.api", "Run": "xla_nb.session", "RunFailed": "xla_nb.session"}
+_HOMES = {
+    "spawn": "xla_nb.api",
+    "open_run": "xla_nb.api",
+    "report": "xla_nb.reporting",
+    "progress": "xla_nb.reporting",
+    "Run": "xla_nb.session",
+    "RunFailed": "xla_nb.session",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, imported when they are first used (PEP 562): ranks need none of them."""
+    """The public names, imported when they are first used (PEP 562): ranks need few of them."""
     if name not in _HOMES:
         raise AttributeError(f"module 'xla_nb' has no attribute {name!r}")
     import importlib

@@ -8,13 +8,16 @@ from __future__ import annotations
 import atexit
 import functools
 import linecache
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xla_nb import notebook, program, rank, session, text
+from xla_nb import follow, frontend, notebook, program, rank, session, stacks, text
 from xla_nb.engines.local import LocalEngine
 from xla_nb.errors import LaunchError, UsageError
+from xla_nb.follow import View
+from xla_nb.opened import OpenedRun
 from xla_nb.session import Options, Run
 
 
@@ -24,6 +27,19 @@ def engine() -> LocalEngine:
     made = LocalEngine()
     atexit.register(made.close)
     return made
+
+
+@functools.cache
+def _launched() -> list[Run]:
+    """This process's runs, ended ones until somebody looks."""
+    return []
+
+
+def living() -> list[Run]:
+    """The runs that have not ended, oldest first."""
+    runs = _launched()
+    runs[:] = [run for run in runs if not run.done]
+    return list(runs)
 
 
 def spawn(
@@ -36,6 +52,7 @@ def spawn(
     grace: float = 5.0,
     keep_going: bool = False,
     bg: bool = False,
+    view: frontend.View | None = None,
 ) -> Run:
     """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` would; gives the Run.
 
@@ -43,6 +60,7 @@ def spawn(
     timeout: seconds after which the run is stopped; grace: seconds that the other ranks may go
     on when one has failed. env: environment variables of the ranks.
     keep_going: give a failed Run back instead of raising. bg: return at once.
+    view: "panel", "text" or "none"; by default what the front end can show.
 
     A parameter of `fn` named `lock` that `args` does not reach receives a lock that all ranks
     share. Raises RunFailed when a rank fails, and a subclass of XlaNbError, before anything has
@@ -53,7 +71,7 @@ def spawn(
     resolve = here.resolve if here else scope.values.__getitem__
     what = program.build_call(fn, scope, args=args, name="xla_nb_call")
     options = Options(n=n, env=dict(env or {}), timeout=timeout, grace=grace)
-    return run(what, args, options, resolve, keep_going=keep_going, bg=bg)
+    return run(what, args, options, resolve, keep_going=keep_going, bg=bg, view=view)
 
 
 def run(
@@ -64,6 +82,7 @@ def run(
     *,
     keep_going: bool,
     bg: bool,
+    view: frontend.View | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Launch a program and, unless `bg`, show it until it has ended."""
@@ -79,13 +98,57 @@ def run(
             "you interrupted the launch before any rank was started; torch_xla goes on being "
             "imported meanwhile, and the next launch waits for what is left of that"
         ) from None
+    _launched().append(started)
     launched(started)
+    kind = view or default_view()
     if bg:
+        if kind == "panel":
+            follow.follow_behind(started, _view(kind, started))
         return started
-    text.follow(started, text.TextView(started))
+    follow.follow(started, _view(kind, started))
     if not keep_going:
-        started.check()
+        started.check(brief=kind == "panel")
     return started
+
+
+def default_view() -> frontend.View:
+    """What the front end that the current cell came from can show."""
+    here = notebook.current()
+    if here is None:
+        return "text"
+    return frontend.view(here.parent, here.shell.user_ns, sys.modules)
+
+
+def _view(kind: frontend.View, run: Run) -> View:
+    if kind == "none":
+        return follow.NoView()
+    if kind == "text":
+        return text.TextView(run)
+    try:
+        from xla_nb import panel
+    except ImportError as problem:
+        run.stop("its view could not be shown")
+        raise UsageError(
+            f"the panel needs anywidget, which cannot be imported: {problem}. What to do: "
+            "`%pip install anywidget`, or choose `--view text`"
+        ) from None
+    return panel.PanelView(run)
+
+
+def ask_stacks(run: Run) -> str:
+    """Where each rank of a run is now, in lines to print."""
+    return stacks.text(stacks.Inquiry(run).wait())
+
+
+def open_run(path: str | os.PathLike[str]) -> OpenedRun:
+    """A run from its record: `path` is the record's folder, or the run's name (`%xla_runs`).
+
+    What it gives has the results, errors, output and history of the run, and shows itself as
+    the panel's last state. Raises UsageError when no run is recorded there.
+    """
+    here = notebook.current()
+    resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
+    return OpenedRun.open(path, resolve)
 
 
 def _waiting() -> Callable[[float], None]:

@@ -117,6 +117,7 @@ def _start(order: Order, sender: Sender) -> None:
             lock=multiprocessing.get_context("fork").Lock(),
             join=prepared.join,
             leave=prepared.leave,
+            waiting=prepared.waiting,
             forget=xla.forgetter(),
             latch=latch,
             random=random.getstate(),

@@ -1,4 +1,4 @@
-"""`%%xla_spawn` and `%xla_config`: options in, a Run out.
+"""`%%xla_spawn`, `%xla_config`, and what there is to do with runs: options in, a Run out.
 
 The rule: this is the only module that imports IPython, and it decides nothing but what the
 words on a magic's line mean.
@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from xla_nb import api, notebook, program
+from xla_nb import api, notebook, opened, program, recorded
 from xla_nb.errors import UsageError
 from xla_nb.session import Options, Run
 
+VIEWS = ("panel", "text", "none")
 _DURATION = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -62,6 +63,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _view(text: str) -> str:
+    if text not in VIEWS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no view; there are {', '.join(VIEWS)}")
+    return text
+
+
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -84,6 +91,7 @@ def _parser() -> _Parser:
     parser.add_argument("--timeout", type=_duration)
     parser.add_argument("--grace", type=_duration)
     parser.add_argument("--keep-going", action="store_true", default=None)
+    parser.add_argument("--view", choices=VIEWS)
     parser.add_argument("--bg", action="store_true")
     parser.add_argument("-o", "--out", type=_name)
     return parser
@@ -102,6 +110,7 @@ SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "n": (_count, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
     "timeout": (_duration, None, "seconds after which a run is stopped"),
     "grace": (_duration, 5.0, "seconds the other ranks may go on when one has failed"),
+    "view": (_view, None, "panel, text or none; by default what the front end can show"),
     "keep_going": (ast.literal_eval, False, "give back a failed Run instead of raising"),
 }
 
@@ -125,7 +134,7 @@ class XlaMagics(Magics):
         """Run the cell on every rank: of the TPU, or of a simulated TPU host.
 
             %%xla_spawn [FUNCTION] [-n N] [--args EXPR] [--env NAME=VALUE]... [--timeout TIME]
-                        [--grace TIME] [--keep-going] [--bg] [-o NAME]
+                        [--grace TIME] [--keep-going] [--view VIEW] [--bg] [-o NAME]
 
         The function named, else the last one that the cell defines, is called on each rank
         with the rank's index first, as xmp.spawn does it:
@@ -147,7 +156,8 @@ class XlaMagics(Magics):
         --timeout TIME   stop the run after that long: 90, 5m, 2h
         --grace TIME     how long the others may go on when a rank has failed (default 5)
         --keep-going     give back a failed Run instead of raising RunFailed
-        --bg             return at once; run.wait(), run.stop()
+        --view VIEW      panel, text or none (default: what the front end can show)
+        --bg             return at once; run.wait(), run.stop(), %xla_stop, %xla_stacks
         -o NAME          bind the Run to NAME, too
 
         Gives a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
@@ -181,6 +191,7 @@ class XlaMagics(Magics):
             self.notebook.resolve,
             keep_going=self._setting(asked.keep_going, "keep_going"),
             bg=asked.bg,
+            view=self._setting(asked.view, "view"),
             launched=begun,
         )
 
@@ -201,6 +212,54 @@ class XlaMagics(Magics):
             self.settings[name] = _setting_value(name, value)
         for name, (_, _, meaning) in SETTINGS.items():
             print(f"{name:<11} {self.settings[name]!s:<6} {meaning}")
+
+    @line_magic
+    def xla_stop(self, line: str) -> None:
+        """Stop a run in the background: `%xla_stop run`, or `%xla_stop` for all of them."""
+        for run in self._runs(line):
+            run.stop("you said %xla_stop")
+            print(f"stopping {run.name}")
+
+    @line_magic
+    def xla_stacks(self, line: str) -> None:
+        """Say where each rank of a run in the background is: its Python stack, innermost line
+        first. `%xla_stacks run`, or `%xla_stacks` for all runs."""
+        for run in self._runs(line):
+            print(f"{run.name} ({run.label})\n\n{api.ask_stacks(run)}")
+
+    @line_magic
+    def xla_runs(self, line: str) -> None:
+        """List the recorded runs, the newest first: `%xla_runs`, or `%xla_runs 5` of them.
+
+        `xla_nb.open_run(NAME)` opens one.
+        """
+        found = recorded.entries()
+        if line.strip():
+            try:
+                found = found[: _count(line.strip())]
+            except argparse.ArgumentTypeError:
+                raise UsageError(f"%xla_runs {line}: write how many runs to list") from None
+        print(opened.table(found))
+
+    def _runs(self, line: str) -> list[Run]:
+        """The runs that a line names: by a variable, by their own name; all that live."""
+        words = line.split()
+        living = api.living()
+        if not words:
+            if not living:
+                print("no run is going on")
+            return living
+        return [self._run(word, living) for word in words]
+
+    def _run(self, word: str, living: list[Run]) -> Run:
+        found = self.shell.user_ns.get(word)
+        named = [run for run in living if run.name == word or run is found]
+        if named:
+            return named[0]
+        if isinstance(found, Run):
+            raise UsageError(f"{word} ({found.name}) has ended: {found!r}")
+        names = ", ".join(run.name for run in living) or "none"
+        raise UsageError(f"{word} is no run that goes on; of those there are: {names}")
 
     def _setting(self, asked: Any, name: str) -> Any:
         return self.settings[name] if asked is None else asked

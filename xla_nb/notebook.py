@@ -37,6 +37,12 @@ class Notebook:
         """
         return len(self.shell.history_manager.input_hist_parsed) - 1
 
+    @property
+    def parent(self) -> dict[str, Any]:
+        """The message of the page that the current cell runs for; {} outside a kernel."""
+        get_parent = getattr(self.shell, "get_parent", dict)
+        return dict(get_parent())
+
     def cell(self, line: str, body: str) -> program.Cell:
         """The cell that %%xla_spawn was called with, as a user sees it: the magic's own line
         stays, as a comment, so that lines count from it."""

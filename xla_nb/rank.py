@@ -7,6 +7,7 @@ failure is told at once and never waits for the others inside torch_xla's proces
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -16,13 +17,14 @@ import reprlib
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from xla_nb import events, loading, shipping, tracebacks
+from xla_nb import events, loading, reporting, shipping, tracebacks
+from xla_nb.meter import Meter, Waiting
 from xla_nb.order import ARGUMENTS, Order
 from xla_nb.processes import Latch, die_with_parent, name_process
 from xla_nb.wire import Sender
@@ -33,7 +35,8 @@ class Inherited:
     """What a rank has from its job through the fork.
 
     `join` is torch_xla's own way into the runtime; `leave` tells the runtime that the entry
-    is done and why. `entries` are the threads that run it, by rank.
+    is done and why; `waiting` is the collective that the rank is in, where the runtime knows.
+    `entries` are the threads that run it, by rank.
     """
 
     order: Order
@@ -43,6 +46,7 @@ class Inherited:
     lock: Any
     join: Callable[[int, int], None]
     leave: Callable[[str], None]
+    waiting: Callable[[], Waiting | None]
     forget: Callable[[], None]
     latch: Latch
     random: Any
@@ -123,7 +127,9 @@ def main(index: int) -> None:
         job.sender.send(
             events.RankStarted(rank=index, local_rank=local_rank, pid=os.getpid(), device=device)
         )
-        _send_home(job, index, _call(job, index))
+        with _measured(job, index):
+            value = _call(job, index)
+        _send_home(job, index, value)
         job.leave("returned")
     except BaseException as error:
         if job.stopping and isinstance(error, KeyboardInterrupt):
@@ -137,6 +143,32 @@ def main(index: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         job.latch.wait()
+
+
+@contextlib.contextmanager
+def _measured(job: Inherited, index: int) -> Iterator[None]:
+    """While the user's function runs: what it reports is written down, and a meter looks on."""
+
+    def answer(place: str, stack: str) -> None:
+        job.sender.send(events.RankAt(rank=index, place=place, stack=stack))
+
+    record = Path(job.order.record)
+    book = reporting.begin(record / f"rank-{index}.history")
+    # Many ranks on few cores are looked at less often.
+    every = 1 + (job.order.ranks or 0) // 64
+    try:
+        with Meter(
+            book,
+            record / f"rank-{index}.now",
+            job.table.sources,
+            job.waiting,
+            record / "stacks",
+            answer,
+            every,
+        ):
+            yield
+    finally:
+        reporting.end()
 
 
 def _introduce() -> tuple[int, str]:

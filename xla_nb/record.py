@@ -34,7 +34,8 @@ class Record:
     """The record of one run, at `path`.
 
     program/NAME.py   the module the ranks ran      rank-R.out, rank-R.err   their output
-    rank-R.result     what rank R returned          events.jsonl, run.json   what happened
+    rank-R.result     what rank R returned          rank-R.history           what it reported
+    rank-R.now        its newest sample             events.jsonl, run.json   what happened
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,6 +65,22 @@ class Record:
 
     def result(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.result"
+
+    def history(self, rank: int) -> Path:
+        return self.path / f"rank-{rank}.history"
+
+    def vitals(self, rank: int) -> Path:
+        return self.path / f"rank-{rank}.now"
+
+    @property
+    def asked(self) -> Path:
+        """Touched when somebody wants to know where the ranks are."""
+        return self.path / "stacks"
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the process that launched the run still lives."""
+        return _owned(self.path)
 
     def add(self, event: Event) -> None:
         with contextlib.suppress(OSError), (self.path / "events.jsonl").open("ab") as file:

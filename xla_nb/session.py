@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import events, loading, program, record, report, shipping, topology, wire
+from xla_nb import events, loading, program, record, sentences, shipping, topology, wire
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.inheritance import Inheritance
 from xla_nb.order import ARGUMENTS, Order
-from xla_nb.report import RankError
-from xla_nb.state import ENDED, RunState
+from xla_nb.recorded import RecordedRun
+from xla_nb.state import ENDED
 
 #: Ranks of a simulated host when `-n` is not given.
 SIMULATED = 4
@@ -59,24 +59,23 @@ class Options:
 
 
 class RunFailed(XlaNbError):
-    """A run that did not return every rank's value. `run` holds what there is."""
+    """A run that did not return every rank's value. `run` holds what there is.
 
-    def __init__(self, run: Run) -> None:
+    brief: its tracebacks have been shown already, by the panel.
+    """
+
+    def __init__(self, run: Run, brief: bool = False) -> None:
         self.run = run
-        lines = [report.headline(run.state), *report.details(run.state)]
+        lines = [sentences.headline(run.state), *([] if brief else sentences.details(run.state))]
         super().__init__("\n\n".join([*lines, f"Output and files: {run.record.path}"]))
 
 
-class Run:
-    """One launch, running or ended.
+class Run(RecordedRun):
+    """One launch, running or ended: what RecordedRun has, and
 
-    results      {rank: value}, unpickled when first asked for; run[2] is rank 2's
-    ok           every rank returned its value
-    errors       {rank: error} of the ranks that failed or were killed
-    output(rank) what a rank printed
-    elapsed      seconds from the launch to the end of the last rank, or until now
-    record       its files
-    wait(), stop()
+    wait(), stop(), ask_stacks()
+    done      all its processes are gone
+    changed   a Condition that is notified at every event
     """
 
     def __init__(
@@ -88,14 +87,9 @@ class Run:
         options: Options,
         resolve: Callable[[str], object],
     ) -> None:
-        self.name = name
-        self.label = label
-        self.record = record
-        self.state = RunState()
+        super().__init__(name, label, record, resolve)
         self._engine = engine
         self._options = options
-        self._resolve = resolve
-        self._results: dict[int, Any] = {}
         self._began = time.monotonic()
         self._settled: float | None = None
         self._trouble: float | None = None
@@ -105,62 +99,14 @@ class Run:
         self.changed = threading.Condition()
         self._ended = threading.Event()
 
-    # ------------------------------------------------------------ reading
-
-    @property
-    def ok(self) -> bool:
-        return self.state.ok
-
     @property
     def done(self) -> bool:
         """All processes of the run are gone."""
         return self._ended.is_set()
 
     @property
-    def results(self) -> dict[int, Any]:
-        """{rank: value} of the ranks that returned one so far."""
-        finished = [r.rank for r in self.state.ranks.values() if r.phase == "finished"]
-        return {rank: self[rank] for rank in sorted(finished)}
-
-    def __getitem__(self, rank: int) -> Any:
-        """What a rank returned. Raises KeyError when it returned nothing (yet)."""
-        if rank not in self._results:
-            if rank not in self.state.ranks:
-                raise KeyError(f"{self.name} has no rank {rank}")
-            if self.state.ranks[rank].phase != "finished":
-                phase = self.state.ranks[rank].phase
-                raise KeyError(f"rank {rank} has no result: it is {phase} (see run.errors)")
-            self._results[rank] = self._read(rank)
-        return self._results[rank]
-
-    def _read(self, rank: int) -> Any:
-        try:
-            fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise XlaNbError(
-                f"the files of {self.name} are gone from {self.record.path}, and rank {rank}'s "
-                "result with them. What to do: run the cell again"
-            ) from None
-        try:
-            return shipping.Parcel(fd).group(0, self._resolve)["result"]
-        finally:
-            os.close(fd)
-
-    @property
-    def errors(self) -> dict[int, RankError]:
-        return report.errors(self.state)
-
-    def output(self, rank: int, stream: str = "out") -> str:
-        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole."""
-        path = self.record.log(rank, stream)
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    @property
     def elapsed(self) -> float:
         return (self._settled or time.monotonic()) - self._began
-
-    def __repr__(self) -> str:
-        return f"<Run {self.name}: {report.headline(self.state)}, {self.elapsed:.2f} s>"
 
     # ------------------------------------------------------------ steering
 
@@ -171,10 +117,10 @@ class Run:
         self.check()
         return self
 
-    def check(self) -> None:
+    def check(self, brief: bool = False) -> None:
         """Raise RunFailed unless every rank returned its value."""
         if not self.ok:
-            raise RunFailed(self)
+            raise RunFailed(self, brief)
 
     def stop(self, why: str = "you asked for it") -> None:
         """Stop every rank: KeyboardInterrupt in its function, and the end a second later."""
@@ -192,6 +138,10 @@ class Run:
         else:
             self._engine.kill(self.name)
 
+    def ask_stacks(self) -> None:
+        """Ask each rank where it is; the answers are in the state's ranks within a second."""
+        self.record.asked.write_text(repr(time.time()))
+
     # ------------------------------------------------------------ following
 
     def follow(self, sock: socket.socket) -> None:
@@ -205,7 +155,7 @@ class Run:
                     for event in wire.receive(sock):
                         self.take(event or events.JobEnded(status=None))
                 self._act(time.monotonic())
-        self.record.close(self._summary())
+        self.record.close(self.summary())
         record.tidy()
         self._ended.set()
         with self.changed:
@@ -239,23 +189,9 @@ class Run:
         elif self._options.timeout is not None and now - self._began >= self._options.timeout:
             self.stop(f"its time limit of {self._options.timeout:g} s is over")
 
-    def _summary(self) -> dict[str, Any]:
-        ranks = [
-            {"rank": r.rank, "device": r.device, "phase": r.phase, "result": r.preview}
-            for r in sorted(self.state.ranks.values(), key=lambda rank: rank.rank)
-        ]
-        return {
-            "run": self.name,
-            "cell": self.label,
-            "ok": self.ok,
-            "headline": report.headline(self.state),
-            "elapsed": round(self.elapsed, 3),
-            "ranks": ranks,
-        }
-
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """The repr, and the same as data: rank, device, phase and result's preview."""
-        return {"text/plain": repr(self), "application/vnd.xla-nb.run+json": self._summary()}
+        return {"text/plain": repr(self), "application/vnd.xla-nb.run+json": self.summary()}
 
 
 # ---------------------------------------------------------------- launching

@@ -19,7 +19,8 @@ ENDED: frozenset[Phase] = frozenset({"finished", "failed", "killed", "stopped"})
 
 @dataclass
 class RankState:
-    """One rank. `place` is the notebook line it failed at or was last seen at."""
+    """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`, at
+    the time `located`."""
 
     rank: int
     phase: Phase = "starting"
@@ -30,6 +31,7 @@ class RankState:
     preview: str = ""
     place: str = ""
     stack: str = ""
+    located: float | None = None
     failure: events.RankFailed | None = None
     death: int | None = None
 
@@ -74,8 +76,8 @@ class RunState:
             case events.RankStopped():
                 self._rank(event.rank).end("stopped", event.at)
             case events.RankAt():
-                self._rank(event.rank).place = event.place
-                self._rank(event.rank).stack = event.stack
+                rank = self._rank(event.rank)
+                rank.place, rank.stack, rank.located = event.place, event.stack, event.at
             case events.ProcessDied():
                 self._died(event)
             case events.JobFailed():

@@ -6,66 +6,19 @@ rule: a line is shown whole and under its rank; what is not shown is in the file
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TextIO
 
-from xla_nb.session import Run
+from xla_nb import sentences
+from xla_nb.recorded import RecordedRun
 from xla_nb.state import RunState
+from xla_nb.tails import Tail
 
 #: Lines of a rank that are shown as they come, and how many of the last are shown at the end.
 HEAD, TAIL = 1000, 20
-_CHUNK = 1 << 20  # bytes read of one file at a time
-_LONGEST = 4000  # characters shown of one line
 _REDRAW = 0.5  # seconds between two states of the changing line
-
-
-class Tail:
-    """What was added to a file since the last look, in whole lines.
-
-    `\\r` rewrites the line it stands in, as on a terminal; `open_line` is the unfinished one.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-        self._rest = b""
-
-    def lines(self) -> Iterator[str]:
-        """The lines completed since the last call."""
-        while chunk := self._read():
-            *whole, self._rest = (self._rest + chunk).split(b"\n")
-            # An endless line is a progress bar or noise: only its end can still be shown.
-            self._rest = self._rest[-4 * _LONGEST :]
-            yield from map(_shown, whole)
-
-    @property
-    def open_line(self) -> str:
-        return _shown(self._rest)
-
-    def finish(self) -> Iterator[str]:
-        """The last lines; an unfinished one counts when nobody will finish it."""
-        yield from self.lines()
-        if self._rest:
-            yield _shown(self._rest)
-            self._rest = b""
-
-    def _read(self) -> bytes:
-        try:
-            if self.path.stat().st_size <= self._offset:
-                return b""
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                chunk = file.read(_CHUNK)
-        except FileNotFoundError:
-            return b""
-        self._offset += len(chunk)
-        return chunk
 
 
 class _Stream:
@@ -100,7 +53,9 @@ class _Stream:
 class TextView:
     """Writes a run to `out` and `err` (by default the notebook's own streams)."""
 
-    def __init__(self, run: Run, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self, run: RecordedRun, out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
         self._run = run
         self._out = out or sys.stdout
         self._err = err or sys.stderr
@@ -109,17 +64,25 @@ class TextView:
         self._told: dict[int, str] = {}
         self._bar = ""
         self._drawn = 0.0
+        self._pause = 0.0
 
-    def draw(self) -> bool:
-        """Show what is new; gives whether anything was."""
+    def draw(self) -> float:
+        """Show what is new; gives the seconds until there may be more."""
         out, err = self._new(final=False)
         self._write(out, err)
         self._show_open_lines()
-        return bool(out or err)
+        self._pause = 0.004 if out or err else min(0.05, self._pause * 1.2 + 0.001)
+        return self._pause
 
     def finish(self) -> None:
-        """Show the rest: unfinished lines, and the ends of what was cut."""
-        self._write(*self._new(final=True))
+        """Show the rest: unfinished lines, the ends of what was cut, and how it went."""
+        out, err = self._new(final=True)
+        self._write([*out, self._summary()], err)
+
+    def _summary(self) -> str:
+        run = self._run
+        said = sentences.headline(run.state)
+        return f"{said} · {run.elapsed:.1f} s · files in {run.record.path}"
 
     def _new(self, final: bool) -> tuple[list[str], list[str]]:
         state = self._run.state
@@ -166,47 +129,13 @@ class TextView:
             return
         self._drawn = now
         open_lines = [
-            f"[{s.rank}] {s.tail.open_line}" for s in self._streams.values() if s.tail.open_line
+            f"[{s.rank}] {line}" for s in self._streams.values() for line in s.tail.open_lines
         ]
         bar = _fit("  ".join(open_lines))
         if bar != self._bar:
             self._out.write("\r" + bar + " " * (len(self._bar) - len(bar)))
             self._out.flush()
             self._bar = bar
-
-
-def follow(run: Run, view: TextView) -> None:
-    """Show a run until it has ended; an interrupt stops it."""
-    with _interrupts() as asked:
-        pause = 0.0
-        while not run.done:
-            if asked:
-                run.stop("you interrupted it")
-            pause = 0.004 if view.draw() else min(0.05, pause * 1.2 + 0.001)
-            with run.changed:
-                run.changed.wait(pause)
-        view.finish()
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Collects SIGINTs instead of raising KeyboardInterrupt, which could fall between reading a
-    line and writing it. Other threads than the main one are never interrupted."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _shown(line: bytes) -> str:
-    """A line as a terminal would leave it standing: what the last carriage return left."""
-    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
 
 
 def _fit(text: str, width: int = 160) -> str:

@@ -63,6 +63,14 @@ def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
     return place, "".join(kept.format()).rstrip()
 
 
+def innermost(thread: int, labels: Container[str]) -> str:
+    """The notebook line that a thread of this process is in, `Cell In[3], line 7`; or nothing."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code.co_filename not in labels:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else ""
+
+
 def _without_ours(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
     return [frame for frame in frames if _OURS not in Path(frame.filename).parents]
 

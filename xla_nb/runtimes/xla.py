@@ -17,19 +17,21 @@ from torch_xla.distributed import xla_multiprocessing as xmp
 from torch_xla.experimental import plugins
 
 from xla_nb.events import ProcessDied
+from xla_nb.meter import Waiting
 from xla_nb.order import Order
 from xla_nb.processes import Latch, RankContext
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`processes` will start, with `ranks` among them; `join` and `leave` are for each rank."""
+    """`processes` will start, with `ranks` among them; the functions are for each rank."""
 
     processes: int
     ranks: int
     simulated: bool
     join: Callable[[int, int], None]
     leave: Callable[[str], None]
+    waiting: Callable[[], Waiting | None]
 
 
 def initialized() -> bool:
@@ -45,12 +47,16 @@ def prepare(order: Order) -> Prepared:
         else:
             processes = tpu.num_local_processes()
         ranks = processes * tpu.num_logical_cores_per_chip()
-        return Prepared(processes, ranks, False, pjrt.initialize_multiprocess, _nothing)
+        # On a chip a rank waits inside the compiled graph, which nobody sees from here.
+        return Prepared(
+            processes, ranks, False, pjrt.initialize_multiprocess, _nothing, lambda: None
+        )
     from xla_nb.simulation import host
 
     assert order.ranks is not None
     host.install(host.Place(ranks_here=order.ranks))
-    return Prepared(order.ranks, order.ranks, True, pjrt.initialize_multiprocess, host.leave)
+    join = pjrt.initialize_multiprocess
+    return Prepared(order.ranks, order.ranks, True, join, host.leave, host.waiting)
 
 
 def start(

@@ -1,6 +1,6 @@
 """What a person reads of a run's state."""
 
-from xla_nb import events, report
+from xla_nb import events, sentences
 from xla_nb.state import RunState
 
 
@@ -31,51 +31,51 @@ def finished(rank):
 
 def test_a_good_run_is_told_in_one_line():
     state = run_of(*(finished(r) for r in range(4)))
-    assert report.headline(state) == "4 ranks finished"
-    assert report.details(state) == []
+    assert sentences.headline(state) == "4 ranks finished"
+    assert sentences.details(state) == []
 
 
 def test_the_headline_names_the_first_rank_to_fail_and_its_line():
     state = run_of(failed(2, "first", line=7), failed(0))
     said = "rank 2 (and 1 more) failed at Cell In[3], line 7: ValueError: first"
-    assert report.headline(state) == said
+    assert sentences.headline(state) == said
 
 
 def test_equal_errors_are_told_once_with_their_ranks():
     state = run_of(failed(1), failed(2), failed(3))
-    (told,) = report.details(state)
+    (told,) = sentences.details(state)
     assert told.startswith("ranks 1-3:\n")
     assert told.count("Traceback") == 1
 
 
 def test_errors_alike_but_for_their_words_tell_each_ranks_words():
-    told = "\n".join(report.details(run_of(failed(1, "on 1"), failed(2, "on 2"))))
+    told = "\n".join(sentences.details(run_of(failed(1, "on 1"), failed(2, "on 2"))))
     assert told.count("Traceback") == 1
     assert "rank 2 failed at Cell In[3], line 4: ValueError: on 2" in told
 
 
 def test_a_message_of_many_lines_leads_with_its_first():
     state = run_of(failed(1, "they differ:\n  a\n  b"), failed(2, "they differ:\n  b\n  a"))
-    assert report.headline(state).endswith("ValueError: they differ: …")
-    (told,) = report.details(state)
+    assert sentences.headline(state).endswith("ValueError: they differ: …")
+    (told,) = sentences.details(state)
     assert "  a\n  b" in told
 
 
 def test_of_errors_alike_the_first_failure_is_the_one_shown():
-    (told,) = report.details(run_of(failed(2, "on 2"), failed(1, "on 1")))[:1]
+    (told,) = sentences.details(run_of(failed(2, "on 2"), failed(1, "on 1")))[:1]
     assert "Traceback …\nValueError: on 2" in told
 
 
 def test_errors_at_other_lines_are_told_apart_the_first_failure_first():
-    details = report.details(run_of(failed(3, line=9), failed(0, line=4)))
+    details = sentences.details(run_of(failed(3, line=9), failed(0, line=4)))
     assert details[0].startswith("rank 3:")
     assert details[1].startswith("rank 0:")
 
 
 def test_a_killed_rank_is_told_with_its_signal():
     state = run_of(events.ProcessDied(pid=102, status=-9))
-    assert "rank 2 failed: Killed: ended by SIGKILL" in report.headline(state)
-    assert report.errors(state)[2].kind == "Killed"
+    assert "rank 2 failed: Killed: ended by SIGKILL" in sentences.headline(state)
+    assert sentences.errors(state)[2].kind == "Killed"
 
 
 def test_stopped_ranks_are_told_with_the_line_they_were_at():
@@ -84,19 +84,19 @@ def test_stopped_ranks_are_told_with_the_line_they_were_at():
     for rank in (0, 2, 3):
         state.apply(events.RankAt(rank=rank, place="Cell In[3], line 9", stack="s"))
         state.apply(events.RankStopped(rank=rank))
-    assert report.details(state)[-1] == "stopped: ranks 0, 2, 3 at Cell In[3], line 9"
-    assert set(report.errors(state)) == {1}
+    assert sentences.details(state)[-1] == "stopped: ranks 0, 2, 3 at Cell In[3], line 9"
+    assert set(sentences.errors(state)) == {1}
 
 
 def test_a_refused_launch_is_told_by_its_own_message():
     state = RunState()
     state.apply(events.JobFailed(kind="E", message="cannot load", text="stack"))
-    assert report.headline(state) == "cannot load"
-    assert report.details(state) == ["stack"]
+    assert sentences.headline(state) == "cannot load"
+    assert sentences.details(state) == ["stack"]
 
 
 def test_a_run_that_nobody_has_heard_of_yet_is_starting():
-    assert report.headline(RunState()) == "starting"
+    assert sentences.headline(RunState()) == "starting"
     state = RunState()
     state.apply(events.JobEnded(status=1))
-    assert report.headline(state) == "no rank was started"
+    assert sentences.headline(state) == "no rank was started"

@@ -68,9 +68,9 @@ def headline(state: RunState) -> str:
     phases = [rank.phase for rank in state.ranks.values()]
     if not phases:
         return "starting" if state.ended is None else "no rank was started"
-    ranks = _count(len(phases), "rank")
+    total = _count(len(phases), "rank")
     words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
-    return f"{ranks} {phases[0]}" if len(words) == 1 else f"{ranks}: {', '.join(words)}"
+    return f"{total} {phases[0]}" if len(words) == 1 else f"{total}: {', '.join(words)}"
 
 
 def details(state: RunState) -> list[str]:
@@ -78,50 +78,55 @@ def details(state: RunState) -> list[str]:
     if state.refused is not None:
         return [state.refused.text] if state.refused.text else []
     paragraphs = []
-    for group in _alike(errors(state).values(), state):
+    for group in groups(state):
         first = group[0]
         if len(group) == 1 and first.rank == state.first_trouble and first.is_short:
             continue  # the headline has said it all
         if first.traceback:
-            paragraphs.append(f"{_ranks(e.rank for e in group)}:\n{first.traceback}")
-            others = [e for e in group if e.in_short != first.in_short]
+            paragraphs.append(f"{ranks(e.rank for e in group)}:\n{first.traceback}")
+            others = differing(group)
             if others:
-                said = "\n".join(f"  rank {e.rank} {e.in_short}" for e in others)
+                said = "\n".join(f"  {line}" for line in others)
                 paragraphs.append(f"the same with other words:\n{said}")
         else:
-            paragraphs.append(f"{_ranks(e.rank for e in group)}: {first}")
+            paragraphs.append(f"{ranks(e.rank for e in group)}: {first}")
     stopped = [rank for rank in state.ranks.values() if rank.phase == "stopped"]
     if stopped:
         paragraphs.append(_stopped(stopped))
     return paragraphs
 
 
-def _alike(found: Iterable[RankError], state: RunState) -> list[list[RankError]]:
+def groups(state: RunState) -> list[list[RankError]]:
     """Errors grouped by type and frames; the first failure leads its group, and it the others."""
-    groups: dict[str, list[RankError]] = {}
-    for error in found:
+    found: dict[str, list[RankError]] = {}
+    for error in errors(state).values():
         failure = state.ranks[error.rank].failure
         key = failure.where if failure is not None else str(error)
-        groups.setdefault(key, []).append(error)
+        found.setdefault(key, []).append(error)
     ordered = [
         sorted(group, key=lambda error: error.rank != state.first_trouble)
-        for group in groups.values()
+        for group in found.values()
     ]
     return sorted(ordered, key=lambda group: group[0].rank != state.first_trouble)
 
 
-def _stopped(ranks: list[RankState]) -> str:
+def differing(group: list[RankError]) -> list[str]:
+    """Of errors that are grouped, those in other words than the first, a line each."""
+    return [f"rank {e.rank} {e.in_short}" for e in group if e.in_short != group[0].in_short]
+
+
+def _stopped(stopped: list[RankState]) -> str:
     by_place: dict[str, list[int]] = {}
-    for rank in ranks:
+    for rank in stopped:
         by_place.setdefault(rank.place, []).append(rank.rank)
     told = [
-        f"{_ranks(numbers)} at {place}" if place else _ranks(numbers)
+        f"{ranks(numbers)} at {place}" if place else ranks(numbers)
         for place, numbers in by_place.items()
     ]
     return f"stopped: {'; '.join(told)}"
 
 
-def _ranks(numbers: Iterable[int]) -> str:
+def ranks(numbers: Iterable[int]) -> str:
     """`rank 3`, or `ranks 0-3, 7`."""
     ordered = sorted(numbers)
     spans: list[list[int]] = []

@@ -1,0 +1,76 @@
+"""The fixtures `chromium`, a browser, and `lab`, a JupyterLab that it looks at.
+
+The rule: both end with this package. Playwright's synchronous interface leaves an event loop
+running in the main thread, where Jupyter's clients, which other tests use, want their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from browser.lab import Lab, LabNotebook
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+MISSING = "there is no browser on PATH: none of " + ", ".join(NAMES)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("browser")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum(MISSING in str(report.longrepr) for report in skipped)
+    if count:
+        terminalreporter.write_line(f"{count} browser tests skipped: {MISSING}", yellow=True)
+
+
+@pytest.fixture(scope="package")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    executable = next(filter(None, map(shutil.which, NAMES)), None)
+    if executable is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(MISSING)
+    expect.set_options(timeout=60_000)  # a busy machine is not a failure
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=executable,
+            args=FLAGS,
+            env={**os.environ, "HOME": str(tmp_path_factory.mktemp("chromium"))},
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def lab(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    started = Lab(chromium, tmp_path_factory.mktemp("lab"))
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: Lab) -> Iterator[LabNotebook]:
+    """A notebook for all tests of a module, its fork server warm; each test adds cells."""
+    with lab.open(["%load_ext xla_nb", "%%xla_spawn -n 1\ndef warm(rank): pass"]) as opened:
+        for cell in (0, 1):
+            opened.run(cell)
+            opened.done(cell)
+        yield opened

@@ -1,0 +1,371 @@
+"""JupyterLab and Notebook 7 as a user has them: a real server, and notebooks in pages of Chromium.
+
+The rule: the page is driven by the front end's own commands, which act at once and always, and
+judged by what a user sees of it. Clicks are for what is under test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+from urllib.parse import quote
+
+import nbformat
+import psutil
+from nbformat import NotebookNode
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
+
+PATIENCE = 180.0  # seconds, for a machine that has other things to do; nothing waits for luck
+LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
+KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+
+SERVER = [
+    "--no-browser",
+    "--allow-root",
+    "--ServerApp.ip=127.0.0.1",
+    "--ServerApp.port=0",  # the server takes a free one and says which in its info file
+    "--ServerApp.terminals_enabled=False",
+    "--LabApp.expose_app_in_browser=True",
+    "--LabApp.extension_manager=readonly",
+    "--JupyterNotebookApp.expose_app_in_browser=True",
+    "--LanguageServerManager.autodetect=False",
+]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "apputils-extension/sessionDialogs": {"skipKernelRestartDialog": True},
+    "docmanager-extension/plugin": {"autosave": False},  # a file changes when a test says so
+}
+
+
+class Lab:
+    """A Jupyter server with a home of its own, and the browser that looks at it."""
+
+    def __init__(self, browser: Browser, home: Path) -> None:
+        self.root = home / "notebooks"
+        self.log = home / "server.log"
+        self._settings = home / "settings" / "@jupyterlab"
+        self._temporary = tempfile.mkdtemp(prefix="xla-nb-")  # a short name: sockets are made there
+        self._token = secrets.token_hex(16)
+        self._written = 0
+        self.root.mkdir()
+        for name, values in SETTINGS.items():
+            path = self._settings / f"{name}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(values))
+        with self.log.open("w") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-m", "jupyterlab", *SERVER],
+                env=self._environment(home),
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            self.url = self._address(home / "runtime" / f"jpserver-{self.server.pid}.json")
+            # One context for all pages: they share the cache, as the tabs of a user do.
+            self.context = browser.new_context(viewport={"width": 1280, "height": 900})
+        except BaseException:
+            self._end()
+            raise
+        self.context.set_default_timeout(PATIENCE * 1000)
+
+    def _environment(self, home: Path) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "JPY"))}
+        return inherited | {
+            "HOME": str(home),
+            "IPYTHONDIR": str(home / "ipython"),
+            "JUPYTER_CONFIG_DIR": str(home / "config"),
+            "JUPYTER_DATA_DIR": str(home / "data"),
+            "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+            "JUPYTER_TOKEN": self._token,
+            "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+            "TMPDIR": self._temporary,
+            "XLA_NB_HOME": str(home / "xla_nb"),
+        }
+
+    def _address(self, info: Path) -> str:
+        """Where the server listens, once it does."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and self.server.poll() is None:
+            try:
+                return str(json.loads(info.read_text())["url"])
+            except (FileNotFoundError, json.JSONDecodeError):  # not there, or half written
+                time.sleep(0.02)
+        raise RuntimeError(f"the Jupyter server did not start:\n{self.log.read_text()}")
+
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """A call of the server's REST API."""
+        request = urllib.request.Request(
+            self.url + path,
+            method=method,
+            headers={"Authorization": f"token {self._token}"},
+            data=None if body is None else json.dumps(body).encode(),
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            return json.loads(response.read() or "null")
+
+    def write(
+        self, content: Sequence[str] | NotebookNode, name: str = "", trusted: bool = False
+    ) -> str:
+        """A notebook in the server's folder, of these cells; `trusted`: signed by the server."""
+        self._written += 1
+        name = name or f"notebook-{self._written}.ipynb"
+        notebook = content if isinstance(content, NotebookNode) else of_cells(content)
+        # A signature is of what is in the file: a copy of a signed notebook needs to differ.
+        notebook.metadata["written"] = self._written
+        for cell in notebook.cells:
+            cell.metadata["trusted"] = trusted
+        if trusted:
+            self.request("PUT", f"api/contents/{name}", {"type": "notebook", "content": notebook})
+        else:
+            nbformat.write(notebook, self.root / name)
+        return name
+
+    def read(self, name: str) -> NotebookNode:
+        """What a saved notebook holds."""
+        return nbformat.read(self.root / name, as_version=4)
+
+    def open(
+        self,
+        what: str | Sequence[str] | NotebookNode,
+        *,
+        front_end: Literal["lab", "notebook"] = "lab",
+        kernel: bool = True,
+    ) -> LabNotebook:
+        """Open a notebook, by its name or written from its content, in a page of its own."""
+        name = what if isinstance(what, str) else self.write(what)
+        (self._settings / "apputils-extension" / "themes.jupyterlab-settings").unlink(True)
+        notebook = LabNotebook(self, name, self.context.new_page())
+        try:
+            notebook.open(front_end, kernel)
+        except BaseException:
+            notebook.shutdown()
+            raise
+        return notebook
+
+    def address(self, path: str) -> str:
+        return f"{self.url}{path}?reset&token={self._token}"
+
+    def kernels(self, name: str) -> list[str]:
+        """The ids of the kernels of a notebook."""
+        sessions = self.request("GET", "api/sessions")
+        return [session["kernel"]["id"] for session in sessions if session["path"] == name]
+
+    def shut_down(self, kernel: str) -> None:
+        """End a kernel, and wait until it and all that it started have gone."""
+        family = [
+            process
+            for child in psutil.Process(self.server.pid).children()
+            if any(kernel in argument for argument in child.cmdline())
+            for process in [child, *child.children(recursive=True)]
+        ]
+        self.request("DELETE", f"api/kernels/{kernel}")
+        _, alive = psutil.wait_procs(family, timeout=PATIENCE)
+        assert not alive, alive
+
+    def close(self) -> None:
+        try:
+            self.context.close()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """The server ends its kernels when it is told to end; what does not go is killed."""
+        family = psutil.Process(self.server.pid).children(recursive=True)
+        self.server.terminate()
+        try:
+            self.server.wait(30)
+        except subprocess.TimeoutExpired:
+            self.server.kill()
+            self.server.wait()
+        for process in psutil.wait_procs(family, timeout=5)[1]:
+            process.kill()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+class LabNotebook:
+    """One notebook in one page. Cells are named by their index, as in the file."""
+
+    def __init__(self, lab: Lab, name: str, page: Page) -> None:
+        self.lab, self.name, self.page = lab, name, page
+        self.errors: list[str] = []  # what the page's scripts threw, or logged as errors
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._console)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+    # ------------------------------------------------------------ the page
+
+    def open(self, front_end: Literal["lab", "notebook"] = "lab", kernel: bool = True) -> None:
+        if front_end == "notebook":
+            self.page.goto(self.lab.address(f"notebooks/{quote(self.name)}"))
+        elif kernel:
+            self.page.goto(self.lab.address(f"lab/tree/{quote(self.name)}"))
+        else:
+            self.page.goto(self.lab.address("lab"))
+        self._restored()
+        if not kernel:
+            assert front_end == "lab", "Notebook 7 has no way to open a notebook without a kernel"
+            self.command(
+                "docmanager:open",
+                path=self.name,
+                factory="Notebook",
+                kernelPreference={"shouldStart": False, "shouldReuse": False},
+            )
+        self._ready(kernel)
+
+    def reload(self) -> None:
+        """As F5 does it. The kernel stays, and what its cell does."""
+        self.page.reload()
+        self._restored()
+        self._ready(kernel=True)
+
+    def _restored(self) -> None:
+        self.page.wait_for_function("window.jupyterapp")
+        self.page.evaluate("window.jupyterapp.restored.then(() => null)")
+
+    def _ready(self, kernel: bool) -> None:
+        self.page.wait_for_function(f"name => {PANEL}(name)?.context.isReady", arg=self.name)
+        self.js("panel.revealed.then(() => null)")
+        if kernel:
+            self.js("panel.sessionContext.ready.then(() => null)")
+        self._uncovered()
+
+    def _uncovered(self) -> None:
+        """Wait until the splash screen has gone, which would swallow clicks."""
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+    def js(self, expression: str, argument: Any = None) -> Any:
+        """Evaluated in the page with `app`, the notebook's `panel` and the `argument`."""
+        return self.page.evaluate(
+            f"([name, argument]) => {{ const app = window.jupyterapp, panel = {PANEL}(name);"
+            f" return ({expression}); }}",
+            [self.name, argument],
+        )
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """A command of the front end, to its end."""
+        self.js("app.commands.execute(...argument).then(() => null)", [name, arguments])
+
+    def theme(self, name: str) -> None:
+        self.command("apputils:change-theme", theme=name)
+        self.page.locator(f'body[data-jp-theme-name="{name}"]').wait_for(state="attached")
+        self._uncovered()
+
+    def screenshot(self, path: Path | str) -> None:
+        self.page.screenshot(path=path)
+
+    def save(self) -> None:
+        self.command("docmanager:save")
+
+    def close(self) -> None:
+        """Close the page; the kernel stays."""
+        self.page.close()
+
+    def shutdown(self) -> None:
+        """Close the page and end the notebook's kernel."""
+        self.close()
+        for kernel in self.lab.kernels(self.name):
+            self.lab.shut_down(kernel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    # ------------------------------------------------------------ its cells
+
+    def add(self, source: str) -> int:
+        """A new cell at the end; its index."""
+        return int(
+            self.js(
+                "(model => model.insertCell(model.cells.length, {cell_type: 'code',"
+                " source: argument, metadata: {trusted: true}}) && model.cells.length - 1"
+                ")(panel.content.model.sharedModel)",
+                source,
+            )
+        )
+
+    def run(self, cell: int) -> None:
+        """Start a cell, without waiting for it. Its prompt is empty before it is [*]."""
+        self.js(
+            "(panel.content.activeCellIndex = argument,"
+            " panel.content.activeCell.model.executionCount = null,"
+            " app.shell.activateById(panel.id),"
+            " void app.commands.execute('notebook:run-cell'))",
+            cell,
+        )
+
+    def done(self, cell: int, timeout: float = PATIENCE) -> None:
+        """Wait until a cell has ended."""
+        self.prompt(cell).filter(has_text=re.compile(r"\[\d+\]:")).wait_for(timeout=timeout * 1000)
+
+    def execute(self, source: str, timeout: float = PATIENCE) -> int:
+        """Add a cell, run it to its end; its index."""
+        cell = self.add(source)
+        self.run(cell)
+        self.done(cell, timeout)
+        return cell
+
+    def cell(self, index: int) -> Locator:
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(index)
+
+    def prompt(self, cell: int) -> Locator:
+        return self.cell(cell).locator(".jp-InputArea-prompt")
+
+    def output(self, cell: int) -> Locator:
+        return self.cell(cell).locator(".jp-Cell-outputArea")
+
+    def text(self, cell: int) -> str:
+        """What a cell shows, as a user would copy it."""
+        return self.output(cell).inner_text()
+
+    def wait_for(self, text: str | re.Pattern[str], cell: int, timeout: float = PATIENCE) -> None:
+        """Wait until a cell shows a text."""
+        self.output(cell).filter(has_text=text).wait_for(timeout=timeout * 1000)
+
+    def trusted(self, cell: int) -> bool:
+        return bool(self.js("panel.content.widgets[argument].model.trusted", cell))
+
+    # ------------------------------------------------------------ its kernel
+
+    def interrupt(self) -> None:
+        """As ■ does it."""
+        self.command("notebook:interrupt-kernel")
+
+    def restart(self) -> None:
+        self.command("notebook:restart-kernel")
+
+
+PANEL = (
+    "(name => [...window.jupyterapp.shell.widgets('main')]"
+    ".find(widget => widget.context?.path === name))"
+)
+
+
+def of_cells(sources: Sequence[str]) -> NotebookNode:
+    # Without a kernelspec a dialog asks for one, over everything.
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC})

@@ -1,0 +1,124 @@
+"""A launched cell in JupyterLab and in Notebook 7, and the driver of lab.py on which this rests."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from browser.conftest import MISSING
+from browser.lab import DARK, LIGHT, Lab, LabNotebook
+
+HELLO = "%%xla_spawn -n 2\nprint(f'rank {rank} of {world_size}')"
+ENDLESS = (
+    "%%xla_spawn -n 2\nimport time\nprint('begun')\nfor _ in range(3000):\n    time.sleep(0.1)"
+)
+
+
+def test_ranks_print_into_the_cell(notebook: LabNotebook) -> None:
+    shown = notebook.text(notebook.execute(HELLO))
+    assert "[0] rank 0 of 2" in shown
+    assert "[1] rank 1 of 2" in shown
+    assert "2 ranks finished" in shown
+
+
+def test_interrupt_ends_the_run(notebook: LabNotebook) -> None:
+    cell = notebook.add(ENDLESS)
+    notebook.run(cell)
+    for rank in (0, 1):
+        notebook.wait_for(f"[{rank}] begun", cell)
+    notebook.interrupt()
+    notebook.done(cell)
+    assert "KeyboardInterrupt" in notebook.text(cell)
+    assert "2 ranks finished" in notebook.text(notebook.execute(HELLO))
+
+
+def test_a_cell_can_run_again_and_again(notebook: LabNotebook) -> None:
+    cell = notebook.add(HELLO)
+    prompts = []
+    for _ in range(5):
+        notebook.run(cell)
+        notebook.done(cell)
+        notebook.wait_for("2 ranks finished", cell)
+        prompts.append(int(re.sub(r"\D", "", notebook.prompt(cell).inner_text())))
+    assert prompts == list(range(prompts[0], prompts[0] + 5))
+
+
+def test_a_reloaded_page_finds_the_cell_that_runs(notebook: LabNotebook) -> None:
+    cell = notebook.add("import time\nprint('begun', flush=True)\ntime.sleep(300)")
+    notebook.run(cell)
+    notebook.wait_for("begun", cell)
+    notebook.save()
+    notebook.reload()
+    assert "begun" in notebook.text(cell)
+    notebook.interrupt()
+    assert "2 ranks finished" in notebook.text(notebook.execute(HELLO))
+
+
+def test_a_theme_is_of_one_page(notebook: LabNotebook, lab: Lab) -> None:
+    notebook.theme(DARK)
+    with lab.open(["1"], kernel=False) as another:
+        assert another.page.locator("body").get_attribute("data-jp-theme-name") == LIGHT
+    notebook.theme(LIGHT)
+
+
+def test_a_restarted_kernel_has_forgotten(lab: Lab) -> None:
+    with lab.open(["x = 1"]) as notebook:
+        notebook.run(0)
+        notebook.done(0)
+        notebook.restart()
+        assert "NameError" in notebook.text(notebook.execute("x"))
+
+
+def test_shutdown_ends_the_kernel_and_what_it_started(lab: Lab) -> None:
+    source = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600']).pid, os.getpid())"
+    notebook = lab.open([source])
+    notebook.run(0)
+    notebook.done(0)
+    pids = [int(pid) for pid in notebook.text(0).split()]
+    assert all(map(psutil.pid_exists, pids))
+    notebook.shutdown()
+    assert not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_saved_notebook_opens_without_a_kernel(lab: Lab, trusted: bool) -> None:
+    with lab.open(["from IPython.display import HTML\nHTML('<b>bold</b>')"]) as notebook:
+        notebook.run(0)
+        notebook.done(0)
+        notebook.save()
+    saved = lab.write(lab.read(notebook.name), trusted=trusted)
+    with lab.open(saved, kernel=False) as reopened:
+        assert reopened.text(0) == "bold"
+        assert reopened.trusted(0) == trusted
+        assert lab.kernels(saved) == []
+
+
+def test_notebook_7_shows_a_launched_cell(lab: Lab) -> None:
+    with lab.open(["%load_ext xla_nb", HELLO], front_end="notebook") as notebook:
+        for cell in (0, 1):
+            notebook.run(cell)
+            notebook.done(cell)
+        assert "[1] rank 1 of 2" in notebook.text(1)
+        assert "2 ranks finished" in notebook.text(1)
+
+
+@pytest.mark.parametrize(
+    ("ci", "outcome", "line"),
+    [("", "1 skipped", f"1 browser tests skipped: {MISSING}"), ("true", "1 error", MISSING)],
+)
+def test_a_machine_without_a_browser_says_so(ci: str, outcome: str, line: str) -> None:
+    test = f"{Path(__file__)}::test_a_restarted_kernel_has_forgotten"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
+        env={**os.environ, "PATH": "", "CI": ci},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert outcome in done.stdout, done.stdout + done.stderr
+    assert line in done.stdout
+    assert done.returncode == (1 if ci else 0)

@@ -1,0 +1,34 @@
+"""As much of a session's Run as a view sees."""
+
+import threading
+
+from xla_nb import events
+from xla_nb.record import Record
+from xla_nb.recorded import RecordedRun
+
+
+class Run(RecordedRun):
+    """A run of so many ranks, with its record at `path`; `looks` is how often `done` says no."""
+
+    def __init__(self, path, ranks=2, looks=0):
+        super().__init__("20260101-000000-abcdef", "Cell In[3]", Record(path), {}.__getitem__)
+        self.state.apply(events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True))
+        self.changed = threading.Condition()
+        self.stopped = []
+        self.looks = looks
+
+    @property
+    def elapsed(self):
+        return 1.25
+
+    @property
+    def done(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    def stop(self, why):
+        self.stopped.append(why)
+
+    def prints(self, rank, written, stream="out"):
+        with self.record.log(rank, stream).open("ab") as file:
+            file.write(written if isinstance(written, bytes) else written.encode())

@@ -1,0 +1,64 @@
+"""Following a run: to its end, through interrupts, without losing a line."""
+
+import io
+import signal
+from types import SimpleNamespace
+
+from run_double import Run
+
+from xla_nb.follow import follow
+from xla_nb.text import TextView
+
+
+def told(stream):
+    """What was written, but for the summary at the end."""
+    lines = stream.getvalue().splitlines(keepends=True)
+    return "".join(line for line in lines if "files in" not in line)
+
+
+def viewing(run, out=None):
+    out, err = out or io.StringIO(), io.StringIO()
+    made = TextView(run, out, err)
+    made.out, made.err = out, err
+    return made
+
+
+def test_a_run_is_followed_to_its_end_and_the_rest_is_shown(tmp_path):
+    run = Run(tmp_path, looks=6)
+    view = viewing(run)
+    run.prints(0, "one\ntwo")
+    follow(run, view)
+    assert told(view.out) == "[0] one\n[0] two\n"
+    assert run.stopped == []
+
+
+def test_an_interrupt_stops_the_run_and_following_goes_on_until_it_is_done(tmp_path):
+    run = Run(tmp_path, looks=6)
+    view = viewing(run)
+    drawn, before = [], signal.getsignal(signal.SIGINT)
+
+    def draw():
+        drawn.append(True)
+        if len(drawn) < 2:
+            signal.raise_signal(signal.SIGINT)
+        run.prints(0, "after\n")
+        return True
+
+    follow(run, SimpleNamespace(draw=draw, finish=view.finish))
+    assert set(run.stopped) == {"you interrupted it"}
+    assert len(drawn) == 3
+    assert told(view.out) == "[0] after\n" * 3
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_loses_no_line(tmp_path):
+    class Interrupted(io.StringIO):
+        def write(self, shown):
+            signal.raise_signal(signal.SIGINT)
+            return super().write(shown)
+
+    run = Run(tmp_path, looks=4)
+    view = viewing(run, Interrupted())
+    run.prints(0, "one\n")
+    follow(run, view)
+    assert told(view.out) == "[0] one\n"

@@ -1,0 +1,178 @@
+"""Terminal text from strangers, made harmless.
+
+The rule: what a rank printed is shown as characters and colours, and does nothing else: nothing
+moves, hides, links or reorders. Whatever the input, nothing here raises and one pass is enough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+
+#: 0 to 15 are the terminal's own colours, which the reader's theme chooses; else red, green, blue.
+Colour = int | tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a piece of text is to look; None is the colour of the surroundings."""
+
+    fg: Colour | None = None
+    bg: Colour | None = None
+    bold: bool = False
+    dim: bool = False
+    italic: bool = False
+    underline: bool = False
+    inverse: bool = False
+    strike: bool = False
+
+
+_PLAIN = Style()
+
+# All that `clean` has to look at more closely: controls but tab and newline, DEL and C1, marks
+# and isolates that reorder text, the two separators that some take for the end of a line, and
+# surrogates, which no encoder takes.
+_ODD = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_SGR = r"\x1b\[[0-9;:]{0,64}m"
+# No alternative reads past the next escape or the end of the line, so each character is read
+# twice at most. A title or link that never ends loses its introducer only, and swallows no text.
+_SPECIAL = re.compile(
+    rf"""(?P<sgr>{_SGR})
+    |(?P<gone>
+        \x1b\[ [0-?]* [\ -/]* [@-~]?                # CSI: moves, erases, other modes
+        |\x1b\] [^\x07\x1b\n]*+ (?:\x07|\x1b\\)     # OSC: titles, links, clipboard
+        |\x1b[PX^_] [^\x1b\n]*+ \x1b\\              # DCS, SOS, PM, APC
+        |\x1b [\ -/]* [0-~]?                        # the rest, and a lone escape
+    )
+    |[{_ODD}]""",
+    re.VERBOSE,
+)
+_ANY_ODD = re.compile(f"[{_ODD}]")
+_ANY_SGR = re.compile(_SGR)
+
+
+def clean(text: str) -> str:
+    """The text with nothing left in it but what can be seen, tabs, newlines and colours (SGR).
+
+    Other escape sequences are gone; other controls show as their pictures (`␀`), those that
+    reorder text by their names (`⟨U+202E⟩`).
+    """
+    return text if _ANY_ODD.search(text) is None else _SPECIAL.sub(_harmless, text)
+
+
+def plain(text: str) -> str:
+    """`clean` without the colours."""
+    return _ANY_SGR.sub("", clean(text))
+
+
+def spans(text: str) -> list[tuple[Style, str]]:
+    """The text cut where its look changes. What is no SGR sequence is taken as it is."""
+    pieces = groupby(_pieces(text), key=itemgetter(0))
+    return [(style, "".join(piece for _, piece in alike)) for style, alike in pieces]
+
+
+def _pieces(text: str) -> Iterator[tuple[Style, str]]:
+    style, start = _PLAIN, 0
+    for escape in _ANY_SGR.finditer(text):
+        if escape.start() > start:
+            yield style, text[start : escape.start()]
+        style, start = _styled(style, escape.group()[2:-1]), escape.end()
+    if start < len(text):
+        yield style, text[start:]
+
+
+def _harmless(odd: re.Match[str]) -> str:
+    if odd.lastgroup is not None:
+        return odd.group() if odd.lastgroup == "sgr" else ""
+    code = ord(odd.group())
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    return "\ufffd" if code < 0xA0 or code >= 0xD800 else f"⟨U+{code:04X}⟩"
+
+
+def _styled(style: Style, parameters: str) -> Style:
+    """The style after one SGR sequence (ECMA-48; colours as xterm has them)."""
+    if parameters in ("", "0"):
+        return _PLAIN
+    rest = iter(parameters.split(";"))
+    for parameter in rest:
+        head, *detail = parameter.split(":")
+        code = _number(head)
+        if code in (38, 48, 58):
+            if len(detail) > 4:
+                del detail[1]  # 38:2:SPACE:R:G:B
+            colour = _colour(iter(detail) if detail else rest)
+            if code == 58 or colour is None:  # 58 is the underline's own
+                continue
+            style = replace(style, fg=colour) if code == 38 else replace(style, bg=colour)
+        else:
+            style = _switched(style, code, off=detail[:1] == ["0"])
+    return style
+
+
+def _switched(style: Style, code: int, off: bool) -> Style:
+    if code == 0:
+        return _PLAIN
+    if code in _SWITCHES:
+        changes = _SWITCHES[code]
+        return replace(style, **(dict.fromkeys(changes, False) if off else changes))
+    for first, last, bright in ((30, 37, 0), (90, 97, 8)):
+        if first <= code <= last:
+            return replace(style, fg=code - first + bright)
+        if first + 10 <= code <= last + 10:
+            return replace(style, bg=code - first - 10 + bright)
+    if code in (39, 49):
+        return replace(style, fg=None) if code == 39 else replace(style, bg=None)
+    return style
+
+
+_SWITCHES: dict[int, dict[str, bool]] = {
+    1: {"bold": True},
+    2: {"dim": True},
+    3: {"italic": True},
+    4: {"underline": True},
+    7: {"inverse": True},
+    9: {"strike": True},
+    21: {"underline": True},
+    22: {"bold": False, "dim": False},
+    23: {"italic": False},
+    24: {"underline": False},
+    27: {"inverse": False},
+    29: {"strike": False},
+}
+
+
+def _colour(rest: Iterator[str]) -> Colour | None:
+    """The colour after 38 or 48: `5;N`, or `2;R;G;B`; takes from `rest` what it is made of."""
+    form = next(rest, "")
+    if form == "5":
+        return _of_256(_number(next(rest, "")))
+    if form == "2":
+        red, green, blue = (min(_number(next(rest, "")), 255) for _ in range(3))
+        return red, green, blue
+    return None
+
+
+def _of_256(number: int) -> Colour | None:
+    if number < 16:
+        return number
+    if number < 232:
+        red, green, blue = (number - 16) // 36, (number - 16) // 6 % 6, (number - 16) % 6
+        return _STEPS[red], _STEPS[green], _STEPS[blue]
+    if number < 256:
+        grey = 8 + 10 * (number - 232)
+        return grey, grey, grey
+    return None
+
+
+_STEPS = (0, 95, 135, 175, 215, 255)
+
+
+def _number(digits: str) -> int:
+    """An omitted parameter is zero."""
+    return int(digits) if digits else 0

@@ -1,0 +1,243 @@
+"""A line chart as a small PNG.
+
+The rule: zlib and struct, nothing else. Pillow or matplotlib would cost the kernel up to a second
+of import and tens of megabytes for a few lines. Axis labels are the caller's, as text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+Point = tuple[float, float]
+Lines = Mapping[int, Sequence[Point]]
+_Layer = dict[int, float]  # by pixel: how much of what lies below shines through
+
+#: Pixels per CSS pixel; and how far inside the picture, in CSS pixels, the outermost ticks lie,
+#: which is half of the line height of a caption that stands beside them.
+DENSITY, INSET = 2, 6
+_GREY = "#808080"
+_MOST = 15_000  # bytes wanted
+_HUGE = 1e300  # beyond it differences overflow
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a chart spans: x from `left` to `right`, y between the outermost of `ticks`."""
+
+    left: float
+    right: float
+    ticks: tuple[float, ...]
+
+    @property
+    def low(self) -> float:
+        return self.ticks[0]
+
+    @property
+    def high(self) -> float:
+        return self.ticks[-1]
+
+
+def frame(lines: Lines) -> Frame | None:
+    """The frame that holds every finite point, with round numbers; None: there is none."""
+    points = [point for line in lines.values() for point in line if _drawable(point)]
+    if not points:
+        return None
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return Frame(min(xs), max(xs), ticks(min(ys), max(ys)))
+
+
+def ticks(low: float, high: float) -> tuple[float, ...]:
+    """Three to six round numbers, equally far apart, around `low` and `high`."""
+    if low == high:
+        margin = abs(low) / 10 or 1.0
+        low, high = low - margin, high + margin
+    step = _round_step((high - low) / 3)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    # Where floats are too coarse for the step, the ends are all there is.
+    if last - first < 1 or first * step == (first + 1) * step:
+        return low, high
+    return tuple(number * step for number in range(first, last + 1))
+
+
+def png(lines: Lines, colours: Mapping[int, str], width: int, height: int) -> bytes:
+    """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line.
+
+    The background is transparent. NaN and infinity are gaps, a point alone is a dot. Lines are
+    thinner and translucent when they are many.
+    """
+    canvas = _Canvas(width * DENSITY, height * DENSITY)
+    shape = frame(lines)
+    if shape is not None:
+        canvas.lay(_GREY, _grid(canvas, len(shape.ticks)))
+        thickness, opacity = _pen(len(lines))
+        layers: dict[str, _Layer] = {}
+        for number, line in lines.items():
+            layer = layers.setdefault(colours.get(number, _GREY), {})
+            for piece in _pieces(line, shape, canvas):
+                if len(piece) == 1:
+                    _dot(layer, canvas, piece[0], 1.3 * thickness, opacity)
+                else:
+                    _stroke(layer, canvas, piece, thickness, opacity)
+        for colour, layer in layers.items():
+            canvas.lay(colour, layer)
+    return canvas.png()
+
+
+def _drawable(point: Point) -> bool:
+    return all(abs(number) <= _HUGE for number in point)  # no NaN either
+
+
+def _round_step(least: float) -> float:
+    """1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(least)) if least > 1e-300 else 1e-300
+    return next((power * m for m in (1, 2, 5) if power * m >= least * (1 - 1e-9)), power * 10)
+
+
+def _pen(lines: int) -> tuple[float, float]:
+    """Thickness in pixels and opacity: together, many lines weigh as much as a few."""
+    if lines <= 8:
+        return 3.0, 0.9
+    return (2.0, 0.6) if lines <= 32 else (1.5, max(0.12, 10 / lines))
+
+
+def _pieces(line: Sequence[Point], shape: Frame, canvas: _Canvas) -> Iterator[list[Point]]:
+    """The unbroken stretches of a line, in pixels, from left to right."""
+    inset = INSET * DENSITY
+    across = (canvas.width - 2 * inset) / ((shape.right - shape.left) or 1.0)
+    up = (canvas.height - 2 * inset) / (shape.high - shape.low)
+    alone = (canvas.width - 2 * inset) / 2 if shape.left == shape.right else 0.0
+    piece: list[Point] = []
+    for x, y in sorted(line, key=_by_x):
+        if _drawable((x, y)):
+            at = inset + alone + (x - shape.left) * across
+            piece.append((at, canvas.height - inset - (y - shape.low) * up))
+        elif piece:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def _by_x(point: Point) -> float:
+    return point[0] if abs(point[0]) <= _HUGE else -math.inf
+
+
+def _grid(canvas: _Canvas, ticks: int) -> _Layer:
+    inset = INSET * DENSITY
+    rows = {
+        round(inset + number * (canvas.height - 2 * inset) / (ticks - 1)) for number in range(ticks)
+    }
+    return {column * canvas.height + row: 0.72 for column in range(canvas.width) for row in rows}
+
+
+def _stroke(
+    layer: _Layer, canvas: _Canvas, points: list[Point], thickness: float, opacity: float
+) -> None:
+    """Draw a line through the points.
+
+    In each column it covers one stretch, from its lowest to its highest point there; ends that
+    lie inside a pixel cover it in part, which makes the edges smooth.
+    """
+    half, get, through = thickness / 2, layer.get, 1 - opacity
+    for column, low, high in _columns(points):
+        top, bottom = low - half, high + half
+        first, last = int(top), int(bottom)
+        at = column * canvas.height
+        start, end = at + first, at + last
+        layer[start] = get(start, 1.0) * (1 - opacity * min(first + 1 - top, bottom - top))
+        for pixel in range(start + 1, end):
+            layer[pixel] = get(pixel, 1.0) * through
+        if end > start:
+            layer[end] = get(end, 1.0) * (1 - opacity * (bottom - last))
+
+
+def _dot(layer: _Layer, canvas: _Canvas, at: Point, radius: float, opacity: float) -> None:
+    x, y = at
+    for column in range(int(x - radius), int(x + radius) + 1):
+        for row in range(int(y - radius), int(y + radius) + 1):
+            inside = radius + 0.5 - math.hypot(column + 0.5 - x, row + 0.5 - y)
+            if inside > 0:
+                pixel = column * canvas.height + row
+                layer[pixel] = layer.get(pixel, 1.0) * (1 - opacity * min(inside, 1.0))
+
+
+def _columns(points: list[Point]) -> Iterator[tuple[int, float, float]]:
+    """The columns that a line passes, each with the least and greatest y it has there."""
+    column, low, high = int(points[0][0]), points[0][1], points[0][1]
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        slope = (y1 - y0) / (x1 - x0) if x1 > x0 else 0.0
+        for passed in range(column, int(x1)):
+            edge = y0 + slope * (passed + 1 - x0)
+            yield (passed, edge, high) if edge < low else (passed, low, max(high, edge))
+            low = high = edge
+        column = int(x1)
+        low, high = min(low, y1), max(high, y1)
+    yield column, low, high
+
+
+class _Canvas:
+    """Pixels as red, green, blue (each times alpha) and alpha, from 0 to 1, column by column."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self._planes = [array("f", bytes(4 * width * height)) for _ in range(4)]
+
+    def lay(self, colour: str, layer: _Layer) -> None:
+        """Lay a colour over the pixels of the layer."""
+        red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+        reds, greens, blues, alphas = self._planes
+        for pixel, through in layer.items():
+            cover = 1 - through
+            reds[pixel] = reds[pixel] * through + red * cover
+            greens[pixel] = greens[pixel] * through + green * cover
+            blues[pixel] = blues[pixel] * through + blue * cover
+            alphas[pixel] = alphas[pixel] * through + cover
+
+    def png(self) -> bytes:
+        """Encode, with fewer shades if a crowded picture needs that to stay small."""
+        for shades in (32, 12):
+            data = _encode(self.width, self.height, self._pixels(shades))
+            if len(data) <= _MOST:
+                break
+        return data
+
+    def _pixels(self, shades: int) -> Iterator[bytes]:
+        """The rows, as bytes of red, green, blue, alpha."""
+        known: dict[tuple[int, int, int, int], bytes] = {}
+        tones = shades / 255
+        for row in range(self.height):
+            pixels = []
+            for red, green, blue, alpha in zip(
+                *(plane[row :: self.height] for plane in self._planes), strict=True
+            ):
+                level = round(alpha * shades)
+                if not level:
+                    pixels.append(b"\0\0\0\0")
+                    continue
+                key = (
+                    round(red / alpha * 255 * tones),
+                    round(green / alpha * 255 * tones),
+                    round(blue / alpha * 255 * tones),
+                    level,
+                )
+                if key not in known:
+                    known[key] = bytes(min(255, round(part / tones)) for part in key)
+                pixels.append(known[key])
+            yield b"".join(pixels)
+
+
+def _encode(width: int, height: int, rows: Iterable[bytes]) -> bytes:
+    """PNG (RFC 2083), 8 bits for each of red, green, blue and alpha."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows), 9)
+    chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks
+    )

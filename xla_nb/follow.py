@@ -1,0 +1,71 @@
+"""Following a run: the loop in which the notebook's own thread waits for it, drawing its view.
+
+The rule: views draw from this loop and from no other thread, so that they show something where
+a kernel delivers nothing from its other threads; an interrupt stops the run and loses no output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+from xla_nb.session import Run
+
+
+class View(Protocol):
+    """Something that shows a run."""
+
+    def draw(self) -> float:
+        """Show what is new; gives the seconds until it wants to be called again."""
+
+    def finish(self) -> None:
+        """Show the run's end, and what is to stay of it."""
+
+
+class NoView:
+    """Shows nothing (`--view none`)."""
+
+    def draw(self) -> float:
+        return 1.0
+
+    def finish(self) -> None:
+        return
+
+
+def follow(run: Run, view: View) -> None:
+    """Show a run until it has ended; an interrupt stops it."""
+    with _interrupts() as asked:
+        try:
+            while not run.done:
+                if asked:
+                    run.stop("you interrupted it")
+                pause = view.draw()
+                with run.changed:
+                    if not run.done:
+                        run.changed.wait(pause)
+        finally:
+            view.finish()
+
+
+def follow_behind(run: Run, view: View) -> None:
+    """The same in a thread, for a run in the background."""
+    name = f"{run.name}-view"
+    threading.Thread(target=follow, args=(run, view), name=name, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Collects SIGINTs instead of raising KeyboardInterrupt, which could fall between reading a
+    line and writing it. Other threads than the main one are never interrupted."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)

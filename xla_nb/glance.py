@@ -1,0 +1,122 @@
+"""What is to be seen of a run at one moment.
+
+The rule: everything that shows a run (the live page, the saved cell, plain text) shows a Glance;
+none of them reads files or folds events itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal[
+    "starting", "running", "compiling", "waiting", "finished", "failed", "killed", "stopped"
+]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How far a loop is: `done` of `total` (None: unknown). `rate` is items a second, `eta`
+    seconds to go; both None when unknown."""
+
+    label: str
+    done: float
+    total: float | None
+    rate: float | None = None
+    eta: float | None = None
+
+
+@dataclass(frozen=True)
+class Card:
+    """One rank.
+
+    since             when the phase began, seconds since the epoch
+    place             its innermost notebook line, `Cell In[3], line 7`
+    detail            what it waits in and for whom; its result in short; its error in short
+    line              the last line it printed (`ansi.clean`), at most 200 characters
+    rss, device_*     bytes; None where nobody knows
+    cpu               1.0 is one core
+    fallbacks         calls by `aten::` operator that ran on the CPU
+    """
+
+    rank: int
+    phase: Phase = "starting"
+    since: float | None = None
+    device: str = ""
+    host: str = ""
+    pid: int | None = None
+    place: str = ""
+    detail: str = ""
+    line: str = ""
+    rss: int | None = None
+    cpu: float | None = None
+    device_used: int | None = None
+    device_limit: int | None = None
+    compiles: int = 0
+    compile_seconds: float = 0.0
+    steps: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    bars: tuple[Bar, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Ranks that failed alike. `first`: one of them was the first of the run to fail.
+
+    `text` is the traceback of the group's first rank (may be empty), `others` are the ranks
+    whose error has other words, a line each.
+    """
+
+    ranks: tuple[int, ...]
+    first: bool
+    title: str
+    place: str
+    text: str
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Head and tail of one stream's output (`ansi.clean` lines); rank None is the job.
+
+    `left_out` lines between them are only in the file `path`.
+    """
+
+    rank: int | None
+    stream: Literal["out", "err"]
+    head: tuple[str, ...]
+    left_out: int
+    tail: tuple[str, ...]
+    path: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """A figure that ranks reported: points (step, value) by rank, thinned out when many."""
+
+    name: str
+    lines: dict[int, list[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Glance:
+    """The whole run. Times are seconds since the epoch, `elapsed` seconds; `ok` None: it runs."""
+
+    run: str
+    cell: str
+    headline: str
+    record: str
+    now: float
+    started: float | None = None
+    ended: float | None = None
+    elapsed: float = 0.0
+    ok: bool | None = None
+    simulated: bool = False
+    host: str = ""
+    stopping: str = ""
+    notices: tuple[str, ...] = ()
+    bar: Bar | None = None
+    cards: tuple[Card, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+    series: tuple[Series, ...] = ()
+    excerpts: tuple[Excerpt, ...] = ()

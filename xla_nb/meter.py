@@ -1,0 +1,234 @@
+"""A rank's meter: a thread that samples what the rank is doing, and says so on request.
+
+The rule: it disturbs nothing. It reads counters that torch_xla and the kernel keep anyway, takes
+the interpreter for microseconds a few times a second, and lets no error out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from xla_nb import tracebacks, vitals
+from xla_nb.reporting import Book, Progress
+from xla_nb.vitals import Activity, Loop, Vitals
+
+#: Seconds between two looks at whether somebody asks for stacks, and two samples.
+TICK = 0.25
+_SMOOTH = 0.3  # weight of the newest rate in a loop's rate
+_LONGEST = 300  # characters of an operation that a sample carries
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Waiting(Protocol):
+    """A collective that the rank is in: `since` is of `time.monotonic()`."""
+
+    @property
+    def operation(self) -> str: ...
+    @property
+    def since(self) -> float: ...
+    @property
+    def missing(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Counts:
+    """torch_xla's counters at one moment."""
+
+    looked_up: int  # graphs that were not in the cache: each is compiled next
+    compiles: int
+    compile_seconds: float
+    executions: int
+    steps: int
+    fallbacks: dict[str, int]
+
+
+def counts(xlac: Any) -> Counts:
+    """Read them from `torch_xla._XLAC`; some 20 µs, no lock that training holds for long."""
+    compiled = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
+    executed = xlac._xla_metric_data("ExecuteTime") or (0, 0.0, ())
+    names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
+    return Counts(
+        looked_up=xlac._xla_counter_value("UncachedCompile") or 0,
+        compiles=compiled[0],
+        compile_seconds=compiled[1] / 1e9,
+        executions=executed[0],
+        steps=xlac._xla_counter_value("MarkStep") or 0,
+        fallbacks={name: xlac._xla_counter_value(name) or 0 for name in names},
+    )
+
+
+class Compiling:
+    """Whether a graph is being compiled: one was looked up in vain and is not compiled yet.
+
+    torch_xla has no counter for that. Some graphs are compiled without a look-up, and a
+    compilation may fail; so what counts is the distance of the two counters to the least since
+    something was last executed.
+    """
+
+    def __init__(self) -> None:
+        self._least = 0
+        self._executions = 0
+
+    def now(self, seen: Counts) -> bool:
+        distance = seen.looked_up - seen.compiles
+        if seen.executions != self._executions:
+            self._executions, self._least = seen.executions, distance
+        self._least = min(self._least, distance)
+        return distance > self._least
+
+
+class Rates:
+    """Items a second of each loop, smoothed: the first item's time often is a compilation's."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[float, int, float | None]] = {}
+
+    def look(self, loops: list[Progress[Any]], now: float) -> tuple[Loop, ...]:
+        known = self._seen
+        self._seen = {id(loop): self._rate(loop, known.get(id(loop)), now) for loop in loops}
+        return tuple(
+            Loop(
+                label=loop.label,
+                done=loop.done,
+                total=loop.total,
+                rate=self._seen[id(loop)][2],
+            )
+            for loop in loops
+        )
+
+    @staticmethod
+    def _rate(
+        loop: Progress[Any], before: tuple[float, int, float | None] | None, now: float
+    ) -> tuple[float, int, float | None]:
+        if before is None or loop.done < before[1]:
+            return now, loop.done, None
+        since, done, rate = before
+        if loop.finished or loop.done == done or now <= since:
+            return before  # a loop slower than the samples keeps its rate between two items
+        newest = (loop.done - done) / (now - since)
+        return now, loop.done, newest if rate is None else rate + _SMOOTH * (newest - rate)
+
+
+class Meter:
+    """The meter of the thread that makes it, the one that runs the user's function."""
+
+    def __init__(
+        self,
+        book: Book,
+        path: Path,
+        labels: Container[str],
+        waiting: Callable[[], Waiting | None],
+        asked: Path,
+        answer: Callable[[str, str], None],
+        every: int,
+    ) -> None:
+        """Samples go to `path`, one in `every` ticks; whenever `asked` is touched, `answer` gets
+        the notebook's line and the stack of the rank's thread."""
+        self._book, self._path, self._labels = book, path, labels
+        self._waiting, self._asked, self._answer = waiting, asked, answer
+        self._every = every
+        self._entry = threading.get_ident()
+        self._xlac: Any = sys.modules["torch_xla"]._XLAC
+        self._device: str | None = str(sys.modules["torch_xla"].device())
+        self._compiling = Compiling()
+        self._rates = Rates()
+        self._activity: tuple[Activity, float] = ("running", time.time())
+        self._written = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="xla_nb-meter", daemon=True)
+
+    def __enter__(self) -> Meter:
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        os.close(self._file)
+
+    def _run(self) -> None:
+        answered = 0
+        tick = 0
+        while not self._stop.wait(TICK if tick else 0):
+            asked = _touched(self._asked)
+            if asked != answered:
+                answered = asked
+                self._answer(*tracebacks.locate(self._entry, self._labels))
+            if tick % self._every == 0:
+                self._sample()
+            tick += 1
+        self._sample()
+
+    def _sample(self) -> None:
+        try:
+            self._book.settle()
+            self._put(vitals.encode(self._look()))
+        except Exception as problem:  # a full disk, a backend that refuses: never the user's fault
+            print(f"xla_nb: this rank's figures cannot be told: {problem}", file=sys.stderr)
+            self._stop.set()
+
+    def _put(self, line: bytes) -> None:
+        """Over the last sample, in one write; spaces cover what was longer."""
+        os.pwrite(self._file, line.ljust(self._written), 0)
+        self._written = max(self._written, len(line))
+
+    def _look(self) -> Vitals:
+        now = time.time()
+        seen = counts(self._xlac)
+        waiting = self._waiting()
+        compiling = self._compiling.now(seen)
+        used, limit = self._device_memory()
+        return Vitals(
+            at=now,
+            activity=self._doing(waiting, compiling, now),
+            since=self._activity[1],
+            place=tracebacks.innermost(self._entry, self._labels),
+            operation=waiting.operation[:_LONGEST] if waiting else "",
+            missing=waiting.missing if waiting else (),
+            rss=_resident(),
+            cpu=time.process_time(),
+            device_used=used,
+            device_limit=limit,
+            compiles=seen.compiles,
+            compile_seconds=seen.compile_seconds,
+            steps=seen.steps,
+            fallbacks=seen.fallbacks,
+            loops=self._rates.look(self._book.loops, now),
+        )
+
+    def _doing(self, waiting: Waiting | None, compiling: bool, now: float) -> Activity:
+        activity: Activity = "waiting" if waiting else "compiling" if compiling else "running"
+        since = now - (time.monotonic() - waiting.since) if waiting else now
+        if activity != self._activity[0] or waiting:
+            self._activity = activity, since
+        return activity
+
+    def _device_memory(self) -> tuple[int | None, int | None]:
+        """Bytes used and there at all; asked once where the backend does not know."""
+        if self._device is None:
+            return None, None
+        try:
+            info = self._xlac._xla_memory_info(self._device)
+            return info["bytes_used"], info["bytes_limit"]
+        except (RuntimeError, KeyError):  # "GetAllocatorStats is not supported": the CPU client
+            self._device = None
+            return None, None
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def _touched(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

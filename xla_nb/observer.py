@@ -1,0 +1,357 @@
+"""Keeps up with a run for a view: reads what is new in its record, and folds it into a Glance.
+
+The rule: each look costs what is new and a bound, whatever the ranks print or report.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from xla_nb import ansi, sentences
+from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
+from xla_nb.history import Rows
+from xla_nb.recorded import RecordedRun
+from xla_nb.state import ENDED, RankState, cause_of_death
+from xla_nb.tails import Piece, Tail, ends
+from xla_nb.vitals import Loop, Vitals
+
+Stream = Literal["out", "err"]
+STREAMS: tuple[Stream, Stream] = ("out", "err")
+#: Points kept of all lines of a figure, and of one of them at least and at most.
+_POINTS, _FEWEST, _MOST = 8000, 32, 400
+#: Lines of output in a glance that is to be kept, over all ranks; of each at least and at most.
+_EXCERPTS, _SHORTEST, _LONGEST = 1200, 3, 25
+_LAST_LINE = 200  # characters of a card's last line
+
+
+@dataclass(frozen=True)
+class Lines:
+    """New output of one stream; rank None is the job."""
+
+    rank: int | None
+    stream: Stream
+    piece: Piece
+
+
+# ---------------------------------------------------------------- figures
+
+
+@dataclass
+class Line:
+    """One rank's points of one figure, thinned out evenly when there are too many.
+
+    `generation` counts how often what was given before was thinned out.
+    """
+
+    limit: int
+    points: list[tuple[float, float]] = field(default_factory=list)
+    generation: int = 0
+    last: tuple[float, float] | None = None
+    _stride: int = 1
+    _count: int = 0
+
+    def add(self, x: float, y: float) -> None:
+        self.last = x, y
+        if self._count % self._stride == 0:
+            self.points.append((x, y))
+        self._count += 1
+        if len(self.points) > self.limit:
+            del self.points[1::2]
+            self._stride *= 2
+            self.generation += 1
+
+    def whole(self) -> list[tuple[float, float]]:
+        """The points, the newest among them."""
+        if self.last is None or self.points[-1:] == [self.last]:
+            return list(self.points)
+        return [*self.points, self.last]
+
+
+# ---------------------------------------------------------------- bars
+
+_NUMBER = r"([\d.]+)([kMGTP]?)"
+_TQDM = re.compile(
+    rf"^(?:(?P<label>.*?): )? *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})"
+    r" \[[\d:]+<(?P<eta>[\d:]+|\?)(?:, *(?P<rate>[\d.]+[kMGTP]?|\?)(?P<unit>[^\],]*))?"
+)
+
+
+def tqdm(line: str) -> Bar | None:
+    """The bar that a line of tqdm's is (its default format, tqdm 4)."""
+    found = _TQDM.match(line)
+    if found is None:
+        return None
+    rate = None if found["rate"] in (None, "?") else _si(found["rate"])
+    if rate and found["unit"].startswith("s/"):
+        rate = 1 / rate
+    eta = None if found["eta"] == "?" else _seconds(found["eta"])
+    return Bar(found["label"] or "", _si(found["done"]), _si(found["total"]), rate, eta)
+
+
+def _si(text: str) -> float:
+    """`1.5k` as 1500; 0 for what is no number after all."""
+    scale = 1000.0 ** (" kMGTP".index(text[-1]) if text[-1:] in "kMGTP" and text else 0)
+    try:
+        return float(text.rstrip("kMGTP")) * scale
+    except ValueError:
+        return 0.0
+
+
+def _seconds(clock: str) -> float:
+    """`1:02:03` in seconds."""
+    seconds = 0
+    for part in clock.split(":"):
+        seconds = seconds * 60 + int(part or 0)
+    return float(seconds)
+
+
+def bar(loop: Loop) -> Bar:
+    """A loop of `xla_nb.progress` as a bar."""
+    left = None if loop.total is None else max(0, loop.total - loop.done)
+    eta = 0.0 if left == 0 else left / loop.rate if left is not None and loop.rate else None
+    return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
+
+
+def together(bars: Iterable[Bar]) -> Bar | None:
+    """The outermost bars of all ranks as one: it is done when the last rank is."""
+    known = list(bars)
+    if not known:
+        return None
+    totals = [one.total for one in known]
+    rates = [one.rate for one in known if one.rate is not None]
+    etas = [one.eta for one in known if one.eta is not None]
+    return Bar(
+        known[0].label,
+        sum(one.done for one in known),
+        None if None in totals else math.fsum(total for total in totals if total is not None),
+        sum(rates) if rates else None,
+        max(etas) if etas else None,
+    )
+
+
+# ---------------------------------------------------------------- the observer
+
+
+class Observer:
+    """One view's eyes on a run."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.run = run
+        self.figures: dict[str, dict[int, Line]] = {}
+        self._tails: dict[tuple[int | None, Stream], Tail] = {}
+        self._last: dict[int, str] = {}
+        self._rows: dict[int, Rows] = {}
+        self._vitals: dict[int, Vitals] = {}
+        self._cpu: dict[int, float] = {}
+
+    # ---------------------------------------------------------- reading
+
+    def read(self, budget: int, focus: int | None = None) -> list[Lines]:
+        """New output: at most some `budget` lines, the newest of each stream; half of them are
+        kept for the rank in focus."""
+        ranks = self.run.state.ranks
+        each = max(1, (budget if focus is None else budget // 2) // max(1, len(ranks)))
+        found = []
+        for rank in (None, *ranks):
+            limit = budget // 2 if rank is not None and rank == focus else each
+            for stream in STREAMS:
+                piece = self._piece(rank, stream, limit)
+                if piece is not None:
+                    found.append(Lines(rank, stream, piece))
+        return found
+
+    def _piece(self, rank: int | None, stream: Stream, limit: int) -> Piece | None:
+        tail = self._tail(rank, stream)
+        merged: Piece | None = None
+        while (piece := tail.look(limit)) is not None:
+            merged = piece if merged is None else _joined(merged, piece, limit)
+        if merged is None or not (merged.lines or merged.skipped):
+            return None
+        clean = [ansi.clean(line) for line in merged.lines]
+        if rank is not None and clean:
+            self._last[rank] = clean[-1]
+        return replace(merged, lines=clean)
+
+    def _tail(self, rank: int | None, stream: Stream) -> Tail:
+        key = rank, stream
+        if key not in self._tails:
+            self._tails[key] = Tail(self.run.record.log(rank, stream))
+        return self._tails[key]
+
+    def sample(self) -> None:
+        """Take in the ranks' newest samples and figures."""
+        for rank in self.run.state.ranks:
+            self._take_vitals(rank)
+            if rank not in self._rows:
+                self._rows[rank] = Rows(self.run.record.history(rank))
+            for row in self._rows[rank].new():
+                for name, value in row.figures.items():
+                    self._line(name, rank).add(row.step, value)
+
+    def _take_vitals(self, rank: int) -> None:
+        before, now = self._vitals.get(rank), self.run.vitals(rank)
+        if now is None or (before is not None and now.at <= before.at):
+            return
+        if before is not None:
+            self._cpu[rank] = max(0.0, (now.cpu - before.cpu) / (now.at - before.at))
+        self._vitals[rank] = now
+
+    def _line(self, name: str, rank: int) -> Line:
+        lines = self.figures.setdefault(name, {})
+        if rank not in lines:
+            each = _POINTS // max(1, len(self.run.state.ranks))
+            lines[rank] = Line(limit=min(_MOST, max(_FEWEST, each)))
+        return lines[rank]
+
+    # ---------------------------------------------------------- showing
+
+    def glance(self) -> Glance:
+        """What is known now, without output."""
+        state = self.run.state
+        cards = tuple(self.card(state.ranks[rank]) for rank in sorted(state.ranks))
+        return Glance(
+            run=self.run.name,
+            cell=self.run.label,
+            headline=ansi.plain(sentences.headline(state)),
+            record=str(self.run.record.path),
+            now=time.time(),
+            started=state.started,
+            ended=state.ended,
+            elapsed=self.run.elapsed,
+            ok=None if state.ended is None else state.ok,
+            simulated=state.simulated,
+            host=state.host,
+            stopping=state.stopping,
+            notices=tuple(_notices(self.run)),
+            bar=together(card.bars[0] for card in cards if card.bars),
+            cards=cards,
+            troubles=self.troubles(),
+            series=tuple(
+                Series(name, {rank: line.whole() for rank, line in sorted(lines.items())})
+                for name, lines in self.figures.items()
+            ),
+        )
+
+    def still(self) -> Glance:
+        """What is known now, with head and tail of what each rank printed."""
+        ranks = [None, *sorted(self.run.state.ranks)]
+        each = min(_LONGEST, max(_SHORTEST, _EXCERPTS // (2 * len(ranks))))
+        excerpts = (self._excerpt(rank, stream, each) for rank in ranks for stream in STREAMS)
+        found = tuple(excerpt for excerpt in excerpts if excerpt.head or excerpt.tail)
+        return replace(self.glance(), excerpts=found)
+
+    def _excerpt(self, rank: int | None, stream: Stream, each: int) -> Excerpt:
+        path = self.run.record.log(rank, stream)
+        tail = self._tails.get((rank, stream))
+        found = ends(path, each, each, tail.count if tail and tail.count else None)
+        return Excerpt(
+            rank,
+            stream,
+            tuple(map(ansi.clean, found.head)),
+            found.left_out,
+            tuple(map(ansi.clean, found.tail)),
+            str(path),
+        )
+
+    def troubles(self) -> tuple[Trouble, ...]:
+        state = self.run.state
+        return tuple(
+            Trouble(
+                ranks=tuple(sorted(error.rank for error in group)),
+                first=group[0].rank == state.first_trouble,
+                title=ansi.plain(f"rank {group[0].rank} {group[0].in_short}"),
+                place=group[0].place,
+                text=ansi.clean(group[0].traceback or group[0].message),
+                others=tuple(map(ansi.plain, sentences.differing(group))),
+            )
+            for group in sentences.groups(state)
+        )
+
+    def card(self, rank: RankState) -> Card:
+        seen = self._vitals.get(rank.rank)
+        ended = rank.phase in ENDED
+        phase, since = _phase(rank, seen, self.run.state.started)
+        return Card(
+            rank=rank.rank,
+            phase=phase,
+            since=since,
+            device=rank.device,
+            host=self.run.state.host,
+            pid=rank.pid,
+            place=rank.place if ended or seen is None else seen.place,
+            detail=ansi.plain(_detail(rank, seen)),
+            line=self._last_line(rank.rank),
+            rss=seen.rss if seen else None,
+            cpu=None if ended else self._cpu.get(rank.rank),
+            device_used=seen.device_used if seen else None,
+            device_limit=seen.device_limit if seen else None,
+            compiles=seen.compiles if seen else 0,
+            compile_seconds=seen.compile_seconds if seen else 0.0,
+            steps=seen.steps if seen else 0,
+            fallbacks=seen.fallbacks if seen else {},
+            bars=(*(map(bar, seen.loops) if seen else ()), *self._tqdm_bars(rank.rank)),
+        )
+
+    def _last_line(self, rank: int) -> str:
+        standing = [line for line in self._open_lines(rank) if tqdm(line) is None]
+        last = ansi.plain(standing[-1]) if standing else ansi.plain(self._last.get(rank, ""))
+        return last if len(last) <= _LAST_LINE else last[: _LAST_LINE - 1] + "…"
+
+    def _tqdm_bars(self, rank: int) -> Iterator[Bar]:
+        found = map(tqdm, self._open_lines(rank))
+        return (one for one in found if one is not None)
+
+    def _open_lines(self, rank: int) -> list[str]:
+        tails = [self._tails[rank, stream] for stream in STREAMS if (rank, stream) in self._tails]
+        return [ansi.plain(line) for tail in tails for line in tail.open_lines]
+
+
+def observe(run: RecordedRun) -> Glance:
+    """A run as it stands, with its output: for a saved or an ended one."""
+    eyes = Observer(run)
+    eyes.read(budget=2 * max(1, len(run.state.ranks)))
+    eyes.sample()
+    return eyes.still()
+
+
+def _joined(before: Piece, after: Piece, limit: int) -> Piece:
+    """Two pieces that follow each other, the last `limit` lines of them."""
+    lines = [*before.lines, *after.lines] if not after.skipped else after.lines
+    dropped = max(0, len(lines) - limit)
+    if after.skipped or dropped >= len(before.lines):
+        skipped = before.skipped + len(before.lines) + after.skipped
+        return Piece(after.start, skipped, after.lines)
+    gone = sum(len(line.encode()) + 1 for line in before.lines[:dropped])
+    return Piece(before.start + gone, before.skipped + dropped, lines[dropped:])
+
+
+def _phase(rank: RankState, seen: Vitals | None, began: float | None) -> tuple[Phase, float | None]:
+    if rank.phase == "starting":
+        return "starting", began
+    if rank.phase in ENDED:
+        return rank.phase, rank.ended
+    return ("running", rank.started) if seen is None else (seen.activity, seen.since)
+
+
+def _detail(rank: RankState, seen: Vitals | None) -> str:
+    if rank.phase == "finished":
+        return rank.preview
+    if rank.failure is not None:
+        return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
+    if rank.phase == "killed":
+        return cause_of_death(rank.death) if rank.death is not None else "its process is gone"
+    if rank.phase == "running" and seen is not None and seen.operation:
+        late = f", for {sentences.ranks(seen.missing)}" if seen.missing else ""
+        return f"in {seen.operation}{late}"
+    return ""
+
+
+def _notices(run: RecordedRun) -> Iterator[str]:
+    for notice in run.state.notices:
+        said = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
+        yield ansi.plain(said)

@@ -1,0 +1,322 @@
+"""The live panel: a run as an anywidget on the page, and as a still picture in the file.
+
+What the page and the kernel say to each other is told in docs/how-it-works.md. The rule: at most
+one message every 50 ms, all of them sent by whoever calls `draw`; what the page says is checked,
+kept, and acted on there too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.display import DisplayHandle
+
+from xla_nb import ansi, still, tails
+from xla_nb.glance import Glance
+from xla_nb.observer import STREAMS, Observer
+from xla_nb.session import Run
+from xla_nb.stacks import Inquiry
+
+_STATIC = Path(__file__).parent / "static"
+_BEAT = 0.05  # seconds between two messages
+_SAMPLE = 0.25  # seconds between two looks at samples and figures
+_WHOLE = 2.0  # seconds after which everything is told again: the page may not be able to ask
+_STILL = 10.0  # seconds between two still pictures
+_BUDGET = 500  # lines of output in one message, about
+_MOST = 1000  # lines that the page may ask for at once
+
+log = logging.getLogger(__name__)
+
+
+class Page(anywidget.AnyWidget):  # type: ignore[misc]
+    """The widget. `run` is the run's name, which every message carries."""
+
+    _esm = _STATIC / "panel.js"
+    _css = _STATIC / "panel.css"
+    run = traitlets.Unicode().tag(sync=True)
+
+
+# ---------------------------------------------------------------- what the page asks
+
+_SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
+    "whole": {},
+    "stop": {"request": (int,)},
+    "stacks": {"request": (int,)},
+    "focus": {"rank": (int, type(None))},
+    "earlier": {
+        "request": (int,),
+        "rank": (int, type(None)),
+        "stream": (str,),
+        "before": (int,),
+        "count": (int,),
+    },
+}
+
+
+def fault(message: object, run: str) -> str:
+    """Why a message of the page is not to be acted on; empty where it is."""
+    if not isinstance(message, Mapping):
+        return "it is no object"
+    kind = message.get("type")
+    if not isinstance(kind, str) or kind not in _SHAPES:
+        return f"its type {kind!r} is unknown"
+    if message.get("run") != run:
+        return f"it is for run {message.get('run')!r}"
+    for name, types in _SHAPES[kind].items():
+        value = message.get(name)
+        if not isinstance(value, types) or isinstance(value, bool) or (name not in message):
+            return f"its {name} is {value!r}"
+    if kind == "earlier" and (message["stream"] not in STREAMS or message["before"] < 0):
+        return f"there is no {message['stream']!r} before {message['before']}"
+    return ""
+
+
+# ---------------------------------------------------------------- what the page is told
+
+
+class News:
+    """What of a run the page does not know yet."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Any] = {}
+        self._cards: dict[int, dict[str, Any]] = {}
+        self._points: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def forget(self) -> None:
+        """The page knows nothing: tell everything."""
+        self.__init__()  # type: ignore[misc]
+
+    def of(self, glance: Glance, eyes: Observer) -> dict[str, Any]:
+        """The parts that changed since the last time."""
+        parts: dict[str, Any] = {
+            "about": _about(glance),
+            "bar": None if glance.bar is None else asdict(glance.bar),
+            "troubles": [asdict(trouble) for trouble in glance.troubles],
+        }
+        news = {name: part for name, part in parts.items() if self._told.get(name, ...) != part}
+        self._told.update(news)
+        cards = [asdict(card) for card in glance.cards]
+        changed = [card for card in cards if self._cards.get(card["rank"]) != card]
+        if changed:
+            news["cards"] = changed
+            self._cards.update((card["rank"], card) for card in changed)
+        figures = self._figures(eyes)
+        if figures:
+            news["figures"] = figures
+        return news
+
+    def _figures(self, eyes: Observer) -> list[dict[str, Any]]:
+        found = []
+        for name, lines in eyes.figures.items():
+            for rank, line in lines.items():
+                generation, count = self._points.get((name, rank), (-1, 0))
+                fresh = generation != line.generation
+                points = line.points if fresh else line.points[count:]
+                if points:
+                    told = [[_finite(x), _finite(y)] for x, y in points]
+                    found.append({"name": name, "rank": rank, "replace": fresh, "points": told})
+                    self._points[name, rank] = line.generation, len(line.points)
+        return found
+
+
+def _finite(value: float) -> float | None:
+    """JSON of the page knows neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _about(glance: Glance) -> dict[str, Any]:
+    return {
+        "cell": glance.cell,
+        "headline": glance.headline,
+        "simulated": glance.simulated,
+        "host": glance.host,
+        "started": glance.started,
+        "ended": glance.ended,
+        # The page counts on by itself while the run goes on.
+        "elapsed": None if glance.ok is None else glance.elapsed,
+        "ok": glance.ok,
+        "stopping": glance.stopping,
+        "record": glance.record,
+        "notices": list(glance.notices),
+        "ranks": len(glance.cards),
+    }
+
+
+# ---------------------------------------------------------------- the view
+
+
+class PanelView:
+    """Shows a run on the page: made, drawn and finished by one thread."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._eyes = Observer(run)
+        self._news = News()
+        self._sequence = 0
+        self._due = dict.fromkeys(("beat", "sample", "whole", "still"), 0.0)
+        self._focus: int | None = None
+        self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self._inquiries: list[tuple[int | None, Inquiry]] = []
+        self._page = Page(run=run.name)
+        self._page.on_msg(self._hear)
+        _answer_while_the_cell_runs(self._page)
+        self._live = _displayed(_widget(self._page, run))
+        self._still = _displayed(self._picture())
+        self._due["still"] = time.monotonic() + _STILL
+
+    def draw(self) -> float:
+        """Tell the page what is new; gives the seconds until the next time."""
+        self._obey()
+        self._answer()
+        now = time.monotonic()
+        if self._is_due("beat", now, _BEAT):
+            self._tell(now)
+        if self._is_due("still", now, _STILL):
+            self._still.update(self._picture(), raw=True)
+        return max(0.0, self._due["beat"] - time.monotonic())
+
+    def finish(self) -> None:
+        """Leave what stays in the file in place of the widget."""
+        self._obey()
+        self._eyes.read(_BUDGET)
+        self._eyes.sample()
+        self._live.update(_bundle(self._eyes.still()), raw=True)
+        self._still.update({"text/html": "", "text/plain": ""}, raw=True)
+        self._page.close()
+
+    def _is_due(self, what: str, now: float, every: float) -> bool:
+        if now < self._due[what]:
+            return False
+        self._due[what] = now + every
+        return True
+
+    # ---------------------------------------------------------- telling
+
+    def _tell(self, now: float) -> None:
+        message: dict[str, Any] = {}
+        lines = self._eyes.read(_BUDGET, self._focus)
+        whole = self._is_due("whole", now, _WHOLE)
+        if whole:
+            self._news.forget()
+        if self._is_due("sample", now, _SAMPLE) or whole:
+            self._eyes.sample()
+            message |= self._news.of(self._eyes.glance(), self._eyes)
+        if lines:
+            message["lines"] = [
+                {
+                    "rank": one.rank,
+                    "stream": one.stream,
+                    "start": one.piece.start,
+                    "skipped": one.piece.skipped,
+                    "lines": one.piece.lines,
+                }
+                for one in lines
+            ]
+        if message:
+            self._sequence += 1
+            self._send("news", seq=self._sequence, whole=whole, now=time.time(), **message)
+
+    def _send(self, kind: str, **body: Any) -> None:
+        self._page.send({"type": kind, "run": self._run.name, **body})
+
+    def _picture(self) -> dict[str, str]:
+        """The still picture beside the widget: closed, as the widget says it all."""
+        bundle = _bundle(self._eyes.still())
+        summary = "what stays in the file if the kernel is lost now"
+        bundle["text/html"] = (
+            f'<details><summary style="opacity:.6;font-size:85%">{summary}</summary>'
+            f"{bundle['text/html']}</details>"
+        )
+        return bundle
+
+    # ---------------------------------------------------------- hearing
+
+    def _hear(self, _widget: object, message: object, _buffers: object) -> None:
+        """Called by ipywidgets, in whichever thread the message came."""
+        wrong = fault(message, self._run.name)
+        if wrong:
+            log.warning("a message of the page is ignored: %s", wrong)
+            return
+        assert isinstance(message, dict)
+        self._inbox.put(message)
+        with self._run.changed:
+            self._run.changed.notify_all()
+
+    def _obey(self) -> None:
+        actions: dict[str, Callable[[dict[str, Any]], None]] = {
+            "whole": lambda message: self._due.update(whole=0.0, beat=0.0),
+            "focus": lambda message: setattr(self, "_focus", message["rank"]),
+            "stop": self._on_stop,
+            "stacks": self._on_stacks,
+            "earlier": self._on_earlier,
+        }
+        while True:
+            try:
+                message = self._inbox.get_nowait()
+            except Empty:
+                return
+            actions[message["type"]](message)
+
+    def _on_stop(self, message: dict[str, Any]) -> None:
+        self._send("ack", request=message["request"])
+        self._run.stop("you pressed Stop")
+
+    def _on_stacks(self, message: dict[str, Any]) -> None:
+        self._send("ack", request=message["request"])
+        self._inquiries.append((message["request"], Inquiry(self._run)))
+
+    def _answer(self) -> None:
+        for request, inquiry in self._inquiries[:]:
+            if inquiry.settled:
+                self._inquiries.remove((request, inquiry))
+                groups = [asdict(group) for group in inquiry.groups()]
+                self._send("stacks", request=request, groups=groups)
+
+    def _on_earlier(self, message: dict[str, Any]) -> None:
+        rank, stream = message["rank"], message["stream"]
+        path = self._run.record.log(rank, stream)
+        found = tails.before(path, message["before"], min(_MOST, message["count"]))
+        self._send(
+            "earlier",
+            request=message["request"],
+            rank=rank,
+            stream=stream,
+            start=found.start,
+            lines=[ansi.clean(line) for line in found.lines],
+            first=found.first,
+        )
+
+
+def _widget(page: Page, run: Run) -> dict[str, Any]:
+    """The widget's own bundle; its text is for readers without widgets."""
+    bundle: dict[str, Any] = dict(page._repr_mimebundle_())
+    bundle["text/plain"] = f"xla_nb: {run.name} runs; its files are in {run.record.path}"
+    return bundle
+
+
+def _displayed(bundle: dict[str, Any]) -> Any:
+    """A display of the cell, to be updated later."""
+    handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+    handle.display(bundle, raw=True)
+    return handle
+
+
+def _bundle(glance: Glance) -> dict[str, str]:
+    return {"text/html": still.html(glance), "text/plain": still.text(glance)}
+
+
+def _answer_while_the_cell_runs(page: Page) -> None:
+    """ipykernel 7.4 handles a comm's messages on the subshell that opened it, which is busy with
+    the cell; on the subshell that they came by, as in 7.1 to 7.3, they get through. The hook is
+    private to ipykernel: where it is gone, the page's own fallback is the interrupt."""
+    if hasattr(page.comm, "_reply_subshell_for"):
+        page.comm._reply_subshell_for = lambda data, default: default

@@ -1,0 +1,196 @@
+"""A run as its record tells it: what can be read of it, while it goes on and ever after.
+
+The rule: nothing here needs the process that launched the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from xla_nb import events, record, sentences, shipping, vitals
+from xla_nb.errors import UsageError, XlaNbError
+from xla_nb.history import History
+from xla_nb.record import Record
+from xla_nb.sentences import RankError
+from xla_nb.state import RunState
+from xla_nb.vitals import Vitals
+
+
+class RecordedRun:
+    """A run that can be read.
+
+    results      {rank: value}, unpickled when first asked for; run[2] is rank 2's
+    ok           every rank returned its value
+    errors       {rank: error} of the ranks that failed or were killed
+    output(rank) what a rank printed
+    history      what ranks reported with xla_nb.report
+    elapsed      seconds from the launch to the end of the last rank, or until now
+    record       its files
+    """
+
+    def __init__(
+        self, name: str, label: str, files: Record, resolve: Callable[[str], object]
+    ) -> None:
+        self.name = name
+        self.label = label
+        self.record = files
+        self.state = RunState()
+        self._resolve = resolve
+        self._results: dict[int, Any] = {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], resolve: Callable[[str], object]) -> Self:
+        """The run whose record lies at `path`, or whose name that is. `resolve` finds what its
+        results need of the notebook's names. Raises UsageError if no run is recorded there."""
+        files = Record(_folder(path))
+        run = cls(files.path.name, _summary(files.path).get("cell", ""), files, resolve)
+        last = 0.0
+        for event in _events(files.path):
+            run.state.apply(event)
+            last = event.at
+        if run.state.ended is None and not files.is_owned:
+            seen = [sample.at for rank in run.state.ranks if (sample := run.vitals(rank))]
+            run.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
+        return run
+
+    @property
+    def ok(self) -> bool:
+        return self.state.ok
+
+    @property
+    def elapsed(self) -> float:
+        started, ended = self.state.started, self.state.ended
+        return 0.0 if started is None or ended is None else ended - started
+
+    @property
+    def results(self) -> dict[int, Any]:
+        """{rank: value} of the ranks that returned one so far."""
+        finished = [r.rank for r in self.state.ranks.values() if r.phase == "finished"]
+        return {rank: self[rank] for rank in sorted(finished)}
+
+    def __getitem__(self, rank: int) -> Any:
+        """What a rank returned. Raises KeyError when it returned nothing (yet)."""
+        if rank not in self._results:
+            if rank not in self.state.ranks:
+                raise KeyError(f"{self.name} has no rank {rank}")
+            if self.state.ranks[rank].phase != "finished":
+                phase = self.state.ranks[rank].phase
+                raise KeyError(f"rank {rank} has no result: it is {phase} (see run.errors)")
+            self._results[rank] = self._read(rank)
+        return self._results[rank]
+
+    def _read(self, rank: int) -> Any:
+        try:
+            fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise XlaNbError(
+                f"the files of {self.name} are gone from {self.record.path}, and rank {rank}'s "
+                "result with them. What to do: run the cell again"
+            ) from None
+        try:
+            return shipping.Parcel(fd).group(0, self._resolve)["result"]
+        finally:
+            os.close(fd)
+
+    @property
+    def errors(self) -> dict[int, RankError]:
+        return sentences.errors(self.state)
+
+    def output(self, rank: int, stream: str = "out") -> str:
+        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole."""
+        path = self.record.log(rank, stream)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def history(self) -> History:
+        """What the ranks have reported so far with `xla_nb.report`."""
+        return History({rank: self.record.history(rank) for rank in sorted(self.state.ranks)})
+
+    def vitals(self, rank: int) -> Vitals | None:
+        """The newest sample of a rank, if there is one."""
+        try:
+            return vitals.decode(self.record.vitals(rank).read_bytes())
+        except (FileNotFoundError, ValueError):  # read in the middle of a write
+            return None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s>"
+
+    def summary(self) -> dict[str, Any]:
+        """What `run.json` holds."""
+        ranks = [
+            {"rank": r.rank, "device": r.device, "phase": r.phase, "result": r.preview}
+            for r in sorted(self.state.ranks.values(), key=lambda rank: rank.rank)
+        ]
+        return {
+            "run": self.name,
+            "cell": self.label,
+            "ok": self.ok,
+            "headline": sentences.headline(self.state),
+            "elapsed": round(self.elapsed, 3),
+            "ranks": ranks,
+        }
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    for folder in (Path(path), record.home() / "runs" / path):
+        if (folder / "events.jsonl").exists() or (folder / "run.json").exists():
+            return folder
+    raise UsageError(
+        f"no run is recorded at {os.fspath(path)!r}. What to do: `%xla_runs` lists the runs that "
+        "there are"
+    )
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
+
+
+def _events(folder: Path) -> Iterator[events.Event]:
+    path = folder / "events.jsonl"
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                yield events.decode(line)
+            except ValueError:  # half a line, or an event of a later version
+                continue
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One recorded run in a list: `headline` says how it went, `elapsed` is in seconds."""
+
+    name: str
+    cell: str
+    ok: bool | None
+    headline: str
+    elapsed: float | None
+
+
+def entries() -> list[Entry]:
+    """The recorded runs, the newest first."""
+    runs = record.home() / "runs"
+    folders = sorted(runs.iterdir(), reverse=True) if runs.exists() else []
+    return [_entry(folder) for folder in folders if folder.is_dir()]
+
+
+def _entry(folder: Path) -> Entry:
+    told = _summary(folder)
+    if told:
+        return Entry(
+            folder.name, told.get("cell", ""), told["ok"], told["headline"], told.get("elapsed")
+        )
+    if Record(folder).is_owned:
+        return Entry(folder.name, "", None, "running", None)
+    return Entry(folder.name, "", False, "its notebook's kernel ended before the run did", None)

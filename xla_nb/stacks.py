@@ -1,0 +1,102 @@
+"""Where is each rank now? The question, and its answers as they come.
+
+The rule: a rank that does not answer is told apart from one that does, with what was last seen
+of it; nobody is waited for longer than a second or two.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from xla_nb.session import Run
+from xla_nb.state import ENDED, RankState
+
+#: Seconds that ranks have to answer.
+PATIENCE = 1.5
+_POLL = 0.05
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that are at the same place. `note` says what is to be known of the answer."""
+
+    ranks: tuple[int, ...]
+    place: str
+    stack: str
+    note: str = ""
+
+
+class Inquiry:
+    """One question, put when it is made."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._asked = time.time()
+        self._deadline = time.monotonic() + PATIENCE
+        run.ask_stacks()
+
+    @property
+    def settled(self) -> bool:
+        """Everybody has answered, or had the time to."""
+        return time.monotonic() >= self._deadline or all(map(self._answered, self._asked_ranks()))
+
+    def groups(self) -> list[Group]:
+        """The answers so far, the place with the fewest ranks first: it is the odd one out."""
+        found: dict[tuple[str, str, str], list[int]] = {}
+        for rank in self._asked_ranks():
+            found.setdefault(self._told(rank), []).append(rank.rank)
+        groups = [Group(tuple(sorted(ranks)), *told) for told, ranks in found.items()]
+        return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
+
+    def wait(self) -> list[Group]:
+        """The answers, when all are there or time is up."""
+        while not self.settled:
+            with self._run.changed:
+                self._run.changed.wait(_POLL)
+        return self.groups()
+
+    def _asked_ranks(self) -> list[RankState]:
+        ranks = self._run.state.ranks.values()
+        return [r for r in ranks if r.phase not in ENDED or self._answered(r)]
+
+    def _answered(self, rank: RankState) -> bool:
+        return rank.located is not None and rank.located >= self._asked
+
+    def _told(self, rank: RankState) -> tuple[str, str, str]:
+        if self._answered(rank):
+            return rank.place, _innermost_first(rank.stack), ""
+        if rank.phase == "starting":
+            return "", "", "has not begun: it is joining the runtime"
+        seen = self._run.vitals(rank.rank)
+        if seen is None:
+            return "", "", "does not answer"
+        ago = self._asked - seen.at
+        return (
+            seen.place,
+            "",
+            f"does not answer: native code that it called keeps Python from running "
+            f"(last seen here {ago:.0f} s ago)",
+        )
+
+
+def _innermost_first(stack: str) -> str:
+    """The frames of a Python stack from the innermost out; each is a line and its source lines."""
+    frames: list[list[str]] = []
+    for line in stack.splitlines():
+        if line.startswith("  File ") or not frames:
+            frames.append([])
+        frames[-1].append(line)
+    return "\n".join(line for frame in reversed(frames) for line in frame)
+
+
+def text(groups: list[Group]) -> str:
+    """The answers as lines to print."""
+    from xla_nb.sentences import ranks
+
+    said = []
+    for group in groups:
+        at = f" at {group.place}" if group.place else ""
+        note = f" {group.note}" if group.note else ""
+        said.append("\n".join(filter(None, [f"{ranks(group.ranks)}{at}{note}", group.stack])))
+    return "\n\n".join(said) or "no rank is running"

@@ -1,0 +1,167 @@
+"""The tails of a run's log files, read while they grow.
+
+The rule: what is read is bounded, whatever a rank writes; a line is given whole, as a terminal
+would leave it standing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Characters kept of one line.
+LONGEST = 4000
+_CHUNK = 1 << 20  # bytes read of one file at a time
+_BLOCK = 1 << 18  # bytes read at most to find the lines before a place
+_UP = b"\x1b[A"  # how tqdm goes back from the bar of an inner loop
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Lines that follow each other; `skipped` ones before them were left out. `start` is the
+    first one's byte offset in the file."""
+
+    start: int
+    skipped: int
+    lines: list[str]
+
+
+class Tail:
+    """What was added to a file since the last look, in whole lines.
+
+    `\\r` rewrites the line it stands in, and so does going up to a line again: the bars of
+    nested loops are no lines. A rewritten line is held back until another one follows it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0  # lines so far
+        self._offset = 0
+        self._rest = b""
+        self._below = b""  # what stood in the line that was left upwards
+
+    def lines(self) -> Iterator[str]:
+        """The lines completed since the last call."""
+        while (piece := self.look(None)) is not None:
+            yield from piece.lines
+
+    def look(self, limit: int | None) -> Piece | None:
+        """The lines completed in the next megabyte, the last `limit` of them; None at the end."""
+        chunk = self._read()
+        if not chunk:
+            return None
+        *whole, self._rest = self._folded(self._rest + chunk).split(b"\n")
+        if whole and b"\r" in whole[-1].rstrip(b"\r"):
+            self._rest = whole.pop() + b"\n" + self._rest
+        # An endless line is a progress bar or noise: only its end can still be shown.
+        self._rest = self._rest[-4 * LONGEST :]
+        self.count += len(whole)
+        kept = whole if limit is None else whole[max(0, len(whole) - limit) :]
+        start = self._offset - len(self._rest) - sum(len(line) + 1 for line in kept)
+        return Piece(max(0, start), len(whole) - len(kept), [shown(line) for line in kept])
+
+    @property
+    def open_lines(self) -> list[str]:
+        """What stands in the unfinished line, and below it."""
+        lines = map(shown, [*self._rest.split(b"\n"), self._below])
+        return [line for line in lines if line.strip()]
+
+    def finish(self) -> Iterator[str]:
+        """The last lines; an unfinished one counts when nobody will finish it."""
+        yield from self.lines()
+        if self._rest:
+            left = self._rest.removesuffix(b"\n").split(b"\n")
+            self.count += len(left)
+            yield from map(shown, left)
+            self._rest = self._below = b""
+
+    def _read(self) -> bytes:
+        try:
+            if self.path.stat().st_size <= self._offset:
+                return b""
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(self._offset)
+                chunk = file.read(_CHUNK)
+        except FileNotFoundError:
+            return b""
+        self._offset += len(chunk)
+        return chunk
+
+    def _folded(self, data: bytes) -> bytes:
+        """Without the lines that were left upwards again."""
+        first, *more = data.split(_UP)
+        if not more:
+            return data
+        kept = bytearray(first)
+        for part in more:
+            cut = max(0, kept.rfind(b"\n"))
+            self._below = bytes(kept[cut + 1 :])
+            del kept[cut:]
+            kept += part
+        return bytes(kept)
+
+
+def shown(line: bytes) -> str:
+    """A line as a terminal would leave it standing: what the last carriage return left."""
+    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+    return text if len(text) <= LONGEST else text[:LONGEST] + " …"
+
+
+# ---------------------------------------------------------------- a file as it lies there
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Head and tail of a file, with `left_out` lines between them."""
+
+    head: list[str]
+    left_out: int
+    tail: list[str]
+
+
+def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
+    """The first and the last lines of a file, none if it is not there. `count` is the number of
+    its lines where that is known; a big file is read through for it otherwise."""
+    if not path.exists() or path.stat().st_size <= _CHUNK:
+        lines = list(Tail(path).finish())
+        if len(lines) <= head + tail:
+            return Ends(lines, 0, [])
+        return Ends(lines[:head], len(lines) - head - tail, lines[len(lines) - tail :])
+    with path.open("rb") as file:
+        first = [shown(line) for line in file.read(_BLOCK).split(b"\n")[:head]]
+    last = before(path, path.stat().st_size, tail).lines
+    lines_there = _count(path) if count is None else count
+    return Ends(first, max(0, lines_there - len(first) - len(last)), last)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Lines before a place in a file. `start` is the byte offset of the first of them; `first`:
+    nothing lies before it."""
+
+    start: int
+    lines: list[str]
+    first: bool
+
+
+def before(path: Path, end: int, count: int) -> Earlier:
+    """At most `count` lines that end before the byte offset `end`."""
+    origin = max(0, end - _BLOCK)
+    try:
+        with path.open("rb") as file:
+            file.seek(origin)
+            data = file.read(end - origin)
+    except FileNotFoundError:
+        return Earlier(0, [], True)
+    whole = data.removesuffix(b"\n").split(b"\n") if data else []
+    if origin and len(whole) > 1:  # the first is the end of a line
+        whole = whole[1:]
+    kept = whole[max(0, len(whole) - count) :]
+    start = end - sum(len(line) + 1 for line in kept) + (not data.endswith(b"\n") and bool(kept))
+    return Earlier(max(0, start), [shown(line) for line in kept], start <= 0)
+
+
+def _count(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(_CHUNK), b""))

@@ -1,0 +1,68 @@
+"""What a rank says of itself while it works: a sample, a few times a second.
+
+The rule: only the newest sample counts, so it is a file that is written over (`rank-R.now`) and
+never an event. It stays when the rank is killed, and costs nothing where nobody reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+Activity = Literal["running", "compiling", "waiting"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A loop under `xla_nb.progress`: `rate` is in items a second, None before it is known."""
+
+    label: str
+    done: int
+    total: int | None
+    rate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vitals:
+    """One sample. `at` and `since` (when the activity began) are seconds since the epoch.
+
+    place           the innermost line of the notebook, `Cell In[3], line 7`
+    operation       the collective that it waits in, for the ranks `missing`
+    rss, device_*   bytes; None where the backend does not say
+    cpu             seconds of processor time so far
+    compiles        graphs compiled, in `compile_seconds`; steps: step markers (torch_xla.sync)
+    fallbacks       calls of each `aten::` operator that XLA left to the CPU
+    """
+
+    at: float
+    activity: Activity = "running"
+    since: float
+    place: str = ""
+    operation: str = ""
+    missing: tuple[int, ...] = ()
+    rss: int | None = None
+    cpu: float = 0.0
+    device_used: int | None = None
+    device_limit: int | None = None
+    compiles: int = 0
+    compile_seconds: float = 0.0
+    steps: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    loops: tuple[Loop, ...] = ()
+
+
+def encode(vitals: Vitals) -> bytes:
+    """One line of JSON."""
+    return json.dumps(asdict(vitals)).encode() + b"\n"
+
+
+def decode(data: bytes) -> Vitals:
+    """The sample that `encode` wrote. Raises ValueError on anything else, such as half of one."""
+    try:
+        body = json.loads(data)
+        loops = tuple(Loop(**loop) for loop in body.pop("loops"))
+        missing = tuple(body.pop("missing"))
+        return Vitals(loops=loops, missing=missing, **body)
+    except (TypeError, KeyError, AttributeError) as problem:
+        raise ValueError(f"no sample: {data[:200]!r}") from problem
