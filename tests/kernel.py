@@ -29,7 +29,8 @@ class Shown:
 
     @property
     def lines(self) -> list[str]:
-        return self.stdout.splitlines()
+        """What the cell printed, but for the text view's summary."""
+        return [line for line in self.stdout.splitlines() if " · files in " not in line]
 
     def seen(self, text: str) -> float:
         """When an output with this text arrived, in seconds since the cell was sent."""

@@ -111,28 +111,39 @@ def run(
     return started
 
 
+def _view(kind: frontend.View, run: Run) -> View:
+    """The view; a run that cannot be shown is stopped, or nobody would know of it."""
+    try:
+        return _VIEWS[kind](run)
+    except BaseException:
+        run.stop("its view could not be shown")
+        raise
+
+
+def _panel(run: Run) -> View:
+    try:
+        from xla_nb import panel
+    except ImportError as problem:
+        raise UsageError(
+            f"the panel needs anywidget, which cannot be imported: {problem}. What to do: "
+            "`%pip install anywidget`, or choose `--view text`"
+        ) from None
+    return panel.PanelView(run)
+
+
+_VIEWS: dict[frontend.View, Callable[[Run], View]] = {
+    "panel": _panel,
+    "text": text.TextView,
+    "none": lambda run: follow.NoView(),
+}
+
+
 def default_view() -> frontend.View:
     """What the front end that the current cell came from can show."""
     here = notebook.current()
     if here is None:
         return "text"
     return frontend.view(here.parent, here.shell.user_ns, sys.modules)
-
-
-def _view(kind: frontend.View, run: Run) -> View:
-    if kind == "none":
-        return follow.NoView()
-    if kind == "text":
-        return text.TextView(run)
-    try:
-        from xla_nb import panel
-    except ImportError as problem:
-        run.stop("its view could not be shown")
-        raise UsageError(
-            f"the panel needs anywidget, which cannot be imported: {problem}. What to do: "
-            "`%pip install anywidget`, or choose `--view text`"
-        ) from None
-    return panel.PanelView(run)
 
 
 def ask_stacks(run: Run) -> str:

@@ -81,7 +81,7 @@ def png(lines: Lines, colours: Mapping[int, str], width: int, height: int) -> by
             layer = layers.setdefault(colours.get(number, _GREY), {})
             for piece in _pieces(line, shape, canvas):
                 if len(piece) == 1:
-                    _dot(layer, canvas, piece[0], 1.3 * thickness, opacity)
+                    _dot(layer, canvas, piece[0], 1.6 * thickness, opacity)
                 else:
                     _stroke(layer, canvas, piece, thickness, opacity)
         for colour, layer in layers.items():
@@ -100,10 +100,10 @@ def _round_step(least: float) -> float:
 
 
 def _pen(lines: int) -> tuple[float, float]:
-    """Thickness in pixels and opacity: together, many lines weigh as much as a few."""
+    """Thickness in pixels and opacity: of many lines, one that strays must still be seen."""
     if lines <= 8:
         return 3.0, 0.9
-    return (2.0, 0.6) if lines <= 32 else (1.5, max(0.12, 10 / lines))
+    return (2.0, 0.6) if lines <= 32 else (1.5, 0.35)
 
 
 def _pieces(line: Sequence[Point], shape: Frame, canvas: _Canvas) -> Iterator[list[Point]]:

@@ -46,6 +46,9 @@ def follow(run: Run, view: View) -> None:
                 with run.changed:
                     if not run.done:
                         run.changed.wait(pause)
+        except BaseException:
+            run.stop("its view failed")
+            raise
         finally:
             view.finish()
 

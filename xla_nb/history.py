@@ -88,7 +88,7 @@ class History(Mapping[str, dict[int, list[float]]]):
     @property
     def rows(self) -> list[dict[str, Any]]:
         return [
-            {"rank": rank, "step": row.step, "at": row.at, **row.figures}
+            {**(ours := {"rank": rank, "step": row.step, "at": row.at}), **row.figures, **ours}
             for rank, rows in self._by_rank.items()
             for row in rows
         ]
@@ -100,7 +100,9 @@ class History(Mapping[str, dict[int, list[float]]]):
         """
         import pandas
 
-        found = pandas.DataFrame(self.rows, columns=["rank", "step", "at", *self])
+        found = pandas.DataFrame(
+            self.rows, columns=list(dict.fromkeys(["rank", "step", "at", *self]))
+        )
         return found.assign(at=pandas.to_datetime(found["at"], unit="s", utc=True))
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import importlib
 import re
 import shlex
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -25,12 +28,15 @@ _DURATION = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register the magics and start warming the fork server."""
+    """Register the magics; start to warm the fork server, and the panel where there is one."""
     shell.register_magics(XlaMagics(shell))
     before_cell = notebook.of(shell).before_cell
     if before_cell not in shell.events.callbacks["pre_run_cell"]:
         shell.events.register("pre_run_cell", before_cell)
     api.engine().warm()
+    if api.default_view() == "panel":  # its import would hold up the first launch
+        import_panel = functools.partial(importlib.import_module, "xla_nb.panel")
+        threading.Thread(target=import_panel, name="xla_nb-import", daemon=True).start()
 
 
 def unload(shell: InteractiveShell) -> None:

@@ -41,10 +41,10 @@ class Waiting(Protocol):
 class Counts:
     """torch_xla's counters at one moment."""
 
-    looked_up: int  # graphs that were not in the cache: each is compiled next
+    hits: int  # graphs that were looked up in the cache and found
+    misses: int  # graphs that were not: each is compiled next
     compiles: int
     compile_seconds: float
-    executions: int
     steps: int
     fallbacks: dict[str, int]
 
@@ -52,13 +52,12 @@ class Counts:
 def counts(xlac: Any) -> Counts:
     """Read them from `torch_xla._XLAC`; some 20 µs, no lock that training holds for long."""
     compiled = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
-    executed = xlac._xla_metric_data("ExecuteTime") or (0, 0.0, ())
     names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
     return Counts(
-        looked_up=xlac._xla_counter_value("UncachedCompile") or 0,
+        hits=xlac._xla_counter_value("CachedCompile") or 0,
+        misses=xlac._xla_counter_value("UncachedCompile") or 0,
         compiles=compiled[0],
         compile_seconds=compiled[1] / 1e9,
-        executions=executed[0],
         steps=xlac._xla_counter_value("MarkStep") or 0,
         fallbacks={name: xlac._xla_counter_value(name) or 0 for name in names},
     )
@@ -68,19 +67,19 @@ class Compiling:
     """Whether a graph is being compiled: one was looked up in vain and is not compiled yet.
 
     torch_xla has no counter for that. Some graphs are compiled without a look-up, and a
-    compilation may fail; so what counts is the distance of the two counters to the least since
-    something was last executed.
+    compilation may fail; so what counts is the distance of the two counters to the least so far,
+    and to the last one at which a graph was found: who looks it up is compiling nothing. (That
+    something was executed says little: it may be the step before, while this one is compiled.)
     """
 
     def __init__(self) -> None:
-        self._least = 0
-        self._executions = 0
+        self._least = self._hits = self._misses = 0
 
     def now(self, seen: Counts) -> bool:
-        distance = seen.looked_up - seen.compiles
-        if seen.executions != self._executions:
-            self._executions, self._least = seen.executions, distance
-        self._least = min(self._least, distance)
+        distance = seen.misses - seen.compiles
+        found_since = seen.hits != self._hits and seen.misses == self._misses
+        self._least = distance if found_since else min(self._least, distance)
+        self._hits, self._misses = seen.hits, seen.misses
         return distance > self._least
 
 
@@ -88,17 +87,17 @@ class Rates:
     """Items a second of each loop, smoothed: the first item's time often is a compilation's."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[float, int, float | None]] = {}
+        self._seen: dict[Progress[Any], tuple[float, int, float | None]] = {}
 
     def look(self, loops: list[Progress[Any]], now: float) -> tuple[Loop, ...]:
         known = self._seen
-        self._seen = {id(loop): self._rate(loop, known.get(id(loop)), now) for loop in loops}
+        self._seen = {loop: self._rate(loop, known.get(loop), now) for loop in loops}
         return tuple(
             Loop(
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=self._seen[id(loop)][2],
+                rate=self._seen[loop][2],
             )
             for loop in loops
         )
@@ -155,6 +154,12 @@ class Meter:
         os.close(self._file)
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as problem:  # a full disk, a backend that refuses: never the user's fault
+            print(f"xla_nb: this rank's figures cannot be told: {problem}", file=sys.stderr)
+
+    def _watch(self) -> None:
         answered = 0
         tick = 0
         while not self._stop.wait(TICK if tick else 0):
@@ -168,12 +173,8 @@ class Meter:
         self._sample()
 
     def _sample(self) -> None:
-        try:
-            self._book.settle()
-            self._put(vitals.encode(self._look()))
-        except Exception as problem:  # a full disk, a backend that refuses: never the user's fault
-            print(f"xla_nb: this rank's figures cannot be told: {problem}", file=sys.stderr)
-            self._stop.set()
+        self._book.settle()
+        self._put(vitals.encode(self._look()))
 
     def _put(self, line: bytes) -> None:
         """Over the last sample, in one write; spaces cover what was longer."""

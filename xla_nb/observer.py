@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from xla_nb import ansi, sentences
+from xla_nb import ansi, sentences, tails
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 from xla_nb.history import Rows
 from xla_nb.recorded import RecordedRun
 from xla_nb.state import ENDED, RankState, cause_of_death
-from xla_nb.tails import Piece, Tail, ends
+from xla_nb.tails import Piece, Tail
 from xla_nb.vitals import Loop, Vitals
 
 Stream = Literal["out", "err"]
@@ -248,7 +248,7 @@ class Observer:
     def _excerpt(self, rank: int | None, stream: Stream, each: int) -> Excerpt:
         path = self.run.record.log(rank, stream)
         tail = self._tails.get((rank, stream))
-        found = ends(path, each, each, tail.count if tail and tail.count else None)
+        found = tails.ends(path, each, each, tail.count if tail and tail.count else None)
         return Excerpt(
             rank,
             stream,
@@ -340,7 +340,7 @@ def _phase(rank: RankState, seen: Vitals | None, began: float | None) -> tuple[P
 
 def _detail(rank: RankState, seen: Vitals | None) -> str:
     if rank.phase == "finished":
-        return rank.preview
+        return f"returned {rank.preview}" if rank.preview != "None" else ""
     if rank.failure is not None:
         return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
     if rank.phase == "killed":

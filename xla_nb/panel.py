@@ -169,7 +169,7 @@ class PanelView:
         self._page = Page(run=run.name)
         self._page.on_msg(self._hear)
         _answer_while_the_cell_runs(self._page)
-        self._live = _displayed(_widget(self._page, run))
+        self._live = _displayed(*_widget(self._page, run))
         self._still = _displayed(self._picture())
         self._due["still"] = time.monotonic() + _STILL
 
@@ -296,17 +296,17 @@ class PanelView:
         )
 
 
-def _widget(page: Page, run: Run) -> dict[str, Any]:
-    """The widget's own bundle; its text is for readers without widgets."""
-    bundle: dict[str, Any] = dict(page._repr_mimebundle_())
+def _widget(page: Page, run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The widget's own bundle and metadata; its text is for readers without widgets."""
+    bundle, metadata = page._repr_mimebundle_()
     bundle["text/plain"] = f"xla_nb: {run.name} runs; its files are in {run.record.path}"
-    return bundle
+    return bundle, metadata
 
 
-def _displayed(bundle: dict[str, Any]) -> Any:
+def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
     """A display of the cell, to be updated later."""
     handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
-    handle.display(bundle, raw=True)
+    handle.display(bundle, raw=True, metadata=metadata or {})
     return handle
 
 

@@ -129,7 +129,7 @@ class Book:
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         kept = {name: _keep(name, value) for name, value in figures.items()}
-        row = _Row(self._count, time.time(), step, kept)
+        row = _Row(self._count, time.time(), _axis(step), kept)
         self._count += 1
         if not any(_is_lazy(value) for value in kept.values()):
             self._write(row)
@@ -190,8 +190,6 @@ def _open_books() -> list[Book]:
 
 def _keep(name: str, value: Any) -> Any:
     """A number at once; a tensor as it is, without its graph."""
-    if isinstance(value, int | float):
-        return value
     detach = getattr(value, "detach", None)
     if detach is None:
         return _number(name, value)
@@ -203,6 +201,10 @@ def _keep(name: str, value: Any) -> Any:
     return detach().clone() if _is_lazy(value) else _number(name, value)
 
 
+def _axis(step: Any) -> float | None:
+    return step if step is None or type(step) in (int, float) else _number("step", step)
+
+
 def _is_lazy(value: Any) -> bool:
     device = getattr(value, "device", None)
     return getattr(device, "type", None) == "xla"
@@ -211,8 +213,9 @@ def _is_lazy(value: Any) -> bool:
 def _number(name: str, value: Any) -> float:
     try:
         # Not `item()`, which torch_xla counts as an operator that it left to the CPU.
-        return float(value.cpu() if _is_lazy(value) else value)
-    except (TypeError, ValueError) as problem:
+        known = value.cpu() if _is_lazy(value) else value
+        return float(known.item() if hasattr(known, "item") else known)
+    except (TypeError, ValueError, OverflowError) as problem:
         raise TypeError(
             f"xla_nb.report({name}=…) takes a number, not {type(value).__name__}: {problem}"
         ) from None

@@ -20,21 +20,32 @@ from html import escape
 from xla_nb import ansi, chart
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 
-#: Bytes that output and tracebacks may take, of the HTML and of the text each.
-OUTPUT, TRACEBACKS = 160_000, 40_000
+#: Bytes of the HTML that output and tracebacks may take; of the text, output half as many.
+OUTPUT, TRACEBACKS = 140_000, 40_000
 #: Ranks that get a card; those named beside a chart; tiles; rows of the table and lines of the
-#: text for ranks beyond the cards; groups of errors; figures.
-CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES = 16, 8, 1024, 24, 8, 12
+#: text for ranks beyond the cards; groups of errors; figures; streams.
+CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS = 16, 8, 1024, 24, 8, 12, 512
 _LONGEST = 2000  # characters shown of one line
 _WIDTH = 100  # columns of our own sentences in text
-_CHART = (300, 96)
+_CHART = (350, 96)
 
 _SANS = "font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
-_MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
+_MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"
 _FAINT = "opacity:.72"
 _EDGE = "#80808052"
-_BLUE, _GREEN, _RED, _GREY = "#3b82d0", "#2f8f57", "#dc4c44", "#7c7c7c"
-_LINES = (_BLUE, "#c9622c", _GREEN, "#b5479b", "#8a63d2", "#0e8a8a", "#a8741a", _RED)
+_BLUE, _GREEN, _RED, _AMBER, _GREY = "#3b82d0", "#2f8f57", "#dc4c44", "#a8741a", "#7c7c7c"
+_ERR = "#c9622c"
+#: Of the first ranks, in the hues of the live panel.
+_LINES = (
+    "#4081d2",
+    "#c26030",
+    "#319751",
+    "#a960ae",
+    "#0096a8",
+    "#ab7400",
+    "#806fcd",
+    "#c55865",
+)
 
 
 @dataclass(frozen=True)
@@ -47,8 +58,8 @@ class _Look:
 PHASES: dict[Phase, _Look] = {
     "failed": _Look("✗", _RED),
     "killed": _Look("†", "#c4407f"),
-    "stopped": _Look("■", "#96703f"),
-    "waiting": _Look("◔", "#a8741a"),
+    "stopped": _Look("■", _GREY),
+    "waiting": _Look("◔", _AMBER),
     "compiling": _Look("◍", "#8a63d2"),
     "starting": _Look("◌", _GREY),
     "running": _Look("●", _BLUE),
@@ -68,11 +79,14 @@ def html(glance: Glance) -> str:
         _bar(glance.bar, state.colour) if glance.bar else "",
         _cards(glance) if len(glance.cards) <= CARDS else _crowd(glance),
         _figures(glance.series),
-        _output(glance.excerpts),
+        _output(glance),
         _div(f"margin-top:10px;font-size:12px;{_FAINT}", "record: ", _code(glance.record, 400)),
     ]
-    frame = f"border:1px solid {_EDGE};border-left:4px solid {state.colour};border-radius:6px"
-    style = f"{_SANS};font-size:13px;line-height:1.5;padding:10px 14px;margin:4px 0;{frame}"
+    style = (
+        f"{_SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;padding:10px 14px;"
+        f"margin:4px 0;border:1px solid {_EDGE};border-left:4px solid {state.colour};"
+        "border-radius:6px"
+    )
     return _div(style, *parts)
 
 
@@ -141,6 +155,14 @@ def _memory(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def _used(used: int, limit: int | None) -> str:
+    """`3.2 of 16.0 GiB`."""
+    if not limit:
+        return _memory(used)
+    number, unit = _memory(used).split()
+    return f"{number if _memory(limit).endswith(unit) else _memory(used)} of {_memory(limit)}"
+
+
 def _value(number: float) -> str:
     """A figure: whole numbers with commas, others with four digits."""
     if math.isfinite(number) and number == int(number) and abs(number) < 1e9:
@@ -178,12 +200,11 @@ def _when(card: Card, glance: Glance) -> str:
 
 def _facts(card: Card) -> list[tuple[str, str]]:
     """What is known of a rank, name and value; what is not known is not said."""
-    said = []
+    said = [("pid", str(card.pid))] if card.pid is not None else []
     if card.rss is not None:
         said.append(("memory", _memory(card.rss)))
     if card.device_used is not None:
-        limit = f" of {_memory(card.device_limit)}" if card.device_limit else ""
-        said.append(("device memory", _memory(card.device_used) + limit))
+        said.append(("on device", _used(card.device_used, card.device_limit)))
     if card.cpu is not None:
         said.append(("CPU", f"{card.cpu:.0%}".replace("%", " %")))
     if card.compiles:
@@ -196,13 +217,13 @@ def _facts(card: Card) -> list[tuple[str, str]]:
 
 
 def _fallbacks(cards: Iterable[Card], most: int = 4) -> str:
-    """`aten::nonzero ×12, aten::unique ×3`: the most frequent."""
+    """`aten::nonzero 12, aten::unique 3`: the most frequent."""
     counts: dict[str, int] = {}
     for card in cards:
         for name, number in card.fallbacks.items():
             counts[name] = counts.get(name, 0) + number
     named = sorted(counts.items(), key=lambda item: -item[1])
-    said = [f"{_cut(name, 60)} ×{number:,}" for name, number in named[:most]]
+    said = [f"{_cut(name, 60)} {number:,}" for name, number in named[:most]]
     return ", ".join([*said, f"{len(named) - most} more"] if named[most:] else said)
 
 
@@ -211,7 +232,7 @@ def _over_all(cards: Sequence[Card]) -> list[tuple[str, str]]:
     said = []
     for name, numbers, show in (
         ("memory", [card.rss for card in cards], _memory),
-        ("device memory", [card.device_used for card in cards], _memory),
+        ("on device", [card.device_used for card in cards], _memory),
         ("CPU", [card.cpu for card in cards], lambda share: f"{share * 100:.0f} %"),
         ("compiles", [card.compiles or None for card in cards], _value),
         ("compile time", [card.compile_seconds or None for card in cards], _span),
@@ -229,16 +250,16 @@ def _from_to(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _progress(bar: Bar) -> str:
-    """`62 % · 620 of 1,000 · 12.3/s · 31.0 s to go`."""
+def _progress(bar: Bar) -> list[str]:
+    """`62 %`, `620 of 1,000`, `12.3/s`, `31 s to go`."""
     said = [f"{_value(bar.done)} done"]
     if bar.total:
         said = [f"{100 * _share(bar):.0f} %", f"{_value(bar.done)} of {_value(bar.total)}"]
     if bar.rate is not None:
         said.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:
-        said.append(f"{_span(bar.eta)} to go")
-    return " · ".join(said)
+        said.append(f"{f'{bar.eta:.0f} s' if 0 <= bar.eta < 59.5 else _span(bar.eta)} to go")
+    return said
 
 
 def _share(bar: Bar) -> float:
@@ -327,19 +348,34 @@ def _within(lines: Iterable[str], room: int, longest: int, draw: _Draw) -> list[
     return drawn
 
 
-def _excerpts(excerpts: Sequence[Excerpt], draw: _Draw) -> list[tuple[Excerpt, _Shown]]:
-    """All output within OUTPUT: what the short ones do not need, the long ones get."""
+def _excerpts(glance: Glance, room: int, draw: _Draw) -> list[tuple[Excerpt, _Shown]]:
+    """All output within `room` bytes: what the short ones do not need, the long ones get."""
+    chosen = _chosen(glance)
 
     def show(excerpt: Excerpt, room: int) -> _Shown:
         return _shown(excerpt.head, excerpt.left_out, excerpt.tail, room, draw)
 
-    most = min(OUTPUT, 4 * OUTPUT // max(len(excerpts), 1))
-    first = [show(excerpt, most) for excerpt in excerpts]
-    room = _level([shown.size for shown in first], OUTPUT)
+    most = min(room, 4 * room // max(len(chosen), 1))
+    first = [show(excerpt, most) for excerpt in chosen]
+    level = _level([shown.size for shown in first], room)
     return [
-        (excerpt, shown if shown.size <= room else show(excerpt, room))
-        for excerpt, shown in zip(excerpts, first, strict=True)
+        (excerpt, shown if shown.size <= level else show(excerpt, level))
+        for excerpt, shown in zip(chosen, first, strict=True)
     ]
+
+
+def _chosen(glance: Glance) -> list[Excerpt]:
+    """The streams that are shown, in the order of ranks; the job's and those of ranks in trouble
+    first, should there be too many."""
+    urgency = {phase: number for number, phase in enumerate(PHASES)}
+    phases = {card.rank: urgency[card.phase] for card in glance.cards}
+
+    def rank(excerpt: Excerpt) -> int:
+        return -1 if excerpt.rank is None else excerpt.rank
+
+    found = [excerpt for excerpt in glance.excerpts if _lines(excerpt)]
+    found.sort(key=lambda excerpt: (phases.get(rank(excerpt), -1), rank(excerpt)))
+    return sorted(found[:STREAMS], key=rank)
 
 
 def _level(sizes: Iterable[int], room: int) -> int:
@@ -388,7 +424,7 @@ def _text(text: str, longest: int = 300) -> str:
 
 
 def _code(text: str, longest: int = 300) -> str:
-    return _bit(f"{_MONO};font-size:12px;word-break:break-all", _text(text, longest))
+    return _bit(f"{_MONO};font-size:12px", _text(text, longest))
 
 
 def _mark(glyph: str, word: str, colour: str) -> str:
@@ -399,6 +435,10 @@ def _faint(*inner: str) -> str:
     return _bit(_FAINT, *inner)
 
 
+#: The first of a row to the left, the last to the right.
+_APART = "display:flex;justify-content:space-between;align-items:baseline;gap:0 8px"
+
+
 def _section(title: str, *inner: str) -> str:
     heading = _div(f"margin:14px 0 5px;font-size:12px;font-weight:600;{_FAINT}", title)
     return heading + "".join(inner)
@@ -407,9 +447,9 @@ def _section(title: str, *inner: str) -> str:
 def _pre(lines: Iterable[str], edge: str) -> str:
     """A box that scrolls by itself; long lines wrap in it."""
     style = (
-        f"{_MONO};font-size:12px;line-height:1.45;white-space:pre-wrap;overflow-wrap:break-word;"
-        f"overflow:auto;max-height:30em;margin:4px 0 8px;padding:6px 10px;"
-        f"border:0;border-left:3px solid {edge};background:#80808014"
+        "font:12px/1.45 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow:auto;"
+        f"max-height:30em;margin:4px 0 8px;padding:6px 10px;border-left:3px solid {edge};"
+        "background:#80808014"
     )
     return f'<pre dir="ltr" style="{style}">{chr(10).join(lines)}</pre>'
 
@@ -422,19 +462,26 @@ def _details(summary: str, inner: str, opened: bool) -> str:
 
 
 def _header(glance: Glance, state: _State) -> str:
-    first = _div(
-        "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline",
-        _bit("font-size:14px", _mark(state.glyph, state.word, state.colour)),
-        f" <b>{_text(glance.cell, 80)}</b> ",
-        _bit("flex:1 1 12em;min-width:0;overflow-wrap:break-word", _text(glance.headline, 600)),
-        f" {_bit(f'{_MONO};font-size:12px', _span(glance.elapsed))}",
-    )
     about = " · ".join(_text(said, 200) for said in _about(glance))
-    return first + _div(f"font-size:12px;{_FAINT}", about)
+    return "".join(
+        [
+            _div(
+                f"{_APART};font-size:14px",
+                _bit(
+                    "min-width:0",
+                    _mark(state.glyph, state.word, state.colour),
+                    f"&nbsp; <b>{_text(glance.cell, 80)}</b> ",
+                ),
+                _bit(f"{_MONO};font-size:12px;white-space:nowrap", _span(glance.elapsed)),
+            ),
+            _div("font-size:14px", _text(glance.headline, 600)),
+            _div(f"font-size:12px;{_FAINT}", about),
+        ]
+    )
 
 
 def _notice(text: str) -> str:
-    style = "margin-top:6px;padding:3px 10px;border-left:3px solid #a8741a;background:#a8741a1a"
+    style = f"margin-top:6px;padding:3px 10px;border-left:3px solid {_AMBER};background:{_AMBER}1a"
     return _div(style, f"<b>note</b> {_text(text, 600)}")
 
 
@@ -472,57 +519,56 @@ def _trouble(trouble: Trouble, room: int, opened: bool) -> str:
 
 def _bar(bar: Bar, colour: str) -> str:
     done = f"width:{100 * _share(bar):.1f}%;height:5px;border-radius:3px;background:{colour}"
+    said = " · ".join(piece.replace(" ", "\xa0") for piece in _progress(bar))
     return _div(
         "margin-top:6px",
         _div(
-            "display:flex;flex-wrap:wrap;gap:0 10px;justify-content:space-between",
-            _bit("", _text(bar.label or "progress", 80)),
-            f" {_bit(f'{_MONO};font-size:12px', _progress(bar))}",
+            f"{_APART};flex-wrap:wrap",
+            _bit("min-width:0", _text(bar.label or "progress", 80)),
+            f" {_bit(f'{_MONO};font-size:12px', said)}",
         ),
         _div("height:5px;border-radius:3px;background:#80808038", _div(done)) if bar.total else "",
     )
 
 
 def _cards(glance: Glance) -> str:
-    if not glance.cards:
-        return ""
-    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(225px,1fr));gap:8px"
+    """Cards in pairs, so that four stand four in a row or two by two, never three and one."""
     cards = [_card(card, glance) for card in sorted(glance.cards, key=lambda card: card.rank)]
-    return _div(f"margin-top:12px;{columns}", *cards)
+    pair = "display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:8px"
+    pairs = [_div(pair, *cards[start : start + 2]) for start in range(0, len(cards), 2)]
+    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(390px,100%),1fr))"
+    return _div(f"margin-top:12px;{columns};gap:8px", *pairs) if pairs else ""
 
 
 def _card(card: Card, glance: Glance) -> str:
     look = PHASES[card.phase]
     host = card.host if card.host != glance.host else ""
-    where = [card.device, host, f"pid {card.pid}" if card.pid is not None else ""]
-    rows = [_fact(name, value) for name, value in _facts(card)]
+    where = " · ".join(_text(one, 60) for one in (card.device, host) if one)
     style = f"border:1px solid {_EDGE};border-top:3px solid {look.colour};border-radius:5px"
     return _div(
         f"{style};padding:5px 10px 7px;min-width:0;overflow:hidden",
-        _div(
-            "display:flex;flex-wrap:wrap;gap:0 8px;justify-content:space-between",
-            f"<b>rank {card.rank}</b> ",
-            _bit("", _mark(look.glyph, card.phase, look.colour), f" {_when(card, glance)}"),
-        ),
-        _div(f"font-size:12px;{_FAINT}", " · ".join(_text(one, 60) for one in where if one)),
-        *(_div("overflow-wrap:break-word", _text(one, 200)) for one in _what(card)),
-        *rows,
+        _div(_APART, f"<b>rank {card.rank}</b> ", _mark(look.glyph, card.phase, look.colour)),
+        _div(f"{_APART};flex-wrap:wrap;font-size:12px", _faint(where), f" {_when(card, glance)}"),
+        *(_div("", _text(one, 160)) for one in _what(card)),
+        *(_fact(name, value) for name, value in _facts(card)),
         *(_bar(bar, look.colour) for bar in card.bars[:4]),
         _last_line(card.line) if card.line else "",
     )
 
 
 def _fact(name: str, value: str) -> str:
-    row = "display:flex;gap:8px;justify-content:space-between;font-size:12px"
-    value = _bit(f"{_MONO};text-align:right", escape(value))
-    return _div(row, _faint(name), f" {value}")
+    if len(value) > 20:
+        return _div("font-size:12px", _faint(name), f" {_code(value)}")
+    value = _bit(f"{_MONO};text-align:right;min-width:0", _text(value))
+    return _div(f"{_APART};font-size:12px", _bit(f"white-space:nowrap;{_FAINT}", name), f" {value}")
 
 
 def _last_line(line: str) -> str:
-    style = f"{_MONO};font-size:12px;margin-top:4px;padding-top:3px;border-top:1px solid {_EDGE}"
-    one = "white-space:nowrap;overflow:hidden;text-overflow:ellipsis"
-    said = escape(_cut(line, 200))
-    return f'<div style="{style};{one}" title="{said}"><bdi>{said}</bdi></div>'
+    style = (
+        f"{_MONO};font-size:12px;line-height:1.4;max-height:4.2em;overflow:hidden;"
+        f"margin-top:4px;padding-top:3px;border-top:1px solid {_EDGE}"
+    )
+    return f'<div style="{style}" title="{escape(_cut(line, 200))}">{_text(line, 200)}</div>'
 
 
 def _crowd(glance: Glance) -> str:
@@ -564,7 +610,8 @@ def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> 
 def _table(cards: Sequence[Card], glance: Glance) -> str:
     if not cards:
         return ""
-    cell = "text-align:left;vertical-align:top;padding:2px 12px 2px 0;border:0"
+    cell = "text-align:left;vertical-align:top;padding:2px 14px 2px 0"
+    narrow, wide = f"{cell};white-space:nowrap", f"{cell};min-width:15em"
     head = "".join(
         f'<th style="{cell};font-weight:600">{name}</th>'
         for name in ("rank", "phase", "device", "where and what", "last line")
@@ -579,10 +626,16 @@ def _table(cards: Sequence[Card], glance: Glance) -> str:
             " · ".join(_text(one, 160) for one in _what(card)),
             _code(card.line, 120) if card.line else "",
         )
-        rows.append("".join(f'<td style="{cell}">{inner}</td>' for inner in cells))
+        styles = (narrow, narrow, narrow, wide, wide)
+        rows.append(
+            "".join(
+                f'<td style="{style}">{inner}</td>'
+                for style, inner in zip(styles, cells, strict=True)
+            )
+        )
     more = f"… and {_count(len(cards) - ROWS, 'more rank')}" if cards[ROWS:] else ""
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    style = "border-collapse:collapse;margin:10px 0 0;font-size:12px"
+    style = "border-collapse:collapse;margin:10px 0 0;table-layout:auto;font-size:12px"
     table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return _div("overflow-x:auto", table, _div(f"font-size:12px;{_FAINT}", more) if more else "")
 
@@ -615,12 +668,13 @@ def _figure(series: Series) -> str:
     said = f"{series.name}: {_over_ranks(lasts)}"
     image = (
         f'<img src="data:image/png;base64,{picture}" width="{width}" height="{height}" '
-        f'alt="{escape(_cut(said, 200))}" style="width:100%;height:{height}px;margin:0">'
+        f'alt="{escape(_cut(said, 200))}" '
+        f'style="display:block;width:100%;height:{height}px;margin:0">'
     )
-    ends = [_div("", _value(shape.left)), _div("", _value(shape.right))]
+    ends = [_div("", f"step {_value(shape.left)}"), _div("", _value(shape.right))]
     under = "display:flex;justify-content:space-between;line-height:14px"
     return _div(
-        "flex:1 1 300px;max-width:460px;min-width:0",
+        "flex:0 1 410px;min-width:0",
         _div("", f"<b>{_text(series.name, 80)}</b> ", "" if few else _small_print(lasts)),
         _div(
             "display:flex;gap:6px",
@@ -645,22 +699,27 @@ def _legend(lasts: dict[int, float], colours: dict[int, str]) -> str:
         )
         for rank, value in lasts.items()
     )
-    return _div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px", *named)
+    return _div("display:flex;flex-wrap:wrap;gap:0 8px;font-size:12px", *named)
 
 
-def _output(excerpts: Sequence[Excerpt]) -> str:
+def _output(glance: Glance) -> str:
     by_rank: dict[int | None, list[tuple[Excerpt, _Shown]]] = {}
-    for excerpt, shown in _excerpts([one for one in excerpts if _lines(one)], _line):
+    for excerpt, shown in _excerpts(glance, OUTPUT, _line):
         by_rank.setdefault(excerpt.rank, []).append((excerpt, shown))
     if not by_rank:
         return ""
-    short = sum(map(_lines, excerpts)) <= 30
-    ordered = sorted(by_rank, key=lambda rank: -1 if rank is None else rank)
-    told = [_of_rank(rank, by_rank[rank], short) for rank in ordered]
-    if len(told) <= CARDS:
+    short = sum(map(_lines, glance.excerpts)) <= 30
+    told = [_of_rank(rank, shown, short) for rank, shown in by_rank.items()]
+    told.append(_div(_FAINT, note) if (note := _unshown(glance)) else "")
+    if len(by_rank) <= CARDS:
         return _section("output", *told)
-    summary = f"{_faint('<b>output</b>')} of {_count(len(told), 'rank')}"
+    summary = f"{_faint('<b>output</b>')} of {_count(len(by_rank), 'rank')}"
     return _div("margin-top:14px", _details(summary, "".join(told), False))
+
+
+def _unshown(glance: Glance) -> str:
+    more = sum(1 for excerpt in glance.excerpts if _lines(excerpt)) - STREAMS
+    return f"… and the output of {_count(more, 'more stream')}, in the record" if more > 0 else ""
 
 
 def _of_rank(rank: int | None, shown: Sequence[tuple[Excerpt, _Shown]], opened: bool) -> str:
@@ -670,7 +729,7 @@ def _of_rank(rank: int | None, shown: Sequence[tuple[Excerpt, _Shown]], opened: 
     for excerpt, lines in shown:
         gap = [_gap(_left_out(excerpt, lines))] if lines.left_out else []
         boxes.append("<div>stderr</div>" if excerpt.stream == "err" else "")
-        edge = "#c9622c" if excerpt.stream == "err" else "#80808052"
+        edge = _ERR if excerpt.stream == "err" else _EDGE
         boxes.append(_pre([*lines.head, *gap, *lines.tail], edge))
     return _details(f"{who} {_faint('· ' + ', '.join(counts))}", "".join(boxes), opened)
 
@@ -702,9 +761,23 @@ def _line(line: str, longest: int) -> str:
 
 #: The terminal's sixteen as mid-tones, for letters on the page's own ground.
 _SIXTEEN = (
-    "#6e6e6e #dc4c44 #2f8f57 #a8741a #3b82d0 #b5479b #0e8a8a #8a8a8a "
-    "#7c7c7c #e8635c #3a9d66 #b88326 #5594dc #c565ad #2a9d9d #949494"
-).split()
+    "#6e6e6e",
+    "#dc4c44",
+    "#2f8f57",
+    "#a8741a",
+    "#3b82d0",
+    "#b5479b",
+    "#0e8a8a",
+    "#8a8a8a",
+    "#7c7c7c",
+    "#e8635c",
+    "#3a9d66",
+    "#b88326",
+    "#5594dc",
+    "#c565ad",
+    "#2a9d9d",
+    "#949494",
+)
 _ENDS = {0: (0, 0, 0), 7: (229, 229, 229), 15: (255, 255, 255)}  # where they have a ground
 
 
@@ -768,7 +841,7 @@ def text(glance: Glance) -> str:
     lines = [
         f"{state.glyph} {state.word}: {_cut(glance.cell, 80)}: {_cut(glance.headline, 600)} "
         f"({_span(glance.elapsed)})",
-        *(_cut(said, 200) for said in _about(glance)),
+        " · ".join(_cut(said, 200) for said in _about(glance)),
         *(f"note: {_cut(notice, 600)}" for notice in glance.notices[:20]),
         *_troubles_in_text(glance.troubles),
     ]
@@ -776,7 +849,7 @@ def text(glance: Glance) -> str:
         lines.append(_bar_in_text(glance.bar))
     lines += _ranks_in_text(glance)
     lines += _figures_in_text(glance.series)
-    lines += _output_in_text(glance.excerpts)
+    lines += _output_in_text(glance)
     lines += ["", f"record: {_cut(glance.record, 400)}"]
     return "\n".join(lines)
 
@@ -811,7 +884,7 @@ def _troubles_in_text(troubles: Sequence[Trouble]) -> list[str]:
 
 
 def _bar_in_text(bar: Bar) -> str:
-    return f"{_cut(bar.label or 'progress', 80)}: {_progress(bar)}"
+    return f"{_cut(bar.label or 'progress', 80)}: {' · '.join(_progress(bar))}"
 
 
 def _ranks_in_text(glance: Glance) -> list[str]:
@@ -825,7 +898,7 @@ def _ranks_in_text(glance: Glance) -> list[str]:
             f"{PHASES[phase].glyph} {len(alike):,} {phase}: {_ranks(card.rank for card in alike)}"
             for phase, alike in groups.items()
         ]
-        lines += [f"{name}: {said}" for name, said in _over_all(cards)]
+        lines += _filled([f"{name} {said}" for name, said in _over_all(cards)])
         cards = [card for card in cards if card.phase in _TROUBLED]
     else:
         cards = sorted(cards, key=lambda card: card.rank)
@@ -837,16 +910,20 @@ def _ranks_in_text(glance: Glance) -> list[str]:
 
 
 def _card_in_text(card: Card, glance: Glance) -> list[str]:
-    pid = f"pid {card.pid}" if card.pid is not None else ""
-    where = " ".join(_cut(one, 60) for one in (card.device, card.host, pid) if one)
+    where = " ".join(_cut(one, 60) for one in (card.device, card.host) if one)
     first = f"rank {card.rank}: {PHASES[card.phase].glyph} {card.phase} {_when(card, glance)}"
     said = [where] if where else []
     said += [_cut(one, 200) for one in _what(card)]
     said += [f"{name} {value}" for name, value in _facts(card)]
     said += [_bar_in_text(bar) for bar in card.bars[:4]]
     said += [f"last line: {_cut(card.line, 200)}"] if card.line else []
-    lines = [first.rstrip()]
-    for one in said:
+    return _filled([first.rstrip(), *said])
+
+
+def _filled(said: Sequence[str]) -> list[str]:
+    """One after the other, in lines of _WIDTH columns where that can be."""
+    lines = list(said[:1])
+    for one in said[1:]:
         if len(lines[-1]) + len(one) + 2 <= _WIDTH:
             lines[-1] += f", {one}"
         else:
@@ -867,12 +944,12 @@ def _figures_in_text(series: Sequence[Series]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _output_in_text(excerpts: Sequence[Excerpt]) -> list[str]:
+def _output_in_text(glance: Glance) -> list[str]:
     lines = []
-    for excerpt, shown in _excerpts([one for one in excerpts if _lines(one)], _plain_line):
+    for excerpt, shown in _excerpts(glance, OUTPUT // 2, _plain_line):
         who = "the cell" if excerpt.rank is None else f"rank {excerpt.rank}"
         lines += ["", f"{who}, {_count(_lines(excerpt), 'line')}{_stream(excerpt)}:"]
         lines += shown.head
         lines += [_left_out(excerpt, shown)] if shown.left_out else []
         lines += shown.tail
-    return lines
+    return [*lines, note] if (note := _unshown(glance)) else lines

@@ -9,7 +9,7 @@ const HELD_EACH = 30; // at least these of each,
 const HELD_FOCUSED = 2000; // and up to these of one that is looked at
 const FETCHED = 5000; // lines of a view that was scrolled back
 const ROWS = 1000; // lines in the page while it is held,
-const ROWS_LIVE = 250; // and while it follows
+const ROWS_LIVE = 100; // and while it follows: more cannot be read, and would cost frames
 const LONGEST = 4000; // characters shown of a line
 const POINTS = 40000; // points held of one figure
 
@@ -22,7 +22,6 @@ const integers = (x) => (Array.isArray(x) ? x.filter(Number.isInteger) : []);
 const isRank = (x) => x === null || (Number.isInteger(x) && x >= 0);
 
 // Python has cleaned the text; whatever slipped through is made visible rather than obeyed.
-// eslint-disable-next-line no-control-regex
 const ODD = /[\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const visible = (c) => {
   const code = c.charCodeAt(0);
@@ -31,7 +30,6 @@ const visible = (c) => {
   return code < 0xa0 ? "\ufffd" : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 };
 const inert = (text) => text.replace(ODD, visible);
-// eslint-disable-next-line no-control-regex
 const SGR = /\x1b\[([0-9;:]*)m/g;
 const string = (x) => (typeof x === "string" ? inert(x) : "");
 const strings = (x) => (Array.isArray(x) ? x.filter((s) => typeof s === "string").map(inert) : []);
@@ -44,7 +42,6 @@ const cut = (text) => {
 };
 
 const encoder = new TextEncoder();
-// eslint-disable-next-line no-control-regex
 const ASCII = /^[\0-\x7f]*$/;
 const bytes = (text) => (ASCII.test(text) ? text.length : encoder.encode(text).length);
 
@@ -61,7 +58,7 @@ function readBar(raw) {
 }
 
 function readCard(raw) {
-  const card = { rank: raw.rank, phase: PHASES[raw.phase] ? raw.phase : "starting" };
+  const card = { rank: raw.rank, phase: PHASES.includes(raw.phase) ? raw.phase : "starting" };
   for (const key of ["device", "host", "place", "detail", "line"]) card[key] = string(raw[key]);
   for (const key of ["since", "pid", "rss", "cpu", "device_used", "device_limit"])
     card[key] = number(raw[key]);
@@ -98,17 +95,8 @@ function readAbout(raw) {
 
 // --- words ---------------------------------------------------------------------------------------
 
-// Each phase has a word, a shape (in 16 × 16) and, in the style sheet, a colour.
-const PHASES = {
-  failed: "M3.4 2 8 6.6 12.6 2 14 3.4 9.4 8l4.6 4.6-1.4 1.4L8 9.4 3.4 14 2 12.6 6.6 8 2 3.4z",
-  killed: "M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1zM4 6.7h8v2.6H4z",
-  waiting: "M3 1h10v2.2L9.4 8l3.6 4.8V15H3v-2.2L6.6 8 3 3.2z",
-  compiling: "M8 .8 15.2 8 8 15.2.8 8zM8 5.2 5.2 8 8 10.8 10.8 8z",
-  starting: "M1.5 6.5h3v3h-3zM6.5 6.5h3v3h-3zM11.5 6.5h3v3h-3z",
-  running: "M3.5 1.5 14 8 3.5 14.5z",
-  stopped: "M2.5 2.5h11v11h-11z",
-  finished: "M13.2 2.6 15 4.4 6.3 13.4 1 8.2l1.8-1.8 3.5 3.4z",
-};
+// In the order of their urgency; the style sheet gives each a shape and a colour.
+const PHASES = "failed killed waiting compiling starting running stopped finished".split(" ");
 const OVER = new Set(["finished", "failed", "killed", "stopped"]);
 
 const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
@@ -190,11 +178,7 @@ const show = (node, shown) => {
   if (node.hidden === shown) node.hidden = !shown;
 };
 
-function glyph() {
-  const path = svg("path", { "fill-rule": "evenodd" });
-  const node = svg("svg", { class: "xn-glyph", viewBox: "0 0 16 16", "aria-hidden": "true" }, path);
-  return { node, set: (phase) => mark(path, "d", PHASES[phase]) };
-}
+const glyph = () => h("i", { class: "xn-glyph", "aria-hidden": "true" });
 
 /** A progress bar with its label, counts, rate and time to go. */
 function meter() {
@@ -212,7 +196,7 @@ function meter() {
     mark(track, "aria-valuenow", bar.total === null ? null : String(bar.done));
     track.classList.toggle("xn-endless", part === null);
     fill.style.transform = `scaleX(${part ?? 1})`;
-    put(done, bar.total === null ? count(bar.done) : `${count(bar.done)} / ${count(bar.total)}`);
+    put(done, bar.total === null ? figure(bar.done) : `${figure(bar.done)} / ${figure(bar.total)}`);
     const pieces = [];
     if (bar.rate !== null) pieces.push(rate(bar.rate));
     if (bar.eta !== null && part !== 1) pieces.push(`${duration(bar.eta)} left`);
@@ -705,9 +689,9 @@ class Head {
   constructor(view) {
     this.view = view;
     const { store } = view;
-    this.glyph = glyph();
     this.cell = h("strong", { class: "xn-cell" });
     this.headline = span("headline");
+    this.title = div("title", glyph(), this.cell, this.headline);
     this.elapsed = h("span", { class: "xn-elapsed", title: "time since the run began" });
     this.stacks = button("Stacks", { "data-action": "stacks", "aria-expanded": "false" }, () =>
       store.stacks.state === "closed" ? store.askStacks() : store.closeStacks(),
@@ -725,7 +709,7 @@ class Head {
     this.node = h(
       "header",
       { class: "xn-head" },
-      div("title", this.glyph.node, this.cell, this.headline),
+      this.title,
       div("actions", this.elapsed, this.stacks, this.stop),
       div("sub", this.counts, this.simulated, this.host),
       this.bar.node,
@@ -740,7 +724,7 @@ class Head {
     const { about, say } = store;
     const phase = this.phase();
     mark(root, "data-state", phase);
-    this.glyph.set({ ok: "finished", stopping: "stopped" }[phase] ?? phase);
+    mark(this.title, "data-phase", { ok: "finished", stopping: "waiting" }[phase] ?? phase);
     put(this.cell, about.cell || store.run);
     put(this.headline, about.headline || "starting");
     this.tick();
@@ -777,7 +761,7 @@ class Head {
   count() {
     const tally = new Map();
     for (const { phase } of this.view.store.cards.values()) tally.set(phase, (tally.get(phase) ?? 0) + 1);
-    for (const phase in PHASES) {
+    for (const phase of PHASES) {
       const n = tally.get(phase) ?? 0;
       if (n && !this.chips.has(phase)) this.addChip(phase);
       const chip = this.chips.get(phase);
@@ -789,12 +773,10 @@ class Head {
   }
 
   addChip(phase) {
-    const shape = glyph();
-    shape.set(phase);
     const text = h("span");
-    const node = h("li", { class: "xn-chip", "data-phase": phase }, shape.node, text);
+    const node = h("li", { class: "xn-chip", "data-phase": phase }, glyph(), text);
     this.chips.set(phase, { node, text });
-    const order = Object.keys(PHASES).filter((name) => this.chips.has(name));
+    const order = PHASES.filter((name) => this.chips.has(name));
     this.counts.append(...order.map((name) => this.chips.get(name).node));
   }
 
@@ -829,30 +811,35 @@ class Troubles {
     const sorted = [...troubles].sort((a, b) => b.first - a.first);
     const next = new Map();
     for (const trouble of sorted) {
-      const key = JSON.stringify(trouble);
-      next.set(key, this.drawn.get(key) ?? this.entry(trouble, sorted.length));
+      const killed = this.view.store.cards.get(trouble.ranks[0])?.phase === "killed";
+      const phase = killed ? "killed" : "failed";
+      const key = JSON.stringify([trouble, phase, sorted.length]);
+      next.set(key, this.drawn.get(key) ?? this.entry(trouble, phase, sorted.length));
     }
     if ([...next.keys()].join() === [...this.drawn.keys()].join()) return;
     this.drawn = next;
     this.node.replaceChildren(...next.values());
   }
 
-  entry({ ranks, first, title, place, text, others }, groups) {
-    const shape = glyph();
-    shape.set("failed");
+  entry({ ranks, first, title, place, text, others }, phase, groups) {
     const many = ranks.length > 1;
-    const which = span("which", `${spell(ranks)} failed${first ? (many || groups > 1 ? " first" : "") : ""}`);
+    const order = !first || groups === 1 ? "" : many ? ", one of them first" : " first";
     const node = h(
       "article",
-      { class: "xn-trouble", "data-ranks": ranks.join(), "data-first": first },
-      div("trouble-head", shape.node, which, place ? span("trouble-place", place) : "", this.links(ranks)),
+      { class: "xn-trouble", "data-ranks": ranks.join(), "data-first": first, "data-phase": phase },
+      div(
+        "trouble-head",
+        glyph(),
+        span("which", `${spell(ranks)} ${phase}${order}`),
+        place ? span("trouble-place", place) : "",
+        this.links(ranks),
+      ),
       div("trouble-title", title),
     );
-    if (first && many) which.textContent = `${spell(ranks)} failed, first of the run`;
     if (others.length) node.append(h("ul", { class: "xn-others" }, ...others.map((line) => h("li", {}, line))));
     if (text) {
-      const open = first || groups === 1 ? { open: "" } : {};
       const label = many ? `Traceback of rank ${ranks[0]}` : "Traceback";
+      const open = first || groups === 1 ? { open: "" } : {};
       node.append(h("details", open, h("summary", {}, label), block(text)));
     }
     return node;
@@ -922,7 +909,7 @@ class Stacks {
 
 /** All that is known of one rank, in a card with room for it. */
 function roomy() {
-  const [number_, shape, phase, since] = [span("number"), glyph(), span("phase"), span("since")];
+  const [number_, phase, since] = [span("number"), span("phase"), span("since")];
   const [place, what, last] = [span("place"), span("what"), div("last")];
   const [device, process] = [span("device"), span("process")];
   const bars = [meter(), meter(), meter()];
@@ -945,7 +932,7 @@ function roomy() {
   const gauge = h("span", { class: "xn-gauge", "aria-hidden": "true" }, used);
   stats.get("device").node.append(gauge);
   const node = [
-    div("card-head", number_, span("state", shape.node, phase), since, device),
+    div("card-head", number_, span("state", glyph(), phase), since, device),
     div("where", place, what),
     div("bars", ...bars.map((bar) => bar.node)),
     last,
@@ -961,7 +948,6 @@ function roomy() {
   const set = (card, store) => {
     put(number_, String(card.rank));
     number_.style.setProperty("--xn-hue", hue(card.rank));
-    shape.set(card.phase);
     put(phase, card.phase);
     put(device, card.device);
     put(place, card.place);
@@ -998,15 +984,13 @@ function deviceMemory({ device_used: used, device_limit: limit }) {
 
 /** The important half of a card. */
 function compact() {
-  const [number_, shape, phase, since, place] = [
-    span("number"), glyph(), span("phase"), span("since"), span("place"),
-  ];
+  const [number_, phase] = [span("number"), span("phase")];
+  const [since, place] = [span("since"), span("place")];
   const [fill, last] = [h("i"), div("last")];
   const track = div("track", fill);
   const set = (card, store) => {
     put(number_, String(card.rank));
     number_.style.setProperty("--xn-hue", hue(card.rank));
-    shape.set(card.phase);
     put(phase, card.phase);
     put(place, [card.place, card.detail].filter(Boolean).join(" · "));
     put(last, plain(card.line));
@@ -1016,19 +1000,18 @@ function compact() {
     time(card, store);
   };
   const time = (card, store) => put(since, card.since === null ? "" : duration(store.now - card.since));
-  const head = div("card-head", number_, span("state", shape.node, phase), since);
+  const head = div("card-head", number_, span("state", glyph(), phase), since);
   return { children: [head, place, track, last], set, time };
 }
 
 /** A tile: which, how, how far. */
 function tile() {
-  const [shape, number_, fill] = [glyph(), span("number"), h("i", { class: "xn-fill" })];
-  const set = (card) => {
+  const number_ = span("number");
+  const set = (card, store, node) => {
     put(number_, String(card.rank));
-    shape.set(card.phase);
-    fill.style.transform = `scaleX(${share(card.bars[0]) ?? 0})`;
+    node.style.backgroundSize = `${Math.round(100 * (share(card.bars[0]) ?? 0))}% 2px`;
   };
-  return { children: [shape.node, number_, fill], set, time: () => {} };
+  return { children: [glyph(), number_], set, time: () => {} };
 }
 
 const SIZES = { roomy, compact, dense: tile };
@@ -1092,6 +1075,7 @@ class Ranks {
     show(this.node, n > 0);
     if (!n) return;
     this.resize(n);
+    mark(this.grid, "data-ranks", String(n));
     for (const [rank, card] of store.cards) this.fill(rank, card);
     for (const [rank, box] of this.boxes) {
       if (!store.cards.has(rank)) {
@@ -1134,7 +1118,7 @@ class Ranks {
       mark(box.node, "data-phase", card.phase);
       const label = [`rank ${rank}`, card.phase, card.place, card.detail, card.fallbacks.length ? "CPU fallbacks" : ""];
       mark(box.node, "aria-label", label.filter(Boolean).join(", "));
-      box.set(card, this.view.store);
+      box.set(card, this.view.store, box.node);
     }
     mark(box.node, "aria-selected", String(this.view.rank === rank));
   }
@@ -1236,7 +1220,7 @@ class Ranks {
 
 // --- figures -------------------------------------------------------------------------------------
 
-const [PAD_LEFT, PAD_RIGHT, PAD_TOP, PAD_BOTTOM, HIGH] = [46, 22, 6, 18, 132];
+const [PAD_LEFT, PAD_RIGHT, PAD_TOP, PAD_BOTTOM, HIGH] = [46, 22, 6, 18, 124];
 
 /** Three to six round numbers within [low, high]. */
 function ticks(low, high, about) {
@@ -1244,7 +1228,7 @@ function ticks(low, high, about) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
   const found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step);
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step || 0);
   return [found, step];
 }
 
@@ -1366,7 +1350,7 @@ class Chart {
     if (key === this.gridKey) return;
     this.gridKey = key;
     const parts = [];
-    const [ys, yStep] = ticks(y0, y1, 3);
+    const [ys, yStep] = ticks(y0, y1, 4);
     for (const v of ys) {
       const y = Math.round(sy(v)) + 0.5;
       parts.push(svg("line", { x1: PAD_LEFT, x2: this.wide - PAD_RIGHT, y1: y, y2: y }));
@@ -1909,7 +1893,12 @@ class View {
       ranks: new Ranks(this), figures: new Figures(this), output: new Output(this),
     };
     this.root.append(...Object.values(this.parts).map((part) => part.node));
-    this.root.xnb = { lines: () => store.lines.held, points: () => points(store) };
+    // For tests: what is held, and whether all of it was drawn.
+    this.root.xnb = {
+      lines: () => store.lines.held,
+      points: () => points(store),
+      drawn: () => !this.dirty.size && !this.frame,
+    };
     this.dirty = new Set(Object.keys(this.parts));
     this.inSight = true;
     this.drawn = new Map();

@@ -1,0 +1,166 @@
+"""The live panel in a plain page, with a model whose kernel is the test.
+
+The rule: the page is the shipped panel.js and panel.css, nothing of them is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+HERE = Path(__file__).parent
+STATIC = HERE.parents[1] / "xla_nb" / "static"
+_FILES = {
+    "/": (HERE / "page.html", "text/html"),
+    "/panel.js": (STATIC / "panel.js", "text/javascript"),
+    "/panel.css": (STATIC / "panel.css", "text/css"),
+}
+
+
+def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
+    """A rank as the kernel tells it."""
+    return {
+        "rank": rank,
+        "phase": phase,
+        "since": time.time() - 3,
+        "device": f"xla:{rank}",
+        "host": "",
+        "pid": 4000 + rank,
+        "place": "Cell In[3], line 7",
+        "detail": "",
+        "line": "",
+        "rss": None,
+        "cpu": None,
+        "device_used": None,
+        "device_limit": None,
+        "compiles": 0,
+        "compile_seconds": 0.0,
+        "steps": 0,
+        "fallbacks": {},
+        "bars": [],
+        **more,
+    }
+
+
+def about(**more: Any) -> dict[str, Any]:
+    return {
+        "cell": "Cell In[3]",
+        "headline": "4 ranks run",
+        "simulated": False,
+        "host": "",
+        "started": time.time() - 5,
+        "ended": None,
+        "elapsed": 5.0,
+        "ok": None,
+        "stopping": "",
+        "record": "/home/me/.local/state/xla_nb/runs/run-1",
+        "notices": [],
+        "ranks": 4,
+        **more,
+    }
+
+
+def block(
+    rank: int | None, *lines: str, stream: str = "out", start: int = 0, skipped: int = 0
+) -> dict[str, Any]:
+    """Lines of one stream, as they come in news."""
+    return {
+        "rank": rank,
+        "stream": stream,
+        "start": start,
+        "skipped": skipped,
+        "lines": list(lines),
+    }
+
+
+class Panel:
+    """The page of one run. `kernel`: the page can interrupt it; `css`: the front end's theme."""
+
+    def __init__(self, page: Any, *, kernel: bool = True, seen: bool = True, css: str = "") -> None:
+        self.page = page
+        self.seq = 0
+        self.problems: list[str] = []
+        self._css = css
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("dialog", lambda dialog: (self.problems.append("dialog"), dialog.dismiss()))
+        page.route("**/*", self._serve)
+        wanted = [name for name, on in (("kernel", kernel), ("unseen", not seen)) if on]
+        page.goto("http://localhost/?" + "&".join(wanted))
+        page.wait_for_function("window.ready")
+
+    def _serve(self, route: Any) -> None:
+        path = urlsplit(route.request.url).path
+        if path == "/theme.css":
+            route.fulfill(body=self._css, content_type="text/css")
+        elif path in _FILES:
+            file, kind = _FILES[path]
+            route.fulfill(body=file.read_text("utf-8"), content_type=kind + "; charset=utf-8")
+        else:
+            self.problems.append(f"asked for {path}")
+            route.abort()
+
+    def give(self, *messages: dict[str, Any]) -> None:
+        """Messages from the kernel, and until the page has drawn them."""
+        self.page.evaluate("messages => give(...messages)", list(messages))
+        self.settle()
+
+    def news(self, *, run: str = "run-1", **parts: Any) -> dict[str, Any]:
+        """The next message of news."""
+        self.seq += 1
+        return {
+            "type": "news",
+            "run": run,
+            "seq": self.seq,
+            "whole": False,
+            "now": time.time(),
+            **parts,
+        }
+
+    def tell(self, **parts: Any) -> None:
+        self.give(self.news(**parts))
+
+    def begin(self, *cards: dict[str, Any], **more: Any) -> None:
+        """The first message, with everything in it."""
+        parts: dict[str, Any] = {"about": about(ranks=len(cards)), "cards": list(cards)}
+        self.tell(**{"whole": True, **parts, **more})
+
+    def settle(self) -> None:
+        """Until every message was drawn: parts of the page wait for their turn."""
+        self.page.wait_for_function(
+            "() => !document.querySelector('.xn-panel') ||"
+            " document.querySelector('.xn-panel').xnb.drawn()"
+        )
+
+    def sent(self, kind: str) -> list[dict[str, Any]]:
+        """What the page sent to the kernel, of one type."""
+        found = self.page.evaluate("kind => sent.filter(m => m.type === kind)", kind)
+        return list(found)
+
+    def wait_sent(self, kind: str, n: int = 1) -> dict[str, Any]:
+        """The n-th message of a type, once it was sent."""
+        self.page.wait_for_function(
+            "([kind, n]) => sent.filter(m => m.type === kind).length >= n", arg=[kind, n]
+        )
+        return self.sent(kind)[n - 1]
+
+    def count(self, expression: str) -> Any:
+        return self.page.evaluate(expression)
+
+    def rows(self) -> list[str]:
+        """The lines of output in the page, as text."""
+        return list(
+            self.page.eval_on_selector_all(".xn-row .xn-text", "all => all.map(n => n.textContent)")
+        )
+
+    def order(self) -> list[int]:
+        """The ranks in the order of their cards."""
+        found = self.page.eval_on_selector_all(
+            "[role=option]", "all => all.map(n => Number(n.dataset.rank))"
+        )
+        return list(found)
+
+    def __repr__(self) -> str:
+        return f"Panel({json.dumps(self.problems)})"
