@@ -7,17 +7,22 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PINS   := requirements/dev.txt
 UV     := uv==0.13.8
+COLAB  := .venv-colab
+COLAB_PINS := requirements/colab.txt
 
-.PHONY: help demo test lab bench check format wheel lock clean
+.PHONY: help demo test test-colab lab bench check format wheel lock clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
 
 demo: $(STAMP)  ## run notebooks/quickstart.ipynb on 4 simulated ranks and show what they returned
 	$(BIN)/python notebooks/run_demo.py
 
 test: $(STAMP)  ## every test
 	$(BIN)/python -m pytest -q
+
+test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPython, ipykernel and ipywidgets
+	$(COLAB)/bin/python -m pytest -q tests/test_magics.py tests/test_panel.py tests/test_api.py
 
 lab: $(STAMP)  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -38,13 +43,15 @@ wheel: $(STAMP)  ## build dist/xla_nb-*.whl
 	$(BIN)/python -m build --wheel --no-isolation
 
 # Keeps the versions already pinned; `make lock UPGRADE=--upgrade` takes the newest of all.
-lock: $(STAMP)  ## write the pins again after a change of requirements/dev.in
-	$(BIN)/uv pip compile --universal --python-version 3.11 $(UPGRADE) --quiet \
-	    --no-annotate --no-emit-index-url --no-emit-find-links \
-	    --custom-compile-command 'make lock' --output-file $(PINS) requirements/dev.in
+lock: $(STAMP)  ## write the pins again after a change of requirements/*.in
+	@set -e; for pins in $(PINS) $(COLAB_PINS); do \
+	    $(BIN)/uv pip compile --universal --python-version 3.11 $(UPGRADE) --quiet \
+	        --no-annotate --no-emit-index-url --no-emit-find-links \
+	        --custom-compile-command 'make lock' --output-file $$pins $${pins%.txt}.in; \
+	done
 
-clean:  ## remove .venv and everything built
-	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache
+clean:  ## remove .venv, .venv-colab and everything built
+	rm -rf $(VENV) $(COLAB) build dist out .mypy_cache .ruff_cache .pytest_cache
 
 # Both installers take the package index that the machine is set up for. pip takes over when there
 # is no uv here, or when it cannot reach the index that pip alone was told of.
@@ -62,4 +69,12 @@ $(STAMP): $(PINS) pyproject.toml
 	$$pip $(UV) && $$uv -r $(PINS) || $$pip -r $(PINS)
 	@$(BIN)/python -m pip --disable-pip-version-check install --quiet \
 	    --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Links the packages that .venv has too, so it is soon made and takes little room.
+$(COLAB)/.installed: $(COLAB_PINS) $(STAMP)
+	@echo "installing what Colab has into $(COLAB)"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(COLAB)
+	@uv="$(BIN)/uv pip install --quiet --python $(COLAB)/bin/python"; \
+	$$uv -r $(COLAB_PINS) && $$uv --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -14,7 +14,8 @@ from jupyter_client.manager import start_new_kernel
 
 @dataclass
 class Shown:
-    """What one cell showed. `times` has the seconds at which each output arrived."""
+    """What one cell showed: `times` has the seconds at which each output arrived, `messages` all
+    that the kernel said."""
 
     status: str = ""
     stdout: str = ""
@@ -26,6 +27,7 @@ class Shown:
     number: int = 0
     seconds: float = 0.0
     times: list[tuple[float, str]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def lines(self) -> list[str]:
@@ -105,6 +107,7 @@ class Notebook:
 
 def _take(shown: Shown, message: dict[str, Any], at: float) -> None:
     content = message["content"]
+    shown.messages.append(message)
     match message["msg_type"]:
         case "stream":
             setattr(shown, content["name"], getattr(shown, content["name"]) + content["text"])

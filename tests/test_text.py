@@ -267,3 +267,17 @@ def test_news_is_looked_for_soon_after_news_and_less_often_in_silence(run, view)
     busy = view.draw()
     quiet = [view.draw() for _ in range(30)]
     assert busy < quiet[-1] <= 0.05
+
+
+def test_the_last_lines_are_shown_as_soon_as_every_rank_has_returned(bound, run, view):
+    run.prints(0, "".join(f"{n}\n" for n in range(100)))
+    view.draw()
+    assert "[0] 99\n" not in view.out.getvalue()
+    for rank in (0, 1):
+        run.state.apply(events.RankFinished(rank=rank, preview="1", nbytes=1))
+    view.draw()
+    assert told(view.out).endswith("[0] 99\n")
+    run.prints(0, "from a thread\n")
+    view.finish()
+    assert told(view.out).endswith("[0] 99\n[0] from a thread\n")
+    assert told(view.out).count("more lines") == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 
@@ -95,6 +96,7 @@ def _harmless(odd: re.Match[str]) -> str:
     return "\ufffd" if code < 0xA0 or code >= 0xD800 else f"⟨U+{code:04X}⟩"
 
 
+@lru_cache(maxsize=1024)
 def _styled(style: Style, parameters: str) -> Style:
     """The style after one SGR sequence (ECMA-48; colours as xterm has them)."""
     if parameters in ("", "0"):

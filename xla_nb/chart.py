@@ -18,9 +18,9 @@ Point = tuple[float, float]
 Lines = Mapping[int, Sequence[Point]]
 _Layer = dict[int, float]  # by pixel: how much of what lies below shines through
 
-#: Pixels per CSS pixel; and how far inside the picture, in CSS pixels, the outermost ticks lie,
-#: which is half of the line height of a caption that stands beside them.
-DENSITY, INSET = 2, 6
+#: How far inside the picture, in CSS pixels, the outermost ticks and the ends of lines lie: half
+#: of the line height of a caption that stands beside them.
+INSET = 6
 _GREY = "#808080"
 _MOST = 15_000  # bytes wanted
 _HUGE = 1e300  # beyond it differences overflow
@@ -68,14 +68,14 @@ def ticks(low: float, high: float) -> tuple[float, ...]:
 def png(lines: Lines, colours: Mapping[int, str], width: int, height: int) -> bytes:
     """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line.
 
-    The background is transparent. NaN and infinity are gaps, a point alone is a dot. Lines are
-    thinner and translucent when they are many.
+    It has two pixels for each of the page's; one when lines are very many, which takes a quarter
+    of the time. The background is transparent. NaN and infinity are gaps, a point alone is a dot.
     """
-    canvas = _Canvas(width * DENSITY, height * DENSITY)
     shape = frame(lines)
+    density, thickness, opacity = _pen(len(lines))
+    canvas = _Canvas(width, height, density)
     if shape is not None:
         canvas.lay(_GREY, _grid(canvas, len(shape.ticks)))
-        thickness, opacity = _pen(len(lines))
         layers: dict[str, _Layer] = {}
         for number, line in lines.items():
             layer = layers.setdefault(colours.get(number, _GREY), {})
@@ -99,16 +99,19 @@ def _round_step(least: float) -> float:
     return next((power * m for m in (1, 2, 5) if power * m >= least * (1 - 1e-9)), power * 10)
 
 
-def _pen(lines: int) -> tuple[float, float]:
-    """Thickness in pixels and opacity: of many lines, one that strays must still be seen."""
+def _pen(lines: int) -> tuple[int, float, float]:
+    """Pixels per CSS pixel, thickness in pixels, and opacity.
+
+    Of many lines, which are thin and translucent, one that strays must still be seen.
+    """
     if lines <= 8:
-        return 3.0, 0.9
-    return (2.0, 0.6) if lines <= 32 else (1.5, 0.35)
+        return 2, 3.0, 0.9
+    return (2, 2.0, 0.6) if lines <= 64 else (1, 1.0, 0.4)
 
 
 def _pieces(line: Sequence[Point], shape: Frame, canvas: _Canvas) -> Iterator[list[Point]]:
     """The unbroken stretches of a line, in pixels, from left to right."""
-    inset = INSET * DENSITY
+    inset = canvas.inset
     across = (canvas.width - 2 * inset) / ((shape.right - shape.left) or 1.0)
     up = (canvas.height - 2 * inset) / (shape.high - shape.low)
     alone = (canvas.width - 2 * inset) / 2 if shape.left == shape.right else 0.0
@@ -129,7 +132,7 @@ def _by_x(point: Point) -> float:
 
 
 def _grid(canvas: _Canvas, ticks: int) -> _Layer:
-    inset = INSET * DENSITY
+    inset = canvas.inset
     rows = {
         round(inset + number * (canvas.height - 2 * inset) / (ticks - 1)) for number in range(ticks)
     }
@@ -184,9 +187,9 @@ def _columns(points: list[Point]) -> Iterator[tuple[int, float, float]]:
 class _Canvas:
     """Pixels as red, green, blue (each times alpha) and alpha, from 0 to 1, column by column."""
 
-    def __init__(self, width: int, height: int) -> None:
-        self.width, self.height = width, height
-        self._planes = [array("f", bytes(4 * width * height)) for _ in range(4)]
+    def __init__(self, width: int, height: int, density: int) -> None:
+        self.width, self.height, self.inset = width * density, height * density, INSET * density
+        self._planes = [array("f", bytes(4 * self.width * self.height)) for _ in range(4)]
 
     def lay(self, colour: str, layer: _Layer) -> None:
         """Lay a colour over the pixels of the layer."""
@@ -201,7 +204,7 @@ class _Canvas:
 
     def png(self) -> bytes:
         """Encode, with fewer shades if a crowded picture needs that to stay small."""
-        for shades in (32, 12):
+        for shades in (32, 12, 5):
             data = _encode(self.width, self.height, self._pixels(shades))
             if len(data) <= _MOST:
                 break
@@ -235,7 +238,7 @@ class _Canvas:
 def _encode(width: int, height: int, rows: Iterable[bytes]) -> bytes:
     """PNG (RFC 2083), 8 bits for each of red, green, blue and alpha."""
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    data = zlib.compress(b"".join(b"\0" + row for row in rows), 9)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows), 6)
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))

@@ -100,9 +100,8 @@ class History(Mapping[str, dict[int, list[float]]]):
         """
         import pandas
 
-        found = pandas.DataFrame(
-            self.rows, columns=list(dict.fromkeys(["rank", "step", "at", *self]))
-        )
+        columns = dict.fromkeys(["rank", "step", "at", *self])
+        found = pandas.DataFrame(self.rows, columns=list(columns))
         return found.assign(at=pandas.to_datetime(found["at"], unit="s", utc=True))
 
 

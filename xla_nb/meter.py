@@ -144,22 +144,24 @@ class Meter:
         self._thread = threading.Thread(target=self._run, name="xla_nb-meter", daemon=True)
 
     def __enter__(self) -> Meter:
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        os.close(self._file)
 
     def _run(self) -> None:
         try:
-            self._watch()
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._watch(file)
+            finally:
+                os.close(file)
         except Exception as problem:  # a full disk, a backend that refuses: never the user's fault
             print(f"xla_nb: this rank's figures cannot be told: {problem}", file=sys.stderr)
 
-    def _watch(self) -> None:
+    def _watch(self, file: int) -> None:
         answered = 0
         tick = 0
         while not self._stop.wait(TICK if tick else 0):
@@ -168,17 +170,17 @@ class Meter:
                 answered = asked
                 self._answer(*tracebacks.locate(self._entry, self._labels))
             if tick % self._every == 0:
-                self._sample()
+                self._sample(file)
             tick += 1
-        self._sample()
+        self._sample(file)
 
-    def _sample(self) -> None:
+    def _sample(self, file: int) -> None:
         self._book.settle()
-        self._put(vitals.encode(self._look()))
+        self._put(file, vitals.encode(self._look()))
 
-    def _put(self, line: bytes) -> None:
+    def _put(self, file: int, line: bytes) -> None:
         """Over the last sample, in one write; spaces cover what was longer."""
-        os.pwrite(self._file, line.ljust(self._written), 0)
+        os.pwrite(file, line.ljust(self._written), 0)
         self._written = max(self._written, len(line))
 
     def _look(self) -> Vitals:

@@ -170,6 +170,8 @@ class Observer:
         merged: Piece | None = None
         while (piece := tail.look(limit)) is not None:
             merged = piece if merged is None else _joined(merged, piece, limit)
+            if not tail.behind:
+                break
         if merged is None or not (merged.lines or merged.skipped):
             return None
         clean = [ansi.clean(line) for line in merged.lines]

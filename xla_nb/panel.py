@@ -21,7 +21,7 @@ import traitlets
 from IPython.display import DisplayHandle
 
 from xla_nb import ansi, still, tails
-from xla_nb.glance import Glance
+from xla_nb.glance import Card, Glance
 from xla_nb.observer import STREAMS, Observer
 from xla_nb.session import Run
 from xla_nb.stacks import Inquiry
@@ -75,8 +75,10 @@ def fault(message: object, run: str) -> str:
         value = message.get(name)
         if not isinstance(value, types) or isinstance(value, bool) or (name not in message):
             return f"its {name} is {value!r}"
-    if kind == "earlier" and (message["stream"] not in STREAMS or message["before"] < 0):
-        return f"there is no {message['stream']!r} before {message['before']}"
+    if kind == "earlier" and message["stream"] not in STREAMS:
+        return f"its stream is {message['stream']!r}"
+    if kind == "earlier" and min(message["before"], message["count"]) < 0:
+        return f"it asks for {message['count']} lines before {message['before']}"
     return ""
 
 
@@ -104,7 +106,7 @@ class News:
         }
         news = {name: part for name, part in parts.items() if self._told.get(name, ...) != part}
         self._told.update(news)
-        cards = [asdict(card) for card in glance.cards]
+        cards = [_plain(card) for card in glance.cards]
         changed = [card for card in cards if self._cards.get(card["rank"]) != card]
         if changed:
             news["cards"] = changed
@@ -126,6 +128,11 @@ class News:
                     found.append({"name": name, "rank": rank, "replace": fresh, "points": told})
                     self._points[name, rank] = line.generation, len(line.points)
         return found
+
+
+def _plain(card: Card) -> dict[str, Any]:
+    """A card for JSON: `asdict` copies deeply, which 256 cards four times a second feel."""
+    return {**vars(card), "bars": [vars(bar) for bar in card.bars]}
 
 
 def _finite(value: float) -> float | None:
@@ -191,6 +198,7 @@ class PanelView:
         self._eyes.sample()
         self._live.update(_bundle(self._eyes.still()), raw=True)
         self._still.update({"text/html": "", "text/plain": ""}, raw=True)
+        self._page.layout.close()  # ipywidgets gives each widget one, and leaves it behind
         self._page.close()
 
     def _is_due(self, what: str, now: float, every: float) -> bool:

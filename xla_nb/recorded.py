@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +48,14 @@ class RecordedRun:
     def open(cls, path: str | os.PathLike[str], resolve: Callable[[str], object]) -> Self:
         """The run whose record lies at `path`, or whose name that is. `resolve` finds what its
         results need of the notebook's names. Raises UsageError if no run is recorded there."""
-        files = Record(_folder(path))
-        run = cls(files.path.name, _summary(files.path).get("cell", ""), files, resolve)
+        files = Record(_folder(path).resolve())
+        summary = _summary(files.path)
+        run = cls(files.path.name, summary.get("cell", ""), files, resolve)
         last = 0.0
         for event in _events(files.path):
             run.state.apply(event)
             last = event.at
-        if run.state.ended is None and not files.is_owned:
+        if run.state.ended is None and (summary or not files.is_owned):
             seen = [sample.at for rank in run.state.ranks if (sample := run.vitals(rank))]
             run.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
         return run
@@ -64,8 +66,12 @@ class RecordedRun:
 
     @property
     def elapsed(self) -> float:
-        started, ended = self.state.started, self.state.ended
-        return 0.0 if started is None or ended is None else ended - started
+        started = self.state.started
+        if started is None:
+            return 0.0
+        ranks = [rank.ended for rank in self.state.ranks.values() if rank.ended is not None]
+        over = max(ranks, default=self.state.ended) if self.state.settled else None
+        return (time.time() if over is None else over) - started
 
     @property
     def results(self) -> dict[int, Any]:

@@ -117,6 +117,7 @@ class Book:
     def __post_init__(self) -> None:
         self._pid = os.getpid()
         self._file: int | None = None
+        self._lost = False
 
     @property
     def is_open(self) -> bool:
@@ -125,7 +126,8 @@ class Book:
 
     def begin(self, loop: Progress[Any]) -> None:
         """Finished loops stay to be seen until the next one begins."""
-        self.loops = [*(other for other in self.loops if not other.finished), loop]
+        going = (other for other in self.loops if other is not loop and not other.finished)
+        self.loops = [*going, loop]
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         kept = {name: _keep(name, value) for name, value in figures.items()}
@@ -161,10 +163,16 @@ class Book:
     def _write(self, row: _Row) -> None:
         line = row.line()
         with self._lock:
-            if self._file is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._file = os.open(self.path, flags, 0o600)
-            os.write(self._file, line)
+            if self._lost:
+                return
+            try:
+                if self._file is None:
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                    self._file = os.open(self.path, flags, 0o600)
+                os.write(self._file, line)
+            except OSError as problem:  # a full disk must not end what may have run for hours
+                self._lost = True
+                print(f"xla_nb: figures are lost from here on: {problem}", file=sys.stderr)
 
 
 #: The books of this process, set when a rank begins and taken away when it ends.

@@ -67,15 +67,15 @@ class Inquiry:
         if self._answered(rank):
             return rank.place, _innermost_first(rank.stack), ""
         if rank.phase == "starting":
-            return "", "", "has not begun: it is joining the runtime"
+            return "", "", "not begun yet: joining the runtime"
         seen = self._run.vitals(rank.rank)
         if seen is None:
-            return "", "", "does not answer"
+            return "", "", "no answer"
         ago = self._asked - seen.at
         return (
             seen.place,
             "",
-            f"does not answer: native code that it called keeps Python from running "
+            f"no answer: native code that it called keeps Python from running "
             f"(last seen here {ago:.0f} s ago)",
         )
 
@@ -97,6 +97,6 @@ def text(groups: list[Group]) -> str:
     said = []
     for group in groups:
         at = f" at {group.place}" if group.place else ""
-        note = f" {group.note}" if group.note else ""
+        note = f": {group.note}" if group.note else ""
         said.append("\n".join(filter(None, [f"{ranks(group.ranks)}{at}{note}", group.stack])))
     return "\n\n".join(said) or "no rank is running"

@@ -20,8 +20,8 @@ from html import escape
 from xla_nb import ansi, chart
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 
-#: Bytes of the HTML that output and tracebacks may take; of the text, output half as many.
-OUTPUT, TRACEBACKS = 140_000, 40_000
+#: Bytes of the HTML that output, tracebacks and the tiles' titles may take; output in text half.
+OUTPUT, TRACEBACKS, TITLES = 120_000, 40_000, 30_000
 #: Ranks that get a card; those named beside a chart; tiles; rows of the table and lines of the
 #: text for ranks beyond the cards; groups of errors; figures; streams.
 CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS = 16, 8, 1024, 24, 8, 12, 512
@@ -87,7 +87,7 @@ def html(glance: Glance) -> str:
         f"margin:4px 0;border:1px solid {_EDGE};border-left:4px solid {state.colour};"
         "border-radius:6px"
     )
-    return _div(style, *parts)
+    return f'<div dir="ltr" style="{style}">{"".join(parts)}</div>'
 
 
 # --- what is said, in HTML and in text ---------------------------------------------------------
@@ -168,6 +168,16 @@ def _value(number: float) -> str:
     if math.isfinite(number) and number == int(number) and abs(number) < 1e9:
         return f"{int(number):,}"
     return f"{number:.4g}"
+
+
+def _labels(ticks: Sequence[float]) -> list[str]:
+    """With as many digits as it takes to tell the ticks apart."""
+    said = [_value(tick) for tick in ticks]
+    for digits in range(5, 18):
+        if len(set(said)) == len(ticks):
+            break
+        said = [f"{tick:.{digits}g}" for tick in ticks]
+    return said
 
 
 def _count(number: int, noun: str) -> str:
@@ -339,12 +349,16 @@ def _shown(
 
 
 def _within(lines: Iterable[str], room: int, longest: int, draw: _Draw) -> list[str]:
-    drawn = []
+    drawn: list[str] = []
     for line in lines:
-        drawn.append(draw(line, longest))
-        room -= _size(drawn[-1])
+        said = draw(line, longest)
+        while not drawn and _size(said) > room and longest > 20:  # better short than none
+            longest //= 2
+            said = draw(line, longest)
+        room -= _size(said)
         if room < 0:
-            return drawn[:-1]
+            break
+        drawn.append(said)
     return drawn
 
 
@@ -403,19 +417,25 @@ def _more(characters: int) -> str:
     return f" … {characters:,} more characters"
 
 
-def _left_out(excerpt: Excerpt, shown: _Shown) -> str:
-    return f"… {_count(shown.left_out, 'line')} left out, in {_cut(excerpt.path, 400)}"
+def _left_out(excerpt: Excerpt, shown: _Shown, within: str = "") -> str:
+    """`within`: the folder that the reader knows the file to be in."""
+    path = _cut(excerpt.path.removeprefix(f"{within}/") if within else excerpt.path, 400)
+    return f"… {_count(shown.left_out, 'line')} left out, in {path}"
 
 
 # --- HTML --------------------------------------------------------------------------------------
 
 
 def _div(style: str, *inner: str) -> str:
-    return f'<div style="{style}">{"".join(inner)}</div>'
+    return f"<div{_styled(style)}>{''.join(inner)}</div>"
 
 
 def _bit(style: str, *inner: str) -> str:
-    return f'<span style="{style}">{"".join(inner)}</span>'
+    return f"<span{_styled(style)}>{''.join(inner)}</span>"
+
+
+def _styled(style: str) -> str:
+    return f' style="{style}"' if style else ""
 
 
 def _text(text: str, longest: int = 300) -> str:
@@ -444,21 +464,21 @@ def _section(title: str, *inner: str) -> str:
     return heading + "".join(inner)
 
 
-def _pre(lines: Iterable[str], edge: str) -> str:
-    """A box that scrolls by itself; long lines wrap in it."""
-    style = (
-        "font:12px/1.45 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow:auto;"
-        f"max-height:30em;margin:4px 0 8px;padding:6px 10px;border-left:3px solid {edge};"
-        "background:#80808014"
-    )
-    return f'<pre dir="ltr" style="{style}">{chr(10).join(lines)}</pre>'
+def _pre(lines: Iterable[str], edge: str, small: bool = False) -> str:
+    """A box that scrolls by itself; long lines wrap in it. Small ones are for hundreds of boxes."""
+    style = f"white-space:pre-wrap;border-left:3px solid {edge}"
+    if small:
+        style += ";padding-left:8px"
+    else:
+        style += (
+            ";font:12px/1.45 ui-monospace,Menlo,Consolas,monospace;word-break:normal;overflow:auto;"
+            "max-height:30em;margin:4px 0 8px;padding:6px 10px;background:#80808014"
+        )
+    return f'<pre style="{style}">{chr(10).join(lines)}</pre>'
 
 
 def _details(summary: str, inner: str, opened: bool) -> str:
-    return (
-        f"<details{' open' if opened else ''}>"
-        f'<summary style="cursor:pointer">{summary}</summary>{inner}</details>'
-    )
+    return f"<details{' open' if opened else ''}><summary>{summary}</summary>{inner}</details>"
 
 
 def _header(glance: Glance, state: _State) -> str:
@@ -507,12 +527,13 @@ def _trouble(trouble: Trouble, room: int, opened: bool) -> str:
         ]
     )
     lines = trouble.text.split("\n") if trouble.text else []
-    shown = _shown(lines, 0, (), room, _line)
+    shown = _shown(lines, 0, (), room * 3 // 4, _line)
     gap = [_gap(f"… {_count(shown.left_out, 'line')} left out")] if shown.left_out else []
     inner = _pre([*shown.head, *gap, *shown.tail], _RED) if lines else ""
     if others := trouble.others:
-        said = [_line(other, 300) for other in others[:10]]
-        said += [_gap(f"… and {len(others) - 10} more")] if others[10:] else []
+        said = _within(others[:10], room // 4, max(80, room // 40), _line)
+        more = len(others) - len(said)
+        said += [_gap(f"… and {more} more")] if more else []
         inner += _faint("the same with other words:") + _pre(said, _RED)
     return _details(summary, inner, opened) if inner else _div("", summary)
 
@@ -592,14 +613,14 @@ def _crowd(glance: Glance) -> str:
 def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> str:
     look = PHASES[phase]
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(34px,1fr));gap:2px"
-    longest = 160 if len(glance.cards) <= 256 else 60
+    room = TITLES // min(len(glance.cards), TILES)
     style = f"background:{look.colour}3d;border-radius:2px"
     tiles = []
     for card in cards:
         said = " · ".join(
             [f"rank {card.rank} {phase} {_when(card, glance)}", *_what(card), card.line]
         )
-        title = escape(_cut(said, longest))
+        title = _title(said, room)
         tiles.append(f'<span style="{style}" title="{title}">{card.rank}</span> ')
     left_out = f" (the first {len(cards)} shown)" if cards and len(cards) < number else ""
     heading = _mark(look.glyph, f"{number:,} {phase}", look.colour) + left_out
@@ -607,11 +628,19 @@ def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> 
     return _div("margin-top:6px", heading, grid if tiles else "")
 
 
+def _title(text: str, room: int) -> str:
+    """The beginning of the text that takes at most `room` bytes as an attribute."""
+    longest = min(160, room)
+    while _size(escape(_cut(text, longest))) > room and longest > 40:
+        longest = longest * 3 // 4
+    return escape(_cut(text, longest))
+
+
 def _table(cards: Sequence[Card], glance: Glance) -> str:
     if not cards:
         return ""
     cell = "text-align:left;vertical-align:top;padding:2px 14px 2px 0"
-    narrow, wide = f"{cell};white-space:nowrap", f"{cell};min-width:15em"
+    narrow, wide = f"{cell};white-space:nowrap", f"{cell};min-width:11em"
     head = "".join(
         f'<th style="{cell};font-weight:600">{name}</th>'
         for name in ("rank", "phase", "device", "where and what", "last line")
@@ -623,8 +652,8 @@ def _table(cards: Sequence[Card], glance: Glance) -> str:
             str(card.rank),
             f"{_mark(look.glyph, card.phase, look.colour)} {_when(card, glance)}",
             " · ".join(_text(one, 40) for one in (card.device, card.host) if one),
-            " · ".join(_text(one, 160) for one in _what(card)),
-            _code(card.line, 120) if card.line else "",
+            " · ".join(_text(one, 100) for one in _what(card)),
+            _code(card.line, 100) if card.line else "",
         )
         styles = (narrow, narrow, narrow, wide, wide)
         rows.append(
@@ -659,7 +688,7 @@ def _figure(series: Series) -> str:
     picture = base64.b64encode(chart.png(series.lines, colours, width, height)).decode()
     # Equally far apart, as the ticks are; each label's middle is INSET from its edges.
     line = 2 * chart.INSET
-    labels = [_div("", _value(tick)) for tick in reversed(shape.ticks)]
+    labels = [_div("", label) for label in reversed(_labels(shape.ticks))]
     small = f"{_MONO};font-size:11px;{_FAINT}"
     axis = (
         f"display:flex;flex-direction:column;justify-content:space-between;height:{height}px;"
@@ -709,7 +738,8 @@ def _output(glance: Glance) -> str:
     if not by_rank:
         return ""
     short = sum(map(_lines, glance.excerpts)) <= 30
-    told = [_of_rank(rank, shown, short) for rank, shown in by_rank.items()]
+    record = glance.record if len(glance.cards) > CARDS else ""
+    told = [_of_rank(rank, shown, short, record) for rank, shown in by_rank.items()]
     told.append(_div(_FAINT, note) if (note := _unshown(glance)) else "")
     if len(by_rank) <= CARDS:
         return _section("output", *told)
@@ -722,15 +752,18 @@ def _unshown(glance: Glance) -> str:
     return f"… and the output of {_count(more, 'more stream')}, in the record" if more > 0 else ""
 
 
-def _of_rank(rank: int | None, shown: Sequence[tuple[Excerpt, _Shown]], opened: bool) -> str:
+def _of_rank(
+    rank: int | None, shown: Sequence[tuple[Excerpt, _Shown]], opened: bool, record: str
+) -> str:
+    """`record` is empty but in a crowd: there, boxes are small and paths short."""
     who = "the cell" if rank is None else f"rank {rank}"
     counts = [f"{_count(_lines(one), 'line')}{_stream(one)}" for one, _ in shown]
     boxes = []
     for excerpt, lines in shown:
-        gap = [_gap(_left_out(excerpt, lines))] if lines.left_out else []
+        gap = [_gap(_left_out(excerpt, lines, record))] if lines.left_out else []
         boxes.append("<div>stderr</div>" if excerpt.stream == "err" else "")
         edge = _ERR if excerpt.stream == "err" else _EDGE
-        boxes.append(_pre([*lines.head, *gap, *lines.tail], edge))
+        boxes.append(_pre([*lines.head, *gap, *lines.tail], edge, bool(record)))
     return _details(f"{who} {_faint('· ' + ', '.join(counts))}", "".join(boxes), opened)
 
 
@@ -748,9 +781,10 @@ def _gap(text: str) -> str:
 
 def _line(line: str, longest: int) -> str:
     """One line of output in its colours."""
-    pieces = ansi.spans(ansi.clean(line[:longest]))
-    if len(pieces) > 40:  # a picture, or somebody who wants to fill the notebook
-        pieces = [(ansi.Style(), "".join(piece for _, piece in pieces))]
+    shown = line[:longest]
+    # Beyond that it is a picture, or somebody who wants to fill the notebook.
+    many = shown.count("\x1b") > 40
+    pieces = [(ansi.Style(), ansi.plain(shown))] if many else ansi.spans(ansi.clean(shown))
     drawn = [
         _bit(css, escape(piece)) if (css := _css(style)) else escape(piece)
         for style, piece in pieces
@@ -860,26 +894,28 @@ def _plain_line(line: str, longest: int) -> str:
 
 
 def _troubles_in_text(troubles: Sequence[Trouble]) -> list[str]:
-    lines = []
-    for trouble in troubles[:GROUPS]:
-        first, place = _first(trouble), _cut(trouble.place, 200)
-        lines += [
-            "",
-            f"{_ranks(trouble.ranks)}{f' ({first})' if first else ''}: {_cut(trouble.title, 300)}"
-            + (f", at {place}" if place else ""),
-        ]
-        told = trouble.text.split("\n") if trouble.text else []
-        shown = _shown(told, 0, (), TRACEBACKS // min(len(troubles), GROUPS), _plain_line)
-        lines += shown.head
-        lines += [f"… {_count(shown.left_out, 'line')} left out"] if shown.left_out else []
-        lines += shown.tail
-        if trouble.others:
-            lines.append("the same with other words:")
-            lines += [f"  {_cut(other, 300)}" for other in trouble.others[:10]]
-            lines += [f"  … and {len(trouble.others) - 10} more"] if trouble.others[10:] else []
+    room = TRACEBACKS // max(min(len(troubles), GROUPS), 1)
+    lines = [line for trouble in troubles[:GROUPS] for line in _trouble_in_text(trouble, room)]
     if more := troubles[GROUPS:]:
         ranks = _ranks(rank for trouble in more for rank in trouble.ranks)
         lines.append(f"and {_count(len(more), 'other error')}, in {ranks}")
+    return lines
+
+
+def _trouble_in_text(trouble: Trouble, room: int) -> list[str]:
+    first = f" ({_first(trouble)})" if _first(trouble) else ""
+    place = f", at {_cut(trouble.place, 200)}" if trouble.place else ""
+    lines = ["", f"{_ranks(trouble.ranks)}{first}: {_cut(trouble.title, 300)}{place}"]
+    told = trouble.text.split("\n") if trouble.text else []
+    shown = _shown(told, 0, (), room * 3 // 4, _plain_line)
+    lines += shown.head
+    lines += [f"… {_count(shown.left_out, 'line')} left out"] if shown.left_out else []
+    lines += shown.tail
+    if trouble.others:
+        said = _within(trouble.others[:10], room // 4, 300, _plain_line)
+        more = len(trouble.others) - len(said)
+        lines += ["the same with other words:", *(f"  {other}" for other in said)]
+        lines += [f"  … and {more} more"] if more else []
     return lines
 
 
@@ -946,10 +982,11 @@ def _figures_in_text(series: Sequence[Series]) -> list[str]:
 
 def _output_in_text(glance: Glance) -> list[str]:
     lines = []
+    record = glance.record if len(glance.cards) > CARDS else ""
     for excerpt, shown in _excerpts(glance, OUTPUT // 2, _plain_line):
         who = "the cell" if excerpt.rank is None else f"rank {excerpt.rank}"
         lines += ["", f"{who}, {_count(_lines(excerpt), 'line')}{_stream(excerpt)}:"]
         lines += shown.head
-        lines += [_left_out(excerpt, shown)] if shown.left_out else []
+        lines += [_left_out(excerpt, shown, record)] if shown.left_out else []
         lines += shown.tail
     return [*lines, note] if (note := _unshown(glance)) else lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from xla_nb import sentences
@@ -28,26 +28,30 @@ class _Stream:
         self.rank = "cell" if rank is None else str(rank)
         self.tail = tail
         self._count = 0
+        self._told = 0  # lines that were shown, or said to be left out
         self._last: list[str] = []
 
     def show(self) -> Iterator[str]:
+        """The new lines, as long as there are not too many."""
         return self._bounded(self.tail.lines())
+
+    def settle(self, final: bool) -> Iterator[str]:
+        """The new lines, and the last ones where there were too many; `final`: nothing follows."""
+        yield from self._bounded(self.tail.finish() if final else self.tail.lines())
+        left_out = self._count - self._told - len(self._last)
+        if left_out > 0:
+            yield f"[{self.rank}] … {left_out:,} more lines in {self.tail.path}"
+        yield from (f"[{self.rank}] {line}" for line in self._last)
+        self._told, self._last = self._count, []
 
     def _bounded(self, lines: Iterator[str]) -> Iterator[str]:
         for line in lines:
             self._count += 1
             if self._count <= HEAD:
+                self._told = self._count
                 yield f"[{self.rank}] {line}"
             else:
                 self._last = [*self._last[-(TAIL - 1) :], line]
-
-    def finish(self) -> Iterator[str]:
-        yield from self._bounded(self.tail.finish())
-        left_out = self._count - HEAD - len(self._last)
-        if left_out > 0:
-            yield f"[{self.rank}] … {left_out:,} more lines in {self.tail.path}"
-        yield from (f"[{self.rank}] {line}" for line in self._last)
-        self._last = []
 
 
 class TextView:
@@ -65,10 +69,14 @@ class TextView:
         self._bar = ""
         self._drawn = 0.0
         self._pause = 0.0
+        self._settled = False
 
     def draw(self) -> float:
         """Show what is new; gives the seconds until there may be more."""
-        out, err = self._new(final=False)
+        # The last lines need not wait until the processes have gone.
+        settled = self._run.state.settled and not self._settled
+        self._settled = self._settled or settled
+        out, err = self._new(lambda stream: stream.settle(False) if settled else stream.show())
         self._write(out, err)
         self._show_open_lines()
         self._pause = 0.004 if out or err else min(0.05, self._pause * 1.2 + 0.001)
@@ -76,7 +84,7 @@ class TextView:
 
     def finish(self) -> None:
         """Show the rest: unfinished lines, the ends of what was cut, and how it went."""
-        out, err = self._new(final=True)
+        out, err = self._new(lambda stream: stream.settle(True))
         self._write([*out, self._summary()], err)
 
     def _summary(self) -> str:
@@ -84,14 +92,14 @@ class TextView:
         said = sentences.headline(run.state)
         return f"{said} · {run.elapsed:.1f} s · files in {run.record.path}"
 
-    def _new(self, final: bool) -> tuple[list[str], list[str]]:
+    def _new(self, look: Callable[[_Stream], Iterator[str]]) -> tuple[list[str], list[str]]:
         state = self._run.state
         out: list[str] = []
         err = list(self._news(state))
         for rank in [None, *sorted(state.ranks)]:
             for kind, shown in (("out", out), ("err", err)):
                 stream = self._stream(rank, kind)
-                shown.extend(stream.finish() if final else stream.show())
+                shown.extend(look(stream))
         return out, err
 
     def _stream(self, rank: int | None, kind: str) -> _Stream:

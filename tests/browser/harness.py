@@ -131,7 +131,7 @@ class Panel:
         """Until every message was drawn: parts of the page wait for their turn."""
         self.page.wait_for_function(
             "() => !document.querySelector('.xn-panel') ||"
-            " document.querySelector('.xn-panel').xnb.drawn()"
+            " document.querySelector('.xn-panel').xnb().drawn"
         )
 
     def sent(self, kind: str) -> list[dict[str, Any]]:

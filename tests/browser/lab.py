@@ -27,7 +27,7 @@ import psutil
 from nbformat import NotebookNode
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
-PATIENCE = 180.0  # seconds, for a machine that has other things to do; nothing waits for luck
+PATIENCE = 20.0  # seconds, for a machine that has other things to do; nothing waits for luck
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 
@@ -339,8 +339,8 @@ class LabNotebook:
         return self.cell(cell).locator(".jp-Cell-outputArea")
 
     def text(self, cell: int) -> str:
-        """What a cell shows, as a user would copy it."""
-        return self.output(cell).inner_text()
+        """What a cell shows, without its prompts."""
+        return "\n".join(self.output(cell).locator(".jp-OutputArea-output").all_inner_texts())
 
     def wait_for(self, text: str | re.Pattern[str], cell: int, timeout: float = PATIENCE) -> None:
         """Wait until a cell shows a text."""

@@ -1,0 +1,376 @@
+"""The live panel in JupyterLab and Notebook 7: what a user sees and does, and what stays.
+
+The rule: a run is held by a file that a test makes, so each state lasts until it has been seen.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from browser.lab import Lab, LabNotebook
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+NUMBERS = count()
+
+TRAIN = """\
+import xla_nb
+for step in xla_nb.progress(range(40), label="steps"):
+    xla_nb.report(loss=1 / (step + 1 + rank))
+    if step == 20:
+        print("hello from", rank, flush=True)
+        hold()
+print("bye from", rank)
+"""
+ENDLESS = "import time\nprint('begun', rank, flush=True)\nwhile True:\n    time.sleep(0.05)\n"
+TALK = """\
+import sys
+for line in range(5):
+    print("apple" if line == 3 else "pear", line, "of", rank, flush=True)
+print("plum of", rank, file=sys.stderr, flush=True)
+hold()
+"""
+STUCK = """\
+import time, torch, torch_xla, torch_xla.core.xla_model as xm
+if rank:
+    while True:
+        time.sleep(0.05)  # the loop
+xm.all_reduce("sum", [torch.ones(4, device=torch_xla.device())])
+torch_xla.sync(wait=True)
+"""
+FAIL = """\
+if rank == 1:
+    hold("fine")
+if rank != 2:
+    hold("others")
+    print("about to fail", rank)
+raise ValueError(f"bad batch on {rank}")
+"""
+HOSTILE = r"""
+import os, sys
+print("<script>window.hacked=1</script>")
+print('<img src=x onerror="window.hacked=1">', "</div></pre></details>")
+print("nul [\0] title [\x1b]0;owned\x07] cleared [\x1b[2J\x1b[H] red \x1b[31mcherry\x1b[0m")
+print("marks [\u202eabc\u2066def]")
+sys.stdout.flush()
+os.write(1, b"bytes [\xff\xfe]\n")
+os.write(1, b"y" * 1_000_000)
+print()
+print("<script>window.hacked=2</script>", file=sys.stderr)
+print("the end", flush=True)
+hold()
+raise ValueError("<img src=x onerror='window.hacked=3'></pre><script>window.hacked=4</script>")
+"""
+
+
+@dataclass
+class Flow:
+    """One launched cell, which waits wherever it says `hold(name)`."""
+
+    notebook: LabNotebook
+    cell: int
+    number: int
+
+    @property
+    def output(self) -> Locator:
+        return self.notebook.output(self.cell)
+
+    @property
+    def panel(self) -> Locator:
+        return self.output.locator(".xn-panel")
+
+    @property
+    def still(self) -> Locator:
+        """What stays, once the run has ended: HTML of no class."""
+        return self.output.locator(".jp-RenderedHTMLCommon")
+
+    def rank(self, rank: int) -> Locator:
+        return self.panel.locator(f'[role=option][data-rank="{rank}"]')
+
+    def rows(self, text: str = "") -> Locator:
+        return self.panel.locator(".xn-log .xn-row").filter(has_text=text)
+
+    def in_phase(self, phase: str, ranks: int) -> None:
+        """Wait until so many ranks are in a phase, by the counts and by the cards."""
+        counted = self.panel.locator(f".xn-chip[data-phase={phase}]")
+        expect(counted).to_have_attribute("data-count", str(ranks))
+        expect(self.panel.locator(f"[role=option][data-phase={phase}]")).to_have_count(ranks)
+
+    def let_go(self, name: str = "go") -> None:
+        (self.notebook.lab.root / f"{name}-{self.number}").touch()
+
+    def ended(self) -> None:
+        """The cell has ended, and HTML is in place of the panel."""
+        self.notebook.done(self.cell, timeout=60)
+        expect(self.panel).to_have_count(0)
+
+
+def flow(notebook: LabNotebook, options: str, body: str) -> Flow:
+    """A cell of these options and this code, started."""
+    number = next(NUMBERS)
+    hold = (
+        "def hold(name='go'):\n"
+        "    import pathlib, time\n"
+        f"    while not pathlib.Path(f'{{name}}-{number}').exists():\n"
+        "        time.sleep(0.02)\n"
+    )
+    cell = notebook.add(f"%%xla_spawn {options}\n{hold}{body}")
+    notebook.run(cell)
+    return Flow(notebook, cell, number)
+
+
+def saved(notebook: LabNotebook, cell: int) -> NotebookNode:
+    notebook.save()
+    return notebook.lab.read(notebook.name).cells[cell]
+
+
+def works(notebook: LabNotebook) -> None:
+    """The kernel takes another cell."""
+    assert "42" in notebook.text(notebook.execute("6 * 7"))
+
+
+# ---------------------------------------------------------------- watching
+
+
+def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 4", TRAIN)
+    run.in_phase("running", 4)
+    for rank in range(4):
+        expect(run.rows(f"hello from {rank}")).to_have_attribute("data-rank", str(rank))
+        expect(run.rank(rank).locator(".xn-last")).to_have_text(f"hello from {rank}")
+    expect(run.panel.locator('[data-figure="loss"] path[data-rank]')).to_have_count(4)
+    bar = run.panel.locator(".xn-runbar").get_by_role("progressbar", name="steps")
+    expect(bar).to_have_attribute("aria-valuenow", "20")
+    run.let_go()
+    run.ended()
+    for text in ("4 ranks finished", "loss", *(f"bye from {rank}" for rank in range(4))):
+        expect(run.still).to_contain_text(text)
+    outputs = saved(notebook, run.cell).outputs
+    assert not any(WIDGET in output.get("data", {}) for output in outputs)
+    assert "bye from 3" in "".join(output.data["text/plain"] for output in outputs)
+    assert "window.hacked" not in notebook.errors
+
+
+def test_one_rank_alone(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 3", TALK)
+    for rank in range(3):
+        expect(run.rows(f"plum of {rank}")).to_be_visible()
+    run.rank(1).click()
+    expect(run.rank(1)).to_have_attribute("aria-selected", "true")
+    expect(run.panel.get_by_role("combobox", name="Ranks shown")).to_have_value("1")
+    expect(run.rows("of 0")).to_have_count(0)
+    expect(run.rows("of 1")).to_have_count(6)
+    run.rank(1).press("ArrowRight")
+    notebook.page.keyboard.press("Enter")
+    expect(run.rows("of 2")).to_have_count(6)
+    expect(run.rows("of 1")).to_have_count(0)
+    notebook.page.keyboard.press("Escape")
+    expect(run.rows("plum")).to_have_count(3)
+    run.let_go()
+    run.ended()
+
+
+def test_filter_by_text_and_stream(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", TALK)
+    for rank in range(2):
+        expect(run.rows(f"plum of {rank}")).to_be_visible()
+    search = run.panel.get_by_role("searchbox", name="Filter output")
+    search.fill("APPLE")
+    expect(run.rows("apple 3")).to_have_count(2)
+    expect(run.rows("pear")).to_have_count(0)
+    expect(run.panel.locator(".xn-matches")).to_contain_text("2")
+    search.fill("")
+    expect(run.rows("pear")).to_have_count(8)
+    run.panel.get_by_role("combobox", name="Stream").select_option("err")
+    expect(run.rows("pear")).to_have_count(0)
+    expect(run.rows("plum")).to_have_count(2)
+    run.let_go()
+    run.ended()
+
+
+# ---------------------------------------------------------------- asking
+
+
+def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", ENDLESS)
+    for rank in range(2):
+        expect(run.rows(f"begun {rank}")).to_be_visible()
+    run.panel.get_by_role("button", name="Stop", exact=True).click()
+    run.ended()
+    expect(run.still).to_contain_text("you pressed Stop")
+    expect(run.output).not_to_contain_text("KeyboardInterrupt")
+    works(notebook)
+
+
+def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", STUCK)
+    run.in_phase("waiting", 1)
+    run.panel.get_by_role("button", name="Stacks", exact=True).click()
+    stacks = run.panel.get_by_role("region", name="Stacks")
+    expect(stacks).to_have_attribute("data-state", "answered")
+    expect(stacks.locator('[data-ranks="0"]')).to_contain_text("torch_xla.sync(wait=True)")
+    expect(stacks.locator('[data-ranks="1"]')).to_contain_text("time.sleep(0.05)  # the loop")
+    notebook.interrupt()
+    run.ended()
+    expect(run.still).to_contain_text("you interrupted it")
+    works(notebook)
+
+
+def test_an_error_on_three_of_four_ranks(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 4 --grace 300", FAIL)
+    run.in_phase("failed", 1)
+    run.let_go("others")
+    run.in_phase("failed", 3)
+    trouble = run.panel.get_by_role("region", name="Errors").locator(".xn-trouble")
+    expect(trouble).to_have_count(1)
+    expect(trouble).to_have_attribute("data-first", "true")
+    ranks = trouble.get_attribute("data-ranks") or ""
+    assert ranks.startswith("2,") and set(ranks.split(",")) == {"0", "2", "3"}
+    for text in ("rank 2", "Cell In[", "line 11", "ValueError: bad batch on 2"):
+        expect(trouble).to_contain_text(text)
+    run.let_go("fine")
+    run.ended()
+    for text in ("rank 2 first", "line 11", "raise ValueError(f", "bad batch on 2"):
+        expect(run.still).to_contain_text(text)
+    expect(run.output).to_contain_text("RunFailed")
+
+
+# ---------------------------------------------------------------- beside other work
+
+
+def test_a_run_in_the_background(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2 --bg -o behind", TRAIN)
+    notebook.done(run.cell)
+    run.in_phase("running", 2)
+    works(notebook)
+    expect(run.rows("hello from 1")).to_be_visible()
+    run.let_go()
+    expect(run.still.filter(has_text="2 ranks finished")).to_be_visible()
+    expect(run.panel).to_have_count(0)
+    assert "True" in notebook.text(notebook.execute("behind.wait(); behind.ok"))
+
+
+def test_a_reload_leaves_the_last_state(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", ENDLESS)
+    for rank in range(2):
+        expect(run.rows(f"begun {rank}")).to_be_visible()
+    notebook.save()
+    notebook.reload()
+    kept = run.output.locator("details").filter(has_text="if the kernel is lost")
+    kept.locator("summary").first.click()
+    expect(kept.get_by_text("2 ranks")).to_be_visible()
+    notebook.interrupt()
+    works(notebook)
+
+
+def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 64", "print('here', rank, flush=True)\nhold()\n")
+    run.in_phase("running", 64)
+    expect(run.panel).to_have_attribute("data-size", "dense")
+    run.rank(40).click()
+    expect(run.rows("here 40")).to_be_visible()
+    expect(run.panel.locator(".xn-detail")).to_have_attribute("data-rank", "40")
+    run.let_go()
+    run.ended()
+    expect(run.still).to_contain_text("64 ranks finished")
+
+
+def test_notebook_7(lab: Lab) -> None:
+    with lab.open(["%load_ext xla_nb"], front_end="notebook") as notebook:
+        notebook.run(0)
+        notebook.done(0)
+        run = flow(notebook, "-n 2", TRAIN)
+        run.in_phase("running", 2)
+        expect(run.rows("hello from 1")).to_be_visible()
+        run.let_go()
+        run.ended()
+        expect(run.still).to_contain_text("2 ranks finished")
+        assert notebook.errors == []
+
+
+# ---------------------------------------------------------------- hostile output, and what stays
+
+
+@pytest.fixture(scope="module")
+def hostile(lab: Lab) -> Iterator[Flow]:
+    """A run of two ranks whose output would take over the page: ended, saved, its page open."""
+    with lab.open(["%load_ext xla_nb"]) as notebook:
+        notebook.run(0)
+        notebook.done(0)
+        watch(notebook.page)
+        run = flow(notebook, "-n 2", HOSTILE)
+        for rank in range(2):
+            row = run.panel.locator(f'.xn-row[data-rank="{rank}"]')
+            expect(row.filter(has_text="the end")).to_be_visible()
+            expect(row.filter(has_text="<script>window.hacked=1</script>")).to_have_count(1)
+            expect(row.filter(has_text="<script>window.hacked=2</script>")).to_have_count(1)
+        unharmed(notebook.page, run.panel)
+        run.let_go()
+        run.ended()
+        notebook.save()
+        yield run
+
+
+def watch(page: Page) -> None:
+    """Have the page remember the dialogs that it opened."""
+    page.evaluate("window.dialogs = 0")
+    page.on("dialog", lambda dialog: (page.evaluate("window.dialogs++"), dialog.dismiss()))
+
+
+def unharmed(page: Page, shown: Locator) -> None:
+    """The output is there, as text: it made no element, ran no script, changed no title."""
+    expect(shown).to_contain_text("<script>window.hacked=1</script>")
+    expect(shown).to_contain_text('<img src=x onerror="window.hacked=1">')
+    text = shown.inner_text()
+    for inert in ("nul [", "title [", "cherry", "bytes [\ufffd\ufffd]", "yyyyyyyyyy"):
+        assert inert in text, inert
+    assert not {"\0", "\x1b", "\x07", "\u202e"} & set(text)
+    expect(shown.locator("script")).to_have_count(0)
+    expect(shown.locator("img[src=x]")).to_have_count(0)
+    assert page.evaluate("[typeof window.hacked, window.dialogs ?? 0]") == ["undefined", 0]
+    assert "owned" not in page.title()
+
+
+def test_hostile_output_is_inert_on_the_live_page(hostile: Flow) -> None:
+    unharmed(hostile.notebook.page, hostile.still.first)
+    assert not any("hacked" in error for error in hostile.notebook.errors)
+
+
+@pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
+def test_it_stays_in_a_notebook_without_a_kernel(hostile: Flow, lab: Lab, trusted: bool) -> None:
+    name = lab.write(lab.read(hostile.notebook.name), trusted=trusted)
+    with lab.open(name, kernel=False) as notebook:
+        watch(notebook.page)
+        run = Flow(notebook, hostile.cell, hostile.number)
+        assert notebook.trusted(run.cell) == trusted
+        expect(run.still.first).to_contain_text("failed")
+        unharmed(notebook.page, run.still.first)
+        assert lab.kernels(name) == []
+
+
+def test_it_stays_in_nbconvert_html(
+    hostile: Flow, lab: Lab, chromium: Browser, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", "--output-dir", tmp_path]
+    subprocess.run(
+        [*command, lab.root / hostile.notebook.name], check=True, capture_output=True, timeout=120
+    )
+    page = chromium.new_page()
+    try:
+        dialogs: list[str] = []
+        page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+        page.route("http*://**", lambda route: route.abort())  # its scripts from elsewhere
+        page.goto(next(tmp_path.glob("*.html")).as_uri(), wait_until="domcontentloaded")
+        shown = page.locator(".jp-Cell").nth(hostile.cell).locator(".jp-RenderedHTMLCommon").first
+        unharmed(page, shown)
+        assert dialogs == []
+    finally:
+        page.close()

@@ -1,0 +1,216 @@
+"""Charts: where the lines are, decoded from the picture itself."""
+
+import math
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from itertools import pairwise
+
+import pytest
+
+from xla_nb import chart
+from xla_nb.chart import INSET
+
+WIDTH, HEIGHT = 200, 80
+DENSITY = 2
+RED, BLUE = "#e04040", "#4060e0"
+Pixel = tuple[int, int, int, int]
+
+
+def decode(data: bytes) -> list[list[Pixel]]:
+    """The rows of an unfiltered 8-bit RGBA picture; checks every chunk's sum."""
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    chunks, at = {}, 8
+    while at < len(data):
+        (length,) = struct.unpack_from(">I", data, at)
+        name, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert struct.unpack_from(">I", data, at + 8 + length) == (zlib.crc32(name + body),)
+        chunks[name], at = body, at + 12 + length
+    width, height, *form = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
+    assert form == [8, 6, 0, 0, 0]
+    raw = zlib.decompress(chunks[b"IDAT"])
+    stride = 1 + 4 * width
+    assert len(raw) == stride * height
+    rows = [raw[row * stride : (row + 1) * stride] for row in range(height)]
+    assert {row[0] for row in rows} == {0}
+    return [[tuple(row[i : i + 4]) for i in range(1, stride, 4)] for row in rows]
+
+
+def draw(lines: chart.Lines, colours: dict[int, str] | None = None) -> list[list[Pixel]]:
+    return decode(chart.png(lines, colours or dict.fromkeys(lines, RED), WIDTH, HEIGHT))
+
+
+def is_red(pixel: Pixel) -> bool:
+    return pixel[3] > 60 and pixel[0] > 1.5 * pixel[2]
+
+
+def is_blue(pixel: Pixel) -> bool:
+    return pixel[3] > 60 and pixel[2] > 1.5 * pixel[0]
+
+
+def row_of(value: float, shape: chart.Frame) -> float:
+    height = (HEIGHT - 2 * INSET) * DENSITY
+    return INSET * DENSITY + height * (shape.high - value) / (shape.high - shape.low)
+
+
+def rows(picture: list[list[Pixel]], column: int) -> list[int]:
+    return [row for row, pixels in enumerate(picture) if is_red(pixels[column])]
+
+
+def test_a_picture_is_twice_as_fine_as_the_page() -> None:
+    picture = draw({0: [(0, 0), (1, 1)]})
+    assert (len(picture[0]), len(picture)) == (DENSITY * WIDTH, DENSITY * HEIGHT)
+
+
+def test_another_reader_of_png_agrees() -> None:
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    data = chart.png({0: [(0, 0), (1, 5), (2, 1)]}, {0: RED}, WIDTH, HEIGHT)
+    opened = image.open(io.BytesIO(data))
+    flat = [pixel for row in decode(data) for pixel in row]
+    assert opened.tobytes() == b"".join(map(bytes, flat))
+
+
+def test_a_line_is_where_its_values_are() -> None:
+    line = [(float(x), math.sin(x / 8)) for x in range(100)]
+    picture, shape = draw({0: line}), chart.frame({0: line})
+    assert shape is not None
+    across = (WIDTH - 2 * INSET) * DENSITY
+    for x, y in line[1:-1]:
+        found = rows(picture, INSET * DENSITY + int(x / 99 * across))
+        assert abs(sum(found) / len(found) + 0.5 - row_of(y, shape)) < 2.5
+
+
+def test_a_line_has_no_holes_however_steep() -> None:
+    picture = draw({0: [(0, 0), (50, 0), (51, 1000), (100, 0)]})
+    columns = range(INSET * DENSITY, (WIDTH - INSET) * DENSITY)
+    found = [rows(picture, column) for column in columns]
+    assert all(found)
+    for left, right in pairwise(found):
+        assert min(left) <= max(right) + 1
+        assert min(right) <= max(left) + 1
+
+
+def test_edges_are_smooth() -> None:
+    picture = draw({0: [(0, 0), (1, 1)]})
+    column = [pixels[WIDTH] for pixels in picture]
+    assert any(10 < alpha < 200 for *_, alpha in column if alpha)
+
+
+def test_each_line_has_its_colour() -> None:
+    picture = draw({0: [(0, 0), (1, 0)], 1: [(0, 10), (1, 10)]}, {0: RED, 1: BLUE})
+    column = [pixels[WIDTH] for pixels in picture]
+    reds = [row for row, pixel in enumerate(column) if is_red(pixel)]
+    blues = [row for row, pixel in enumerate(column) if is_blue(pixel)]
+    assert reds
+    assert blues
+    assert max(blues) < min(reds)  # ten is above zero
+
+
+@pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf, 1e305])
+def test_what_is_no_number_is_a_gap(gap: float) -> None:
+    picture = draw({0: [(float(x), gap if 40 <= x <= 60 else 1.0) for x in range(101)]})
+    across = (WIDTH - 2 * INSET) * DENSITY
+    drawn = [bool(rows(picture, INSET * DENSITY + int(across * x))) for x in (0.2, 0.5, 0.8)]
+    assert drawn == [True, False, True]
+
+
+def test_a_point_alone_is_a_dot_in_the_middle() -> None:
+    picture = draw({0: [(7, 3)]})
+    found = [
+        (x, y)
+        for y, pixels in enumerate(picture)
+        for x, pixel in enumerate(pixels)
+        if is_red(pixel)
+    ]
+    xs, ys = {x for x, _ in found}, {y for _, y in found}
+    assert 4 <= len(xs) <= 14
+    assert 4 <= len(ys) <= 14
+    assert abs(sum(xs) / len(xs) + 0.5 - WIDTH) < 1
+
+
+def test_points_in_any_order_make_the_same_line() -> None:
+    line = [(float(x), float(x * x)) for x in range(20)]
+    assert draw({0: line}) == draw({0: line[::-1]})
+
+
+def test_the_ground_is_transparent() -> None:
+    picture = draw({0: [(0, 0), (1, 0.01)]})
+    assert picture[0][0] == (0, 0, 0, 0)
+
+
+def test_there_is_a_grey_rule_at_each_tick() -> None:
+    lines = {0: [(0.0, 0.0), (1.0, 30.0)]}
+    picture, shape = draw(lines), chart.frame(lines)
+    assert shape is not None
+    greys = {row for row, pixels in enumerate(picture) if pixels[0][3]}
+    assert {round(row_of(tick, shape)) for tick in shape.ticks} == greys
+
+
+@pytest.mark.parametrize("lines", [{}, {0: []}, {0: [(1.0, math.nan)]}])
+def test_nothing_to_draw_is_an_empty_picture(lines: chart.Lines) -> None:
+    assert chart.frame(lines) is None
+    assert {pixel for pixels in draw(lines) for pixel in pixels} == {(0, 0, 0, 0)}
+
+
+def noisy(rank: int, noise: float) -> list[tuple[float, float]]:
+    return [
+        (float(x), 3 / (1 + x / 40) + noise * math.sin(x * (rank + 3) * 1.7)) for x in range(400)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 8, 64, 256])
+@pytest.mark.parametrize("noise", [0.1, 10.0])
+def test_a_picture_is_small_however_many_its_lines(ranks: int, noise: float) -> None:
+    lines = {rank: noisy(rank, noise) for rank in range(ranks)}
+    assert len(chart.png(lines, dict.fromkeys(lines, BLUE), 350, 96)) <= 20_000
+
+
+def test_one_line_that_strays_from_many_is_seen() -> None:
+    lines = {rank: [(0.0, 0.0), (1.0, 0.0)] for rank in range(255)}
+    picture = draw(lines | {255: [(0.0, 9.0), (1.0, 9.0)]})
+    assert (len(picture[0]), len(picture)) == (WIDTH, HEIGHT)  # very many: one pixel for one
+    above = round(INSET + (HEIGHT - 2 * INSET) / 10)  # the ticks end at ten
+    assert any(is_red(pixels[WIDTH // 2]) for pixels in picture[above - 2 : above + 3])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 1.0, (0, 0.5, 1)),
+        (0.1, 2.4, (0, 1, 2, 3)),
+        (-3.0, 95.0, (-50, 0, 50, 100)),
+        (0.0, 30.0, (0, 10, 20, 30)),
+        (5.0, 5.0, (4.5, 5, 5.5)),
+    ],
+)
+def test_ticks_are_round_and_hold_the_values(
+    low: float, high: float, expected: tuple[float, ...]
+) -> None:
+    assert chart.ticks(low, high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.0, 0.0), (1e-320, 2e-320), (-1e300, 1e300), (1e16, 1e16 + 2), (1e-9, 1.0), (-7.3, -7.2999)],
+)
+def test_ticks_hold_any_values(low: float, high: float) -> None:
+    found = chart.ticks(low, high)
+    assert 2 <= len(found) <= 6
+    assert found[0] <= low
+    assert high <= found[-1]
+    assert all(map(math.isfinite, found))
+    assert all(left < right for left, right in pairwise(found))
+
+
+def test_importing_it_loads_no_heavy_module() -> None:
+    code = (
+        "import sys, xla_nb.chart; print(*{'numpy', 'PIL', 'matplotlib', 'torch'} & {*sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert not done.stdout.strip()

@@ -1,0 +1,531 @@
+"""A rank's meter: what it samples, that it answers, and that it is never in the way."""
+
+import ast
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from xla_nb import meter, reporting, vitals
+from xla_nb.meter import Compiling, Counts, Meter, Rates
+from xla_nb.reporting import progress
+
+PATIENCE = 20  # seconds for what must come
+
+
+def until(look):
+    """What `look` gives once that is something."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+    return found
+
+
+# ---------------------------------------------------------------- is it compiling?
+
+
+def counted(hits=0, misses=0, compiles=0):
+    return Counts(hits, misses, compiles, compile_seconds=0.0, steps=0, fallbacks={})
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([(0, 0, 0, False), (0, 1, 0, True), (0, 1, 1, False)], id="the first"),
+        pytest.param([(0, 1, 0, True), (0, 2, 1, True), (0, 2, 2, False)], id="two in a row"),
+        pytest.param([(5, 1, 1, False), (9, 1, 1, False)], id="graphs that are known"),
+        pytest.param([(5, 1, 1, False), (9, 2, 1, True), (9, 2, 1, True)], id="after known ones"),
+        pytest.param([(0, 1, 4, False), (0, 2, 4, True), (0, 2, 5, False)], id="without look-up"),
+        pytest.param([(0, 1, 0, True), (0, 1, 0, True), (1, 1, 0, False)], id="one that failed"),
+        pytest.param(
+            [(0, 1, 0, True), (1, 1, 0, False), (1, 2, 0, True), (1, 2, 1, False)],
+            id="the next after one that failed",
+        ),
+        pytest.param([(3, 2, 2, False), (0, 0, 0, False)], id="counters that the user cleared"),
+    ],
+)
+def test_a_graph_that_was_not_found_is_being_compiled_until_it_is(looks):
+    compiling = Compiling()
+    said = [compiling.now(counted(*seen)) for *seen, _ in looks]
+    assert said == [expected for *_, expected in looks]
+
+
+# ---------------------------------------------------------------- how fast is a loop?
+
+
+@pytest.fixture
+def rate():
+    """The rate of a loop at a time, once so many items are done."""
+    rates = Rates()
+
+    def rate(loop, done, now):
+        loop.done = done
+        return rates.look([loop], now)[0].rate
+
+    return rate
+
+
+@pytest.fixture
+def loop():
+    return progress(range(1000), label="train")
+
+
+def test_a_loop_is_told_with_its_label_and_how_far_it_is(loop):
+    loop.done = 7
+    (told,) = Rates().look([loop], 0.0)
+    assert (told.label, told.done, told.total) == ("train", 7, 1000)
+
+
+def test_a_rate_takes_two_looks(rate, loop):
+    assert rate(loop, 10, 1.0) is None
+    assert rate(loop, 30, 3.0) == 10
+
+
+def test_a_rate_is_smoothed(rate, loop):
+    rate(loop, 0, 0.0)
+    rate(loop, 10, 1.0)
+    assert 10 < rate(loop, 110, 2.0) < 100
+
+
+def test_a_rate_comes_to_what_it_is_for_long(rate, loop):
+    rate(loop, 0, 0.0)
+    rate(loop, 1, 10.0)
+    found = [rate(loop, 1 + 20 * n, 10.0 + n) for n in range(1, 30)]
+    assert found[-1] == pytest.approx(20, rel=0.01)
+
+
+def test_a_loop_slower_than_the_looks_keeps_its_rate_between_two_items(rate, loop):
+    rate(loop, 0, 0.0)
+    assert rate(loop, 1, 2.0) == 0.5
+    assert [rate(loop, 1, now) for now in (2.5, 3.0, 3.5)] == [0.5] * 3
+    assert rate(loop, 2, 4.0) == 0.5
+
+
+def test_a_loop_that_begins_again_has_no_rate_yet(rate, loop):
+    rate(loop, 0, 0.0)
+    rate(loop, 10, 1.0)
+    assert rate(loop, 2, 2.0) is None
+    assert rate(loop, 4, 3.0) == 2
+
+
+def test_a_finished_loop_keeps_its_last_rate(rate, loop):
+    rate(loop, 0, 0.0)
+    rate(loop, 10, 1.0)
+    loop.finished = True
+    assert rate(loop, 11, 50.0) == 10
+
+
+def test_a_new_loop_is_not_taken_for_one_that_is_gone():
+    rates = Rates()
+    for now in range(100):  # where one lay in memory, the next is likely to lie
+        loop = progress(range(1000))
+        loop.done = now
+        assert rates.look([loop], float(now))[0].rate is None
+        del loop
+
+
+# ---------------------------------------------------------------- the meter
+
+
+class Xlac:
+    """As much of torch_xla._XLAC as the meter reads."""
+
+    def __init__(self):
+        self.counters = {"MarkStep": 4, "aten::nonzero": 2, "UncachedCompile": 1, "xla::add": 9}
+        self.metrics = {"CompileTime": (1, 2.5e9, ())}
+        self.memory = None
+        self.asked = 0
+
+    def _xla_metric_data(self, name):
+        return self.metrics.get(name)
+
+    def _xla_counter_names(self):
+        return list(self.counters)
+
+    def _xla_counter_value(self, name):
+        return self.counters.get(name)
+
+    def _xla_memory_info(self, device):
+        self.asked += 1
+        if self.memory is None:
+            raise RuntimeError("GetAllocatorStats is not supported")
+        return self.memory
+
+
+class Metered:
+    """A meter of the test's thread, and what comes of it."""
+
+    def __init__(self, folder):
+        self.path, self.asked = folder / "rank-0.now", folder / "stacks"
+        self.book = reporting.Book(folder / "rank-0.history")
+        self.labels = {__file__}
+        self.waiting = None
+        self.answers = []
+        self.every = 1
+
+    def __call__(self):
+        return Meter(
+            self.book,
+            self.path,
+            self.labels,
+            lambda: self.waiting,
+            self.asked,
+            lambda *answer: self.answers.append(answer),
+            self.every,
+        )
+
+    def sample(self):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return vitals.decode(self.path.read_bytes())
+
+    def next_sample(self, looks=1):
+        """A sample that was begun after this was called."""
+        for _ in range(looks):
+            now = time.time()
+            until(lambda now=now: (seen := self.sample()) and seen.at > now)
+        return self.sample()
+
+    def final(self):
+        """The sample that is left when a function returns at once."""
+        with self():
+            pass
+        return self.sample()
+
+
+@pytest.fixture
+def xlac(monkeypatch):
+    fake = Xlac()
+    module = SimpleNamespace(_XLAC=fake, device=lambda: "xla:0")
+    monkeypatch.setitem(sys.modules, "torch_xla", module)
+    return fake
+
+
+@pytest.fixture
+def metered(tmp_path, xlac, monkeypatch):
+    monkeypatch.setattr(meter, "TICK", 0.01)
+    return Metered(tmp_path)
+
+
+def test_the_first_sample_does_not_wait(metered, monkeypatch):
+    monkeypatch.setattr(meter, "TICK", PATIENCE)
+    with metered():
+        until(metered.sample)
+        began = time.monotonic()
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_the_last_sample_is_taken_when_the_function_returns(metered, xlac):
+    with metered():
+        metered.next_sample()
+        xlac.counters["MarkStep"] = 1000
+    assert metered.sample().steps == 1000
+
+
+def test_a_sample_has_what_torch_xla_counts(metered):
+    seen = metered.final()
+    assert (seen.steps, seen.compiles, seen.compile_seconds) == (4, 1, 2.5)
+
+
+def test_of_the_operators_only_those_left_to_the_cpu_are_told(metered):
+    assert metered.final().fallbacks == {"aten::nonzero": 2}
+
+
+def test_a_rank_that_has_done_nothing_yet_counts_nothing(metered, xlac):
+    xlac.counters, xlac.metrics = {}, {}
+    seen = metered.final()
+    assert (seen.steps, seen.compiles, seen.compile_seconds, seen.fallbacks) == (0, 0, 0.0, {})
+
+
+def test_a_sample_has_the_processs_memory_and_time(metered):
+    seen = metered.final()
+    assert 1 << 20 < seen.rss < 1 << 40
+    assert 0 < seen.cpu <= time.process_time()
+
+
+def test_memory_of_the_device_is_told_where_the_backend_says_it(metered, xlac):
+    xlac.memory = {"bytes_used": 5, "bytes_limit": 10}
+    seen = metered.final()
+    assert (seen.device_used, seen.device_limit) == (5, 10)
+
+
+def test_a_backend_that_does_not_know_its_memory_is_asked_once(metered, xlac):
+    with metered():
+        seen = metered.next_sample(looks=3)
+    assert (seen.device_used, seen.device_limit, xlac.asked) == (None, None, 1)
+
+
+def test_a_sample_has_the_innermost_line_of_the_notebook(metered):
+    seen = metered.final()
+    assert seen.place.startswith(f"{__file__}, line ")
+
+
+def test_a_sample_has_the_loops_that_go_on(metered):
+    metered.book.begin(progress(range(5), label="epochs"))
+    (loop,) = metered.final().loops
+    assert (loop.label, loop.done, loop.total) == ("epochs", 0, 5)
+
+
+def test_a_rank_in_a_collective_waits_for_those_that_are_missing(metered):
+    since = time.monotonic() - 100
+    metered.waiting = SimpleNamespace(operation="all_reduce", since=since, missing=(1, 3))
+    seen = metered.final()
+    assert (seen.activity, seen.operation, seen.missing) == ("waiting", "all_reduce", (1, 3))
+    assert seen.at - seen.since == pytest.approx(100, abs=5)
+
+
+def test_a_long_operation_is_cut(metered):
+    metered.waiting = SimpleNamespace(operation="x" * 5000, since=0.0, missing=())
+    assert len(metered.final().operation) == meter._LONGEST
+
+
+def test_a_rank_whose_graph_was_not_found_is_compiling(metered, xlac):
+    xlac.counters["UncachedCompile"] = 2
+    assert metered.final().activity == "compiling"
+
+
+def test_an_activity_goes_on_since_it_began(metered, xlac):
+    with metered():
+        first = metered.next_sample()
+        xlac.counters["UncachedCompile"] = 2
+        changed = metered.next_sample()
+        later = metered.next_sample(looks=2)
+    assert first.since < changed.since == later.since < later.at
+
+
+def test_a_shorter_sample_replaces_a_longer_one(metered, xlac):
+    xlac.counters["aten::" + "x" * 500] = 1
+    with metered():
+        assert len(metered.next_sample().fallbacks) == 2
+        del xlac.counters["aten::" + "x" * 500]
+        assert metered.next_sample().fallbacks == {"aten::nonzero": 2}
+
+
+def test_figures_whose_step_was_launched_are_written(metered):
+    class Computed(SimpleNamespace):
+        def cpu(self):
+            return 3.0
+
+    loss = Computed(device=SimpleNamespace(type="xla"))
+    metered.book._synced.append(reporting._Row(0, 1.0, None, {"loss": loss}))
+    with metered():
+        until(metered.book.path.exists)
+    metered.book.close()
+    assert "3.0" in metered.book.path.read_text()
+
+
+def test_samples_are_the_owners_alone(metered):
+    before = os.umask(0)
+    try:
+        metered.final()
+    finally:
+        os.umask(before)
+    assert metered.path.stat().st_mode & 0o777 == 0o600
+
+
+# ---------------------------------------------------------------- where are you?
+
+
+def test_whoever_asks_is_answered_with_the_place_and_the_stack(metered):
+    with metered():
+        metered.asked.write_text("1")
+        (place, stack), *_ = until(lambda: metered.answers)
+    assert place.startswith(f"{__file__}, line ")
+    assert "until" in stack
+
+
+def test_a_question_is_answered_once(metered):
+    with metered():
+        metered.asked.write_text("1")
+        until(lambda: metered.answers)
+        metered.next_sample(looks=3)
+        assert len(metered.answers) == 1
+        os.utime(metered.asked, (1, 1))
+        until(lambda: len(metered.answers) == 2)
+
+
+def test_a_rank_that_is_sampled_rarely_answers_all_the_same(metered):
+    metered.every = 1_000_000
+    with metered():
+        first = until(metered.sample)
+        metered.asked.write_text("1")
+        until(lambda: metered.answers)
+        assert metered.sample() == first
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def ended():
+    return not any(thread.name == "xla_nb-meter" for thread in threading.enumerate())
+
+
+def complaints(capsys):
+    return capsys.readouterr().err.splitlines()
+
+
+def test_on_a_full_disk_the_meter_ends_with_a_line_and_the_rank_goes_on(metered, capsys):
+    metered.path.symlink_to("/dev/full")
+    with metered():
+        until(ended)
+    (said,) = complaints(capsys)
+    assert said.startswith("xla_nb: this rank's figures cannot be told")
+    assert "No space left on device" in said
+
+
+def test_without_its_folder_the_meter_ends_with_a_line_and_the_rank_goes_on(metered, capsys):
+    metered.path = metered.path.parent / "gone" / "rank-0.now"
+    with metered():
+        until(ended)
+    (said,) = complaints(capsys)
+    assert "No such file or directory" in said
+
+
+def test_a_file_that_the_users_code_closed_ends_the_meter_with_a_line(metered, capsys):
+    with metered():
+        until(metered.sample)
+        (file,) = [fd for fd in Path("/proc/self/fd").iterdir() if points_to(fd, metered.path)]
+        os.close(int(file.name))
+        until(ended)
+    (said,) = complaints(capsys)
+    assert "Bad file descriptor" in said
+
+
+def points_to(fd, path):
+    with contextlib.suppress(FileNotFoundError):
+        return fd.readlink() == path
+
+
+def test_counters_that_cannot_be_read_end_the_meter_with_a_line(metered, xlac, capsys):
+    xlac.counters = None
+    with metered():
+        until(ended)
+    assert len(complaints(capsys)) == 1
+
+
+def test_an_answer_that_cannot_be_sent_ends_the_meter_with_a_line(metered, capsys):
+    metered.answers = None
+    metered.asked.write_text("1")
+    with metered():
+        until(ended)
+    assert len(complaints(capsys)) == 1
+
+
+def test_an_error_of_the_users_passes_through(metered):
+    with pytest.raises(ZeroDivisionError), metered():
+        1 / 0  # noqa: B018
+    assert ended()
+
+
+# ---------------------------------------------------------------- with torch_xla
+
+CELL = """
+%%xla_spawn -n 2 --args "({flags!r},)" -o stages --bg --view none
+import time
+from pathlib import Path
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+import xla_nb
+
+def chain(x, length):
+    for n in range(length):
+        x = torch.sin(x * (1 + n / 7)) @ x
+    return x
+
+def stages_of(rank, flags):
+    x = torch.ones(32, 32, device=torch_xla.device())
+    for _ in xla_nb.progress(range(3), label="steps"):
+        y = x @ x
+        torch_xla.sync()
+    while rank == 1 and not Path(flags, "come").exists():
+        time.sleep(0.01)
+    xm.all_reduce("sum", x)  # rank 0 waits here
+    torch_xla.sync()
+    length = 1000
+    while rank == 0 and not Path(flags, "go").exists():
+        y = x @ x
+        torch_xla.sync()  # an execution, and at once a compilation
+        y = chain(x, length)
+        torch_xla.sync()  # rank 0 compiles here
+        length += 1
+    torch.bincount(torch.ones(3, dtype=torch.long, device=x.device))
+    steps, (compiles, *_) = met.counter_value("MarkStep"), met.metric_data("CompileTime")
+    return steps, compiles
+"""
+LOOK = """
+import dataclasses, time
+def stages_at(rank, activity):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not stages.done:
+        sample = stages.vitals(rank)
+        if sample is not None and sample.activity == activity:
+            return dataclasses.asdict(sample)
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def stages(kernel, tmp_path_factory):
+    """Samples of two ranks: rank 0 waiting, rank 0 compiling, both at the end; and the cell."""
+    flags = tmp_path_factory.mktemp("flags")
+    kernel.ok(LOOK)
+    number = kernel.ok(CELL.strip().format(flags=str(flags))).number
+    found = SimpleNamespace(cell=f"Cell In[{number}]")
+    try:
+        found.waiting = ast.literal_eval(kernel.value("stages_at(0, 'waiting')"))
+        (flags / "come").touch()
+        found.compiling = ast.literal_eval(kernel.value("stages_at(0, 'compiling')"))
+    finally:
+        for flag in ("come", "go"):
+            (flags / flag).touch()
+        kernel.ok("stages.wait(60)")
+    found.ends = [
+        ast.literal_eval(kernel.value(f"dataclasses.asdict(stages.vitals({rank}))"))
+        for rank in (0, 1)
+    ]
+    found.counted = ast.literal_eval(kernel.value("stages.results"))
+    return found
+
+
+def line_of(comment):
+    (number,) = [n for n, line in enumerate(CELL.strip().splitlines(), 1) if comment in line]
+    return number
+
+
+def test_a_rank_that_waits_in_a_collective_says_in_which_and_for_whom(stages):
+    assert "all_reduce" in stages.waiting["operation"]
+    assert stages.waiting["missing"] == (1,)
+    assert stages.waiting["place"] == f"{stages.cell}, line {line_of('rank 0 waits here')}"
+
+
+def test_a_rank_that_compiles_says_so_with_its_line(stages):
+    assert stages.compiling["activity"] == "compiling"
+    assert stages.compiling["place"] == f"{stages.cell}, line {line_of('rank 0 compiles here')}"
+
+
+def test_a_rank_that_has_met_the_others_waits_for_nobody(stages):
+    assert [end["activity"] for end in stages.ends] == ["running", "running"]
+    assert [end["operation"] for end in stages.ends] == ["", ""]
+
+
+def test_steps_and_compiles_are_those_that_torch_xla_counts(stages):
+    told = {rank: (end["steps"], end["compiles"]) for rank, end in enumerate(stages.ends)}
+    assert told == stages.counted
+    assert all(end["compile_seconds"] > 0 for end in stages.ends)
+
+
+def test_an_operator_that_xla_left_to_the_cpu_is_counted_by_name(stages):
+    assert [end["fallbacks"] for end in stages.ends] == [{"aten::bincount": 1}] * 2
+
+
+def test_a_loop_under_progress_is_in_its_ranks_samples(stages):
+    for sample in (stages.waiting, *stages.ends):
+        (bar,) = sample["loops"]
+        assert (bar["label"], bar["done"], bar["total"]) == ("steps", 3, 3)

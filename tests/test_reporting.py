@@ -1,0 +1,427 @@
+"""`report` and `progress`: in a rank, outside one, and in the processes that a rank starts."""
+
+import itertools
+import json
+import math
+import os
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from xla_nb import progress, report, reporting
+from xla_nb.history import History
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "rank-0.history"
+
+
+@pytest.fixture
+def book(path):
+    """The test's thread is a rank's."""
+    yield reporting.begin(path)
+    reporting.end()
+
+
+@pytest.fixture
+def reported(book, path):
+    """What has been written so far: (step, figures) of each report."""
+    return lambda: [tuple(json.loads(line)[2:]) for line in path.read_text().splitlines()]
+
+
+class Lazy:
+    """As much of a tensor on an XLA device as is asked of one; `read` counts how often."""
+
+    device = SimpleNamespace(type="xla")
+    read = 0
+
+    def __init__(self, value, shape=()):
+        self.value, self.shape = value, shape
+
+    def numel(self):
+        return math.prod(self.shape)
+
+    def detach(self):
+        return self
+
+    def clone(self):
+        return Lazy(self.value, self.shape)
+
+    def cpu(self):
+        Lazy.read += 1
+        return torch.tensor(self.value)
+
+
+@pytest.fixture
+def sync(monkeypatch):
+    """torch_xla's step marker; `sync()` runs the closures that were left for it."""
+    closures = []
+
+    def sync():
+        due, closures[:] = list(closures), []
+        for closure in due:
+            closure()
+
+    model = SimpleNamespace(add_step_closure=closures.append)
+    monkeypatch.setitem(sys.modules, "torch_xla.core.xla_model", model)
+    monkeypatch.setattr(Lazy, "read", 0)
+    return sync
+
+
+# ---------------------------------------------------------------- outside a rank
+
+
+def test_reporting_outside_a_rank_does_nothing(path):
+    report(step=3, loss=object())
+    assert not path.exists()
+
+
+def test_a_loop_outside_a_rank_only_iterates():
+    loop = progress([1, 2, 3])
+    assert (list(loop), len(loop)) == ([1, 2, 3], 3)
+
+
+def test_a_rank_that_has_ended_reports_nothing_any_more(path):
+    reporting.begin(path)
+    report(loss=1.0)
+    reporting.end()
+    report(loss=2.0)
+    assert History({0: path})["loss"] == {0: [1.0]}
+
+
+# ---------------------------------------------------------------- figures
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2,
+        2.0,
+        np.float32(2),
+        np.int64(2),
+        np.array(2.0),
+        np.array([[2.0]]),
+        torch.tensor(2.0),
+        torch.tensor([2], dtype=torch.int8),
+        torch.tensor(2.0, dtype=torch.bfloat16),
+        torch.tensor(2.0, requires_grad=True),
+    ],
+    ids=repr,
+)
+def test_a_number_an_array_or_a_tensor_of_one_is_a_figure(reported, value):
+    report(loss=value)
+    assert reported() == [(None, {"loss": 2.0})]
+
+
+def test_what_is_true_counts_one(reported):
+    report(right=True, wrong=torch.tensor(False))
+    assert reported() == [(None, {"right": 1.0, "wrong": 0.0})]
+
+
+def test_figures_that_are_not_finite_are_read_back_as_they_are(book, path):
+    report(loss=math.nan, top=math.inf)
+    history = History({0: path})
+    assert math.isnan(history["loss"][0][0])
+    assert history["top"][0] == [math.inf]
+
+
+def test_figures_reported_together_are_one_row(reported):
+    report(loss=1.0, accuracy=0.5)
+    report(loss=2.0)
+    assert reported() == [(None, {"loss": 1.0, "accuracy": 0.5}), (None, {"loss": 2.0})]
+
+
+@pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7)], ids=repr)
+def test_the_step_places_a_report(reported, step):
+    report(step=step, loss=1.0)
+    assert reported() == [(7, {"loss": 1.0})]
+
+
+@pytest.mark.parametrize("value", [torch.ones(2, 3), torch.ones(0), np.ones(2)], ids=repr)
+def test_more_or_less_than_one_number_is_refused_by_the_figures_name(book, path, value):
+    with pytest.raises(TypeError, match=r"xla_nb\.report\(loss=…\) takes (one|a) number"):
+        report(fine=1.0, loss=value)
+    assert not path.exists()
+
+
+def test_a_tensor_that_is_too_large_is_refused_with_its_shape(book):
+    with pytest.raises(TypeError, match=r"not a tensor of shape \(2, 3\)"):
+        report(loss=torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("value", [None, "high", [1.0], 1j, {}, 10**400], ids=lambda v: str(v)[:9])
+def test_what_is_no_number_is_refused_by_the_figures_name(book, value):
+    with pytest.raises(TypeError, match=rf"report\(loss=…\) .*, not {type(value).__name__}"):
+        report(loss=value)
+
+
+def test_a_step_that_is_no_number_is_refused(book):
+    with pytest.raises(TypeError, match=r"report\(step=…\) takes a number, not str"):
+        report(step="last", loss=1.0)
+
+
+def test_what_was_refused_is_not_counted(book, path):
+    with pytest.raises(TypeError):
+        report(loss="high")
+    report(loss=1.0)
+    assert [row["step"] for row in History({0: path}).rows] == [0]
+
+
+def test_a_full_disk_loses_figures_and_says_so_once(capsys, tmp_path):
+    full = tmp_path / "rank-0.history"
+    full.symlink_to("/dev/full")
+    reporting.begin(full)
+    try:
+        report(loss=1.0)
+        report(loss=2.0)
+    finally:
+        reporting.end()
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["xla_nb: figures are lost from here on: [Errno 28] No space left on device"]
+
+
+# ---------------------------------------------------------------- figures of a device
+
+
+def test_a_tensor_on_the_device_is_not_read_by_the_thread_that_trains(sync, book, path):
+    for step in range(10):
+        report(loss=Lazy(float(step)))
+        sync()
+    assert Lazy.read == 0
+    book.settle()
+    assert History({0: path})["loss"] == {0: list(map(float, range(10)))}
+
+
+def test_a_tensor_is_not_read_before_its_step_is_launched(sync, book, path):
+    report(loss=Lazy(1.0))
+    book.settle()
+    assert not path.exists()
+    sync()
+    book.settle()
+    assert path.exists()
+
+
+def test_a_tensor_of_a_device_is_refused_at_once_when_it_is_too_large(sync, book):
+    with pytest.raises(TypeError, match=r"report\(loss=…\) takes one number, .* \(4,\)"):
+        report(loss=Lazy(1.0, (4,)))
+
+
+def test_numbers_reported_with_a_tensor_come_in_its_row(sync, book, path):
+    report(loss=Lazy(1.0), rate=0.5)
+    report(rate=0.25)
+    sync()
+    book.settle()
+    history = History({0: path})
+    assert [row["step"] for row in history.rows] == [0, 1]
+    assert (history["loss"], history["rate"]) == ({0: [1.0]}, {0: [0.5, 0.25]})
+
+
+def test_of_a_program_that_marks_no_step_the_oldest_figures_are_read(sync, book, path):
+    for step in range(reporting._WAITING + 3):
+        report(loss=Lazy(float(step)))
+    assert History({0: path})["loss"] == {0: [0.0, 1.0, 2.0]}
+
+
+def test_at_the_end_every_figure_is_read(sync, path):
+    reporting.begin(path)
+    for step in range(5):
+        report(loss=Lazy(float(step)))
+    reporting.end()
+    assert History({0: path})["loss"] == {0: [0.0, 1.0, 2.0, 3.0, 4.0]}
+
+
+# ---------------------------------------------------------------- loops
+
+
+def names(book):
+    return [loop.label for loop in book.loops]
+
+
+def test_a_loop_counts_the_items_that_are_done(book):
+    done = []
+    loop = progress("abc", label="letters")
+    for _ in loop:
+        done.append(loop.done)
+    assert (done, loop.done, loop.total, loop.finished) == ([0, 1, 2], 3, 3, True)
+
+
+def test_a_loop_is_seen_from_its_first_item_on(book):
+    loop = progress(range(3), label="a")
+    assert book.loops == []
+    next(iter(loop))
+    assert names(book) == ["a"]
+
+
+def test_nested_loops_are_seen_outermost_first(book):
+    seen = []
+    for _ in progress(range(2), label="epochs"):
+        for _ in progress(range(1), label="batches"):
+            seen.append(names(book))
+    assert seen == [["epochs", "batches"]] * 2
+
+
+def test_a_finished_loop_is_seen_until_the_next_begins(book):
+    list(progress(range(2), label="train"))
+    assert names(book) == ["train"]
+    list(progress(range(2), label="eval"))
+    assert names(book) == ["eval"]
+
+
+def test_a_loop_that_is_left_early_is_finished(book):
+    loop = progress(range(10))
+    for item in loop:
+        if item == 2:
+            break
+    assert (loop.done, loop.finished) == (2, True)
+
+
+def test_a_loop_that_raises_is_finished(book):
+    def failing():
+        yield 1
+        raise ValueError
+
+    loop = progress(failing())
+    with pytest.raises(ValueError):
+        list(loop)
+    assert (loop.done, loop.finished) == (1, True)
+
+
+def test_a_loop_that_is_iterated_again_begins_anew(book):
+    loop = progress([1, 2])
+    assert list(loop) == list(loop)
+    assert (loop.done, book.loops) == (2, [loop])
+
+
+class Endless:
+    """Like a DataLoader over an iterable dataset: it has `__len__`, and no length."""
+
+    def __iter__(self):
+        return itertools.count()
+
+    def __len__(self):
+        raise TypeError("no length")
+
+
+@pytest.mark.parametrize("items", [(n for n in range(3)), Endless()], ids=["generator", "loader"])
+def test_a_loop_over_what_has_no_length_has_no_total(items):
+    loop = progress(items)
+    assert list(itertools.islice(loop, 3)) == [0, 1, 2]
+    assert loop.total is None
+    with pytest.raises(TypeError, match="has no length; pass total="):
+        len(loop)
+
+
+def test_the_total_that_is_given_counts(book):
+    loop = progress((n for n in range(3)), total=5)
+    assert (len(loop), list(loop), loop.done) == (5, [0, 1, 2], 3)
+
+
+# ---------------------------------------------------------------- threads and processes
+
+
+def in_a_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_of_the_users_reports_for_the_rank(reported, book):
+    def work():
+        report(loss=3.0)
+        list(progress("ab", label="in a thread"))
+
+    in_a_thread(work)
+    assert reported() == [(None, {"loss": 3.0})]
+    assert names(book) == ["in a thread"]
+
+
+def test_each_rank_of_a_process_has_its_own_figures(book, path, tmp_path):
+    def other():
+        reporting.begin(tmp_path / "rank-1.history")
+        report(loss=2.0)
+        reporting.end()
+
+    report(loss=1.0)
+    in_a_thread(other)
+    history = History({0: path, 1: tmp_path / "rank-1.history"})
+    assert history["loss"] == {0: [1.0], 1: [2.0]}
+
+
+def test_a_process_that_a_rank_forked_reports_nothing(book, path):
+    child = os.fork()
+    if child == 0:
+        report(loss=1.0)
+        os._exit(list(progress([3])) != [3] or bool(book.loops))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not path.exists()
+
+
+def test_figures_are_the_owners_alone(book, path):
+    before = os.umask(0)
+    try:
+        report(loss=1.0)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+# ---------------------------------------------------------------- with torch_xla
+
+CELL = """
+%%xla_spawn -n 2 -o lazy --view none
+import torch
+import torch_xla
+import xla_nb
+def lazy_figures(rank):
+    weight = torch.ones((), device=torch_xla.device()) * (rank + 1)
+    for step in range(4):
+        loss = weight * step
+        xla_nb.report(loss=loss, half=step / 2)
+        torch_xla.sync()
+    total = weight * 1
+    xla_nb.report(total=total)
+    total += 100
+    torch_xla.sync()
+    for step in range(70):
+        xla_nb.report(step=10 * step, unsynced=weight * step)
+"""
+
+
+@pytest.fixture(scope="module")
+def lazy(kernel):
+    """A kernel in which the run `lazy` has reported tensors of the device."""
+    kernel.ok(CELL.strip())
+    return kernel
+
+
+def test_tensors_of_each_rank_are_in_the_runs_history_in_order(lazy):
+    losses = {0: [0.0, 1.0, 2.0, 3.0], 1: [0.0, 2.0, 4.0, 6.0]}
+    assert lazy.value(f"lazy.history['loss'] == {losses}") == "True"
+    assert lazy.value("lazy.history['half'][1]") == "[0.0, 0.5, 1.0, 1.5]"
+
+
+def test_what_is_changed_in_place_is_reported_as_it_was(lazy):
+    assert lazy.value("lazy.history['total']") == "{0: [1.0], 1: [2.0]}"
+
+
+def test_tensors_of_a_program_that_never_syncs_arrive(lazy):
+    assert lazy.value("lazy.history['unsynced'][1] == [2.0 * n for n in range(70)]") == "True"
+
+
+def test_reading_tensors_is_not_counted_as_left_to_the_cpu(lazy):
+    assert lazy.value("[lazy.vitals(rank).fallbacks for rank in (0, 1)]") == "[{}, {}]"
+
+
+def test_the_runs_figures_are_a_frame_where_pandas_is(lazy):
+    lazy.ok("frame = lazy.history.frame()")
+    columns = ["rank", "step", "at", "loss", "half", "total", "unsynced"]
+    assert lazy.value("list(frame.columns)") == repr(columns)
+    assert (
+        lazy.value("frame[frame['rank'] == 1]['loss'].dropna().tolist()") == "[0.0, 2.0, 4.0, 6.0]"
+    )
+    assert lazy.value("int(frame['step'].max())") == "690"

@@ -1,0 +1,194 @@
+"""Where is each rank now? Answers, and what is told of a rank that gives none."""
+
+import time
+
+import pytest
+import run_double
+
+from xla_nb import events, stacks, vitals
+from xla_nb.stacks import Group, Inquiry
+from xla_nb.vitals import Vitals
+
+STACK = '  File "Cell In[3]", line 9, in f\n    g()\n  File "Cell In[3]", line 4, in g\n    wait()'
+
+
+class Run(run_double.Run):
+    """Its ranks answer with (place, stack) of `answers`, by rank, as soon as they are asked."""
+
+    def __init__(self, path, ranks, **answers):
+        super().__init__(path, ranks)
+        self.answers = {int(rank[1:]): answer for rank, answer in answers.items()}
+        for rank in range(ranks):
+            started = events.RankStarted(rank=rank, local_rank=rank, pid=rank, device="xla:0")
+            self.state.apply(started)
+
+    def ask_stacks(self):
+        for rank, answer in self.answers.items():
+            self.answer(rank, *answer)
+
+    def answer(self, rank, place, stack):
+        self.state.apply(events.RankAt(rank=rank, place=place, stack=stack))
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(ranks, **answers):
+        return Run(tmp_path, ranks, **answers)
+
+    return run
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(stacks, "PATIENCE", 0.0)
+
+
+# ---------------------------------------------------------------- who is where
+
+
+def test_ranks_at_the_same_place_are_one_group(run):
+    found = Inquiry(run(3, r0=("a", "s"), r1=("a", "s"), r2=("a", "s"))).wait()
+    assert found == [Group((0, 1, 2), "a", "s")]
+
+
+def test_ranks_at_one_line_that_came_there_by_two_ways_are_two_groups(run):
+    found = Inquiry(run(2, r0=("a", "one"), r1=("a", "two"))).wait()
+    assert [group.ranks for group in found] == [(0,), (1,)]
+
+
+def test_the_place_with_the_fewest_ranks_comes_first(run):
+    found = Inquiry(run(4, r0=("a", "s"), r1=("a", "s"), r2=("b", "s"), r3=("a", "s"))).wait()
+    assert [group.ranks for group in found] == [(2,), (0, 1, 3)]
+
+
+def test_of_groups_of_one_size_the_lowest_rank_comes_first(run):
+    found = Inquiry(run(2, r1=("a", "s"), r0=("b", "s"))).wait()
+    assert [group.ranks for group in found] == [(0,), (1,)]
+
+
+def test_the_innermost_frame_is_told_first_with_its_source(run):
+    (group,) = Inquiry(run(1, r0=("Cell In[3], line 4", STACK))).wait()
+    assert group.stack == (
+        '  File "Cell In[3]", line 4, in g\n    wait()\n  File "Cell In[3]", line 9, in f\n    g()'
+    )
+
+
+def test_ranks_that_have_ended_are_not_asked(run):
+    asked = run(2, r1=("a", "s"))
+    asked.state.apply(events.RankFinished(rank=0, preview="3", nbytes=1))
+    inquiry = Inquiry(asked)
+    assert inquiry.settled
+    assert [group.ranks for group in inquiry.groups()] == [(1,)]
+
+
+def test_a_rank_that_answered_and_ended_is_told(run):
+    asked = run(1, r0=("a", "s"))
+    inquiry = Inquiry(asked)
+    asked.state.apply(events.RankFinished(rank=0, preview="3", nbytes=1))
+    assert [group.place for group in inquiry.groups()] == ["a"]
+
+
+# ---------------------------------------------------------------- no answer, or not yet
+
+
+def test_an_inquiry_waits_for_the_last_answer(run, monkeypatch):
+    monkeypatch.setattr(stacks, "PATIENCE", 60.0)
+    asked = run(2, r0=("a", "s"))
+    inquiry = Inquiry(asked)
+    assert not inquiry.settled
+    asked.answer(1, "a", "s")
+    assert inquiry.settled
+
+
+def test_waiting_ends_with_the_last_answer(run, monkeypatch):
+    monkeypatch.setattr(stacks, "PATIENCE", 60.0)
+    asked = run(2, r0=("a", "s"))
+    inquiry = Inquiry(asked)
+    monkeypatch.setattr(asked.changed, "wait", lambda seconds: asked.answer(1, "a", "s"))
+    assert [group.ranks for group in inquiry.wait()] == [(0, 1)]
+
+
+def test_an_answer_to_an_earlier_question_is_none(run, impatient):
+    asked = run(1)
+    asked.state.apply(events.RankAt(rank=0, place="old", stack="s", at=time.time() - 10))
+    (group,) = Inquiry(asked).wait()
+    assert (group.place, group.note) == ("", "no answer")
+
+
+def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, impatient):
+    asked = run(2, r0=("a", "s"))
+    seen = Vitals(at=time.time() - 30, since=0.0, place="Cell In[3], line 7")
+    asked.record.vitals(1).write_bytes(vitals.encode(seen))
+    silent = Inquiry(asked).wait()[1]
+    assert (silent.ranks, silent.place, silent.stack) == ((1,), "Cell In[3], line 7", "")
+    assert silent.note.startswith("no answer: native code")
+    assert "last seen here 30 s ago" in silent.note
+
+
+def test_a_rank_that_has_not_begun_is_said_to_be_joining(tmp_path, impatient):
+    (group,) = Inquiry(NotBegun(tmp_path, 2)).wait()
+    assert group == Group((0, 1), "", "", "not begun yet: joining the runtime")
+
+
+class NotBegun(run_double.Run):
+    def ask_stacks(self):
+        pass
+
+
+# ---------------------------------------------------------------- in lines
+
+
+def test_groups_are_told_a_paragraph_each():
+    groups = [Group((1,), "a", "  one"), Group((0, 2, 3), "b", "", "no answer")]
+    assert stacks.text(groups) == "rank 1 at a\n  one\n\nranks 0, 2, 3 at b: no answer"
+
+
+def test_a_run_without_ranks_is_said_to_have_none():
+    assert stacks.text([]) == "no rank is running"
+
+
+# ---------------------------------------------------------------- with ranks
+
+CELL = """
+%%xla_spawn -n 2 -o deadlocked --bg --view none
+import time
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+def deadlock(rank):
+    x = torch.ones(2, device=torch_xla.device())
+    if rank == 1:
+        while True:
+            time.sleep(0.01)  # rank 1
+    xm.all_reduce("sum", x)  # rank 0
+"""
+ASK = """
+import time
+from xla_nb.stacks import Inquiry
+deadline = time.monotonic() + 60
+while not all((seen := deadlocked.vitals(r)) and seen.place for r in (0, 1)) or (
+    deadlocked.vitals(0).activity != "waiting"
+):
+    assert time.monotonic() < deadline and not deadlocked.done
+    time.sleep(0.02)
+answers = [(group.ranks, group.place, group.stack) for group in Inquiry(deadlocked).wait()]
+"""
+
+
+def test_of_a_deadlock_each_ranks_line_is_named(notebook):
+    number = notebook.ok(CELL.strip()).number
+    try:
+        notebook.ok(ASK)
+    finally:
+        notebook.ok("deadlocked.stop()\ntry: deadlocked.wait(60)\nexcept xla_nb.RunFailed: pass")
+    lines = CELL.strip().splitlines()
+    places = [
+        f"Cell In[{number}], line {n}"
+        for rank in (0, 1)
+        for n, line in enumerate(lines, 1)
+        if line.endswith(f"# rank {rank}")
+    ]
+    ranks = "[(ranks, place) for ranks, place, _ in answers]"
+    assert notebook.value(ranks) == repr([((0,), places[0]), ((1,), places[1])])
+    first = notebook.value("[stack.splitlines()[0] for *_, stack in answers][1]")
+    assert f'File "Cell In[{number}]"' in first

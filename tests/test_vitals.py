@@ -1,0 +1,65 @@
+"""A rank's newest sample, as it lies in a file."""
+
+import pytest
+
+from xla_nb import vitals
+from xla_nb.vitals import Loop, Vitals
+
+FULL = Vitals(
+    at=20.5,
+    activity="waiting",
+    since=12.25,
+    place="Cell In[3], line 7",
+    operation="all_reduce('sum') of f32[4], “grads”",
+    missing=(1, 3),
+    rss=1 << 30,
+    cpu=7.5,
+    device_used=5,
+    device_limit=10,
+    compiles=3,
+    compile_seconds=1.5,
+    steps=40,
+    fallbacks={"aten::nonzero": 2},
+    loops=(
+        Loop(label="epochs", done=1, total=3, rate=None),
+        Loop(label="", done=9, total=None, rate=2.5),
+    ),
+)
+
+
+@pytest.mark.parametrize("sample", [FULL, Vitals(at=1.0, since=0.5)])
+def test_a_sample_is_read_as_it_was_written(sample):
+    assert vitals.decode(vitals.encode(sample)) == sample
+
+
+def test_a_sample_is_one_line():
+    written = vitals.encode(FULL)
+    assert written.endswith(b"\n")
+    assert written.count(b"\n") == 1
+
+
+def test_what_is_left_of_a_longer_sample_may_be_covered_with_spaces():
+    assert vitals.decode(vitals.encode(FULL) + b"   ") == FULL
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, -2])
+def test_half_a_sample_is_none(cut):
+    with pytest.raises(ValueError):
+        vitals.decode(vitals.encode(FULL)[:cut])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[]",
+        b"3",
+        b"null",
+        b"{}",
+        b'{"loops": [3], "missing": []}',
+        b'{"loops": [], "missing": [], "at": 1, "since": 1, "invented": 1}',
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_no_sample_is_refused(data):
+    with pytest.raises(ValueError):
+        vitals.decode(data)
