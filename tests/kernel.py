@@ -57,7 +57,8 @@ class Notebook:
         """Execute a cell. `during` is called after each message, to act while the cell runs."""
         began = time.monotonic()
         shown = Shown()
-        message = self.client.execute(code)
+        # ipykernel 6 would abort what comes in the moment after an error: no stop_on_error.
+        message = self.client.execute(code, stop_on_error=False)
         idle = False
         while not idle:
             got = self._next(message, began + timeout)

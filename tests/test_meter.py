@@ -424,22 +424,14 @@ def test_an_error_of_the_users_passes_through(metered):
 
 # ---------------------------------------------------------------- with torch_xla
 
+# The imports are in the function, or later cells that name a module would do them all.
 CELL = """
 %%xla_spawn -n 2 --args "({flags!r},)" -o stages --bg --view none
-import time
-from pathlib import Path
-import torch
-import torch_xla
-import torch_xla.core.xla_model as xm
-import torch_xla.debug.metrics as met
-import xla_nb
-
-def chain(x, length):
-    for n in range(length):
-        x = torch.sin(x * (1 + n / 7)) @ x
-    return x
-
 def stages_of(rank, flags):
+    import time, torch, torch_xla, xla_nb
+    import torch_xla.core.xla_model as xm
+    import torch_xla.debug.metrics as met
+    from pathlib import Path
     x = torch.ones(32, 32, device=torch_xla.device())
     for _ in xla_nb.progress(range(3), label="steps"):
         y = x @ x
@@ -452,7 +444,8 @@ def stages_of(rank, flags):
     while rank == 0 and not Path(flags, "go").exists():
         y = x @ x
         torch_xla.sync()  # an execution, and at once a compilation
-        y = chain(x, length)
+        for n in range(length):
+            y = torch.sin(y * (1 + n / 7)) @ x
         torch_xla.sync()  # rank 0 compiles here
         length += 1
     torch.bincount(torch.ones(3, dtype=torch.long, device=x.device))

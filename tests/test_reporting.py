@@ -372,12 +372,11 @@ def test_figures_are_the_owners_alone(book, path):
 
 # ---------------------------------------------------------------- with torch_xla
 
+# The imports are in the function, or later cells that name a module would do them all.
 CELL = """
 %%xla_spawn -n 2 -o lazy --view none
-import torch
-import torch_xla
-import xla_nb
 def lazy_figures(rank):
+    import torch, torch_xla, xla_nb
     weight = torch.ones((), device=torch_xla.device()) * (rank + 1)
     for step in range(4):
         loss = weight * step

@@ -149,13 +149,11 @@ def test_a_run_without_ranks_is_said_to_have_none():
 
 # ---------------------------------------------------------------- with ranks
 
+# The imports are in the function, or later cells that name a module would do them all.
 CELL = """
 %%xla_spawn -n 2 -o deadlocked --bg --view none
-import time
-import torch
-import torch_xla
-import torch_xla.core.xla_model as xm
 def deadlock(rank):
+    import time, torch, torch_xla, torch_xla.core.xla_model as xm
     x = torch.ones(2, device=torch_xla.device())
     if rank == 1:
         while True:

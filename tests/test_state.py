@@ -100,6 +100,23 @@ def test_a_refused_job_is_settled_and_not_ok():
     assert not state.ok
 
 
+def test_a_rank_is_located_when_it_says_where_it_is():
+    state = fold(*started(2), events.RankAt(rank=1, place="p", stack="s", at=12.5))
+    assert (state.ranks[1].place, state.ranks[1].stack, state.ranks[1].located) == ("p", "s", 12.5)
+    assert state.ranks[0].located is None
+
+
+def test_the_newest_answer_is_where_a_rank_is():
+    answers = [events.RankAt(rank=0, place=p, stack="s", at=at) for p, at in (("a", 1), ("b", 2))]
+    state = fold(*started(1), *answers)
+    assert (state.ranks[0].place, state.ranks[0].located) == ("b", 2)
+
+
+def test_a_rank_that_ended_stays_located():
+    state = fold(*started(1), events.RankAt(rank=0, place="p", stack="s", at=12.5), finished(0))
+    assert (state.ranks[0].phase, state.ranks[0].located) == ("finished", 12.5)
+
+
 @pytest.mark.parametrize(
     ("status", "said"),
     [(-9, "SIGKILL"), (-11, "SIGSEGV"), (3, "status 3"), (0, "status 0"), (-99, "signal 99")],

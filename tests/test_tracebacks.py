@@ -284,6 +284,21 @@ def test_the_stack_of_a_thread_begins_in_the_notebook(blocked):
     assert "_bootstrap" not in stack
 
 
+def test_the_innermost_line_of_a_thread_is_the_one_that_it_is_located_at(blocked):
+    assert tracebacks.innermost(blocked.ident, LABELS) == "Cell In[3], line 4"
+
+
+def test_a_thread_outside_the_notebook_has_no_innermost_line(blocked):
+    assert tracebacks.innermost(blocked.ident, set()) == ""
+
+
+def test_a_thread_that_has_ended_has_no_innermost_line():
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    assert tracebacks.innermost(thread.ident, LABELS) == ""
+
+
 def test_a_thread_outside_the_notebook_has_a_stack_and_no_place(blocked):
     place, stack = tracebacks.locate(blocked.ident, set())
     assert place == ""

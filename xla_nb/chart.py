@@ -22,7 +22,8 @@ _Layer = dict[int, float]  # by pixel: how much of what lies below shines throug
 #: of the line height of a caption that stands beside them.
 INSET = 6
 _GREY = "#808080"
-_MOST = 15_000  # bytes wanted
+_MOST = 15_000  # bytes that a fine picture may take
+_MANY = 16  # lines
 _HUGE = 1e300  # beyond it differences overflow
 
 
@@ -68,25 +69,36 @@ def ticks(low: float, high: float) -> tuple[float, ...]:
 def png(lines: Lines, colours: Mapping[int, str], width: int, height: int) -> bytes:
     """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line.
 
-    It has two pixels for each of the page's; one when lines are very many, which takes a quarter
-    of the time. The background is transparent. NaN and infinity are gaps, a point alone is a dot.
+    The background is transparent. NaN and infinity are gaps, a point alone is a dot. It has two
+    pixels for each of the page's; but one where lines are very many, which takes a quarter of the
+    time, or where noise would make it too large.
     """
     shape = frame(lines)
-    density, thickness, opacity = _pen(len(lines))
-    canvas = _Canvas(width, height, density)
-    if shape is not None:
-        canvas.lay(_GREY, _grid(canvas, len(shape.ticks)))
-        layers: dict[str, _Layer] = {}
-        for number, line in lines.items():
-            layer = layers.setdefault(colours.get(number, _GREY), {})
-            for piece in _pieces(line, shape, canvas):
-                if len(piece) == 1:
-                    _dot(layer, canvas, piece[0], 1.6 * thickness, opacity)
-                else:
-                    _stroke(layer, canvas, piece, thickness, opacity)
-        for colour, layer in layers.items():
-            canvas.lay(colour, layer)
-    return canvas.png()
+    data = b""
+    for density, shades in ((2, 32), (1, 12))[len(lines) > _MANY :]:
+        canvas = _Canvas(width, height, density)
+        if shape is not None:
+            _draw(canvas, lines, colours, shape)
+        data = canvas.png(shades)
+        if len(data) <= _MOST:
+            break
+    return data
+
+
+def _draw(canvas: _Canvas, lines: Lines, colours: Mapping[int, str], shape: Frame) -> None:
+    thickness, opacity = _pen(len(lines))
+    thickness *= canvas.density
+    canvas.lay(_GREY, _grid(canvas, len(shape.ticks)))
+    layers: dict[str, _Layer] = {}
+    for number, line in lines.items():
+        layer = layers.setdefault(colours.get(number, _GREY), {})
+        for piece in _pieces(line, shape, canvas):
+            if len(piece) == 1:
+                _dot(layer, canvas, piece[0], 1.6 * thickness, opacity)
+            else:
+                _stroke(layer, canvas, piece, thickness, opacity)
+    for colour, layer in layers.items():
+        canvas.lay(colour, layer)
 
 
 def _drawable(point: Point) -> bool:
@@ -99,14 +111,11 @@ def _round_step(least: float) -> float:
     return next((power * m for m in (1, 2, 5) if power * m >= least * (1 - 1e-9)), power * 10)
 
 
-def _pen(lines: int) -> tuple[int, float, float]:
-    """Pixels per CSS pixel, thickness in pixels, and opacity.
-
-    Of many lines, which are thin and translucent, one that strays must still be seen.
-    """
+def _pen(lines: int) -> tuple[float, float]:
+    """Thickness and opacity: of many thin lines, one that strays must still be seen."""
     if lines <= 8:
-        return 2, 3.0, 0.9
-    return (2, 2.0, 0.6) if lines <= 64 else (1, 1.0, 0.4)
+        return 1.5, 0.9
+    return (1.0, 0.6) if lines <= _MANY else (1.0, 0.4)
 
 
 def _pieces(line: Sequence[Point], shape: Frame, canvas: _Canvas) -> Iterator[list[Point]]:
@@ -188,6 +197,7 @@ class _Canvas:
     """Pixels as red, green, blue (each times alpha) and alpha, from 0 to 1, column by column."""
 
     def __init__(self, width: int, height: int, density: int) -> None:
+        self.density = density
         self.width, self.height, self.inset = width * density, height * density, INSET * density
         self._planes = [array("f", bytes(4 * self.width * self.height)) for _ in range(4)]
 
@@ -202,13 +212,9 @@ class _Canvas:
             blues[pixel] = blues[pixel] * through + blue * cover
             alphas[pixel] = alphas[pixel] * through + cover
 
-    def png(self) -> bytes:
-        """Encode, with fewer shades if a crowded picture needs that to stay small."""
-        for shades in (32, 12, 5):
-            data = _encode(self.width, self.height, self._pixels(shades))
-            if len(data) <= _MOST:
-                break
-        return data
+    def png(self, shades: int) -> bytes:
+        """Encode, with so many steps between nothing and full."""
+        return _encode(self.width, self.height, self._pixels(shades))
 
     def _pixels(self, shades: int) -> Iterator[bytes]:
         """The rows, as bytes of red, green, blue, alpha."""

@@ -20,8 +20,9 @@ from html import escape
 from xla_nb import ansi, chart
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 
-#: Bytes of the HTML that output, tracebacks and the tiles' titles may take; output in text half.
-OUTPUT, TRACEBACKS, TITLES = 120_000, 40_000, 30_000
+#: Bytes of the whole as HTML; what output may take of them, if the rest leaves it, and in text;
+#: what tracebacks and the tiles' titles may take.
+LARGEST, OUTPUT, TEXT, TRACEBACKS, TITLES = 380_000, 150_000, 60_000, 40_000, 25_000
 #: Ranks that get a card; those named beside a chart; tiles; rows of the table and lines of the
 #: text for ranks beyond the cards; groups of errors; figures; streams.
 CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS = 16, 8, 1024, 24, 8, 12, 512
@@ -70,24 +71,24 @@ _ENDED = ("failed", "killed", "stopped", "finished")
 
 
 def html(glance: Glance) -> str:
-    """The run as HTML, at most some 400 kB."""
+    """The run as HTML, at most some 400 kB for up to 256 ranks."""
     state = _state(glance)
-    parts = [
+    above = [
         _header(glance, state),
         *(_notice(text) for text in glance.notices[:20]),
         _troubles(glance.troubles),
         _bar(glance.bar, state.colour) if glance.bar else "",
         _cards(glance) if len(glance.cards) <= CARDS else _crowd(glance),
         _figures(glance.series),
-        _output(glance),
-        _div(f"margin-top:10px;font-size:12px;{_FAINT}", "record: ", _code(glance.record, 400)),
     ]
+    output = _output(glance, LARGEST - sum(map(_size, above)))
+    record = _div(f"margin-top:10px;font-size:12px;{_FAINT}", "record: ", _code(glance.record, 400))
     style = (
         f"{_SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;padding:10px 14px;"
         f"margin:4px 0;border:1px solid {_EDGE};border-left:4px solid {state.colour};"
         "border-radius:6px"
     )
-    return f'<div dir="ltr" style="{style}">{"".join(parts)}</div>'
+    return f'<div dir="ltr" style="{style}">{"".join([*above, output, record])}</div>'
 
 
 # --- what is said, in HTML and in text ---------------------------------------------------------
@@ -417,6 +418,11 @@ def _more(characters: int) -> str:
     return f" … {characters:,} more characters"
 
 
+def _plain_line(line: str, longest: int) -> str:
+    said = ansi.plain(line[:longest])
+    return said + _more(len(line) - longest) if len(line) > longest else said
+
+
 def _left_out(excerpt: Excerpt, shown: _Shown, within: str = "") -> str:
     """`within`: the folder that the reader knows the file to be in."""
     path = _cut(excerpt.path.removeprefix(f"{within}/") if within else excerpt.path, 400)
@@ -468,7 +474,7 @@ def _pre(lines: Iterable[str], edge: str, small: bool = False) -> str:
     """A box that scrolls by itself; long lines wrap in it. Small ones are for hundreds of boxes."""
     style = f"white-space:pre-wrap;border-left:3px solid {edge}"
     if small:
-        style += ";padding-left:8px"
+        style += ";margin:0;padding-left:8px"
     else:
         style += (
             ";font:12px/1.45 ui-monospace,Menlo,Consolas,monospace;word-break:normal;overflow:auto;"
@@ -640,7 +646,7 @@ def _table(cards: Sequence[Card], glance: Glance) -> str:
     if not cards:
         return ""
     cell = "text-align:left;vertical-align:top;padding:2px 14px 2px 0"
-    narrow, wide = f"{cell};white-space:nowrap", f"{cell};min-width:11em"
+    narrow, wide = f"{cell};white-space:nowrap", f"{cell};min-width:9em"
     head = "".join(
         f'<th style="{cell};font-weight:600">{name}</th>'
         for name in ("rank", "phase", "device", "where and what", "last line")
@@ -655,7 +661,7 @@ def _table(cards: Sequence[Card], glance: Glance) -> str:
             " · ".join(_text(one, 100) for one in _what(card)),
             _code(card.line, 100) if card.line else "",
         )
-        styles = (narrow, narrow, narrow, wide, wide)
+        styles = (narrow, narrow, wide, wide, wide)
         rows.append(
             "".join(
                 f'<td style="{style}">{inner}</td>'
@@ -731,9 +737,14 @@ def _legend(lasts: dict[int, float], colours: dict[int, str]) -> str:
     return _div("display:flex;flex-wrap:wrap;gap:0 8px;font-size:12px", *named)
 
 
-def _output(glance: Glance) -> str:
+def _output(glance: Glance, room: int) -> str:
+    """Output in at most `room` bytes, of which the boxes take some 250 each."""
     by_rank: dict[int | None, list[tuple[Excerpt, _Shown]]] = {}
-    for excerpt, shown in _excerpts(glance, OUTPUT, _line):
+    streams = len(_chosen(glance))
+    room = min(OUTPUT, max(room - 250 * streams, 100 * streams))
+    # Where there is room for a few lines of each, words are worth more than their colours.
+    draw = _line if room > 2000 * streams else _uncoloured
+    for excerpt, shown in _excerpts(glance, room, draw):
         by_rank.setdefault(excerpt.rank, []).append((excerpt, shown))
     if not by_rank:
         return ""
@@ -791,6 +802,10 @@ def _line(line: str, longest: int) -> str:
     ]
     cut = [_gap(_more(len(line) - longest))] if len(line) > longest else []
     return "".join([*drawn, *cut])
+
+
+def _uncoloured(line: str, longest: int) -> str:
+    return escape(_plain_line(line, longest))
 
 
 #: The terminal's sixteen as mid-tones, for letters on the page's own ground.
@@ -888,11 +903,6 @@ def text(glance: Glance) -> str:
     return "\n".join(lines)
 
 
-def _plain_line(line: str, longest: int) -> str:
-    said = ansi.plain(line[:longest])
-    return said + _more(len(line) - longest) if len(line) > longest else said
-
-
 def _troubles_in_text(troubles: Sequence[Trouble]) -> list[str]:
     room = TRACEBACKS // max(min(len(troubles), GROUPS), 1)
     lines = [line for trouble in troubles[:GROUPS] for line in _trouble_in_text(trouble, room)]
@@ -983,7 +993,7 @@ def _figures_in_text(series: Sequence[Series]) -> list[str]:
 def _output_in_text(glance: Glance) -> list[str]:
     lines = []
     record = glance.record if len(glance.cards) > CARDS else ""
-    for excerpt, shown in _excerpts(glance, OUTPUT // 2, _plain_line):
+    for excerpt, shown in _excerpts(glance, TEXT, _plain_line):
         who = "the cell" if excerpt.rank is None else f"rank {excerpt.rank}"
         lines += ["", f"{who}, {_count(_lines(excerpt), 'line')}{_stream(excerpt)}:"]
         lines += shown.head

@@ -128,11 +128,21 @@ class Panel:
         self.tell(**{"whole": True, **parts, **more})
 
     def settle(self) -> None:
-        """Until every message was drawn: parts of the page wait for their turn."""
+        """Until all is drawn: parts of the page wait for their turn."""
         self.page.wait_for_function(
-            "() => !document.querySelector('.xn-panel') ||"
-            " document.querySelector('.xn-panel').xnb().drawn"
+            "() => { const view = document.querySelector('.xn-panel')?.xnView;"
+            " return !view || view.dirty.size === 0; }"
         )
+
+    def held(self) -> dict[str, int]:
+        """How many lines and points the page holds."""
+        found = self.page.evaluate(
+            "() => { const { lines, figures } = document.querySelector('.xn-panel').xnView.store;"
+            " const all = [...figures.values()].flatMap(figure => [...figure.lines.values()]);"
+            " return { lines: [...lines.byRank.values()].flat().length,"
+            "          points: all.flatMap(line => line.x).length }; }"
+        )
+        return dict(found)
 
     def sent(self, kind: str) -> list[dict[str, Any]]:
         """What the page sent to the kernel, of one type."""

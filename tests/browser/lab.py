@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,9 @@ import psutil
 from nbformat import NotebookNode
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
-PATIENCE = 20.0  # seconds, for a machine that has other things to do; nothing waits for luck
+from xla_nb.processes import die_with_parent
+
+PATIENCE = 180.0  # seconds, for a machine that has other things to do; nothing waits for luck
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 
@@ -72,6 +75,7 @@ class Lab:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=die_with_parent,  # and kernels end when they miss their server
             )
         try:
             self.url = self._address(home / "runtime" / f"jpserver-{self.server.pid}.json")
@@ -213,12 +217,14 @@ class LabNotebook:
     # ------------------------------------------------------------ the page
 
     def open(self, front_end: Literal["lab", "notebook"] = "lab", kernel: bool = True) -> None:
+        # A workspace of its own: JupyterLab moves a page on whose workspace another page has.
+        workspace = f"lab/workspaces/{uuid.uuid4().hex}"
         if front_end == "notebook":
             self.page.goto(self.lab.address(f"notebooks/{quote(self.name)}"))
         elif kernel:
-            self.page.goto(self.lab.address(f"lab/tree/{quote(self.name)}"))
+            self.page.goto(self.lab.address(f"{workspace}/tree/{quote(self.name)}"))
         else:
-            self.page.goto(self.lab.address("lab"))
+            self.page.goto(self.lab.address(workspace))
         self._restored()
         if not kernel:
             assert front_end == "lab", "Notebook 7 has no way to open a notebook without a kernel"
@@ -237,8 +243,7 @@ class LabNotebook:
         self._ready(kernel=True)
 
     def _restored(self) -> None:
-        self.page.wait_for_function("window.jupyterapp")
-        self.page.evaluate("window.jupyterapp.restored.then(() => null)")
+        self.page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
 
     def _ready(self, kernel: bool) -> None:
         self.page.wait_for_function(f"name => {PANEL}(name)?.context.isReady", arg=self.name)
@@ -252,11 +257,18 @@ class LabNotebook:
         self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def js(self, expression: str, argument: Any = None) -> Any:
-        """Evaluated in the page with `app`, the notebook's `panel` and the `argument`."""
+        """Evaluated in the page with `app`, the notebook's `panel` and the `argument`.
+
+        A promise is awaited, within bounds: Playwright's evaluate() alone has none.
+        """
         return self.page.evaluate(
-            f"([name, argument]) => {{ const app = window.jupyterapp, panel = {PANEL}(name);"
-            f" return ({expression}); }}",
-            [self.name, argument],
+            f"""([name, argument, patience]) => {{
+                const app = window.jupyterapp, panel = {PANEL}(name);
+                const late = new Error("the page is not done in time");
+                return Promise.race([{expression}, new Promise((_, fail) =>
+                    setTimeout(() => fail(late), patience * 1000))]);
+            }}""",
+            [self.name, argument, PATIENCE],
         )
 
     def command(self, name: str, **arguments: Any) -> None:

@@ -13,7 +13,13 @@ from browser.conftest import MISSING
 from browser.lab import DARK, LIGHT, Lab, LabNotebook
 
 HELLO = "%%xla_spawn -n 2 --view text\nprint(f'rank {rank} of {world_size}')"
-ENDLESS = "%%xla_spawn -n 2 --view text\nimport time\nprint('begun')\nfor _ in range(3000):\n    time.sleep(0.1)"
+ENDLESS = """\
+%%xla_spawn -n 2 --view text
+import time
+print("begun")
+for _ in range(3000):
+    time.sleep(0.1)
+"""
 
 
 def test_ranks_print_into_the_cell(notebook: LabNotebook) -> None:

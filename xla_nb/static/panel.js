@@ -36,7 +36,6 @@ const strings = (x) => (Array.isArray(x) ? x.map(string) : []);
 const number = (x) => (typeof x === "number" && Number.isFinite(x) ? x : null);
 const amount = (x) => number(x) ?? 0;
 const ranks = (x) => (Array.isArray(x) ? x.filter(isRank) : []);
-const isTrue = (x) => x === true;
 const reader = (shape) => (from) => {
 	const value = {};
 	for (const key in shape) value[key] = shape[key](from[key]);
@@ -54,13 +53,13 @@ const readCard = reader({
 	fallbacks: (x) => (isObject(x) ? Object.entries(x).map(([name, n]) => [plain(name), amount(n)]) : []),
 	bars: (x) => objects(x).slice(0, 3).map(readBar),
 });
-const readTrouble = reader({ ranks, first: isTrue, ...each(string, "title place"), text: raw, others: strings });
+const readTrouble = reader({ ranks, first: Boolean, ...each(string, "title place"), text: raw, others: strings });
 const readGroup = reader({ ranks, ...each(string, "place note"), stack: raw });
 const readAbout = reader({
 	...each(string, "cell headline host stopping record"),
 	...each(number, "started ended elapsed"),
 	ok: (x) => (typeof x === "boolean" ? x : null),
-	simulated: isTrue,
+	simulated: Boolean,
 	notices: strings,
 	ranks: amount,
 });
@@ -73,7 +72,7 @@ const OVER = new Set(["finished", "failed", "killed", "stopped"]);
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const count = (n) => whole.format(n);
-const plural = (n, word, words = `${word}s`) => `${count(n)} ${n === 1 ? word : words}`;
+const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 const two = (n) => String(n).padStart(2, "0");
 const joined = (...texts) => texts.filter(Boolean).join(" · ");
 
@@ -103,7 +102,6 @@ function pace(rate) {
 	return `${(rate * 60).toFixed(1)}/min`;
 }
 
-/** `ranks 0–2, 5` */
 function spell(list) {
 	const parts = [];
 	for (let i = 0, j; i < list.length; i = j) {
@@ -133,6 +131,8 @@ const h = maker((tag) => document.createElement(tag));
 const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
 const div = (names, ...children) => h(`div.${names}`, {}, ...children);
 const span = (names, ...children) => h(`span.${names}`, {}, ...children);
+const title = (text) => h("h4.h", {}, text);
+const status = (names) => h(`div.${names}`, { role: "status" });
 const glyph = () => h("i.glyph", { "aria-hidden": true });
 const section = (name, label, ...children) => h(`section.${name}`, { role: "region", label }, ...children);
 const button = (text, click, attributes, name = "button") =>
@@ -176,7 +176,7 @@ const stretch = (node, part) => (node.style.transform = `scaleX(${part.toFixed(3
 /** A progress bar with its label, counts, rate and time to go. */
 function meter(name = "bar") {
 	const fill = h("i");
-	const track = h("div.track", { role: "progressbar", "aria-valuemin": 0 }, fill);
+	const track = h("div.track", { role: "progressbar" }, fill);
 	const [label, done, left] = [span("bar-label"), span("bar-done"), span("bar-left")];
 	const node = div(`bar.${name}`, label, track, done, left);
 	const set = (bar) => {
@@ -202,7 +202,7 @@ async function copy(text) {
 	} catch {
 		// No permission, or a page without https: the old way.
 		const back = document.activeElement;
-		const area = h("textarea.copy", { "aria-hidden": "true" });
+		const area = h("textarea.copy", { "aria-hidden": true });
 		area.value = text;
 		document.body.append(area);
 		area.select();
@@ -216,7 +216,6 @@ async function copy(text) {
 
 const FLAGS = { 1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike" };
 const UNFLAGS = { 22: ["bold", "dim"], 23: ["italic"], 24: ["underline"], 27: ["inverse"], 29: ["strike"] };
-const byte = (n) => (n >= 0 && n <= 255 ? Math.floor(n) : 0);
 const cube = (n) => (n % 6 ? 55 + 40 * (n % 6) : 0);
 
 function indexed(n) {
@@ -227,8 +226,8 @@ function indexed(n) {
 
 /** The colour after a 38 or 48, and how many codes it took. */
 function extended(codes, i) {
-	if (codes[i] === 5) return [indexed(byte(codes[i + 1])), 2];
-	if (codes[i] === 2) return [`rgb(${codes.slice(i + 1, i + 4).map(byte)})`, 4];
+	if (codes[i] === 5) return [indexed(codes[i + 1] & 255), 2];
+	if (codes[i] === 2) return [`rgb(${codes.slice(i + 1, i + 4).map((n) => n & 255)})`, 4];
 	return [undefined, 1];
 }
 
@@ -283,13 +282,9 @@ function ansi(node, text, needle = "") {
 		return;
 	}
 	const parts = pieces(text);
-	if (!needle) {
-		node.append(...parts.map(([style, part]) => styled(style, part)));
-		return;
-	}
 	// A match may begin in one piece and end in another: the pieces are cut where matches are.
 	const low = parts.map(([, part]) => part).join("").toLowerCase();
-	let [from, at] = [low.indexOf(needle), 0];
+	let [from, at] = [needle ? low.indexOf(needle) : -1, 0];
 	for (let [style, part] of parts) {
 		while (part) {
 			const inside = from >= 0 && at >= from;
@@ -343,11 +338,10 @@ class Lines {
 	add(rank, stream, start, skipped, lines) {
 		const file = `${rank} ${stream}`;
 		if (start <= (this.newest.get(file) ?? -1)) return; // told again
-		this.newest.set(file, start);
+		if (lines.length) this.newest.set(file, start);
 		if (!this.byRank.has(rank)) this.byRank.set(rank, []);
 		const held = this.byRank.get(rank);
 		if (skipped > 0) held.push({ id: this.next++, rank, stream, at: start, gap: skipped, text: "" });
-		// One by one: a block may be too long for the arguments of a call.
 		for (const line of this.read(rank, stream, start, lines)) held.push(line);
 		held.splice(0, Math.max(0, held.length - this.cap(rank)));
 		this.received.set(rank, this.total(rank) + skipped + lines.length);
@@ -368,7 +362,7 @@ class Lines {
 		const found = [];
 		for (const held of rank === undefined ? this.byRank.values() : [this.byRank.get(rank) ?? []]) {
 			for (let i = held.length - 1, n = 0; i >= 0 && held[i].id > id && n < most; i--)
-				if (matches(held[i])) n = n + (found.push(held[i]) > 0);
+				if (matches(held[i])) n += found.push(held[i]) > 0;
 		}
 		found.sort((a, b) => a.id - b.id);
 		return found.length > most ? found.slice(-most) : found;
@@ -445,7 +439,7 @@ class Store {
 	}
 
 	changed(...parts) {
-		for (const view of this.views) view.changed(parts);
+		for (const view of this.views) view.changed(...parts);
 	}
 
 	// messages from the kernel
@@ -459,7 +453,7 @@ class Store {
 
 	news(message) {
 		if (!Number.isInteger(message.seq)) return;
-		const all = message.whole === true;
+		const all = Boolean(message.whole);
 		if (all) {
 			clearTimeout(this.later);
 			this.later = undefined;
@@ -567,7 +561,7 @@ class Store {
 		const told = () => {
 			if (this.stop !== "asked") return;
 			this.stop = "told";
-			this.speak("The ranks have been asked to stop. A second click interrupts the kernel.");
+			this.speak("Asked the ranks to stop. A second click interrupts the kernel.");
 		};
 		this.stop = "asked";
 		this.speak("Asking the ranks to stop…");
@@ -644,26 +638,26 @@ class Head {
 	constructor(view) {
 		this.view = view;
 		const { store } = view;
-		this.cell = h("strong.cell", {});
+		this.cell = h("strong.cell");
 		this.headline = span("headline");
 		this.title = div("title", glyph(), this.cell, this.headline);
-		this.elapsed = h("span.elapsed", { title: "time since the run began" });
+		this.elapsed = span("elapsed");
 		const toggle = () => (store.stacks.state === "closed" ? store.askStacks() : store.setStacks("closed"));
-		this.stacks = button("Stacks", toggle, { "data-action": "stacks", "aria-expanded": "false" });
+		this.stacks = button("Stacks", toggle, { "data-action": "stacks", "aria-expanded": false });
 		this.stop = button("Stop", () => store.halt(), { "data-action": "stop" });
 		this.counts = h("ul.counts", { label: "Ranks by phase" }, ...this.chips.map(({ node }) => node));
 		this.simulated = span("simulated", "simulated TPU host");
 		this.host = span("quiet");
 		this.bar = meter("runbar");
-		this.say = h("div.say", { role: "status" });
+		this.say = status("say");
 		this.notices = h("ul.notices", { label: "Notices" });
 		this.live = h("div.live", { "aria-live": "polite" });
 		this.node = h(
 			"header.head",
-			{ },
+			{},
 			this.title,
 			div("actions", this.elapsed, this.stacks, this.stop),
-			div("sub", this.counts, this.simulated, this.host),
+			div("sub", this.counts, this.simulated, span("space"), this.host),
 			this.bar.node,
 			this.say,
 			this.notices,
@@ -771,11 +765,11 @@ class Stacks {
 
 	constructor(view) {
 		const { store } = (this.view = view);
-		this.words = h("div.quiet", { role: "status" });
+		this.words = status("quiet");
 		this.groups = div("groups");
 		const head = div(
 			"bar-head",
-			h("h4.h", {}, "Where each rank is"),
+			title("Where each rank is"),
 			link("Ask again", () => store.askStacks()),
 			link("Close stacks", () => store.setStacks("closed")),
 		);
@@ -788,10 +782,10 @@ class Stacks {
 		mark(this.node, "data-state", state);
 		const words = {
 			asking: "Asking the ranks…",
-			fallback: "This kernel cannot answer while the cell runs. Each rank last said that it is here:",
+			fallback: "This kernel cannot answer while the cell runs. Each rank was last seen here:",
 			answered: groups.length ? "" : "No rank answered.",
 		};
-		put(this.words, words[state] ?? "");
+		put(this.words, words[state]);
 		fill(this.groups, groups, () => groups.map(group));
 	}
 }
@@ -827,7 +821,7 @@ class Card {
 		this.last = div("last");
 		this.bars = [meter(), meter(), meter()];
 		this.used = h("i");
-		this.gauge = h("span.gauge", { "aria-hidden": "true" }, this.used);
+		this.gauge = h("span.gauge", { "aria-hidden": true }, this.used);
 		this.stats = {};
 		for (const key in STATS) this.stats[key] = h("dd");
 		const stat = (key) => h("div", { "data-stat": key }, h("dt", {}, STATS[key][0]), this.stats[key]);
@@ -865,8 +859,8 @@ class Card {
 		this.time(card, store);
 	}
 
-	time({ since }, { now }) {
-		put(this.since, since === null ? "" : duration(now - since));
+	time({ phase, since }, { now }) {
+		put(this.since, since === null || OVER.has(phase) ? "" : duration(now - since));
 	}
 }
 
@@ -879,8 +873,6 @@ class Tile {
 		put(this.number, String(card.rank));
 		node.style.backgroundSize = `${Math.round(100 * (share(card.bars[0]) ?? 0))}% 2px`;
 	}
-
-	time() {}
 }
 
 /** How urgent a card is. Only what lasts counts, or cards would jump at every step. */
@@ -899,16 +891,17 @@ class Ranks {
 
 	constructor(view) {
 		this.view = view;
-		this.title = h("h4.h", {});
-		const sort = (by, text) => button(text, () => this.sortBy(by), {}, "choice");
-		this.sorts = { trouble: sort("trouble", "By trouble"), rank: sort("rank", "By rank") };
+		this.title = title("");
+		const sort = (by) => button(`By ${by}`, () => this.sortBy(by), {}, "choice");
+		this.sorts = { trouble: sort("trouble"), rank: sort("rank") };
 		this.sorting = h("span.choices", { role: "group", label: "Order of ranks" }, ...Object.values(this.sorts));
-		const redraw = () => view.changed(["ranks"], true);
+		const redraw = () => view.redraw("ranks");
 		const at = ({ target }) => {
 			const box = target.closest?.("[role=option]");
 			return box ? Number(box.dataset.rank) : undefined;
 		};
-		this.grid = h("div.grid", { role: "listbox",
+		this.grid = h("div.grid", {
+			role: "listbox",
 			label: "Ranks",
 			keydown: (event) => this.key(event),
 			click: (event) => this.pick(at(event)),
@@ -968,7 +961,7 @@ class Ranks {
 		box.card = card;
 		mark(box.node, "data-phase", phase);
 		const warning = card.fallbacks.length && "CPU fallbacks";
-		mark(box.node, "aria-label", [`rank ${rank}`, phase, place, detail, warning].filter(Boolean).join(", "));
+		mark(box.node, "aria-label", joined(`rank ${rank}`, phase, place, detail, warning));
 		box.set(card, this.view.store, box.node);
 	}
 
@@ -996,17 +989,16 @@ class Ranks {
 	sortBy(by) {
 		this.by = by;
 		this.chosen = this.resort = true;
-		this.view.changed(["ranks"], true);
+		this.view.redraw("ranks");
 	}
 
 	tick() {
 		const { store } = this.view;
-		for (const box of this.boxes.values()) if (!OVER.has(box.card.phase)) box.time(box.card, store);
-		this.view.changed(["ranks"]); // a wait that lasts becomes trouble without a message
+		for (const box of this.boxes.values()) box.time?.(box.card, store);
+		this.view.changed("ranks"); // a wait that lasts becomes trouble without a message
 	}
 
-	// One card has the tabindex, and the arrows move it.
-
+	/** Gives a card the tabindex that one of them has. */
 	rove(rank) {
 		if (rank === undefined) return;
 		this.boxes.get(this.active)?.node.setAttribute("tabindex", "-1");
@@ -1057,7 +1049,7 @@ function ticks(low, high, wanted) {
 	const power = 10 ** Math.floor(Math.log10(rough));
 	const step = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
 	const found = [];
-	for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step || 0);
+	for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9 && found.length < 20; k++) found.push(k * step || 0);
 	return [found, step];
 }
 
@@ -1067,16 +1059,9 @@ function tickText(value, step) {
 	return digits ? value.toFixed(digits) : count(value);
 }
 
-/** The index of the point nearest to x; points come in order. */
-function nearest(xs, x) {
-	let [low, high] = [0, xs.length - 1];
-	while (low < high) {
-		const middle = (low + high) >> 1;
-		if (xs[middle] < x) low = middle + 1;
-		else high = middle;
-	}
-	return low > 0 && x - xs[low - 1] < xs[low] - x ? low - 1 : low;
-}
+/** The index of the point nearest to x. */
+const nearest = (xs, x) =>
+	xs.reduce((best, value, i) => (Math.abs(value - x) < Math.abs(xs[best] - x) ? i : best), 0);
 
 /** A path through the points; of many in one pixel column only the extremes are drawn. */
 function trace({ x, y }, sx, sy) {
@@ -1099,9 +1084,9 @@ function trace({ x, y }, sx, sy) {
 }
 
 class Chart {
-	axes = svg("g.axes", {});
+	axes = svg("g.axes");
 	plot = svg("g.lines", { fill: "none" });
-	ends = svg("g.ends", {});
+	ends = svg("g.ends");
 	cross = svg("line.cross", { y1: TOP, y2: HIGH - BOTTOM });
 	at = span("quiet.at");
 	legend = div("legend");
@@ -1111,29 +1096,20 @@ class Chart {
 		this.name = plain(name);
 		const point = (x) => {
 			this.pointer = x;
-			view.changed(["figures"], true);
+			view.redraw("figures");
 		};
-		this.svg = svg(
-			"svg.plot",
-			{ height: HIGH,
-				tabindex: 0,
-				role: "img",
-				pointermove: (event) => point(event.offsetX),
-				pointerleave: () => point(undefined),
-				blur: () => point(undefined),
-				keydown: (event) => {
-					const move = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
-					if (!move) return;
-					event.preventDefault();
-					const end = this.wide - RIGHT;
-					point(Math.min(end, Math.max(LEFT, (this.pointer ?? end) + move)));
-				},
-			},
-			this.axes,
-			this.plot,
-			this.ends,
-			this.cross,
-		);
+		const key = (event) => {
+			const move = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
+			if (!move) return;
+			event.preventDefault();
+			const end = this.wide - RIGHT;
+			point(Math.min(end, Math.max(LEFT, (this.pointer ?? end) + move)));
+		};
+		const leave = () => point(undefined);
+		const pointermove = (event) => point(event.offsetX);
+		const listeners = { pointermove, pointerleave: leave, blur: leave, keydown: key };
+		const about = { height: HIGH, tabindex: 0, role: "img", ...listeners };
+		this.svg = svg("svg.plot", about, this.axes, this.plot, this.ends, this.cross);
 		const caption = h("figcaption.caption", {}, h("strong", {}, this.name), this.at);
 		this.node = h("figure.figure", { "data-figure": name }, caption, this.svg, this.legend);
 	}
@@ -1191,8 +1167,10 @@ class Chart {
 		}
 		for (const [rank, line] of named) wanted.set(rank, trace(line, sx, sy));
 		const keys = [...wanted.keys()];
-		fill(this.plot, keys.join(), () => {
-			this.paths = new Map(keys.map((key) => [key, this.path(key)]));
+		fill(this.plot, String(keys), () => {
+			const one = (rank) => tint(svg("path.trace", { "data-rank": rank }), rank);
+			const path = (key) => (typeof key === "string" ? svg("path.many") : one(key));
+			this.paths = new Map(keys.map((key) => [key, path(key)]));
 			return this.paths.values();
 		});
 		for (const [key, d] of wanted) {
@@ -1205,17 +1183,11 @@ class Chart {
 		this.drawEnds(named, sx, sy);
 	}
 
-	path(key) {
-		if (typeof key === "string") return svg("path.many", {});
-		return tint(svg("path.trace", { "data-rank": key }), key);
-	}
-
 	/** The rank's number at the end of its line: colour is not all that tells lines apart. */
 	drawEnds(lines, sx, sy) {
 		const ends = [];
 		for (const [rank, { x, y }] of lines) {
-			let i = y.length - 1;
-			while (i >= 0 && Number.isNaN(y[i])) i--;
+			const i = y.findLastIndex((value) => !Number.isNaN(value));
 			if (i >= 0) ends.push({ rank, x: sx(x[i]), y: sy(y[i]) });
 		}
 		ends.sort((a, b) => a.y - b.y);
@@ -1237,7 +1209,7 @@ class Chart {
 			if (x !== null && (step === null || Math.abs(line.x[i] - x) < Math.abs(step - x))) step = line.x[i];
 		}
 		put(this.at, step === null ? "last" : `step ${figure(step)}`);
-		this.cross.style.display = step === null ? "none" : "";
+		mark(this.cross, "visibility", step === null ? "hidden" : null);
 		if (step !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(step));
 		const rows = lines.size <= 8 ? [...values] : this.summary(values);
 		this.list(rows);
@@ -1253,7 +1225,7 @@ class Chart {
 	}
 
 	list(rows) {
-		fill(this.legend, rows.map(([key]) => key).join(), () => {
+		fill(this.legend, String(rows.map(([key]) => key)), () => {
 			this.items = new Map(rows.map(([key]) => [key, h("b")]));
 			return rows.map(([key]) => {
 				const isOne = typeof key === "number";
@@ -1273,7 +1245,7 @@ class Figures {
 
 	constructor(view) {
 		this.view = view;
-		this.resized = new ResizeObserver(() => view.changed(["figures"], true));
+		this.resized = new ResizeObserver(() => view.redraw("figures"));
 		this.resized.observe(this.grid);
 	}
 
@@ -1294,10 +1266,6 @@ class Figures {
 		const wide = chart?.svg.clientWidth;
 		if (wide) chart.draw(figures.get(name), wide);
 		return this.queue.length > 0;
-	}
-
-	close() {
-		this.resized.disconnect();
 	}
 }
 
@@ -1324,12 +1292,12 @@ class Output {
 			spellcheck: "false",
 			input: choose,
 		});
-		this.matches = h("span.quiet.matches", { role: "status" });
+		this.matches = status("quiet.matches");
 		const follow = () => (this.rows ? this.refresh() : this.hold(false));
 		this.follow = button("Follow", follow, { "data-action": "follow" });
 		this.copy = button("Copy", () => this.copyLines(), { label: "Copy output", "data-action": "copy" });
 		this.earlier = link("Earlier output", () => this.goBack());
-		this.words = h("span.quiet", { role: "status" });
+		this.words = status("quiet");
 		this.body = div("rows");
 		const listeners = {
 			scroll: () => this.scrolled(),
@@ -1340,11 +1308,10 @@ class Output {
 		const top = div("top", this.earlier, this.words);
 		this.log = h("div.log", { role: "log", label: "Output", "aria-live": "off", tabindex: 0, ...listeners }, top, this.body);
 		this.jump = button("", () => this.refresh(), {}, "button.jump");
-		this.path = h("code.path", {});
+		this.path = h("code.path");
 		const copyPath = ({ currentTarget }) => this.copied(currentTarget, this.path.textContent, "Copied", "Copy path");
 		this.foot = div("foot", span("quiet", "Full output"), this.path, link("Copy path", copyPath));
-		const title = h("h4.h", {}, "Output");
-		const head = div("bar-head", title, this.whose, this.streams, this.filter, this.matches, span("space"), this.follow, this.copy);
+		const head = div("bar-head", title("Output"), this.whose, this.streams, this.filter, this.matches, span("space"), this.follow, this.copy);
 		this.node = section("output", "Output", head, div("screen", this.log, this.jump), this.foot);
 		this.refresh();
 	}
@@ -1375,7 +1342,7 @@ class Output {
 		this.busy = this.asking = false;
 		this.first = false; // the beginning has been reached
 		put(this.words, "");
-		this.view.changed(["output"]);
+		this.view.changed("output");
 	}
 
 	draw(now) {
@@ -1437,10 +1404,8 @@ class Output {
 		if (!this.needle || now - this.counted < 400) return;
 		this.counted = now;
 		const found = this.lines.since(this.rank, -1, this.matching, Infinity);
-		put(this.matches, plural(found.length, "match", "matches"));
+		put(this.matches, plural(found.length, "hit"));
 	}
-
-	// holding: the lines in the page stay; older ones can be put before them
 
 	scrolled() {
 		const { scrollTop, scrollHeight, clientHeight } = this.log;
@@ -1474,7 +1439,7 @@ class Output {
 		this.rows.length = Math.min(this.rows.length, ROWS);
 		if (body.childNodes.length > ROWS) this.auto = false; // the end is not the end any more
 		while (body.childNodes.length > ROWS) body.lastChild.remove();
-		this.view.changed(["output"]);
+		this.view.changed("output");
 	}
 
 	/** Earlier lines: those that are held, then those of the record, which the kernel reads. */
@@ -1490,7 +1455,7 @@ class Output {
 		for (const stream of this.stream === "both" ? ["out", "err"] : [this.stream]) {
 			const isOf = (line) => line.stream === stream;
 			const oldest = this.rows.find(isOf) ?? this.lines.byRank.get(this.rank)?.find(isOf);
-			const before = this.before[stream] ?? oldest?.at ?? Number.MAX_SAFE_INTEGER;
+			const before = this.before[stream] ?? oldest?.at ?? 2 ** 53 - 1;
 			if (before > 0) {
 				this.fetch(stream, before);
 				return;
@@ -1498,7 +1463,7 @@ class Output {
 		}
 		this.first = true;
 		put(this.words, "The output begins here.");
-		this.view.changed(["output"]);
+		this.view.changed("output");
 	}
 
 	fetch(stream, before) {
@@ -1516,7 +1481,7 @@ class Output {
 			this.busy = false;
 			this.before[stream] = first ? 0 : start;
 			const found = lines.filter(this.matching);
-			say(this.needle ? `${plural(found.length, "match", "matches")} in ${plural(lines.length, "earlier line")}` : "");
+			say(this.needle ? `${plural(found.length, "hit")} in ${plural(lines.length, "earlier line")}` : "");
 			this.prepend(found);
 		};
 		this.view.store.ask({ type: "earlier", rank, stream, before, count: ROWS / 4 }, { silent, answered });
@@ -1548,7 +1513,8 @@ class View {
 	constructor(store, el) {
 		this.store = store;
 		this.dirty = new Set();
-		this.root = h("div.panel", { role: "region",
+		this.root = h("div.panel", {
+			role: "region",
 			label: `Run ${store.run}`,
 			"data-run": store.run,
 			"data-lm-suppress-shortcuts": "true", // keys in here are not for the notebook
@@ -1563,7 +1529,7 @@ class View {
 			output: new Output(this),
 		};
 		this.root.append(...Object.values(this.parts).map((part) => part.node));
-		this.root.xnb = () => this.told();
+		this.root.xnView = this; // for tests
 		this.watch = new IntersectionObserver((entries) => {
 			this.inSight = entries.at(-1).isIntersecting;
 			this.schedule();
@@ -1575,26 +1541,29 @@ class View {
 		store.views.add(this);
 		el.append(this.root);
 		this.shade();
-		this.changed(Object.keys(this.parts));
+		this.changed(...Object.keys(this.parts));
 	}
 
 	close() {
 		this.store.views.delete(this);
 		this.watch.disconnect();
-		this.parts.figures.close();
+		this.parts.figures.resized.disconnect();
 		document.removeEventListener("visibilitychange", this.wake);
 		clearInterval(this.clock);
 		cancelAnimationFrame(this.frame);
 		this.root.remove();
 	}
 
-	/** These parts are to be drawn; `now`: in the next frame, without waiting for their turn. */
-	changed(parts, now = false) {
-		for (const part of parts) {
-			this.dirty.add(part);
-			if (now) this.drawn.delete(part);
-		}
+	/** These parts are to be drawn, when it is their turn. */
+	changed(...parts) {
+		for (const part of parts) this.dirty.add(part);
 		this.schedule();
+	}
+
+	/** These parts are to be drawn in the next frame. */
+	redraw(...parts) {
+		for (const part of parts) this.drawn.delete(part);
+		this.changed(...parts);
 	}
 
 	get seen() {
@@ -1612,7 +1581,7 @@ class View {
 			const part = this.parts[name];
 			if (!this.dirty.has(name) || now - (this.drawn.get(name) ?? -Infinity) < part.every) continue;
 			this.dirty.delete(name);
-			if (part.draw(now)) this.changed([name], true);
+			if (part.draw(now)) this.redraw(name);
 			else this.drawn.set(name, now);
 		}
 		this.schedule();
@@ -1657,16 +1626,8 @@ class View {
 			this.store.focus();
 		}
 		this.parts.output.refresh();
-		this.changed(["ranks", "figures"], true);
+		this.redraw("ranks", "figures");
 		if (reveal) this.parts.output.node.scrollIntoView({ block: "nearest" });
-	}
-
-	/** For tests: what is held, and whether all of it was drawn. */
-	told() {
-		const { lines, figures, seq } = this.store;
-		const points = [...figures.values()].flatMap((one) => [...one.lines.values()].flatMap(({ x }) => x));
-		const held = [...lines.byRank.values()].flat();
-		return { drawn: !this.dirty.size, seq, lines: held.length, points: points.length };
 	}
 }
 

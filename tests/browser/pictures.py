@@ -1,0 +1,151 @@
+"""Makes the pictures of docs/images: `python tests/browser/pictures.py [NAME ...]`, by hand.
+
+A picture is of one cell of a real JupyterLab, in the theme that its name says.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from browser.conftest import FLAGS
+from browser.lab import DARK, LIGHT, Lab, LabNotebook
+from browser.test_flows import Flow, flow
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+
+TRAIN = """\
+import time, torch, torch_xla, xla_nb
+
+model = torch.nn.Linear(64, 8).to(torch_xla.device())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+torch.manual_seed(rank)
+for step in xla_nb.progress(range(400), label="batches"):
+    x = torch.randn(128, 64)
+    y = x[:, :8] * 2
+    loss = torch.nn.functional.mse_loss(model(x.to(torch_xla.device())), y.to(torch_xla.device()))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    torch_xla.sync()
+    xla_nb.report(loss=loss, accuracy=1 - 1 / (1.2 + step / 40 + rank / 9))
+    if step % 20 == 0:
+        print(f"\\x1b[32mstep {step}\\x1b[0m: loss {loss.item():.3f}", flush=True)
+    if step == 240:
+        hold()
+"""
+FAIL = """\
+import torch
+
+def train_step(batch):
+    weights = torch.ones(128, 10)
+    return batch @ weights
+
+print("loading shard", rank, flush=True)
+if rank == 1:
+    hold("fine")
+else:
+    if rank != 2:
+        hold("others")
+    train_step(torch.ones(32, 64))
+"""
+MANY = """\
+import xla_nb
+for step in xla_nb.progress(range(100), label="steps"):
+    xla_nb.report(loss=(1 + rank / 99) / (step + 2))
+    if step == 20 + rank:
+        print("shard", rank, "is at step", step, flush=True)
+        hold()
+"""
+
+
+def training(notebook: LabNotebook) -> Flow:
+    run = flow(notebook, "-n 4", TRAIN)
+    run.in_phase("running", 4)
+    for rank in range(4):
+        row = run.panel.locator(f'.xn-row[data-rank="{rank}"]')
+        expect(row.filter(has_text="step 240")).to_be_visible()
+    return run
+
+
+def picture(run: Flow, name: str) -> None:
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    run.output.scroll_into_view_if_needed()
+    run.output.screenshot(path=IMAGES / f"{name}.png")
+
+
+def panel(lab: Lab, notebook: LabNotebook) -> None:
+    run = training(notebook)
+    picture(run, "panel-light")
+    notebook.theme(DARK)
+    expect(run.panel).to_have_attribute("data-dark", "true")
+    picture(run, "panel-dark")
+    notebook.theme(LIGHT)
+    run.let_go()
+    run.ended()
+
+
+def saved(lab: Lab, notebook: LabNotebook) -> None:
+    run = training(notebook)
+    run.let_go()
+    run.ended()
+    notebook.save()
+    name = lab.write(lab.read(notebook.name))
+    with lab.open(name, kernel=False) as reopened:
+        reopened.page.set_viewport_size({"width": 1280, "height": 1600})
+        stays = Flow(reopened, run.cell, run.number)
+        picture(stays, "saved-light")
+        reopened.theme(DARK)
+        picture(stays, "saved-dark")
+
+
+def errors(lab: Lab, notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 4 --grace 300", FAIL)
+    run.in_phase("failed", 1)
+    run.let_go("others")
+    run.in_phase("failed", 3)
+    picture(run, "panel-errors-live")
+    run.let_go("fine")
+    run.ended()
+    picture(run, "panel-errors")
+
+
+def many(lab: Lab, notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 64", MANY)
+    run.in_phase("running", 64)
+    expect(run.rows("shard 63")).to_be_visible()
+    picture(run, "panel-64")
+    run.let_go()
+    run.ended()
+
+
+PICTURES: list[Callable[[Lab, LabNotebook], None]] = [panel, errors, saved, many]
+
+
+def main(names: list[str], browser: Browser) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        lab = Lab(browser, Path(home))
+        try:
+            with lab.open(["%load_ext xla_nb"]) as notebook:
+                notebook.page.set_viewport_size({"width": 1280, "height": 1600})
+                notebook.run(0)
+                notebook.done(0)
+                for make in PICTURES:
+                    if not names or make.__name__ in names:
+                        make(lab, notebook)
+        finally:
+            lab.close()
+
+
+if __name__ == "__main__":
+    expect.set_options(timeout=120_000)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        main(sys.argv[1:], chromium)
+        chromium.close()

@@ -1,0 +1,340 @@
+"""A run as its record tells it, without the process that launched it."""
+
+import ast
+import json
+import os
+import time
+
+import pytest
+
+from xla_nb import events, shipping, vitals
+from xla_nb.errors import UsageError, XlaNbError
+from xla_nb.record import Record
+from xla_nb.recorded import RecordedRun, entries
+from xla_nb.vitals import Vitals
+
+BEGAN = 1000.0
+
+
+class Made:
+    """A record that is written as a run would write it; its notebook is this process."""
+
+    def __init__(self, name="20260101-000000-abcdef"):
+        self.name = name
+        self.record = Record.create(name)
+
+    def says(self, *happened):
+        for event in happened:
+            self.record.add(event)
+
+    def begins(self, ranks=2):
+        self.says(
+            events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True, at=BEGAN),
+            *(
+                events.RankStarted(rank=r, local_rank=r, pid=100 + r, device="xla:0", at=BEGAN + 1)
+                for r in range(ranks)
+            ),
+        )
+
+    def returns(self, rank, value, at=BEGAN + 5):
+        fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CREAT)
+        size = shipping.send_home(fd, value, ())
+        os.close(fd)
+        self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size, at=at))
+
+    def ends(self, at=BEGAN + 9):
+        self.says(events.JobEnded(status=0, at=at))
+        self.record.close(self.opened().summary())
+
+    def samples(self, rank, at):
+        sample = Vitals(at=at, since=at, place="Cell In[3], line 7")
+        self.record.vitals(rank).write_bytes(vitals.encode(sample))
+
+    def loses_its_kernel(self):
+        (self.record.path / "owner").write_text("1 0")
+
+    def opened(self):
+        return opened(self.name)
+
+
+def opened(path):
+    return RecordedRun.open(path, "the notebook's {}".format)
+
+
+def phases(run):
+    return [rank.phase for rank in run.state.ranks.values()]
+
+
+@pytest.fixture
+def made():
+    made = Made()
+    made.begins()
+    return made
+
+
+@pytest.fixture
+def ended(made):
+    """Rank 0 returned 42, rank 1 failed."""
+    made.returns(0, 42)
+    failure = {"kind": "ValueError", "message": "boom", "text": "Traceback …", "where": "w"}
+    place = "Cell In[3], line 7"
+    made.says(events.RankFailed(rank=1, place=place, at=BEGAN + 6, **failure))
+    made.record.log(0).write_bytes(b"one\n\xfftwo\n")
+    made.record.log(1, "err").write_text("trouble\n")
+    made.record.history(0).write_text(json.dumps([0, BEGAN, None, {"loss": 0.5}]) + "\n")
+    made.ends()
+    return made
+
+
+# ---------------------------------------------------------------- opening
+
+
+def test_a_run_is_opened_by_its_name_or_its_folder(ended, monkeypatch):
+    monkeypatch.chdir(ended.record.path.parent)
+    for path in (ended.name, str(ended.record.path), ended.record.path, ended.record):
+        run = opened(path)
+        assert (run.name, run.record.path) == (ended.name, ended.record.path)
+
+
+def test_a_run_is_opened_from_where_one_stands(ended, monkeypatch):
+    monkeypatch.chdir(ended.record.path)
+    run = opened(".")
+    monkeypatch.chdir("/")
+    assert (run.name, run[0]) == (ended.name, 42)
+
+
+def test_a_run_that_was_moved_is_opened_where_it_lies_now(ended, tmp_path):
+    ended.record.path.rename(tmp_path / "kept")
+    run = opened(tmp_path / "kept")
+    assert (run.name, run[0], run.output(1, "err")) == ("kept", 42, "trouble\n")
+
+
+@pytest.mark.parametrize("path", ["20200101-000000-nosuch", "/nowhere/at/all", ""])
+def test_where_no_run_is_recorded_the_runs_there_are_can_be_listed(path):
+    with pytest.raises(UsageError, match=r"no run is recorded at .*%xla_runs"):
+        opened(path)
+
+
+def test_a_folder_that_is_no_record_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no run is recorded at"):
+        opened(tmp_path)
+
+
+# ---------------------------------------------------------------- what it holds
+
+
+def test_it_has_the_results_of_the_ranks_that_returned(ended):
+    run = ended.opened()
+    assert (run.results, run[0], run.ok) == ({0: 42}, 42, False)
+
+
+def test_a_rank_without_a_result_is_told_with_what_it_did_instead(ended):
+    run = ended.opened()
+    with pytest.raises(KeyError, match="rank 1 has no result: it is failed"):
+        run[1]
+    with pytest.raises(KeyError, match="has no rank 7"):
+        run[7]
+
+
+def test_a_result_whose_file_is_gone_is_said_to_be(ended):
+    ended.record.result(0).unlink()
+    with pytest.raises(XlaNbError, match=r"the files of .* are gone"):
+        ended.opened()[0]
+
+
+def test_it_has_the_errors_of_the_ranks_that_failed(ended):
+    (error,) = ended.opened().errors.values()
+    assert (error.rank, error.kind, error.place) == (1, "ValueError", "Cell In[3], line 7")
+
+
+def test_output_is_whole_whatever_bytes_it_has(ended):
+    run = ended.opened()
+    assert run.output(0) == "one\n\N{REPLACEMENT CHARACTER}two\n"
+    assert (run.output(1), run.output(1, "err")) == ("", "trouble\n")
+
+
+def test_it_has_what_was_reported(ended):
+    assert ended.opened().history["loss"] == {0: [0.5]}
+
+
+def test_it_has_the_newest_sample_of_a_rank(ended):
+    ended.samples(1, BEGAN + 4)
+    run = ended.opened()
+    assert (run.vitals(0), run.vitals(1).place) == (None, "Cell In[3], line 7")
+
+
+def test_a_sample_that_is_being_written_is_none(ended):
+    ended.record.vitals(0).write_bytes(b'{"at": 1')
+    assert ended.opened().vitals(0) is None
+
+
+def test_it_took_until_its_last_rank_ended(ended):
+    assert ended.opened().elapsed == 6.0
+
+
+def test_it_says_in_a_line_how_it_went(ended):
+    name = "20260101-000000-abcdef"
+    failed = "rank 1 failed at Cell In[3], line 7: ValueError: boom"
+    assert repr(ended.opened()) == f"<Run {name}: {failed}, 6.00 s>"
+
+
+def test_its_cell_is_the_one_that_its_summary_names(ended):
+    ended.record.close({**ended.opened().summary(), "cell": "Cell In[3]"})
+    assert ended.opened().label == "Cell In[3]"
+
+
+# ---------------------------------------------------------------- runs that have no end
+
+
+def test_a_run_that_goes_on_elsewhere_is_running(made):
+    made.returns(0, 42)
+    run = made.opened()
+    assert (phases(run), run.state.ended, run.results) == (["finished", "running"], None, {0: 42})
+
+
+def test_a_run_that_goes_on_has_taken_until_now():
+    made = Made()
+    made.says(
+        events.JobStarted(pid=1, host="h", ranks=1, simulated=True, at=time.time() - 100),
+    )
+    assert made.opened().elapsed == pytest.approx(100, abs=5)
+
+
+def test_a_run_whose_kernel_is_gone_has_ended_and_its_ranks_were_killed(made):
+    made.returns(0, 42)
+    made.loses_its_kernel()
+    run = made.opened()
+    assert phases(run) == ["finished", "killed"]
+    assert (run.ok, run.results, run.errors[1].kind) == (False, {0: 42}, "Killed")
+
+
+def test_a_run_whose_kernel_is_gone_ended_when_it_was_last_heard_of(made):
+    made.loses_its_kernel()
+    assert made.opened().state.ended == BEGAN + 1
+    made.samples(0, at=BEGAN + 50)
+    made.samples(1, at=BEGAN + 40)
+    assert (made.opened().state.ended, made.opened().elapsed) == (BEGAN + 50, 50)
+
+
+def test_a_launch_that_was_refused_has_ended_though_its_notebook_lives():
+    refused = Made()
+    refused.record.close({"run": refused.name, "ok": False, "headline": "not started"})
+    run = refused.opened()
+    assert run.state.settled
+    assert "no rank was started" in repr(run)
+
+
+# ---------------------------------------------------------------- records that are not whole
+
+
+def test_half_a_last_event_is_passed_over(ended):
+    path = ended.record.path / "events.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])
+    assert phases(ended.opened()) == ["finished", "failed"]
+
+
+def test_an_event_of_a_later_version_is_passed_over(made):
+    with (made.record.path / "events.jsonl").open("ab") as file:
+        file.write(b'{"event": "Invented", "at": 3}\n')
+    made.returns(0, 42)
+    assert made.opened().results == {0: 42}
+
+
+def test_half_a_summary_is_as_good_as_none(ended):
+    (ended.record.path / "run.json").write_text('{"run": "20')
+    assert ended.opened().results == {0: 42}
+
+
+# ---------------------------------------------------------------- all of them
+
+
+def test_runs_are_listed_newest_first():
+    for name in ("20260102-000000-a", "20260103-000000-a", "20260101-000000-a"):
+        Made(name)
+    assert [entry.name[:8] for entry in entries()] == ["20260103", "20260102", "20260101"]
+
+
+def test_where_nothing_was_ever_run_the_list_is_empty():
+    assert entries() == []
+
+
+def test_an_ended_run_is_listed_with_how_it_went(ended):
+    (entry,) = entries()
+    assert (entry.ok, entry.elapsed) == (False, 6.0)
+    assert entry.headline == "rank 1 failed at Cell In[3], line 7: ValueError: boom"
+
+
+def test_a_run_that_went_well_is_listed_as_ok(made):
+    for rank in (0, 1):
+        made.returns(rank, rank)
+    made.ends()
+    (entry,) = entries()
+    assert (entry.ok, entry.headline) == (True, "2 ranks finished")
+
+
+def test_a_run_that_goes_on_is_listed_as_running(made):
+    (entry,) = entries()
+    assert (entry.ok, entry.headline, entry.elapsed) == (None, "running", None)
+
+
+def test_a_run_whose_kernel_is_gone_is_listed_as_lost(made):
+    made.loses_its_kernel()
+    (entry,) = entries()
+    assert entry.ok is False
+    assert "kernel ended before the run did" in entry.headline
+
+
+def test_what_is_no_run_is_not_listed(ended):
+    (ended.record.path.parent / "notes.txt").write_text("mine")
+    assert [entry.name for entry in entries()] == [ended.name]
+
+
+# ---------------------------------------------------------------- the same as the live run
+
+CELL = """
+%%xla_spawn -n 3 --keep-going -o lived --view none
+class RecordedHere:
+    def __eq__(self, other):
+        return type(self) is type(other)
+def recorded_run(rank):
+    import sys, xla_nb
+    xla_nb.report(loss=rank / 2)
+    print("out of", rank)
+    print("err of", rank, file=sys.stderr)
+    if rank == 2:
+        raise ValueError("boom")
+    return RecordedHere(), rank
+"""
+
+
+@pytest.fixture(scope="module")
+def reopened(kernel):
+    """A kernel with a run `lived` that has ended, and the same from its record, `reopened`."""
+    kernel.ok(CELL.strip())
+    kernel.ok("reopened = __import__('xla_nb').open_run(lived.name)")
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "{run}.results",
+        "{run}.errors",
+        "{run}.ok",
+        "{run}.state",
+        "{run}.name",
+        "{run}.label",
+        "{run}.history.rows",
+        "{run}.record.path",
+        "[{run}.output(rank, stream) for rank in range(3) for stream in ('out', 'err')]",
+        "[{run}.vitals(rank) for rank in range(3)]",
+    ],
+)
+def test_a_run_from_its_record_is_as_it_was_when_it_lived(reopened, what):
+    live, read = what.format(run="lived"), what.format(run="reopened")
+    assert reopened.value(f"{live} == {read}") == "True", reopened.value(f"{live}, {read}")
+
+
+def test_a_run_from_its_record_took_as_long_as_when_it_lived(reopened):
+    lived, read = ast.literal_eval(reopened.value("lived.elapsed, reopened.elapsed"))
+    assert 0 < read <= lived
