@@ -291,7 +291,7 @@ def test_equal_errors_are_one_trouble_that_names_the_first(tmp_path):
     for rank in (2, 0, 3):
         run.state.apply(failure(rank, f"on {rank}"))
     (trouble,) = Observer(run).troubles()
-    assert trouble.ranks == (0, 2, 3)
+    assert trouble.ranks == (2, 0, 3)
     assert trouble.first
     assert trouble.title == "rank 2 failed at Cell In[3], line 9: ValueError: on 2"
     assert len(trouble.others) == 2

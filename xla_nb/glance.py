@@ -61,9 +61,10 @@ class Card:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Ranks that failed alike. `first`: one of them was the first of the run to fail.
+    """Ranks that failed alike, one leading and the others in order. `first`: the leading one was
+    the first of the run to fail.
 
-    `text` is the traceback of the group's first rank (may be empty), `others` are the ranks
+    `text` is the traceback of the leading rank (may be empty), `others` are the ranks
     whose error has other words, a line each.
     """
 

@@ -264,7 +264,7 @@ class Observer:
         state = self.run.state
         return tuple(
             Trouble(
-                ranks=tuple(sorted(error.rank for error in group)),
+                ranks=(group[0].rank, *sorted(error.rank for error in group[1:])),
                 first=group[0].rank == state.first_trouble,
                 title=ansi.plain(f"rank {group[0].rank} {group[0].in_short}"),
                 place=group[0].place,

@@ -28,13 +28,13 @@ import psutil
 from nbformat import NotebookNode
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
-from xla_nb.processes import die_with_parent
-
 PATIENCE = 180.0  # seconds, for a machine that has other things to do; nothing waits for luck
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 
 SERVER = [
+    *["setpriv", "--pdeathsig", "TERM"],  # it ends with the tests, however these end
+    *[sys.executable, "-m", "jupyterlab"],
     "--no-browser",
     "--allow-root",
     "--ServerApp.ip=127.0.0.1",
@@ -69,13 +69,12 @@ class Lab:
             path.write_text(json.dumps(values))
         with self.log.open("w") as log:
             self.server = subprocess.Popen(
-                [sys.executable, "-m", "jupyterlab", *SERVER],
+                SERVER,
                 env=self._environment(home),
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent,  # and kernels end when they miss their server
             )
         try:
             self.url = self._address(home / "runtime" / f"jpserver-{self.server.pid}.json")

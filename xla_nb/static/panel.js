@@ -1483,6 +1483,7 @@ class Output {
 			const found = lines.filter(this.matching);
 			say(this.needle ? `${plural(found.length, "hit")} in ${plural(lines.length, "earlier line")}` : "");
 			this.prepend(found);
+			if (first && !lines.length) this.goBack(); // to the other stream
 		};
 		this.view.store.ask({ type: "earlier", rank, stream, before, count: ROWS / 4 }, { silent, answered });
 	}

@@ -1,0 +1,740 @@
+"""The panel's page: what it shows of the messages it gets, and what it asks for.
+
+The rule: no kernel and no JupyterLab; `harness.Panel` is the shipped page and a model whose kernel
+is the test.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from browser.harness import STATIC, Panel, about, block, card
+
+Opener = Callable[..., Panel]
+
+ANOTHER_VIEW = "void mount(document.body.appendChild(document.createElement('div')))"
+ACKNOWLEDGE = "void (answer = ({type, run, request}) => give({type: 'ack', run, request}))"
+
+
+@pytest.fixture(scope="module")
+def context(chromium: Browser) -> Iterator[BrowserContext]:
+    context = chromium.new_context(viewport={"width": 1000, "height": 1400})
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def opened(context: BrowserContext) -> Iterator[Opener]:
+    """Opens panels; at the end none of them may have had an error, or asked for anything."""
+    panels: list[Panel] = []
+
+    def opener(**options: Any) -> Panel:
+        panels.append(Panel(context.new_page(), **options))
+        return panels[-1]
+
+    yield opener
+    for panel in panels:
+        panel.page.close()
+    assert [problem for panel in panels for problem in panel.problems] == []
+
+
+@pytest.fixture
+def panel(opened: Opener) -> Panel:
+    """A panel of four ranks that run."""
+    panel = opened()
+    panel.begin(*map(card, range(4)))
+    return panel
+
+
+def option(panel: Panel, rank: int) -> Any:
+    return panel.page.locator(f'[role=option][data-rank="{rank}"]')
+
+
+def button(panel: Panel, name: str) -> Any:
+    return panel.page.get_by_role("button", name=name, exact=True)
+
+
+def scroll(panel: Panel, to: int) -> None:
+    panel.page.locator(".xn-log").evaluate("(log, to) => (log.scrollTop = to)", to)
+
+
+# ------------------------------------------------------------------------------ the page at large
+
+
+def test_it_asks_for_everything_when_it_is_made(opened: Opener) -> None:
+    assert opened().wait_sent("whole")["run"] == "run-1"
+
+
+def test_it_takes_messages_before_a_view_is_there(opened: Opener) -> None:
+    panel = opened(seen=False)
+    panel.begin(card(0, line="from before"))
+    panel.page.evaluate("void mount(document.getElementById('here'))")
+    expect(option(panel, 0)).to_contain_text("from before")
+
+
+def test_two_views_of_a_run_show_the_same_and_look_each_at_their_own_rank(panel: Panel) -> None:
+    panel.page.evaluate(ANOTHER_VIEW)
+    panels = panel.page.locator(".xn-panel")
+    panels.last.locator('[role=option][data-rank="2"]').click()
+    expect(panels.last.get_by_label("Ranks shown")).to_have_value("2")
+    expect(panels.first.get_by_label("Ranks shown")).to_have_value("all")
+
+
+def test_a_view_that_is_closed_is_gone_and_the_other_goes_on(panel: Panel) -> None:
+    panel.page.evaluate(ANOTHER_VIEW)
+    panel.page.evaluate("unmount()")
+    expect(panel.page.locator(".xn-panel")).to_have_count(1)
+    panel.tell(cards=[card(1, "failed")])
+    expect(option(panel, 1)).to_have_attribute("data-phase", "failed")
+
+
+def test_messages_of_another_run_or_of_unknown_shape_are_ignored(panel: Panel) -> None:
+    foreign = panel.news(cards=[card(0, "failed")])
+    panel.give(
+        {**foreign, "run": "run-2"},
+        {**foreign, "type": "constructor"},
+        {**foreign, "type": "nonsense"},
+        {**foreign, "seq": "one"},
+        "text",  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        {**foreign, "cards": [None, 7, {"rank": -1}, {"rank": "x"}], "lines": [{"rank": {}}, []]},
+        panel.news(cards=7, lines="x", figures={"a": 1}, troubles="y", about=[]),
+    )
+    assert panel.order() == [0, 1, 2, 3]
+    expect(option(panel, 0)).to_have_attribute("data-phase", "running")
+
+
+def test_a_gap_in_the_sequence_asks_for_everything_at_most_once_a_second(panel: Panel) -> None:
+    asked = len(panel.sent("whole"))
+    panel.seq += 5
+    panel.tell(cards=[card(0)])
+    panel.seq += 5
+    panel.tell(cards=[card(0)])
+    panel.wait_sent("whole", asked + 1)
+    assert len(panel.sent("whole")) == asked + 1
+
+
+def test_what_a_whole_message_does_not_name_is_gone_but_lines_stay(panel: Panel) -> None:
+    failed = {"ranks": [0], "first": True, "title": "x", "place": "", "text": "", "others": []}
+    panel.tell(troubles=[failed], lines=[block(0, "kept")])
+    expect(panel.page.get_by_role("region", name="Errors")).to_be_visible()
+    panel.begin(card(0), card(1))
+    expect(panel.page.get_by_role("region", name="Errors")).to_be_hidden()
+    assert panel.order() == [0, 1]
+    assert panel.rows() == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("colour", "dark"), [("#fff", "false"), ("#111", "true")], ids=["light", "dark"]
+)
+def test_it_is_dark_where_the_page_is(opened: Opener, colour: str, dark: str) -> None:
+    panel = opened(css=f":root {{ --jp-layout-color0: {colour} }}")
+    expect(panel.page.locator(".xn-panel")).to_have_attribute("data-dark", dark)
+
+
+def test_the_module_is_small_enough_to_be_read() -> None:
+    assert (STATIC / "panel.js").stat().st_size <= 60_000
+    assert "innerHTML" not in (STATIC / "panel.js").read_text("utf-8")
+
+
+# ------------------------------------------------------------------------------ head
+
+
+def test_the_head_says_which_cell_and_how_many_ranks_are_in_which_phase(panel: Panel) -> None:
+    panel.tell(
+        about=about(headline="3 ranks run, 1 waits", simulated=True, notices=["mind the gap"]),
+        cards=[card(2, "waiting")],
+    )
+    head = panel.page.locator(".xn-head")
+    for text in ("Cell In[3]", "3 ranks run, 1 waits", "simulated TPU host", "mind the gap"):
+        expect(head).to_contain_text(text)
+    counts = panel.page.get_by_role("list", name="Ranks by phase")
+    expect(counts.locator("[data-phase=running]")).to_have_text("3 running")
+    expect(counts.locator("[data-phase=waiting]")).to_have_text("1 waiting")
+
+
+def test_the_elapsed_time_counts_on_without_messages(panel: Panel) -> None:
+    elapsed = panel.page.locator(".xn-elapsed")
+    before = elapsed.inner_text()
+    expect(elapsed).not_to_have_text(before)
+
+
+def test_the_bar_of_the_run_has_counts_rate_and_time_to_go(panel: Panel) -> None:
+    panel.tell(bar={"label": "epochs", "done": 250, "total": 1000, "rate": 12.5, "eta": 60})
+    bar = panel.page.get_by_role("progressbar", name="epochs")
+    expect(bar).to_have_attribute("aria-valuenow", "250")
+    expect(panel.page.locator(".xn-runbar")).to_have_text("epochs250 / 1,00013/s · 1:00 left")
+
+
+# ------------------------------------------------------------------------------ stop, stacks
+
+
+def test_stop_asks_the_kernel_and_does_not_interrupt_one_that_answers(panel: Panel) -> None:
+    panel.page.evaluate(ACKNOWLEDGE)
+    button(panel, "Stop").click()
+    expect(panel.page.locator(".xn-say")).to_contain_text("Asked the ranks to stop")
+    expect(button(panel, "Stopping…")).to_be_visible()
+    assert panel.page.evaluate("interrupts") == 0
+    panel.tell(about=about(ended=time.time(), elapsed=3.25, ok=False))
+    expect(button(panel, "Stop")).to_be_disabled()
+    expect(panel.page.locator(".xn-elapsed")).to_have_text("3.3 s")
+    expect(panel.page.locator(".xn-say")).to_be_hidden()
+
+
+def test_stop_interrupts_a_kernel_that_does_not_answer(panel: Panel) -> None:
+    button(panel, "Stop").click()
+    panel.page.wait_for_function("interrupts === 1")
+    expect(panel.page.locator(".xn-say")).to_contain_text("has been interrupted")
+
+
+def test_a_second_click_interrupts_the_kernel(panel: Panel) -> None:
+    panel.page.evaluate(ACKNOWLEDGE)
+    button(panel, "Stop").click()
+    button(panel, "Stopping…").click()
+    panel.page.wait_for_function("interrupts === 1")
+
+
+def test_stop_says_what_to_press_where_the_kernel_is_out_of_reach(opened: Opener) -> None:
+    panel = opened(kernel=False)
+    panel.begin(card(0))
+    button(panel, "Stop").click()
+    expect(panel.page.locator(".xn-say")).to_contain_text("press ■")
+
+
+def test_stacks_are_shown_by_group_with_the_notebooks_lines_told_apart(panel: Panel) -> None:
+    stack = "Cell In[3], line 7, in train\n    dist.all_reduce(x)\nFile x.py, line 1, in main"
+    button(panel, "Stacks").click()
+    request = panel.wait_sent("stacks")["request"]
+    groups = [
+        {"ranks": [3], "place": "Cell In[3], line 9", "stack": "", "note": "does not answer"},
+        {"ranks": [0, 1, 2], "place": "Cell In[3], line 7", "stack": stack, "note": ""},
+    ]
+    panel.give({"type": "stacks", "run": "run-1", "request": request, "groups": groups})
+    shown = panel.page.get_by_role("region", name="Stacks")
+    expect(shown.locator("[data-ranks='3']")).to_contain_text("does not answer")
+    group = shown.locator("[data-ranks='0,1,2']")
+    expect(group).to_contain_text("ranks 0–2")
+    expect(group.locator("pre .xn-own")).to_have_text("Cell In[3], line 7, in train")
+    button(panel, "Close stacks").click()
+    expect(shown).to_be_hidden()
+
+
+def test_stacks_nobody_answers_for_say_where_ranks_were_last(panel: Panel) -> None:
+    panel.tell(cards=[card(3, "waiting", place="Cell In[3], line 9", detail="all_reduce")])
+    button(panel, "Stacks").click()
+    shown = panel.page.get_by_role("region", name="Stacks")
+    expect(shown).to_have_attribute("data-state", "fallback")
+    expect(shown).to_contain_text("cannot answer while the cell runs")
+    expect(shown.locator("[data-ranks='3']")).to_contain_text("waiting: all_reduce")
+    expect(shown.locator("[data-ranks='0,1,2']")).to_contain_text("Cell In[3], line 7")
+
+
+# ------------------------------------------------------------------------------ errors
+
+
+def test_errors_stand_above_the_cards_and_the_first_one_first(panel: Panel) -> None:
+    later = {"ranks": [1], "first": False, "title": "late", "place": "", "text": "", "others": []}
+    first = {
+        "ranks": [0, 2, 3],
+        "first": True,
+        "title": "RuntimeError: shapes",
+        "place": "Cell In[3], line 12",
+        "text": "Traceback\n  Cell In[3], line 12\n\x1b[31mRuntimeError\x1b[0m: shapes",
+        "others": ["rank 3: other shapes"],
+    }
+    panel.tell(troubles=[later, first], cards=[card(1, "killed")])
+    troubles = panel.page.get_by_role("region", name="Errors").locator(".xn-trouble")
+    expect(troubles.nth(0)).to_contain_text("ranks 0, 2, 3 failed, one of them first")
+    expect(troubles.nth(0)).to_contain_text("rank 3: other shapes")
+    expect(troubles.nth(0).locator("details pre")).to_contain_text("RuntimeError: shapes")
+    expect(troubles.nth(1)).to_contain_text("rank 1 killed")
+    errors = panel.page.get_by_role("region", name="Errors").bounding_box()
+    cards = panel.page.get_by_role("listbox", name="Ranks").bounding_box()
+    assert errors and cards and errors["y"] < cards["y"]
+    button(panel, "Output of rank 2").click()
+    expect(panel.page.get_by_label("Ranks shown")).to_have_value("2")
+
+
+# ------------------------------------------------------------------------------ ranks
+
+
+def test_a_card_says_all_that_is_known_of_its_rank(panel: Panel) -> None:
+    panel.tell(
+        cards=[
+            card(
+                1,
+                "compiling",
+                since=time.time() - 75,
+                device="TPU v4 core 1",
+                host="worker-0",
+                pid=4711,
+                detail="graph 4",
+                line="\x1b[32mlast\x1b[0m line",
+                rss=3 << 29,
+                cpu=0.97,
+                device_used=8 << 30,
+                device_limit=32 << 30,
+                compiles=3,
+                compile_seconds=4.25,
+                steps=1204,
+                fallbacks={"aten::nonzero": 12},
+                bars=[{"label": "epoch", "done": 3, "total": None, "rate": None, "eta": None}],
+            )
+        ]
+    )
+    shown = option(panel, 1)
+    for text in ("compiling", "TPU v4 core 1", "worker-0 · pid 4711", "Cell In[3], line 7"):
+        expect(shown).to_contain_text(text)
+    for text in ("graph 4", "last line", "epoch3"):
+        expect(shown).to_contain_text(text)
+    expect(shown.locator(".xn-since")).to_have_text(re.compile(r"1:1\d"))
+    for stat, value in {
+        "steps": "1,204",
+        "compiles": "3 · 4.3 s",
+        "cpu": "97 %",
+        "memory": "1.5 GiB",
+        "device": "8.0 / 32.0 GiB",
+        "fallbacks": "aten::nonzero ×12",
+    }.items():
+        expect(shown.locator(f"[data-stat={stat}] dd")).to_have_text(value)
+
+
+def test_what_is_not_known_of_a_rank_takes_no_room(panel: Panel) -> None:
+    expect(option(panel, 0).locator("[data-stat=device]")).to_be_hidden()
+    expect(option(panel, 0).locator("[data-stat=fallbacks]")).to_be_hidden()
+
+
+def test_many_ranks_are_sorted_by_trouble_or_by_rank(opened: Opener) -> None:
+    panel = opened()
+    long = time.time() - 60
+    worst = {5: card(5, "waiting", since=long), 7: card(7, "killed"), 9: card(9, "failed")}
+    panel.begin(*(worst.get(rank, card(rank)) for rank in range(12)))
+    assert panel.order()[:4] == [9, 7, 5, 0]
+    button(panel, "By rank").click()
+    panel.settle()
+    assert panel.order() == list(range(12))
+
+
+def test_no_card_moves_under_the_pointer(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(12)))
+    option(panel, 3).hover()
+    panel.tell(cards=[card(11, "failed")])
+    expect(option(panel, 11)).to_have_attribute("data-phase", "failed")
+    assert panel.order() == list(range(12))
+    panel.page.mouse.move(1, 1)
+    panel.page.wait_for_function("document.querySelector('[role=option]').dataset.rank === '11'")
+
+
+def test_the_keyboard_moves_among_cards_chooses_one_and_goes_back(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "of 0"), block(1, "of 1")])
+    stops = panel.page.locator("[role=option][tabindex='0']")
+    expect(stops).to_have_count(1)
+    stops.focus()
+    panel.page.keyboard.press("ArrowRight")
+    expect(option(panel, 1)).to_be_focused()
+    panel.page.keyboard.press("Enter")
+    expect(option(panel, 1)).to_have_attribute("aria-selected", "true")
+    expect(panel.page.get_by_label("Ranks shown")).to_have_value("1")
+    panel.settle()
+    assert panel.rows() == ["of 1"]
+    assert panel.wait_sent("focus")["rank"] == 1
+    panel.page.keyboard.press("End")
+    expect(option(panel, 3)).to_be_focused()
+    panel.page.keyboard.press("ArrowUp")
+    expect(option(panel, 1)).to_be_focused()
+    panel.page.keyboard.press("Escape")
+    expect(panel.page.get_by_label("Ranks shown")).to_have_value("all")
+    panel.settle()
+    assert sorted(panel.rows()) == ["of 0", "of 1"]
+    assert panel.wait_sent("focus", 2)["rank"] is None
+
+
+def test_256_ranks_are_tiles_and_the_one_pointed_at_is_explained(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*(card(rank, line=f"line of {rank}") for rank in range(256)))
+    expect(panel.page.locator(".xn-panel")).to_have_attribute("data-size", "dense")
+    expect(panel.page.locator("[role=option]")).to_have_count(256)
+    option(panel, 200).hover()
+    detail = panel.page.locator(".xn-detail")
+    expect(detail).to_have_attribute("data-rank", "200")
+    expect(detail).to_contain_text("line of 200")
+    panel.tell(cards=[card(rank, "waiting") for rank in range(256)])
+    expect(panel.page.locator("[role=option][data-phase=waiting]")).to_have_count(256)
+
+
+# ------------------------------------------------------------------------------ figures
+
+
+def points(*values: float | None) -> list[list[float | None]]:
+    return [[step, value] for step, value in enumerate(values)]
+
+
+def figure(rank: int, *values: float | None, replace: bool = True) -> dict[str, Any]:
+    return {"name": "loss", "rank": rank, "replace": replace, "points": points(*values)}
+
+
+def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> None:
+    panel.tell(figures=[figure(0, 3, 2, 1), figure(1, 4, None, 2.5)])
+    shown = panel.page.locator("[data-figure=loss]")
+    expect(shown.locator("path[data-rank]")).to_have_count(2)
+    expect(shown.locator("[data-legend='1']")).to_have_text("rank 12.5")
+    assert shown.locator("path[data-rank='1']").get_attribute("d").count("M") == 2  # type: ignore[union-attr]
+    later = {"name": "loss", "rank": 0, "replace": False, "points": [[3, 0.5]]}
+    panel.tell(figures=[later])
+    expect(shown.locator("[data-legend='0']")).to_have_text("rank 00.5")
+
+
+def test_a_figure_is_read_by_pointer_and_by_keyboard(panel: Panel) -> None:
+    panel.tell(figures=[figure(0, *range(11))])
+    shown = panel.page.locator("[data-figure=loss]")
+    plot = shown.locator("svg")
+    plot.hover(position={"x": 47, "y": 50})
+    expect(shown.locator(".xn-at")).to_have_text("step 0")
+    expect(shown.locator("[data-legend='0'] b")).to_have_text("0")
+    panel.page.mouse.move(1, 1)
+    expect(shown.locator(".xn-at")).to_have_text("last")
+    plot.focus()
+    panel.page.keyboard.press("ArrowLeft")
+    expect(shown.locator(".xn-at")).to_have_text("step 10")
+
+
+def test_a_figure_of_many_ranks_is_bundled_and_the_chosen_one_stands_out(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(40)), figures=[figure(rank, 1, rank) for rank in range(40)])
+    shown = panel.page.locator("[data-figure=loss]")
+    expect(shown.locator("path.xn-many")).to_have_count(8)
+    expect(shown.locator("[data-legend=median]")).to_have_text("median20")
+    option(panel, 30).click()
+    expect(shown.locator("path[data-rank='30'].xn-lit")).to_have_count(1)
+    expect(shown.locator("[data-legend='30']")).to_have_text("rank 3030")
+
+
+def test_points_are_thinned_out_when_they_are_too_many(panel: Panel) -> None:
+    panel.page.evaluate(
+        "message => { for (const figure of message.figures)"
+        " figure.points = Array.from({length: 30000}, (_, i) => [i, i]); give(message); }",
+        panel.news(figures=[figure(rank) for rank in range(4)]),
+    )
+    panel.settle()
+    assert panel.held()["points"] <= 8_000
+    expect(panel.page.locator("[data-legend='3'] b")).to_have_text("29,999")
+
+
+# ------------------------------------------------------------------------------ output
+
+
+def test_output_is_merged_with_the_rank_and_a_mark_for_stderr(panel: Panel) -> None:
+    panel.tell(lines=[block(2, "a"), block(0, "b", stream="err"), block(None, "c")])
+    rows = panel.page.locator(".xn-row")
+    expect(rows.locator(".xn-tag")).to_have_text(["2", "0", "cell"])
+    expect(rows.locator(".xn-err")).to_have_text(["err"])
+    expect(rows.nth(1)).to_have_attribute("data-stream", "err")
+
+
+def test_one_stream_can_be_chosen(panel: Panel) -> None:
+    panel.tell(lines=[block(2, "a"), block(0, "b", stream="err")])
+    panel.page.get_by_label("Stream").select_option("err")
+    panel.settle()
+    assert panel.rows() == ["b"]
+
+
+def test_the_filter_keeps_lines_that_match_counts_and_marks_them(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "Loss 1", "other", "\x1b[31mlo\x1b[0mss 2", start=0)])
+    panel.page.get_by_label("Filter output").fill("LOSS")
+    panel.settle()
+    assert panel.rows() == ["Loss 1", "loss 2"]
+    expect(panel.page.locator(".xn-matches")).to_have_text("2 hits")
+    expect(panel.page.locator("mark")).to_have_text(["Loss", "lo", "ss"])
+    panel.tell(lines=[block(1, "loss 3", "no")])
+    assert panel.rows() == ["Loss 1", "loss 2", "loss 3"]
+    panel.page.keyboard.press("Escape")
+    panel.settle()
+    assert len(panel.rows()) == 5
+
+
+def test_lines_are_held_while_scrolled_up_and_followed_again_at_the_end(panel: Panel) -> None:
+    log = panel.page.locator(".xn-log")
+    panel.tell(lines=[block(0, *map(str, range(300)))])
+    assert panel.rows()[-1] == "299"
+    scroll(panel, 200)
+    expect(log).to_have_attribute("data-follow", "false")
+    panel.settle()
+    assert len(panel.rows()) == 300  # what was held, and not in the page
+    seen = log.evaluate("log => log.scrollTop")
+    panel.tell(lines=[block(1, "new", "newer")])
+    assert log.evaluate("log => log.scrollTop") == seen
+    assert "new" not in panel.rows()
+    panel.page.get_by_role("button", name="Jump to the end · 2 new lines").click()
+    expect(log).to_have_attribute("data-follow", "true")
+    panel.settle()
+    assert panel.rows()[-1] == "newer"
+    assert log.evaluate("log => log.scrollHeight - log.scrollTop - log.clientHeight") <= 1
+
+
+def test_follow_is_a_button_too(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "a")])
+    follow = button(panel, "Follow")
+    expect(follow).to_have_attribute("aria-pressed", "true")
+    follow.click()
+    expect(follow).to_have_attribute("aria-pressed", "false")
+    panel.tell(lines=[block(0, "b", start=2)])
+    assert panel.rows() == ["a"]
+    follow.click()
+    panel.settle()
+    assert panel.rows() == ["a", "b"]
+
+
+def test_styles_of_a_terminal_are_shown(panel: Panel) -> None:
+    text = (
+        "\x1b[1;31mbold red\x1b[22;39m plain \x1b[38;5;208morange\x1b[0m"
+        "\x1b[48;2;1;2;3m deep \x1b[7minverse\x1b[0m \x1b[3;4;9mall\x1b[0m"
+    )
+    panel.tell(lines=[block(0, text)])
+    words = panel.page.locator(".xn-text")
+    expect(words).to_have_text("bold red plain orange deep inverse all")
+    spans = words.locator("span")
+    expect(spans.nth(0)).to_have_class(re.compile("xn-bold"))
+    expect(spans.nth(0)).to_have_attribute("style", "color: var(--xn-ansi1);")
+    expect(spans.nth(1)).to_have_css("color", "rgb(255, 135, 0)")
+    expect(spans.nth(2)).to_have_css("background-color", "rgb(1, 2, 3)")
+    expect(spans.nth(3)).to_have_css("color", "rgb(1, 2, 3)")
+    expect(spans.nth(4)).to_have_css("text-decoration-line", "underline line-through")
+
+
+HOSTILE = (
+    "<script>executed = 1</script>",
+    "</div></body><img src=/x onerror='executed = 1'>",
+    "javascript:executed=1 <svg onload=executed=1>",
+    "\u202egnp.exe\u2066",
+    "nul \0 bell \x07 \x1b]8;;http://x\x07link",
+    "x" * 100_000,
+)
+
+
+def test_hostile_text_is_shown_and_nothing_of_it_is_executed(panel: Panel) -> None:
+    for text in HOSTILE:
+        trouble = {"title": text, "place": text, "text": text, "others": [text]}
+        panel.tell(
+            about=about(**dict.fromkeys(("cell", "headline", "host", "record"), text)),
+            bar={"label": text, "done": 1, "total": 2, "rate": None, "eta": None},
+            cards=[
+                card(
+                    0,
+                    **dict.fromkeys(("place", "detail", "line", "device", "host"), text),
+                    fallbacks={text: 1},
+                )
+            ],
+            troubles=[{"ranks": [0], "first": True, **trouble}],
+            figures=[{"name": text, "rank": 0, "replace": True, "points": [[0, 1], [1, 2]]}],
+            lines=[block(0, text, start=panel.seq)],
+        )
+        expect(panel.page.locator(".xn-headline")).not_to_be_empty()
+    panel.give(
+        {
+            "type": "stacks",
+            "run": "run-1",
+            "request": None,
+            "groups": [
+                {"ranks": [0], "place": text, "stack": text, "note": text} for text in HOSTILE
+            ],
+        }
+    )
+    rows = panel.rows()
+    assert rows[0] == HOSTILE[0]
+    assert rows[3] == "⟨U+202E⟩gnp.exe⟨U+2066⟩"
+    assert rows[4].startswith("nul ␀ bell ␇ ␛]8;;")
+    assert len(rows[5]) < 5_000
+    assert panel.page.evaluate("executed") == 0
+    assert panel.page.locator(".xn-panel").locator("script, img, svg[onload]").count() == 0
+
+
+def test_lines_that_were_left_out_are_told(panel: Panel) -> None:
+    panel.tell(lines=[block(3, "after", start=99, skipped=4210)])
+    assert panel.rows() == ["… 4,210 lines not shown, in rank-3.out", "after"]
+
+
+def test_a_block_that_is_told_again_is_shown_once(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "once", start=0)])
+    panel.tell(lines=[block(0, "once", start=0)])
+    assert panel.rows() == ["once"]
+
+
+def test_copying_gives_the_lines_that_are_shown_without_styles(panel: Panel) -> None:
+    panel.page.evaluate(
+        "Object.defineProperty(navigator, 'clipboard',"
+        " {value: {writeText: async text => { copied = text }}})"
+    )
+    panel.tell(lines=[block(0, "\x1b[31ma\x1b[0m"), block(1, "b")])
+    button(panel, "Copy output").click()
+    assert panel.page.evaluate("copied") == "[0] a\n[1] b"
+    button(panel, "Copy path").click()
+    assert panel.page.evaluate("copied") == about()["record"]
+
+
+def test_the_path_is_that_of_the_chosen_rank_and_stream(panel: Panel) -> None:
+    panel.page.get_by_label("Ranks shown").select_option("2")
+    panel.page.get_by_label("Stream").select_option("err")
+    expect(panel.page.locator(".xn-path")).to_have_text(about()["record"] + "/rank-2.err")
+
+
+def look_at_rank(panel: Panel, rank: int) -> None:
+    panel.page.get_by_label("Ranks shown").select_option(str(rank))
+    panel.settle()
+
+
+def test_earlier_lines_are_fetched_and_the_lines_in_sight_stay(panel: Panel) -> None:
+    panel.tell(lines=[block(0, *(f"line {n}" for n in range(100, 150)), start=1000)])
+    look_at_rank(panel, 0)
+    button(panel, "Earlier output").click()
+    asked = panel.wait_sent("earlier")
+    assert asked | {"request": 0, "count": 0} == {
+        "type": "earlier",
+        "run": "run-1",
+        "request": 0,
+        "rank": 0,
+        "stream": "out",
+        "before": 1000,
+        "count": 0,
+    }
+    place = "n => n.getBoundingClientRect().top"
+    row = panel.page.locator(".xn-row", has_text="line 140")
+    before = row.evaluate(place)
+    panel.give(
+        {
+            **asked,
+            "start": 0,
+            "lines": [f"line {n}" for n in range(100)],
+            "first": True,
+        }
+    )
+    assert panel.rows() == [f"line {n}" for n in range(150)]
+    assert abs(row.evaluate(place) - before) <= 1
+    button(panel, "Earlier output").click()
+    asked = panel.wait_sent("earlier", 2)
+    assert asked["stream"] == "err"
+    panel.give({**asked, "start": 0, "lines": [], "first": True})
+    expect(panel.page.locator(".xn-log")).to_contain_text("The output begins here")
+
+
+def test_the_top_asks_for_earlier_lines_by_itself(panel: Panel) -> None:
+    panel.tell(lines=[block(0, *map(str, range(50)), start=1000)])
+    look_at_rank(panel, 0)
+    scroll(panel, 100)
+    expect(panel.page.locator(".xn-log")).to_have_attribute("data-follow", "false")
+    scroll(panel, 0)
+    assert panel.wait_sent("earlier")["before"] == 1000
+
+
+def test_a_kernel_that_cannot_fetch_earlier_lines_is_said_so(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "a", start=1000)])
+    look_at_rank(panel, 0)
+    button(panel, "Earlier output").click()
+    expect(panel.page.locator(".xn-top")).to_contain_text("does not answer while the cell runs")
+
+
+def test_what_is_scrolled_back_to_is_bounded(panel: Panel) -> None:
+    panel.page.evaluate(
+        "void (answer = m => m.type === 'earlier' && give({...m, start: m.before - 10000,"
+        " first: false, lines: Array.from({length: 250}, (_, i) => `${m.before} ${i}`)}))"
+    )
+    panel.tell(lines=[block(0, "last", start=10**9)])
+    look_at_rank(panel, 0)
+    for _ in range(8):
+        button(panel, "Earlier output").click()
+    panel.settle()
+    assert len(panel.sent("earlier")) == 8
+    assert len(panel.rows()) == 1000
+    assert panel.rows()[0] == f"{10**9 - 7 * 10_000} 0"
+
+
+@pytest.mark.parametrize("ranks", [8, 256])
+def test_a_flood_leaves_a_bounded_page(opened: Opener, ranks: int) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(ranks)))
+    panel.page.evaluate(
+        """async ([ranks, total]) => {
+            const each = total / ranks / 40;
+            for (let k = 0; k < 40; k++) {
+                const lines = Array.from({length: ranks}, (_, rank) => ({
+                    rank, stream: 'out', start: k * 1e6, skipped: 0,
+                    lines: Array.from({length: each}, (_, i) => `step ${k * each + i}`),
+                }));
+                give({type: 'news', run: 'run-1', seq: k + 2, whole: false, now: 0, lines});
+                await new Promise(requestAnimationFrame);
+            }
+        }""",
+        [ranks, 40 * 5120],
+    )
+    panel.settle()
+    assert panel.held()["lines"] <= 8_000
+    assert len(panel.rows()) <= 1_000
+    assert panel.rows()[-1] == f"step {40 * 5120 // ranks - 1}"
+
+
+# ------------------------------------------------------------------------------ access
+
+
+def full(panel: Panel) -> None:
+    panel.tell(
+        bar={"label": "epochs", "done": 1, "total": 2, "rate": 1, "eta": 1},
+        troubles=[
+            {"ranks": [1], "first": True, "title": "t", "place": "p", "text": "x", "others": []}
+        ],
+        figures=[figure(0, 1, 2)],
+        lines=[block(0, "a", start=9)],
+    )
+
+
+def test_everything_to_be_used_has_a_name_for_a_screen_reader(panel: Panel) -> None:
+    full(panel)
+    button(panel, "Stacks").click()
+    nameless = panel.page.evaluate(
+        """() => [...document.querySelectorAll(
+            '.xn-panel :is(button, input, select, [role]:not([role=status]), section)')]
+            .filter(node => node.checkVisibility() && !(node.getAttribute('aria-label') || node.textContent.trim()))
+            .map(node => node.outerHTML)"""
+    )
+    assert nameless == []
+    for name in ("Errors", "Stacks", "Figures", "Output"):
+        expect(panel.page.get_by_role("region", name=name, exact=True)).to_be_visible()
+    expect(panel.page.get_by_role("log", name="Output")).to_have_attribute("aria-live", "off")
+    expect(panel.page.locator(".xn-live")).to_have_text("4 ranks run")
+
+
+def test_everything_to_be_used_is_reached_with_the_tab_key(panel: Panel) -> None:
+    full(panel)
+    look_at_rank(panel, 0)
+    button(panel, "Stacks").click()
+    reached = tabbed(panel.page)
+    for wanted in ("Stacks", "Stop", "Output of rank 1", "Traceback", "By trouble", "By rank"):
+        assert wanted in reached
+    for wanted in ("Ranks shown", "Stream", "Filter output", "Follow", "Copy output", "Output"):
+        assert wanted in reached
+    for wanted in ("Ask again", "Close stacks", "Earlier output", "Copy path"):
+        assert wanted in reached
+    assert sum("rank 0 · running" in name for name in reached) == 1
+    assert any(name.startswith("loss: rank 0") for name in reached)
+
+
+def tabbed(page: Page) -> list[str]:
+    """The names of what the Tab key comes to, until it leaves the page."""
+    names: list[str] = []
+    page.evaluate("document.body.prepend(document.createElement('button'));")
+    page.locator("body > button").focus()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        name = page.evaluate(
+            "() => { const node = document.activeElement; return node === document.body ? null :"
+            " node.getAttribute('aria-label') || node.textContent.trim(); }"
+        )
+        if name is None:
+            break
+        names.append(name)
+    return names
