@@ -26,7 +26,7 @@ TRAIN = """\
 import xla_nb
 for step in xla_nb.progress(range(40), label="steps"):
     xla_nb.report(loss=1 / (step + 1 + rank))
-    if step == 20:
+    if step == 20:  # 20 are done
         print("hello from", rank, flush=True)
         hold()
 print("bye from", rank)
@@ -90,8 +90,8 @@ class Flow:
 
     @property
     def still(self) -> Locator:
-        """What stays, once the run has ended: HTML of no class."""
-        return self.output.locator(".jp-RenderedHTMLCommon")
+        """What stays, in the place of the panel, once the run has ended."""
+        return self.output.locator(".jp-RenderedHTMLCommon").first
 
     def rank(self, rank: int) -> Locator:
         return self.panel.locator(f'[role=option][data-rank="{rank}"]')
@@ -150,7 +150,7 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
         expect(run.rank(rank).locator(".xn-last")).to_have_text(f"hello from {rank}")
     expect(run.panel.locator('[data-figure="loss"] path[data-rank]')).to_have_count(4)
     bar = run.panel.locator(".xn-runbar").get_by_role("progressbar", name="steps")
-    expect(bar).to_have_attribute("aria-valuenow", "20")
+    expect(bar).to_have_attribute("aria-valuenow", "80")  # of all ranks
     run.let_go()
     run.ended()
     for text in ("4 ranks finished", "loss", *(f"bye from {rank}" for rank in range(4))):
@@ -264,11 +264,12 @@ def test_a_reload_leaves_the_last_state(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", ENDLESS)
     for rank in range(2):
         expect(run.rows(f"begun {rank}")).to_be_visible()
+    picture = run.output.locator("details", has_text="if the kernel is lost")
+    expect(picture).to_contain_text("2 ranks running")  # of which there is a new one every 10 s
     notebook.save()
     notebook.reload()
-    kept = run.output.locator("details").filter(has_text="if the kernel is lost")
-    kept.locator("summary").first.click()
-    expect(kept.get_by_text("2 ranks")).to_be_visible()
+    picture.locator("summary").first.click()
+    expect(picture.get_by_text("2 ranks running").first).to_be_visible()
     notebook.interrupt()
     works(notebook)
 
@@ -342,7 +343,7 @@ def unharmed(page: Page, shown: Locator) -> None:
 
 
 def test_hostile_output_is_inert_on_the_live_page(hostile: Flow) -> None:
-    unharmed(hostile.notebook.page, hostile.still.first)
+    unharmed(hostile.notebook.page, hostile.still)
     assert not any("hacked" in error for error in hostile.notebook.errors)
 
 
@@ -353,8 +354,8 @@ def test_it_stays_in_a_notebook_without_a_kernel(hostile: Flow, lab: Lab, truste
         watch(notebook.page)
         run = Flow(notebook, hostile.cell, hostile.number)
         assert notebook.trusted(run.cell) == trusted
-        expect(run.still.first).to_contain_text("failed")
-        unharmed(notebook.page, run.still.first)
+        expect(run.still).to_contain_text("failed")
+        unharmed(notebook.page, run.still)
         assert lab.kernels(name) == []
 
 

@@ -698,7 +698,8 @@ def test_everything_to_be_used_has_a_name_for_a_screen_reader(panel: Panel) -> N
     nameless = panel.page.evaluate(
         """() => [...document.querySelectorAll(
             '.xn-panel :is(button, input, select, [role]:not([role=status]), section)')]
-            .filter(node => node.checkVisibility() && !(node.getAttribute('aria-label') || node.textContent.trim()))
+            .filter(node => node.checkVisibility()
+                && !node.getAttribute('aria-label') && !node.textContent.trim())
             .map(node => node.outerHTML)"""
     )
     assert nameless == []

@@ -102,7 +102,8 @@ function pace(rate) {
 	return `${(rate * 60).toFixed(1)}/min`;
 }
 
-function spell(list) {
+function spell(ranks) {
+	const list = [...ranks].sort((a, b) => a - b);
 	const parts = [];
 	for (let i = 0, j; i < list.length; i = j) {
 		for (j = i + 1; list[j] === list[j - 1] + 1; ) j++;
@@ -224,13 +225,6 @@ function indexed(n) {
 	return `rgb(${rgb})`;
 }
 
-/** The colour after a 38 or 48, and how many codes it took. */
-function extended(codes, i) {
-	if (codes[i] === 5) return [indexed(codes[i + 1] & 255), 2];
-	if (codes[i] === 2) return [`rgb(${codes.slice(i + 1, i + 4).map((n) => n & 255)})`, 4];
-	return [undefined, 1];
-}
-
 function restyle(style, sequence) {
 	let next = { ...style };
 	const codes = sequence.split(/[;:]/).map(Number);
@@ -245,9 +239,9 @@ function restyle(style, sequence) {
 		else if (ones < 8) next[key] = indexed(ones + (tens > 4 ? 8 : 0));
 		else if (ones === 9) delete next[key];
 		else if (tens < 5) {
-			const [colour, taken] = extended(codes, i + 1);
-			if (colour) next[key] = colour;
-			i += taken;
+			const rgb = codes[i + 1] === 2; // else 5: one of 256
+			next[key] = rgb ? `rgb(${codes.slice(i + 2, i + 5).map((n) => n & 255)})` : indexed(codes[i + 2] & 255);
+			i += rgb ? 4 : 2;
 		}
 	}
 	return next;
@@ -680,7 +674,8 @@ class Head {
 		mark(this.title, "data-phase", { ok: "finished", stopping: "waiting" }[state] ?? state);
 		put(this.cell, about.cell || store.run);
 		put(this.headline, about.headline);
-		this.tick();
+		const { elapsed } = store;
+		put(this.elapsed, over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed));
 		put(this.stop, state === "stopping" ? "Stopping…" : "Stop");
 		this.stop.disabled = over;
 		this.stacks.disabled = over && stacks.state === "closed";
@@ -695,15 +690,10 @@ class Head {
 		show(this.notices, about.notices.length);
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
 		// A screen reader hears of a new headline at most every five seconds.
-		if (now - (this.spoken ?? -5000) >= 5000 || over) {
-			if (this.live.xnText !== about.headline) this.spoken = now;
-			put(this.live, about.headline);
-		}
-	}
-
-	tick() {
-		const { elapsed, over } = this.view.store;
-		put(this.elapsed, over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed));
+		const due = over || now - (this.spoken ?? -5000) >= 5000;
+		if (!due || !about.headline || this.live.xnText === about.headline) return;
+		this.spoken = now;
+		put(this.live, about.headline);
 	}
 
 	count() {
@@ -1026,7 +1016,7 @@ class Ranks {
 		this.view.focus(rank === this.view.rank ? undefined : rank);
 	}
 
-	/** Small cards: all about the one under the pointer, else the keyboard's, else the chosen. */
+	/** Small cards: all about the one under the pointer, or chosen. */
 	explain() {
 		show(this.detail, this.size !== "roomy");
 		const keyed = this.grid.contains(document.activeElement) ? this.active : undefined;
@@ -1155,7 +1145,7 @@ class Chart {
 		});
 	}
 
-	/** Few ranks: a coloured line each. Many: bundles of pale lines, and the focused one over them. */
+	/** Few ranks: a coloured line each. Many: bundles of pale lines. */
 	drawLines(lines, sx, sy) {
 		const focused = this.view.rank;
 		const named = new Map([...lines].filter(([rank]) => lines.size <= 8 || rank === focused));
@@ -1428,7 +1418,7 @@ class Output {
 		this.rows = rows;
 	}
 
-	/** Puts lines before those in the page, which stay in sight; the newest go if it is too many. */
+	/** Puts lines before those in the page, which stay in sight. */
 	prepend(lines) {
 		const { log, body } = this;
 		const [top, high] = [log.scrollTop, log.scrollHeight];
@@ -1592,7 +1582,7 @@ class View {
 		if (!this.seen) return;
 		this.shade();
 		if (this.store.over) return;
-		this.parts.head.tick();
+		this.changed("head");
 		this.parts.ranks.tick();
 	}
 
