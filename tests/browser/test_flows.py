@@ -41,11 +41,11 @@ hold()
 """
 STUCK = """\
 import time, torch, torch_xla, torch_xla.core.xla_model as xm
+ones = torch.ones(4, device=torch_xla.device())
 if rank:
     while True:
         time.sleep(0.05)  # the loop
-xm.all_reduce("sum", [torch.ones(4, device=torch_xla.device())])
-torch_xla.sync(wait=True)
+xm.all_reduce("sum", [ones])
 """
 FAIL = """\
 if rank == 1:
@@ -126,7 +126,10 @@ def flow(notebook: LabNotebook, options: str, body: str) -> Flow:
     main = f"def main(rank):\n{indent(body, '    ')}"
     cell = notebook.add(f"%%xla_spawn {options}\n{hold}{main}")
     notebook.run(cell)
-    return Flow(notebook, cell, number)
+    run = Flow(notebook, cell, number)
+    run.panel.wait_for(state="attached", timeout=60_000)  # torch_xla is imported for the first
+    run.panel.evaluate("panel => panel.scrollIntoView()")  # out of sight it does not draw
+    return run
 
 
 def saved(notebook: LabNotebook, cell: int) -> NotebookNode:
@@ -218,7 +221,7 @@ def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
     run.panel.get_by_role("button", name="Stacks", exact=True).click()
     stacks = run.panel.get_by_role("region", name="Stacks")
     expect(stacks).to_have_attribute("data-state", "answered")
-    expect(stacks.locator('[data-ranks="0"]')).to_contain_text("torch_xla.sync(wait=True)")
+    expect(stacks.locator('[data-ranks="0"]')).to_contain_text("xm.all_reduce(")
     expect(stacks.locator('[data-ranks="1"]')).to_contain_text("time.sleep(0.05)  # the loop")
     notebook.interrupt()
     run.ended()
