@@ -178,7 +178,7 @@ class PanelView:
         _answer_while_the_cell_runs(self._page)
         self._live = _displayed(*_widget(self._page, run))
         self._still = _displayed(self._picture())
-        self._due["still"] = time.monotonic() + _STILL
+        self._due["still"] = time.monotonic() + _WHOLE  # soon, when there are ranks to be seen
 
     def draw(self) -> float:
         """Tell the page what is new; gives the seconds until the next time."""
@@ -193,13 +193,15 @@ class PanelView:
 
     def finish(self) -> None:
         """Leave what stays in the file in place of the widget."""
-        self._obey()
-        self._eyes.read(_BUDGET)
-        self._eyes.sample()
-        self._live.update(_bundle(self._eyes.still()), raw=True)
-        self._still.update({"text/html": "", "text/plain": ""}, raw=True)
-        self._page.layout.close()  # ipywidgets gives each widget one, and leaves it behind
-        self._page.close()
+        try:
+            self._obey()
+            self._eyes.read(_BUDGET)
+            self._eyes.sample()
+            self._live.update(_bundle(self._eyes.still()), raw=True)
+            self._still.update({"text/html": "", "text/plain": ""}, raw=True)
+        finally:
+            self._page.layout.close()  # ipywidgets gives each widget one, and leaves it behind
+            self._page.close()
 
     def _is_due(self, what: str, now: float, every: float) -> bool:
         if now < self._due[what]:
