@@ -8,7 +8,7 @@ import sys
 from benchmarks import Row
 from benchmarks.client import CellFailed
 
-ALL = ("launch", "ship", "step", "panel")
+ALL = ("launch", "ship", "step", "panel", "page")
 HEADING = ("", "figure", "against", "ratio", "aim")
 
 

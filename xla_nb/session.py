@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import select
 import socket
 import sys
 import threading
@@ -151,7 +150,7 @@ class Run(RecordedRun):
     def _follow(self, sock: socket.socket) -> None:
         with sock:
             while self.state.ended is None:
-                if select.select([sock], [], [], _TICK)[0]:
+                if wire.ready(sock, _TICK):
                     for event in wire.receive(sock):
                         self.take(event or events.JobEnded(status=None))
                 self._act(time.monotonic())

@@ -6,6 +6,7 @@ and the reader sees the end when the last writer is gone.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 
@@ -17,6 +18,14 @@ _LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortene
 def pair() -> tuple[socket.socket, socket.socket]:
     """A reading and a writing end; the caller closes both."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def ready(file: int | socket.socket, seconds: float) -> bool:
+    """Wait until there is something to read, or the end. select() refuses descriptors from 1,024
+    on, which a notebook with many files and a host with many ranks have; poll() does not."""
+    poller = select.poll()
+    poller.register(file, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
 
 
 class Sender:

@@ -16,9 +16,6 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from browser.lab import Lab, LabNotebook
 
-#: Flows in JupyterLab that are not yet proven on a busy machine: only when asked for.
-ASKED = "XLA_NB_FLOWS"
-FLOWS = ("test_flows.py", "test_lab.py")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 MISSING = "there is no browser on PATH: none of " + ", ".join(NAMES)
 FLAGS = [
@@ -37,8 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("browser")
-            if item.path.name in FLOWS and not os.environ.get(ASKED):
-                item.add_marker(pytest.mark.skip(reason=f"asked for by {ASKED}=1"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -293,13 +293,14 @@ def test_notebook_7(lab: Lab) -> None:
     with lab.open(["%load_ext xla_nb"], front_end="notebook") as notebook:
         notebook.run(0)
         notebook.done(0)
+        own = list(notebook.errors)  # Notebook 7 logs some of its own when it starts
         run = flow(notebook, "-n 2", TRAIN)
         run.in_phase("running", 2)
         expect(run.rows("hello from 1")).to_be_visible()
         run.let_go()
         run.ended()
         expect(run.still).to_contain_text("2 ranks finished")
-        assert notebook.errors == []
+        assert notebook.errors == own
 
 
 # ---------------------------------------------------------------- hostile output, and what stays

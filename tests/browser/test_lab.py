@@ -57,7 +57,7 @@ def test_a_reloaded_page_finds_the_cell_that_runs(notebook: LabNotebook) -> None
     notebook.wait_for("begun", cell)
     notebook.save()
     notebook.reload()
-    assert "begun" in notebook.text(cell)
+    notebook.wait_for("begun", cell)
     notebook.interrupt()
     assert "2 ranks finished" in notebook.text(notebook.execute(HELLO))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -139,7 +138,7 @@ class _Server:
     def wait_until_ready(self, waiting: Callable[[float], None]) -> None:
         began = time.monotonic()
         while not self._ready:
-            if select.select([self._control], [], [], 0.1)[0]:
+            if wire.ready(self._control, 0.1):
                 self._read_answer()
             else:
                 waiting(time.monotonic() - began)

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Protocol
 
+from xla_nb import wire
+
 _CHUNK = 1 << 16  # bytes read at once
 _GATE = 60.0  # seconds for all ranks of a host to begin
 _SLICE = 0.1  # seconds of one wait in the system
@@ -200,7 +202,7 @@ class SocketPairs:
         self._close()
         # A rank's own children must not hold its ends either.
         os.register_at_fork(after_in_child=lambda: _close_all(mine.values()))
-        select.select([self._gate], [], [], _GATE)
+        wire.ready(self._gate, _GATE)
         os.close(self._gate)
         return mine
 

@@ -1,0 +1,142 @@
+"""The panel in a real JupyterLab in Chromium: how soon it opens, and what a flood does to it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from benchmarks import Row
+from benchmarks.client import ROOT, CellFailed
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browser.conftest import FLAGS, NAMES
+from browser.lab import Lab, LabNotebook
+
+OPENINGS = 7
+SECONDS = 20
+WARM = 4000  # ms, until the page has all it will hold
+FLOODS = {  # streams: lines a second, least frames a second
+    8: (30_000, 55),
+    256: (100_000, 50),
+}
+LAUNCH = "%%xla_spawn -n 4\nimport time\ntime.sleep(1.5)"
+WATCH = f"""\
+import json, sys
+sys.path.insert(0, {str(ROOT)!r})
+from benchmarks.flood import watch
+found = watch(STREAMS, RATE, SECONDS)
+print(json.dumps(found))
+"""
+#: Notes when a panel is first in the page.
+LOOK = """(
+    window.seen = null,
+    new MutationObserver((_, self) => {
+        if (!document.querySelector(".xn-panel .xn-card, .xn-panel [role=option]")) return;
+        window.seen = performance.now();
+        self.disconnect();
+    }).observe(document.body, { childList: true, subtree: true }),
+    window.started = performance.now(),
+    null
+)"""
+#: Counts frames, and in each compares the time in the last line shown with the clock.
+FRAMES = """async (milliseconds) => {
+    const lags = [], began = performance.now();
+    let frames = 0;
+    await new Promise((done) => {
+        const frame = (now) => {
+            frames += 1;
+            const rows = document.querySelectorAll(".xn-row .xn-text");
+            const at = parseFloat(rows[rows.length - 1]?.textContent);
+            if (at > 1e9) lags.push(Date.now() - at * 1000);
+            now - began < milliseconds ? requestAnimationFrame(frame) : done();
+        };
+        requestAnimationFrame(frame);
+    });
+    lags.sort((a, b) => a - b);
+    return { fps: frames / ((performance.now() - began) / 1000),
+             lag: lags[Math.floor(lags.length / 2)], late: lags[Math.floor(lags.length * 0.95)] };
+}"""
+
+
+def rows() -> Iterator[Row]:
+    """Opening, then each flood: frames, lag, the kernel's share, messages, memory of the page."""
+    with _notebook() as notebook:
+        opened = statistics.median(_openings(notebook))
+        yield Row("panel in the page / 150 ms", opened, 150, "ms", aim=1)
+        for streams, (rate, least) in FLOODS.items():
+            found = flooded(notebook, streams, rate, SECONDS)
+            where = f"{streams} streams, {found['lines']:,.0f} lines/s"
+            yield Row(f"{where}: {least} frames/s / those shown", least, found["fps"], "", aim=1)
+            yield Row(f"{where}: lag of the last line / 100 ms", found["lag"], 100, "ms", aim=1)
+            yield Row(f"{where}: kernel's share / 0.2 of a core", found["share"], 0.2, "", aim=1)
+            yield Row(f"{where}: messages a second / 20", found["messages"], 20, "", aim=1)
+            yield Row(f"{where}: heap, 2nd half / 1st half", found["end"], found["half"], "MB")
+
+
+@contextmanager
+def _notebook() -> Iterator[LabNotebook]:
+    executable = next(filter(None, map(shutil.which, NAMES)), None)
+    if executable is None:
+        raise CellFailed(f"there is no browser on PATH: none of {', '.join(NAMES)}")
+    flags = [*FLAGS, "--enable-precise-memory-info"]
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as home:
+        browser = playwright.chromium.launch(executable_path=executable, args=flags)
+        lab = Lab(browser, Path(home))
+        try:
+            with lab.open(["%load_ext xla_nb"]) as notebook:
+                notebook.run(0)
+                notebook.done(0)
+                notebook.execute("%%xla_spawn -n 1 --view none\ndef warm(rank): pass")
+                yield notebook
+        finally:
+            lab.close()
+            browser.close()
+
+
+def _openings(notebook: LabNotebook) -> Iterator[float]:
+    """Milliseconds from running a cell until there are cards of its ranks."""
+    for _ in range(OPENINGS):
+        cell = notebook.add(LAUNCH)
+        notebook.js(LOOK)
+        notebook.run(cell)
+        notebook.page.wait_for_function("window.seen")
+        yield notebook.page.evaluate("window.seen - window.started")
+        notebook.done(cell)
+
+
+def flooded(notebook: LabNotebook, streams: int, rate: int, seconds: int) -> dict[str, float]:
+    """What a flood of so many seconds does to the page and takes of the kernel."""
+    code = WATCH.replace("STREAMS", str(streams)).replace("RATE", str(rate))
+    cell = notebook.add(code.replace("SECONDS", str(seconds)))
+    notebook.run(cell)
+    notebook.page.locator(".xn-row .xn-text").first.wait_for()
+    notebook.page.wait_for_timeout(WARM)
+    half = seconds * 1000 / 2 - WARM
+    first = notebook.page.evaluate(FRAMES, half)
+    heap = {"half": _heap(notebook)}
+    second = notebook.page.evaluate(FRAMES, half)
+    heap["end"] = _heap(notebook)
+    notebook.done(cell)
+    kernel: dict[str, Any] = json.loads(notebook.text(cell).strip().splitlines()[-1])
+    if kernel["lost"]:
+        raise CellFailed(f"{kernel['lost']} lines are missing from the record")
+    return {**{name: (first[name] + second[name]) / 2 for name in first}, **heap, **kernel}
+
+
+def _heap(notebook: LabNotebook) -> float:
+    """MB of the page's JavaScript that are in use after a collection."""
+    session = notebook.page.context.new_cdp_session(notebook.page)
+    session.send("HeapProfiler.collectGarbage")
+    used: float = notebook.page.evaluate("performance.memory.usedJSHeapSize / 1e6")
+    session.detach()
+    return used
