@@ -177,7 +177,7 @@ class Observer:
         clean = [ansi.clean(line) for line in merged.lines]
         if rank is not None and clean:
             self._last[rank] = clean[-1]
-        return replace(merged, lines=clean)
+        return Piece(merged.start, merged.skipped, clean)
 
     def _tail(self, rank: int | None, stream: Stream) -> Tail:
         key = rank, stream
@@ -276,6 +276,7 @@ class Observer:
 
     def card(self, rank: RankState) -> Card:
         seen = self._vitals.get(rank.rank)
+        standing = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         phase, since = _phase(rank, seen, self.run.state.started)
         return Card(
@@ -287,7 +288,7 @@ class Observer:
             pid=rank.pid,
             place=rank.place if ended or seen is None else seen.place,
             detail=ansi.plain(_detail(rank, seen)),
-            line=self._last_line(rank.rank),
+            line=self._last_line(rank.rank, [line for line, found in standing if found is None]),
             rss=seen.rss if seen else None,
             cpu=None if ended else self._cpu.get(rank.rank),
             device_used=seen.device_used if seen else None,
@@ -296,17 +297,15 @@ class Observer:
             compile_seconds=seen.compile_seconds if seen else 0.0,
             steps=seen.steps if seen else 0,
             fallbacks=seen.fallbacks if seen else {},
-            bars=(*(map(bar, seen.loops) if seen else ()), *self._tqdm_bars(rank.rank)),
+            bars=(
+                *(map(bar, seen.loops) if seen else ()),
+                *(found for _, found in standing if found is not None),
+            ),
         )
 
-    def _last_line(self, rank: int) -> str:
-        standing = [line for line in self._open_lines(rank) if tqdm(line) is None]
-        last = ansi.plain(standing[-1]) if standing else ansi.plain(self._last.get(rank, ""))
+    def _last_line(self, rank: int, standing: list[str]) -> str:
+        last = standing[-1] if standing else ansi.plain(self._last.get(rank, ""))
         return last if len(last) <= _LAST_LINE else last[: _LAST_LINE - 1] + "…"
-
-    def _tqdm_bars(self, rank: int) -> Iterator[Bar]:
-        found = map(tqdm, self._open_lines(rank))
-        return (one for one in found if one is not None)
 
     def _open_lines(self, rank: int) -> list[str]:
         tails = [self._tails[rank, stream] for stream in STREAMS if (rank, stream) in self._tails]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,7 +28,8 @@ from xla_nb.stacks import Inquiry
 
 _STATIC = Path(__file__).parent / "static"
 _BEAT = 0.05  # seconds between two messages
-_SAMPLE = 0.25  # seconds between two looks at samples and figures
+_SAMPLE = 0.25  # seconds between two looks at samples and figures,
+_AT_ONCE = 128  # of so many ranks: more are looked at less often
 _WHOLE = 2.0  # seconds after which everything is told again: the page may not be able to ask
 _STILL = 10.0  # seconds between two still pictures
 _BUDGET = 500  # lines of output in one message, about
@@ -171,6 +172,7 @@ class PanelView:
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "whole", "still"), 0.0)
         self._focus: int | None = None
+        self._phases: Sequence[str] = ()
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._inquiries: list[tuple[int | None, Inquiry]] = []
         self._page = Page(run=run.name)
@@ -217,7 +219,10 @@ class PanelView:
         whole = self._is_due("whole", now, _WHOLE)
         if whole:
             self._news.forget()
-        if self._is_due("sample", now, _SAMPLE) or whole:
+        phases = [rank.phase for rank in self._run.state.ranks.values()]
+        changed, self._phases = phases != self._phases, phases
+        pause = _SAMPLE * max(1.0, len(phases) / _AT_ONCE)
+        if self._is_due("sample", now, pause) or whole or changed:
             self._eyes.sample()
             message |= self._news.of(self._eyes.glance(), self._eyes)
         if lines:
