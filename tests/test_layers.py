@@ -22,7 +22,7 @@ ROWS = {
     "starting ranks": "engines.*",
     "this notebook": "record tails history sentences recorded session notebook",
     "seen by people": (
-        "ansi chart glance observer still opened stacks follow text panel frontend doctor api "
+        "ansi chart glance observer still.* opened stacks follow text panel frontend doctor api "
         "magics"
     ),
     "top": "__init__",
@@ -95,7 +95,8 @@ def broken(module: str, source: str) -> list[str]:
         root, ours = name.partition(".")[0], own(name)
         if ours is not None and ours != module:
             there = place(ours)
-            if there is None or there > here or (there == here and "." not in module):
+            at_home = ours.partition(".")[0] == module.partition(".")[0]
+            if there is None or there > here or (there == here and not at_home):
                 found.append(f"{module} imports {ours}, which is not above or left of it")
         if root in ("torch", "torch_xla", "_XLAC") and not KNOW_TORCH & {
             module,

@@ -126,17 +126,19 @@ def _stopped(stopped: list[RankState]) -> str:
     return f"stopped: {'; '.join(told)}"
 
 
-def ranks(numbers: Iterable[int]) -> str:
-    """`rank 3`, or `ranks 0-3, 7`."""
-    ordered = sorted(numbers)
+def ranks(numbers: Iterable[int], most: int = 12) -> str:
+    """`rank 3`, or `ranks 0-3, 7`: at most so many numbers and spans."""
+    ordered = sorted(set(numbers))
     spans: list[list[int]] = []
     for number in ordered:
         if spans and number == spans[-1][-1] + 1:
             spans[-1].append(number)
         else:
             spans.append([number])
-    parts = [f"{s[0]}-{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans]
-    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(parts)}"
+    said = [f"{s[0]}-{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans[:most]]
+    if spans[most:]:
+        said.append(f"and {sum(map(len, spans[most:]))} more")
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(said)}"
 
 
 def _count(number: int, noun: str) -> str:

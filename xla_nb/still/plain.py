@@ -1,0 +1,141 @@
+"""A run as plain text, complete in itself: for readers without HTML, and for screen readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xla_nb import sentences
+from xla_nb.glance import Bar, Card, Glance, Series, Trouble
+from xla_nb.still import bounds, look, words
+
+_WIDTH = 100  # columns of our own sentences in text
+
+
+def text(glance: Glance) -> str:
+    """The same in plain text."""
+    state = words.state(glance)
+    lines = [
+        f"{state.glyph} {state.word}: {words.cut(glance.cell, 80)}: "
+        f"{words.cut(glance.headline, 600)} ({words.span(glance.elapsed)})",
+        " · ".join(words.cut(said, 200) for said in words.about(glance)),
+        *(f"note: {words.cut(notice, 600)}" for notice in glance.notices[:20]),
+        *_troubles_in_text(glance.troubles),
+    ]
+    if glance.bar:
+        lines.append(_bar_in_text(glance.bar))
+    lines += _ranks_in_text(glance)
+    lines += _figures_in_text(glance.series)
+    lines += _output_in_text(glance)
+    lines += ["", f"record: {words.cut(glance.record, 400)}"]
+    return "\n".join(lines)
+
+
+def _troubles_in_text(troubles: Sequence[Trouble]) -> list[str]:
+    room = bounds.TRACEBACKS // max(min(len(troubles), bounds.GROUPS), 1)
+    lines = [
+        line for trouble in troubles[: bounds.GROUPS] for line in _trouble_in_text(trouble, room)
+    ]
+    if more := troubles[bounds.GROUPS :]:
+        ranks = sentences.ranks(rank for trouble in more for rank in trouble.ranks)
+        lines.append(f"and {words.count(len(more), 'other error')}, in {ranks}")
+    return lines
+
+
+def _trouble_in_text(trouble: Trouble, room: int) -> list[str]:
+    first = f" ({words.first(trouble)})" if words.first(trouble) else ""
+    place = f", at {words.cut(trouble.place, 200)}" if trouble.place else ""
+    lines = ["", f"{sentences.ranks(trouble.ranks)}{first}: {words.cut(trouble.title, 300)}{place}"]
+    told = trouble.text.split("\n") if trouble.text else []
+    shown = bounds.bounded(told, 0, (), room * 3 // 4, bounds.plain_line)
+    lines += shown.head
+    lines += [f"… {words.count(shown.left_out, 'line')} left out"] if shown.left_out else []
+    lines += shown.tail
+    if trouble.others:
+        said = bounds.fitting(trouble.others[:10], room // 4, 300, bounds.plain_line)
+        more = len(trouble.others) - len(said)
+        lines += ["the same with other words:", *(f"  {other}" for other in said)]
+        lines += [f"  … and {more} more"] if more else []
+    return lines
+
+
+def _bar_in_text(bar: Bar) -> str:
+    return f"{words.cut(bar.label or 'progress', 80)}: {' · '.join(words.progress(bar))}"
+
+
+def _ranks_in_text(glance: Glance) -> list[str]:
+    groups = words.by_phase(glance.cards)
+    cards = [card for alike in groups.values() for card in alike]
+    if not cards:
+        return []
+    lines = [""]
+    if len(cards) > bounds.CARDS:
+        lines += [
+            f"{look.PHASES[phase].glyph} {len(alike):,} {phase}: "
+            f"{sentences.ranks(card.rank for card in alike)}"
+            for phase, alike in groups.items()
+        ]
+        lines += _filled([f"{name} {said}" for name, said in words.over_all(cards)])
+        cards = [card for card in cards if card.phase in look.TROUBLED]
+    else:
+        cards = sorted(cards, key=lambda card: card.rank)
+    for card in cards[: bounds.ROWS]:
+        lines += _card_in_text(card, glance)
+    if cards[bounds.ROWS :]:
+        lines.append(f"… and {words.count(len(cards) - bounds.ROWS, 'more rank')}")
+    return lines
+
+
+def _card_in_text(card: Card, glance: Glance) -> list[str]:
+    where = " ".join(words.cut(one, 60) for one in (card.device, card.host) if one)
+    first = (
+        f"rank {card.rank}: {look.PHASES[card.phase].glyph} {card.phase} {words.when(card, glance)}"
+    )
+    said = [where] if where else []
+    said += [words.cut(one, 200) for one in words.what(card)]
+    said += [f"{name} {value}" for name, value in words.facts(card)]
+    said += [_bar_in_text(bar) for bar in card.bars[:4]]
+    said += [f"last line: {words.cut(card.line, 200)}"] if card.line else []
+    return _filled([first.rstrip(), *said])
+
+
+def _filled(said: Sequence[str]) -> list[str]:
+    """One after the other, in lines of _WIDTH columns where that can be."""
+    lines = list(said[:1])
+    for one in said[1:]:
+        if len(lines[-1]) + len(one) + 2 <= _WIDTH:
+            lines[-1] += f", {one}"
+        else:
+            lines.append(f"  {one}")
+    return lines
+
+
+def _figures_in_text(series: Sequence[Series]) -> list[str]:
+    lines = []
+    for one in series[: bounds.FIGURES]:
+        lasts = words.last_values(one)
+        if 0 < len(lasts) <= bounds.NAMED:
+            said = ", ".join(f"rank {rank} {words.figure(value)}" for rank, value in lasts.items())
+        else:
+            said = words.over_ranks(lasts)
+        lines.append(f"{words.cut(one.name, 80)}, last: {said}")
+    lines += (
+        [f"and {words.count(len(series) - bounds.FIGURES, 'more figure')}"]
+        if series[bounds.FIGURES :]
+        else []
+    )
+    return ["", *lines] if lines else []
+
+
+def _output_in_text(glance: Glance) -> list[str]:
+    lines = []
+    record = glance.record if len(glance.cards) > bounds.CARDS else ""
+    for excerpt, shown in bounds.excerpts(glance, bounds.TEXT, bounds.plain_line):
+        who = "the cell" if excerpt.rank is None else f"rank {excerpt.rank}"
+        lines += [
+            "",
+            f"{who}, {words.count(bounds.lines_of(excerpt), 'line')}{bounds.stream_name(excerpt)}:",
+        ]
+        lines += shown.head
+        lines += [bounds.gap_text(excerpt, shown, record)] if shown.left_out else []
+        lines += shown.tail
+    return [*lines, note] if (note := bounds.unshown(glance)) else lines
