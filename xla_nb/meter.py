@@ -37,6 +37,10 @@ class Waiting(Protocol):
     def missing(self) -> tuple[int, ...]: ...
 
 
+#: `.item()`, which reads a value for Python: it is counted like an operator left to the CPU.
+_ITEM = "aten::_local_scalar_dense"
+
+
 @dataclass(frozen=True)
 class Counts:
     """torch_xla's counters at one moment."""
@@ -53,6 +57,7 @@ def counts(xlac: Any) -> Counts:
     """Read them from `torch_xla._XLAC`; some 20 µs, no lock that training holds for long."""
     compiled = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
     names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
+    names = [name for name in names if name != _ITEM]
     return Counts(
         hits=xlac._xla_counter_value("CachedCompile") or 0,
         misses=xlac._xla_counter_value("UncachedCompile") or 0,
