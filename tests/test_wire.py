@@ -1,6 +1,10 @@
 """The socket between a run's processes and the notebook."""
 
 import os
+import resource
+import socket
+
+import pytest
 
 from xla_nb import events, wire
 
@@ -59,3 +63,18 @@ def test_writers_in_many_processes_do_not_mix_their_events():
     texts = [event.text for event in got[:-1]]
     assert len(texts) == 200
     assert all(text == text[0] * 1000 for text in texts)
+
+
+def test_a_descriptor_beyond_selects_limit_is_waited_for():
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2000:
+        pytest.skip("this machine allows fewer open files")
+    one, other = socket.socketpair()
+    high = os.dup2(one.fileno(), 1999)
+    try:
+        assert not wire.ready(high, 0)
+        other.send(b"x")
+        assert wire.ready(high, 10)
+    finally:
+        os.close(high)
+        one.close()
+        other.close()

@@ -289,6 +289,50 @@ def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
     expect(run.still).to_contain_text("64 ranks finished")
 
 
+#: A run of 256 ranks of which only the files and the events are real: 256 processes are more than
+#: a test's machine carries. What shows it is the product's, from the kernel's loop to the page.
+CROWD = """\
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from run_double import Run
+from xla_nb import events, follow, panel
+
+class Crowd(Run):
+    done = property(lambda self: Path("go-{number}").exists())
+
+Path("crowd").mkdir()
+run = Crowd("crowd", ranks=256)
+for rank in range(256):
+    started = events.RankStarted(rank=rank, local_rank=rank, pid=rank, device="xla:0")
+    run.state.apply(started)
+    run.prints(rank, f"here {{rank}}\\n")
+for rank in (77, 200):
+    run.state.apply(events.RankFailed(rank=rank, kind="ValueError", message=f"bad {{rank}}",
+                                      text="ValueError", place="Cell In[3], line 5", where="w"))
+follow.follow(run, panel.PanelView(run))
+"""
+
+
+def test_a_crowd_of_256_ranks(notebook: LabNotebook) -> None:
+    number = next(NUMBERS)
+    tests = str(Path(__file__).parents[1])
+    cell = notebook.add(CROWD.format(tests=tests, number=number))
+    notebook.run(cell)
+    run = Flow(notebook, cell, number)
+    run.in_phase("running", 254)
+    run.in_phase("failed", 2)
+    expect(run.panel).to_have_attribute("data-size", "dense")
+    first = [run.panel.locator("[role=option]").nth(place) for place in range(2)]
+    assert [card.get_attribute("data-rank") for card in first] == ["77", "200"]  # trouble first
+    run.rank(200).click()
+    expect(run.panel.locator(".xn-detail")).to_contain_text("bad 200")
+    expect(run.rows("here 200")).to_be_visible()
+    run.let_go()
+    run.ended()
+    expect(run.still).to_contain_text("256 ranks")
+
+
 def test_notebook_7(lab: Lab) -> None:
     with lab.open(["%load_ext xla_nb"], front_end="notebook") as notebook:
         notebook.run(0)
