@@ -286,7 +286,7 @@ def _figure(series: Series) -> str:
     ]
     under = "display:flex;justify-content:space-between;line-height:14px"
     return div(
-        "flex:0 1 410px;min-width:0",
+        "flex:1 1 340px;min-width:0;max-width:410px",
         div("", f"<b>{escaped(series.name, 80)}</b> ", "" if few else _small_print(lasts)),
         div(
             "display:flex;gap:6px",
