@@ -302,7 +302,7 @@ class Crowd(Run):
     done = property(lambda self: Path("go-{number}").exists())
 
 Path("crowd").mkdir()
-run = Crowd("crowd", ranks=256)
+run = Crowd(Path("crowd"), ranks=256)
 for rank in range(256):
     started = events.RankStarted(rank=rank, local_rank=rank, pid=rank, device="xla:0")
     run.state.apply(started)
