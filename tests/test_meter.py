@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -167,7 +166,8 @@ class Xlac:
 class Metered:
     """A meter of the test's thread, and what comes of it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, xlac):
+        self.xlac = xlac
         self.path, self.asked = folder / "rank-0.now", folder / "stacks"
         self.book = reporting.Book(folder / "rank-0.history")
         self.labels = {__file__}
@@ -180,7 +180,11 @@ class Metered:
             self.book,
             self.path,
             self.labels,
-            lambda: self.waiting,
+            SimpleNamespace(
+                counts=lambda: meter.counts(self.xlac),
+                waiting=lambda: self.waiting,
+                memory=lambda: meter.device_memory(self.xlac, "xla:0"),
+            ),
             self.asked,
             lambda *answer: self.answers.append(answer),
             self.every,
@@ -205,17 +209,14 @@ class Metered:
 
 
 @pytest.fixture
-def xlac(monkeypatch):
-    fake = Xlac()
-    module = SimpleNamespace(_XLAC=fake, device=lambda: "xla:0")
-    monkeypatch.setitem(sys.modules, "torch_xla", module)
-    return fake
+def xlac():
+    return Xlac()
 
 
 @pytest.fixture
 def metered(tmp_path, xlac, monkeypatch):
     monkeypatch.setattr(meter, "TICK", 0.01)
-    return Metered(tmp_path)
+    return Metered(tmp_path, xlac)
 
 
 def test_the_first_sample_does_not_wait(metered, monkeypatch):

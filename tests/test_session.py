@@ -13,6 +13,7 @@ import pytest
 from xla_nb import events, loading, program, record, session, shipping, topology, wire
 from xla_nb.errors import LaunchError, ShippingError, UsageError
 from xla_nb.order import ARGUMENTS, ARGUMENTS_GROUP, ORDER
+from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run, RunFailed
 from xla_nb.state import RunState
 
@@ -28,7 +29,7 @@ class Engine:
         self.sock = self.job = self.refuses = self.order = None
         self.groups = []
 
-    def start(self, run, parcel, waiting):
+    def start(self, run, parcel, imports, waiting):
         waiting(0.5)
         *self.groups, order = (
             shipping.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP, ORDER)
@@ -576,7 +577,7 @@ def test_a_run_without_ranks_is_refused_before_anything_is_written(launch, n):
     assert not (record.home() / "runs").exists()
 
 
-@pytest.mark.parametrize(("n", "count"), [(None, session.SIMULATED), (1, 1), (7, 7)])
+@pytest.mark.parametrize(("n", "count"), [(None, xla.SIMULATED), (1, 1), (7, 7)])
 def test_without_a_tpu_ranks_are_simulated_as_many_as_asked(launch, engine, n, count):
     launch(cell(), n=n)
     assert (engine.order.device, engine.order.ranks) == ("CPU", count)
@@ -594,7 +595,7 @@ def test_a_host_is_simulated_where_there_is_a_tpu_if_the_launch_asks_for_it(
 ):
     monkeypatch.setattr(topology, "chips", lambda: 8)
     launch(cell(), env={"PJRT_DEVICE": "CPU"})
-    assert (engine.order.device, engine.order.ranks) == ("CPU", session.SIMULATED)
+    assert (engine.order.device, engine.order.ranks) == ("CPU", xla.SIMULATED)
 
 
 def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, engine):

@@ -50,6 +50,7 @@ def spawn(
     *,
     env: Mapping[str, str] | None = None,
     grace: float = 5.0,
+    runtime: str = "xla",
     keep_going: bool = False,
     bg: bool = False,
     view: frontend.View | None = None,
@@ -59,6 +60,8 @@ def spawn(
     n: how many ranks; by default all of the TPU's, or 4 of a simulated host.
     timeout: seconds after which the run is stopped; grace: seconds that the other ranks may go
     on when one has failed. env: environment variables of the ranks.
+    runtime: what a rank joins: "xla"; "spmd", one process that owns all devices (`n` of them
+    without a TPU); "torchax", one JAX world of `n` processes.
     keep_going: give a failed Run back instead of raising. bg: return at once.
     view: "panel", "text" or "none"; by default what the front end can show.
 
@@ -70,7 +73,7 @@ def spawn(
     scope = here.scope(launching=False) if here else _script()
     resolve = here.resolve if here else scope.values.__getitem__
     what = program.build_call(fn, scope, args=args, name="xla_nb_call")
-    options = Options(n=n, env=dict(env or {}), timeout=timeout, grace=grace)
+    options = Options(n, dict(env or {}), timeout, grace, runtime)
     return run(what, args, options, resolve, keep_going=keep_going, bg=bg, view=view)
 
 

@@ -36,12 +36,16 @@ class JobStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RankStarted(Event):
-    """A rank has joined its runtime and is about to call the entry."""
+    """A rank has joined its runtime and is about to call the entry.
+
+    `devices` are named where the one process drives several.
+    """
 
     rank: int
     local_rank: int
     pid: int
     device: str
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +139,14 @@ def decode(data: bytes) -> Event:
     try:
         body: Mapping[str, Any] = json.loads(data)
         cls = _BY_NAME[body["event"]]
-        return cls(**{name: value for name, value in body.items() if name != "event"})
+        return cls(**{name: _whole(value) for name, value in body.items() if name != "event"})
     except (TypeError, KeyError, AttributeError, UnicodeDecodeError) as problem:
         raise ValueError(f"not an event: {data[:200]!r}") from problem
+
+
+def _whole(value: Any) -> Any:
+    """JSON has lists for tuples."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _shorten(value: object) -> object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+Unit = Literal["rank", "device"]
 Phase = Literal[
     "starting", "running", "compiling", "waiting", "finished", "failed", "killed", "stopped"
 ]
@@ -101,7 +102,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Glance:
-    """The whole run. Times are seconds since the epoch, `elapsed` seconds; `ok` None: it runs."""
+    """The whole run. Times are seconds since the epoch, `elapsed` seconds; `ok` None: it runs.
+    A card is a rank's, or, where one process drives several, a device's: `unit` says which."""
 
     run: str
     cell: str
@@ -117,6 +119,7 @@ class Glance:
     stopping: str = ""
     notices: tuple[str, ...] = ()
     bar: Bar | None = None
+    unit: Unit = "rank"
     cards: tuple[Card, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     series: tuple[Series, ...] = ()

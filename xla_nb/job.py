@@ -15,17 +15,16 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from xla_nb import events, loading, rank, shipping, tracebacks
+from xla_nb import events, loading, rank, runtimes, shipping, tracebacks
 from xla_nb.order import ARGUMENTS_GROUP, ORDER, Order
 from xla_nb.processes import Latch, name_process
-from xla_nb.runtimes import xla
 from xla_nb.wire import Sender
 
 
@@ -88,9 +87,10 @@ def _complete_flags(imported: Mapping[str, str]) -> None:
 
 
 def _start(order: Order, sender: Sender) -> None:
-    namespace, table = _load(order)
+    runtime = runtimes.named(order.runtime)
+    namespace, table = _load(order, runtime.opened)
     try:
-        prepared = xla.prepare(order)
+        prepared = runtime.prepare(order)
     except OSError as error:
         raise _Refused(
             type(error).__name__,
@@ -115,46 +115,36 @@ def _start(order: Order, sender: Sender) -> None:
             namespace=namespace,
             table=table,
             lock=multiprocessing.get_context("fork").Lock(),
-            join=prepared.join,
-            leave=prepared.leave,
-            waiting=prepared.waiting,
-            forget=xla.forgetter(),
+            runtime=prepared,
             latch=latch,
             random=random.getstate(),
         )
     )
     try:
-        xla.start(prepared, rank.enter, rank.main, latch, sender.send)
+        prepared.start(rank.enter, rank.main, latch, sender.send)
     except BrokenProcessPool:
         return  # each death has been told by now
     except Exception as error:  # a rank that could not join has said so itself
         traceback.print_exc()
-        sender.send(events.Notice(text=f"xmp.spawn ended with {type(error).__name__}: {error}"))
+        sender.send(
+            events.Notice(text=f"the ranks' start ended with {type(error).__name__}: {error}")
+        )
 
 
-def _load(order: Order) -> tuple[dict[str, Any], loading.Map]:
+def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], loading.Map]:
     """The program's module, executed with one thread: a pool of threads does not survive forks."""
     path = Path(order.program)
     table = loading.Map.open(path.with_suffix(".json"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        module = loading.load(path, _device_touched)
+        module = loading.load(path, opened)
         loading.restore(ARGUMENTS_GROUP, vars(module))
     except BaseException as error:
         raise _refusal("the program could not be loaded", error, table) from error
     finally:
         torch.set_num_threads(threads)
     return vars(module), table
-
-
-def _device_touched() -> str | None:
-    if not xla.initialized():
-        return None
-    return (
-        "this line opens the XLA device before the ranks exist, and after that no rank can be "
-        "started from the process. What to do: move it into the function"
-    )
 
 
 def _refusal(what: str, error: BaseException, table: loading.Map) -> _Refused:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from xla_nb import api, notebook, opened, program, recorded
+from xla_nb import api, notebook, opened, program, recorded, runtimes
 from xla_nb.errors import UsageError
 from xla_nb.session import Options, Run
 
@@ -75,6 +75,13 @@ def _view(text: str) -> str:
     return text
 
 
+def _runtime(text: str) -> str:
+    if text not in runtimes.NAMES:
+        known = ", ".join(runtimes.NAMES)
+        raise argparse.ArgumentTypeError(f"{text!r} is no runtime; there are {known}")
+    return text
+
+
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -92,6 +99,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="%%xla_spawn", add_help=False, allow_abbrev=False)
     parser.add_argument("entry", nargs="?")
     parser.add_argument("-n", type=_count)
+    parser.add_argument("--runtime", choices=runtimes.NAMES)
     parser.add_argument("--args", default="()")
     parser.add_argument("--env", type=_assignment, action="append", default=[])
     parser.add_argument("--timeout", type=_duration)
@@ -114,6 +122,7 @@ def _read(line: str) -> argparse.Namespace:
 #: What `%xla_config` knows: name, how a text becomes a value, the default, what it is.
 SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "n": (_count, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
+    "runtime": (_runtime, "xla", "what a rank joins: xla, spmd or torchax"),
     "timeout": (_duration, None, "seconds after which a run is stopped"),
     "grace": (_duration, 5.0, "seconds the other ranks may go on when one has failed"),
     "view": (_view, None, "panel, text or none; by default what the front end can show"),
@@ -139,8 +148,9 @@ class XlaMagics(Magics):
     def xla_spawn(self, line: str, cell: str) -> Run | None:
         """Run the cell on every rank: of the TPU, or of a simulated TPU host.
 
-            %%xla_spawn [FUNCTION] [-n N] [--args EXPR] [--env NAME=VALUE]... [--timeout TIME]
-                        [--grace TIME] [--keep-going] [--view VIEW] [--bg] [-o NAME]
+            %%xla_spawn [FUNCTION] [-n N] [--runtime NAME] [--args EXPR] [--env NAME=VALUE]...
+                        [--timeout TIME] [--grace TIME] [--keep-going] [--view VIEW] [--bg]
+                        [-o NAME]
 
         The function named, else the last one that the cell defines, is called on each rank
         with the rank's index first, as xmp.spawn does it:
@@ -157,6 +167,8 @@ class XlaMagics(Magics):
         earlier cells (functions, classes, imports, values) goes along by itself.
 
         -n N             ranks (default: all of the TPU's, or 4 simulated ones)
+        --runtime NAME   xla (default); spmd: one process that owns all devices, -n of them
+                         without a TPU; torchax: one JAX world of all ranks
         --args EXPR      a tuple of further arguments, evaluated in the notebook
         --env NAME=VALUE an environment variable of the ranks; may be given again
         --timeout TIME   stop the run after that long: 90, 5m, 2h
@@ -193,6 +205,7 @@ class XlaMagics(Magics):
                 env=dict(asked.env),
                 timeout=self._setting(asked.timeout, "timeout"),
                 grace=self._setting(asked.grace, "grace"),
+                runtime=self._setting(asked.runtime, "runtime"),
             ),
             self.notebook.resolve,
             keep_going=self._setting(asked.keep_going, "keep_going"),

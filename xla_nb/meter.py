@@ -68,6 +68,23 @@ def counts(xlac: Any) -> Counts:
     )
 
 
+def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
+    """Bytes in use on a device of torch_xla's and there at all."""
+    try:
+        info = xlac._xla_memory_info(device)
+        return info["bytes_used"], info["bytes_limit"]
+    except (RuntimeError, KeyError):  # "GetAllocatorStats is not supported": the CPU client
+        return None
+
+
+class Gauges(Protocol):
+    """What a runtime tells of itself."""
+
+    def counts(self) -> Counts: ...
+    def waiting(self) -> Waiting | None: ...
+    def memory(self) -> tuple[int, int] | None: ...
+
+
 class Compiling:
     """Whether a graph is being compiled: one was looked up in vain and is not compiled yet.
 
@@ -128,7 +145,7 @@ class Meter:
         book: Book,
         path: Path,
         labels: Container[str],
-        waiting: Callable[[], Waiting | None],
+        gauges: Gauges,
         asked: Path,
         answer: Callable[[str, str], None],
         every: int,
@@ -136,11 +153,10 @@ class Meter:
         """Samples go to `path`, one in `every` ticks; whenever `asked` is touched, `answer` gets
         the notebook's line and the stack of the rank's thread."""
         self._book, self._path, self._labels = book, path, labels
-        self._waiting, self._asked, self._answer = waiting, asked, answer
+        self._gauges, self._asked, self._answer = gauges, asked, answer
         self._every = every
         self._entry = threading.get_ident()
-        self._xlac: Any = sys.modules["torch_xla"]._XLAC
-        self._device: str | None = str(sys.modules["torch_xla"].device())
+        self._has_memory = True
         self._compiling = Compiling()
         self._rates = Rates()
         self._activity: tuple[Activity, float] = ("running", time.time())
@@ -190,8 +206,8 @@ class Meter:
 
     def _look(self) -> Vitals:
         now = time.time()
-        seen = counts(self._xlac)
-        waiting = self._waiting()
+        seen = self._gauges.counts()
+        waiting = self._gauges.waiting()
         compiling = self._compiling.now(seen)
         used, limit = self._device_memory()
         return Vitals(
@@ -221,14 +237,9 @@ class Meter:
 
     def _device_memory(self) -> tuple[int | None, int | None]:
         """Bytes used and there at all; asked once where the backend does not know."""
-        if self._device is None:
-            return None, None
-        try:
-            info = self._xlac._xla_memory_info(self._device)
-            return info["bytes_used"], info["bytes_limit"]
-        except (RuntimeError, KeyError):  # "GetAllocatorStats is not supported": the CPU client
-            self._device = None
-            return None, None
+        found = self._gauges.memory() if self._has_memory else None
+        self._has_memory = found is not None
+        return (None, None) if found is None else found
 
 
 def _resident() -> int:

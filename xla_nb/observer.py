@@ -215,7 +215,10 @@ class Observer:
     def glance(self) -> Glance:
         """What is known now, without output."""
         state = self.run.state
-        cards = tuple(self.card(state.ranks[rank]) for rank in sorted(state.ranks))
+        ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
+        bar = together(one.bars[0] for one in map(self.card, ranks) if one.bars)
+        shared = any(rank.devices for rank in ranks)
+        cards = tuple(card for rank in ranks for card in self._cards(rank))
         return Glance(
             run=self.run.name,
             cell=self.run.label,
@@ -230,7 +233,8 @@ class Observer:
             host=state.host,
             stopping=state.stopping,
             notices=tuple(_notices(self.run)),
-            bar=together(card.bars[0] for card in cards if card.bars),
+            bar=bar,
+            unit="device" if shared else "rank",
             cards=cards,
             troubles=self.troubles(),
             series=tuple(
@@ -302,6 +306,13 @@ class Observer:
                 *(found for _, found in standing if found is not None),
             ),
         )
+
+    def _cards(self, rank: RankState) -> list[Card]:
+        """One, or one for each device that the rank drives."""
+        card = self.card(rank)
+        if not rank.devices:
+            return [card]
+        return [replace(card, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
     def _last_line(self, rank: int, standing: list[str]) -> str:
         last = standing[-1] if standing else ansi.plain(self._last.get(rank, ""))

@@ -18,9 +18,10 @@ ARGUMENTS_GROUP = -2
 
 @dataclass(frozen=True)
 class Order:
-    """One run. `ranks` is None for as many as the TPU has; `program` is the module's file."""
+    """One run. `ranks` is None for as many as there are; `program` is the module's file."""
 
     run: str
+    runtime: str
     program: str
     record: str
     entry: str | None

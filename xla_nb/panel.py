@@ -156,6 +156,7 @@ def _about(glance: Glance) -> dict[str, Any]:
         "record": glance.record,
         "notices": list(glance.notices),
         "ranks": len(glance.cards),
+        "unit": glance.unit,
     }
 
 

@@ -137,3 +137,25 @@ def _reaped(process: Any) -> int | None:
         time.sleep(0.001)
     status: int | None = process.exitcode
     return status
+
+
+def fork_ranks(
+    count: int,
+    enter: Callable[[int, int], None],
+    main: Callable[[int], None],
+    latch: Latch,
+    tell: Callable[[ProcessDied], None],
+) -> None:
+    """Fork `count` processes with one rank each, and wait until all have ended."""
+    watched = RankContext(count, latch, tell)
+
+    def be_a_rank(rank: int) -> None:
+        enter(rank, count)
+        main(rank)
+
+    started = [watched.Process(target=be_a_rank, args=(rank,)) for rank in range(count)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    watched.tell_the_rest()

@@ -1,8 +1,8 @@
 """A rank: it joins the runtime, calls the entry, and says how that went.
 
-torch_xla calls `enter` in each process that it starts and `main` in a thread for each of the
-process's devices. The rule: nothing the user's code raises gets past `main`, so one rank's
-failure is told at once and never waits for the others inside torch_xla's process pool.
+`enter` is called in each process that the runtime starts and `main` for each of its ranks (in a
+thread for each device, where torch_xla calls it). The rule: nothing the user's code raises gets
+past `main`, so one rank's failure is told at once and never waits for the others.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib
 import os
 import random
 import reprlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from xla_nb import events, loading, reporting, shipping, tracebacks
-from xla_nb.meter import Meter, Waiting
+from xla_nb.meter import Meter
 from xla_nb.order import ARGUMENTS, Order
 from xla_nb.processes import Latch, die_with_parent, name_process
+from xla_nb.runtimes import Place, Prepared
 from xla_nb.wire import Sender
 
 
@@ -34,9 +34,7 @@ from xla_nb.wire import Sender
 class Inherited:
     """What a rank has from its job through the fork.
 
-    `join` is torch_xla's own way into the runtime; `leave` tells the runtime that the entry
-    is done and why; `waiting` is the collective that the rank is in, where the runtime knows.
-    `entries` are the threads that run it, by rank.
+    `entries` are the threads that run the entry, by rank.
     """
 
     order: Order
@@ -44,10 +42,7 @@ class Inherited:
     namespace: dict[str, Any]
     table: loading.Map
     lock: Any
-    join: Callable[[int, int], None]
-    leave: Callable[[str], None]
-    waiting: Callable[[], Waiting | None]
-    forget: Callable[[], None]
+    runtime: Prepared
     latch: Latch
     random: Any
     stopping: bool = False
@@ -72,8 +67,8 @@ def is_rank() -> bool:
 # ---------------------------------------------------------------- the process
 
 
-def enter(local_rank: int, local_world_size: int) -> None:
-    """torch_xla's `initialize_multiprocess`, with the rank's own set-up before it."""
+def enter(local_rank: int, processes: int) -> None:
+    """A new process: the rank's own set-up, then it joins the runtime."""
     (job,) = _inherited
     die_with_parent()
     name_process(f"xla_nb-rank-{local_rank}")
@@ -81,10 +76,9 @@ def enter(local_rank: int, local_world_size: int) -> None:
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     random.setstate(job.random)  # Python seeds it anew in a forked process, and it alone
-    job.forget()
     job.latch.arrive()
     try:
-        job.join(local_rank, local_world_size)
+        job.runtime.join(local_rank, processes)
     except BaseException as error:
         job.sender.send(_failure(job, local_rank, error))
         job.latch.wait()
@@ -123,21 +117,27 @@ def main(index: int) -> None:
     (job,) = _inherited
     job.entries[index] = threading.get_ident()
     try:
-        local_rank, device = _introduce()
+        place = job.runtime.place(index)
         job.sender.send(
-            events.RankStarted(rank=index, local_rank=local_rank, pid=os.getpid(), device=device)
+            events.RankStarted(
+                rank=index,
+                local_rank=place.local_rank,
+                pid=os.getpid(),
+                device=place.shown,
+                devices=place.devices,
+            )
         )
         with _measured(job, index):
-            value = _call(job, index)
+            value = _call(job, index, place)
         _send_home(job, index, value)
-        job.leave("returned")
+        job.runtime.leave("returned")
     except BaseException as error:
         if job.stopping and isinstance(error, KeyboardInterrupt):
             job.sender.send(events.RankStopped(rank=index))
-            job.leave("was stopped")
+            job.runtime.leave("was stopped")
             return
         job.sender.send(_failure(job, index, error))
-        job.leave(f"raised {type(error).__name__}")
+        job.runtime.leave(f"raised {type(error).__name__}")
     finally:
         del job.entries[index]
         sys.stdout.flush()
@@ -161,7 +161,7 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
             book,
             record / f"rank-{index}.now",
             job.table.sources,
-            job.waiting,
+            job.runtime,
             record / "stacks",
             answer,
             every,
@@ -171,19 +171,10 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
         reporting.end()
 
 
-def _introduce() -> tuple[int, str]:
-    torch_xla: Any = importlib.import_module("torch_xla")
-    return torch_xla.runtime.local_ordinal(), str(torch_xla.device())
-
-
-def _call(job: Inherited, index: int) -> object:
+def _call(job: Inherited, index: int, place: Place) -> object:
     if job.table.body is not None:
-        torch_xla: Any = importlib.import_module("torch_xla")
         job.namespace.update(
-            rank=index,
-            world_size=torch_xla.runtime.world_size(),
-            device=torch_xla.device(),
-            lock=job.lock,
+            rank=index, world_size=place.world_size, device=place.device, lock=job.lock
         )
         return loading.run_body(job.table, job.namespace)
     assert job.order.entry is not None

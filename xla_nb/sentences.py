@@ -68,7 +68,8 @@ def headline(state: RunState) -> str:
     phases = [rank.phase for rank in state.ranks.values()]
     if not phases:
         return "starting" if state.ended is None else "no rank was started"
-    total = _count(len(phases), "rank")
+    devices = sum(len(rank.devices) for rank in state.ranks.values())
+    total = _count(devices, "device") if devices else _count(len(phases), "rank")
     words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
     return f"{total} {phases[0]}" if len(words) == 1 else f"{total}: {', '.join(words)}"
 

@@ -14,20 +14,20 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import events, loading, program, record, sentences, shipping, topology, wire
+from xla_nb import events, loading, program, record, runtimes, sentences, shipping, topology, wire
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.inheritance import Inheritance
 from xla_nb.order import ARGUMENTS, Order
 from xla_nb.recorded import RecordedRun
+from xla_nb.runtimes import Machine, Plan
 from xla_nb.state import ENDED
 
 #: Ranks of a simulated host when `-n` is not given.
-SIMULATED = 4
 #: Seconds that a rank has between being asked to stop and being ended.
 STOP_PATIENCE = 1.0
 #: Seconds that processes have to go after every rank has returned.
@@ -38,7 +38,9 @@ _TICK = 0.1
 class Engine(Protocol):
     """Where ranks are started: `engines.local`, and later others."""
 
-    def start(self, run: str, parcel: int, waiting: Callable[[float], None]) -> socket.socket: ...
+    def start(
+        self, run: str, parcel: int, imports: Sequence[str], waiting: Callable[[float], None]
+    ) -> socket.socket: ...
     def interrupt(self, pids: list[int]) -> None: ...
     def kill(self, run: str) -> None: ...
 
@@ -47,7 +49,8 @@ class Engine(Protocol):
 class Options:
     """How a run is to go. Times are in seconds; `timeout` None is no limit.
 
-    n: ranks; None is all of a TPU's, or SIMULATED of them.
+    n: ranks (devices, for `spmd`); None is all of a TPU's, or those of a simulated host.
+    runtime: what the ranks join, one of `runtimes.NAMES`.
     grace: how long the others may go on once a rank has failed.
     """
 
@@ -55,6 +58,7 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     grace: float = 5.0
+    runtime: str = "xla"
 
 
 class RunFailed(XlaNbError):
@@ -208,7 +212,7 @@ def launch(
 
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
-    device, ranks, env, notices = _plan(options)
+    device, plan, env, notices = _plan(options)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     try:
         files = record.Record.create(name)
@@ -220,12 +224,13 @@ def launch(
         ) from None
     order = Order(
         run=name,
+        runtime=options.runtime,
         program=str(path),
         record=str(files.path),
         entry=what.entry,
         takes_lock=what.takes_lock,
         by_name=frozenset(what.defines),
-        ranks=ranks,
+        ranks=plan.ranks,
         device=device,
         env=env,
         cwd=_directory(),
@@ -234,7 +239,7 @@ def launch(
         inheritance=Inheritance.of_this_process(),
     )
     try:
-        sock = _start(what, args, order, engine, waiting)
+        sock = _start(what, args, order, plan, engine, waiting)
     except BaseException:
         files.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
         raise
@@ -249,30 +254,28 @@ def _start(
     what: program.Program,
     args: tuple[object, ...],
     order: Order,
+    plan: Plan,
     engine: Engine,
     waiting: Callable[[float], None],
 ) -> socket.socket:
     parcel = _pack(what, args, order)
     try:
-        return engine.start(order.run, parcel, waiting)
+        return engine.start(order.run, parcel, plan.imports, waiting)
     finally:
         os.close(parcel)
 
 
-def _plan(options: Options) -> tuple[str, int | None, dict[str, str], list[str]]:
-    """The device, the ranks, the environment, and what was changed in it, a line each."""
+def _plan(options: Options) -> tuple[str, Plan, dict[str, str], list[str]]:
+    """The device, what the runtime needs, the environment, and what was changed in it."""
     if options.n is not None and options.n < 1:
         raise UsageError(f"-n {options.n}: a run has at least 1 rank")
     environ = dict(os.environ)
     chips = topology.chips()
     device = topology.device({**environ, **options.env}, chips)
-    if device == "TPU":
-        sets = topology.bounds(topology.accelerator(environ), chips, options.n)
-        ranks = options.n
-    else:
-        sets, ranks = {}, options.n or SIMULATED
-    env, changes = topology.clean(environ, device=device, sets=sets, asked=options.env)
-    return device, ranks, env, [str(change) for change in changes]
+    machine = Machine(device, chips, topology.accelerator(environ))
+    plan = runtimes.named(options.runtime).plan(machine, options.n)
+    env, changes = topology.clean(environ, device=device, sets=plan.sets, asked=options.env)
+    return device, plan, env, [str(change) for change in changes]
 
 
 def _directory() -> str:

@@ -20,7 +20,7 @@ ENDED: frozenset[Phase] = frozenset({"finished", "failed", "killed", "stopped"})
 @dataclass
 class RankState:
     """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`, at
-    the time `located`."""
+    the time `located`. `devices` are named where one process drives several."""
 
     rank: int
     phase: Phase = "starting"
@@ -34,6 +34,7 @@ class RankState:
     located: float | None = None
     failure: events.RankFailed | None = None
     death: int | None = None
+    devices: tuple[str, ...] = ()
 
     def end(self, phase: Phase, at: float) -> None:
         if self.phase not in ENDED:
@@ -65,6 +66,7 @@ class RunState:
                 rank = self._rank(event.rank)
                 rank.phase, rank.started = "running", event.at
                 rank.pid, rank.device = event.pid, event.device
+                rank.devices = tuple(event.devices)
             case events.RankFinished():
                 self._rank(event.rank).preview = event.preview
                 self._rank(event.rank).end("finished", event.at)

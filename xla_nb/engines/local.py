@@ -16,9 +16,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from xla_nb import wire
 from xla_nb.errors import LaunchError
@@ -48,16 +48,20 @@ class LocalEngine:
             if self._server is None or not self._server.alive:
                 self._server = _Server()
 
-    def start(self, run: str, parcel: int, waiting: Callable[[float], None]) -> socket.socket:
-        """Start a job; gives the socket its events come from.
+    def start(
+        self, run: str, parcel: int, imports: Sequence[str], waiting: Callable[[float], None]
+    ) -> socket.socket:
+        """Start a job whose processes have these modules; gives the socket its events come from.
 
         `waiting` is called every 0.1 s, with the seconds so far, until the server is warm.
         Raises LaunchError when it cannot be had.
         """
         with self._lock:
-            return self._start(run, parcel, waiting)
+            return self._start(run, parcel, imports, waiting)
 
-    def _start(self, run: str, parcel: int, waiting: Callable[[float], None]) -> socket.socket:
+    def _start(
+        self, run: str, parcel: int, imports: Sequence[str], waiting: Callable[[float], None]
+    ) -> socket.socket:
         for attempt in (1, 2):
             self.warm()
             server = self._server
@@ -65,6 +69,7 @@ class LocalEngine:
             server.wait_until_ready(waiting)
             ours, theirs = wire.pair()
             try:
+                server.have(imports, waiting)
                 server.send({"do": "launch", "run": run}, theirs.fileno(), parcel)
                 server.wait_until_taken()
             except OSError as problem:  # it died since the last launch
@@ -111,6 +116,7 @@ class _Server:
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
         self._control, theirs = wire.pair()
         self._ready = False
+        self._has: set[str] = set()  # beside what every launch needs
         # Without the notebook's own folder: a local random.py is not for torch to import.
         path = [entry for entry in sys.path if entry not in ("", str(Path.cwd()))]
         path.insert(0, str(Path(__file__).parents[2]))
@@ -136,14 +142,27 @@ class _Server:
         return self.process.poll() is None
 
     def wait_until_ready(self, waiting: Callable[[float], None]) -> None:
-        began = time.monotonic()
-        while not self._ready:
-            if wire.ready(self._control, 0.1):
-                self._read_answer()
-            else:
-                waiting(time.monotonic() - began)
+        if not self._ready:
+            said = self._answer(waiting)
+            if not said["ready"]:
+                self.process.wait()
+                raise LaunchError(_what_to_install(said["kind"], said["problem"]))
+            self._ready = True
 
-    def send(self, request: dict[str, str], *fds: int) -> None:
+    def have(self, imports: Sequence[str], waiting: Callable[[float], None]) -> None:
+        """Have the server import what it has not yet."""
+        missing = [name for name in imports if name not in self._has]
+        if missing:
+            self.send({"do": "import", "names": missing})
+            said = self._answer(waiting)
+            if not said["ready"]:
+                raise LaunchError(
+                    f"{' and '.join(missing)} cannot be imported for the ranks "
+                    f"({said['kind']}: {said['problem']})"
+                )
+            self._has.update(missing)
+
+    def send(self, request: dict[str, Any], *fds: int) -> None:
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
 
     def wait_until_taken(self) -> None:
@@ -163,7 +182,11 @@ class _Server:
             self.process.wait()
         self._words.close()
 
-    def _read_answer(self) -> None:
+    def _answer(self, waiting: Callable[[float], None]) -> dict[str, Any]:
+        """What the server says next."""
+        began = time.monotonic()
+        while not wire.ready(self._control, 0.1):
+            waiting(time.monotonic() - began)
         answer = self._control.recv(1 << 16)
         if not answer:
             self.process.wait()
@@ -171,11 +194,8 @@ class _Server:
                 f"the process that starts the ranks ended with status {self.process.returncode} "
                 f"while it imported torch_xla. Its last words: {self._last_words()}"
             )
-        said = json.loads(answer)
-        if not said["ready"]:
-            self.process.wait()
-            raise LaunchError(_what_to_install(said["kind"], said["problem"]))
-        self._ready = True
+        said: dict[str, Any] = json.loads(answer)
+        return said
 
     def _last_words(self) -> str:
         self._words.seek(0)

@@ -1,5 +1,115 @@
-"""What a rank joins. Each module here is one runtime, behind the same two functions:
+"""What a rank joins: each module here is one runtime, and `NAMES` lists them.
 
-`prepare(order)` runs in the job before anything is forked and says what will come;
-`start(...)` starts the ranks and returns when all of them have ended.
+The rule: what differs between runtimes is in their files. `plan` is asked in the notebook, where
+torch is not to be imported; `prepare` in the job, before anything is forked; `Prepared` is for
+the job and its ranks. docs/how-it-works.md tells how another one is added.
 """
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from xla_nb.errors import UsageError
+from xla_nb.events import ProcessDied
+from xla_nb.meter import Counts, Waiting
+from xla_nb.order import Order
+from xla_nb.processes import Latch
+
+NAMES = ("xla", "spmd")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the notebook's machine has: `device` is "TPU" or "CPU"."""
+
+    device: str
+    chips: int
+    accelerator: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a launch of so many ranks needs: `sets` are variables of its environment, `imports`
+    the modules that its fork server has to have imported. `ranks` None: the runtime finds out."""
+
+    ranks: int | None
+    sets: Mapping[str, str] = field(default_factory=dict)
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a rank is in its world.
+
+    `device` is what a cell without a function has by that name, `shown` how people are told;
+    `devices` are the names of those that one process drives where it drives several.
+    """
+
+    local_rank: int
+    world_size: int
+    device: object
+    shown: str
+    devices: tuple[str, ...] = ()
+
+
+class Prepared(Protocol):
+    """A runtime in the job and, through the fork, in each rank."""
+
+    @property
+    def processes(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def simulated(self) -> bool: ...
+
+    def start(
+        self,
+        enter: Callable[[int, int], None],
+        main: Callable[[int], None],
+        latch: Latch,
+        tell: Callable[[ProcessDied], None],
+    ) -> None:
+        """Fork the processes, of which each calls `enter(local_rank, processes)` and then
+        `main(rank)` for each of its ranks; return when all have ended."""
+
+    def join(self, local_rank: int, processes: int) -> None:
+        """In a new process, before the user's function: take part in the runtime."""
+
+    def place(self, rank: int) -> Place:
+        """In a rank that has joined."""
+
+    def leave(self, why: str) -> None:
+        """In a rank whose function is over: "returned", "raised ValueError"."""
+
+    def waiting(self) -> Waiting | None:
+        """The collective that this rank waits in, where the runtime knows; from any thread."""
+
+    def counts(self) -> Counts:
+        """What was compiled and run so far; from any thread."""
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes in use on the device and there at all, where the backend knows."""
+
+
+class Runtime(Protocol):
+    """A module of this package."""
+
+    def plan(self, machine: Machine, n: int | None) -> Plan:
+        """What a launch needs. Raises XlaNbError where this machine, or n, will not do."""
+
+    def prepare(self, order: Order) -> Prepared:
+        """Set the job up."""
+
+    def opened(self) -> str | None:
+        """Why no rank can be forked from this process any more, if so: what has opened a device."""
+
+
+def named(name: str) -> Runtime:
+    """The runtime of that name; raises UsageError when there is none."""
+    if name not in NAMES:
+        raise UsageError(f"--runtime {name}: there are {', '.join(NAMES)}")
+    module: Any = importlib.import_module(f"xla_nb.runtimes.{name}")
+    return cast(Runtime, module)

@@ -6,85 +6,143 @@ torch_xla decides (how many, which chip, which ordinal) is left to torch_xla.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch_xla
-from torch_xla._internal import pjrt, tpu
-from torch_xla.distributed import xla_multiprocessing as xmp
-from torch_xla.experimental import plugins
-
+from xla_nb import meter, topology
 from xla_nb.events import ProcessDied
-from xla_nb.meter import Waiting
+from xla_nb.meter import Counts, Waiting
 from xla_nb.order import Order
 from xla_nb.processes import Latch, RankContext
+from xla_nb.runtimes import Machine, Place, Plan
+
+#: Ranks of a simulated host when nobody says how many.
+SIMULATED = 4
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """`processes` will start, with `ranks` among them; the functions are for each rank."""
-
-    processes: int
-    ranks: int
-    simulated: bool
-    join: Callable[[int, int], None]
-    leave: Callable[[str], None]
-    waiting: Callable[[], Waiting | None]
+def plan(machine: Machine, n: int | None) -> Plan:
+    """Ranks: all of the TPU's, or a part that its chips allow; SIMULATED without a TPU."""
+    if machine.device == "TPU":
+        return Plan(n, topology.bounds(machine.accelerator, machine.chips, n))
+    return Plan(n or SIMULATED)
 
 
-def initialized() -> bool:
-    """Whether this process holds the device; after that it can no longer fork ranks."""
-    return bool(torch_xla._XLAC._xla_runtime_is_initialized())
+def opened() -> str | None:
+    """The line that did it is named by who asks."""
+    import torch_xla
+
+    if not torch_xla._XLAC._xla_runtime_is_initialized():
+        return None
+    return (
+        "this line opens the XLA device before the ranks exist, and after that no rank can be "
+        "started from the process. What to do: move it into the function"
+    )
 
 
-def prepare(order: Order) -> Prepared:
+def prepare(order: Order) -> Chips:
     """Set this process up so that `xmp.spawn` will start the ranks that were ordered."""
+    import torch
+    from torch_xla._internal import pjrt
+
+    own = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
     if order.device == "TPU":
-        if plugins.using_dynamic_plugins():
-            processes = plugins.default().physical_chip_count()
-        else:
-            processes = tpu.num_local_processes()
-        ranks = processes * tpu.num_logical_cores_per_chip()
-        # On a chip a rank waits inside the compiled graph, which nobody sees from here.
-        return Prepared(
-            processes, ranks, False, pjrt.initialize_multiprocess, _nothing, lambda: None
-        )
+        return Chips(*_chips(), False, *own)
     from xla_nb.simulation import host
 
     assert order.ranks is not None
     host.install(host.Place(ranks_here=order.ranks))
-    join = pjrt.initialize_multiprocess
-    return Prepared(order.ranks, order.ranks, True, join, host.leave, host.waiting)
+    return Chips(order.ranks, order.ranks, True, *own)
 
 
-def start(
-    prepared: Prepared,
-    enter: Callable[[int, int], None],
-    main: Callable[[int], None],
-    latch: Latch,
-    tell: Callable[[ProcessDied], None],
-) -> None:
-    """Start the ranks and wait for all of them to end."""
-    watched: Any = RankContext(prepared.processes, latch, tell)
-    torch.multiprocessing.get_context = lambda method=None: watched
-    pjrt.initialize_multiprocess = enter
-    try:
-        xmp.spawn(main, start_method="fork")
-    finally:
-        watched.tell_the_rest()
+def _chips() -> tuple[int, int]:
+    """The processes that torch_xla will start, and the ranks in them."""
+    from torch_xla._internal import tpu
+    from torch_xla.experimental import plugins
+
+    if plugins.using_dynamic_plugins():
+        processes = plugins.default().physical_chip_count()
+    else:
+        processes = tpu.num_local_processes()
+    return processes, processes * tpu.num_logical_cores_per_chip()
 
 
-def forgetter() -> Callable[[], None]:
-    """What undoes, in a rank, what `start` replaced in the job."""
-    original = torch.multiprocessing.get_context
+@dataclass(frozen=True)
+class Chips:
+    """The chips of this host, or as many simulated ones."""
 
-    def forget() -> None:
-        torch.multiprocessing.get_context = original
+    processes: int
+    ranks: int
+    simulated: bool
+    #: torch_xla's and torch's own, in whose places `start` puts ours.
+    enter_runtime: Callable[[int, int], None]
+    get_context: Callable[..., Any]
 
-    return forget
+    def start(
+        self,
+        enter: Callable[[int, int], None],
+        main: Callable[[int], None],
+        latch: Latch,
+        tell: Callable[[ProcessDied], None],
+    ) -> None:
+        import torch
+        from torch_xla._internal import pjrt
+        from torch_xla.distributed import xla_multiprocessing as xmp
+
+        watched: Any = RankContext(self.processes, latch, tell)
+        torch.multiprocessing.get_context = lambda method=None: watched
+        pjrt.initialize_multiprocess = enter
+        try:
+            xmp.spawn(main, start_method="fork")
+        finally:
+            watched.tell_the_rest()
+
+    def join(self, local_rank: int, processes: int) -> None:
+        import torch
+
+        torch.multiprocessing.get_context = self.get_context
+        self.enter_runtime(local_rank, processes)
+
+    def place(self, rank: int) -> Place:
+        import torch_xla
+
+        runtime, device = torch_xla.runtime, torch_xla.device()
+        attributes = torch_xla._XLAC._xla_get_device_attributes(str(device))
+        shown = described(str(device), attributes)
+        return Place(runtime.local_ordinal(), runtime.world_size(), device, shown)
+
+    def leave(self, why: str) -> None:
+        if self.simulated:
+            from xla_nb.simulation import host
+
+            host.leave(why)
+
+    def waiting(self) -> Waiting | None:
+        """Known on a simulated host; a chip waits inside the compiled graph, out of sight."""
+        if not self.simulated:
+            return None
+        from xla_nb.simulation import host
+
+        return host.waiting()
+
+    def counts(self) -> Counts:
+        import torch_xla
+
+        return meter.counts(torch_xla._XLAC)
+
+    def memory(self) -> tuple[int, int] | None:
+        import torch_xla
+
+        return meter.device_memory(torch_xla._XLAC, str(torch_xla.device()))
 
 
-def _nothing(_reason: str) -> None:
-    return
+def described(device: str, attributes: Mapping[str, object]) -> str:
+    """`xla:0`, on a TPU with its chip and core: `xla:0 (chip 0,1,0 core 0)`.
+
+    libtpu's attributes are `coords` and `core_on_chip` (torch_xla/runtime.py,
+    runtime_device_attributes).
+    """
+    coords, core = attributes.get("coords"), attributes.get("core_on_chip")
+    if not isinstance(coords, Sequence) or core is None:
+        return device
+    return f"{device} (chip {','.join(map(str, coords))} core {core})"

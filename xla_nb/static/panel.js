@@ -57,6 +57,7 @@ const readTrouble = reader({ ranks, first: Boolean, ...each(string, "title place
 const readGroup = reader({ ranks, ...each(string, "place note"), stack: raw });
 const readAbout = reader({
 	...each(string, "cell headline host stopping record"),
+	unit: (x) => (x === "device" ? x : "rank"),
 	...each(number, "started ended elapsed"),
 	ok: (x) => (typeof x === "boolean" ? x : null),
 	simulated: Boolean,
@@ -925,7 +926,7 @@ class Ranks {
 	}
 
 	resize(n) {
-		put(this.title, plural(n, "rank"));
+		put(this.title, plural(n, this.view.store.about.unit));
 		show(this.sorting, n > 1);
 		mark(this.grid, "data-ranks", n);
 		const fits = n <= 8 ? "roomy" : n <= 48 ? "compact" : "dense";
@@ -951,7 +952,7 @@ class Ranks {
 		box.card = card;
 		mark(box.node, "data-phase", phase);
 		const warning = card.fallbacks.length && "CPU fallbacks";
-		mark(box.node, "aria-label", joined(`rank ${rank}`, phase, place, detail, warning));
+		mark(box.node, "aria-label", joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, warning));
 		box.set(card, this.view.store, box.node);
 	}
 
@@ -1306,8 +1307,9 @@ class Output {
 		this.refresh();
 	}
 
+	// A device has no output of its own.
 	get rank() {
-		return this.view.rank;
+		return this.view.store.about.unit === "device" ? undefined : this.view.rank;
 	}
 
 	matching = (line) => {

@@ -134,7 +134,9 @@ def _card(card: Card, glance: Glance) -> str:
     style = f"border:1px solid {look.EDGE};border-top:3px solid {sign.colour};border-radius:5px"
     return div(
         f"{style};padding:5px 10px 7px;min-width:0;overflow:hidden",
-        div(_APART, f"<b>rank {card.rank}</b> ", mark(sign.glyph, card.phase, sign.colour)),
+        div(
+            _APART, f"<b>{words.name(card, glance)}</b> ", mark(sign.glyph, card.phase, sign.colour)
+        ),
         div(
             f"{_APART};flex-wrap:wrap;font-size:12px",
             faint(where),
@@ -180,7 +182,7 @@ def _crowd(glance: Glance) -> str:
         room = max(room - len(cards), 0)
     troubled = [card for phase, cards in groups.items() if phase in look.TROUBLED for card in cards]
     return section(
-        words.count(len(glance.cards), "rank"), summary, *tiles, _table(troubled, glance)
+        words.count(len(glance.cards), glance.unit), summary, *tiles, _table(troubled, glance)
     )
 
 
@@ -192,7 +194,11 @@ def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> 
     tiles = []
     for card in cards:
         said = " · ".join(
-            [f"rank {card.rank} {phase} {words.when(card, glance)}", *words.what(card), card.line]
+            [
+                f"{words.name(card, glance)} {phase} {words.when(card, glance)}",
+                *words.what(card),
+                card.line,
+            ]
         )
         title = _title(said, room)
         tiles.append(f'<span style="{style}" title="{title}">{card.rank}</span> ')
@@ -217,7 +223,7 @@ def _table(cards: Sequence[Card], glance: Glance) -> str:
     narrow, wide = f"{cell};white-space:nowrap", f"{cell};min-width:9em"
     head = "".join(
         f'<th style="{cell};font-weight:600">{name}</th>'
-        for name in ("rank", "phase", "device", "where and what", "last line")
+        for name in (glance.unit, "phase", "device", "where and what", "last line")
     )
     rows = []
     for card in cards[: bounds.ROWS]:

@@ -87,9 +87,8 @@ def _ranks_in_text(glance: Glance) -> list[str]:
 
 def _card_in_text(card: Card, glance: Glance) -> list[str]:
     where = " ".join(words.cut(one, 60) for one in (card.device, card.host) if one)
-    first = (
-        f"rank {card.rank}: {look.PHASES[card.phase].glyph} {card.phase} {words.when(card, glance)}"
-    )
+    glyph = look.PHASES[card.phase].glyph
+    first = f"{words.name(card, glance)}: {glyph} {card.phase} {words.when(card, glance)}"
     said = [where] if where else []
     said += [words.cut(one, 200) for one in words.what(card)]
     said += [f"{name} {value}" for name, value in words.facts(card)]

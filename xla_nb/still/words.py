@@ -104,6 +104,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def name(card: Card, glance: Glance) -> str:
+    """`rank 3`, or `device 3`."""
+    return f"{glance.unit} {card.rank}"
+
+
 def when(card: Card, glance: Glance) -> str:
     """How long it has been in its phase; for an ended rank, how long it took to get there."""
     if card.since is None:

@@ -1,0 +1,107 @@
+"""SPMD: one process owns every device, and sharding says what each of them computes.
+
+Without a TPU the devices are virtual ones of the CPU client. The rule: the devices belong to the
+process that runs the user's function; nobody else, and no second process, opens them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from xla_nb import meter
+from xla_nb.errors import UsageError
+from xla_nb.events import ProcessDied
+from xla_nb.meter import Counts, Waiting
+from xla_nb.order import Order
+from xla_nb.processes import Latch, fork_ranks
+from xla_nb.runtimes import Machine, Place, Plan, xla
+
+_WHY_NOT = (
+    "under --runtime spmd one process owns all devices, and a second one would find none. What to "
+    "do: shard over `xla_nb.spmd.mesh(...)`, or use --runtime xla for a process per device"
+)
+
+
+def plan(machine: Machine, n: int | None) -> Plan:
+    """All chips of a TPU; without one, `n` virtual devices."""
+    if machine.device == "TPU":
+        if n is not None and n != machine.chips:
+            raise UsageError(
+                f"-n {n}: {_WHY_NOT}. On a TPU leave -n out: the process has all "
+                f"{machine.chips} chips"
+            )
+        return Plan(None)
+    count = str(n or xla.SIMULATED)
+    # The CPU client runs the devices of a graph in a pool, which must hold all that wait for each
+    # other in a collective (found by runs: with fewer it hangs).
+    return Plan(
+        int(count),
+        {"CPU_NUM_DEVICES": count, "XLA_THREAD_POOL_SIZE": count, "PJRT_NPROC": count},
+    )
+
+
+opened = xla.opened
+
+
+def prepare(order: Order) -> Devices:
+    """Nothing is to be done before the fork: the process itself opens the devices."""
+    return Devices(simulated=order.device != "TPU")
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The one process, and all devices of the host."""
+
+    simulated: bool
+    processes: int = 1
+    ranks: int = 1
+
+    def start(
+        self,
+        enter: Callable[[int, int], None],
+        main: Callable[[int], None],
+        latch: Latch,
+        tell: Callable[[ProcessDied], None],
+    ) -> None:
+        fork_ranks(1, enter, main, latch, tell)
+
+    def join(self, local_rank: int, processes: int) -> None:
+        """Say SPMD before anything else is said to the runtime, and refuse further processes."""
+        import torch_xla
+        from torch_xla.distributed import xla_multiprocessing as xmp
+
+        def refuse(*_: object, **__: object) -> NoReturn:
+            raise UsageError(f"this function starts processes: {_WHY_NOT}")
+
+        torch_xla.runtime.use_spmd()
+        for module in (xmp, torch_xla):
+            for name in ("spawn", "launch"):
+                if hasattr(module, name):
+                    setattr(module, name, refuse)
+
+    def place(self, rank: int) -> Place:
+        import torch_xla
+
+        runtime: Any = torch_xla.runtime
+        names = [f"device {index}" for index in range(runtime.global_runtime_device_count())]
+        attributes = runtime.global_runtime_device_attributes()
+        shown = [xla.described(*one) for one in zip(names, attributes, strict=True)]
+        return Place(0, 1, torch_xla.device(), str(torch_xla.device()), tuple(shown))
+
+    def leave(self, why: str) -> None:
+        return
+
+    def waiting(self) -> Waiting | None:
+        """A collective of SPMD is part of the compiled graph, out of sight."""
+        return None
+
+    def counts(self) -> Counts:
+        import torch_xla
+
+        return meter.counts(torch_xla._XLAC)
+
+    def memory(self) -> tuple[int, int] | None:
+        """Not known: torch_xla does not tell it under SPMD."""
+        return None
