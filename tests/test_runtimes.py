@@ -24,7 +24,7 @@ def test_planning_imports_no_torch():
 
 
 def test_an_unknown_runtime_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="xla, spmd"):
+    with pytest.raises(UsageError, match="xla, spmd, torchax"):
         runtimes.named("cuda")
 
 

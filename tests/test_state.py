@@ -1,5 +1,7 @@
 """The fold of events into a run's state."""
 
+from dataclasses import replace
+
 import pytest
 
 from xla_nb import events
@@ -29,6 +31,16 @@ def finished(rank):
 
 def failed(rank):
     return events.RankFailed(rank=rank, kind="E", message="m", text="t", place="p", where="w")
+
+
+def test_a_consequence_gives_way_to_its_cause():
+    consequence = replace(failed(0), follows=True)
+    state = fold(*started(3), consequence)
+    assert state.first_trouble == 0
+    state = fold(*started(3), consequence, events.ProcessDied(pid=102, status=-9))
+    assert state.first_trouble == 2
+    state = fold(*started(3), failed(1), consequence)
+    assert state.first_trouble == 1
 
 
 def test_all_ranks_finished_is_ok_and_settled():

@@ -62,7 +62,8 @@ class RankFailed(Event):
     """The entry raised, or its value could not be sent.
 
     `place` is the innermost line of the notebook, such as ``Cell In[3], line 7``; `where` is
-    what is equal when two ranks failed alike: the type and the notebook's frames.
+    what is equal when two ranks failed alike: the type and the notebook's frames. `follows`: it
+    is a consequence of another rank's end.
     """
 
     rank: int
@@ -71,6 +72,7 @@ class RankFailed(Event):
     text: str
     place: str
     where: str
+    follows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

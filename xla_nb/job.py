@@ -88,6 +88,7 @@ def _complete_flags(imported: Mapping[str, str]) -> None:
 
 def _start(order: Order, sender: Sender) -> None:
     runtime = runtimes.named(order.runtime)
+    runtime.set_up()
     namespace, table = _load(order, runtime.opened)
     try:
         prepared = runtime.prepare(order)

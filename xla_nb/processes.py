@@ -11,6 +11,7 @@ import ctypes
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -150,7 +151,10 @@ def fork_ranks(
     watched = RankContext(count, latch, tell)
 
     def be_a_rank(rank: int) -> None:
-        enter(rank, count)
+        try:
+            enter(rank, count)
+        except BaseException:  # which `enter` has told
+            sys.exit(1)
         main(rank)
 
     started = [watched.Process(target=be_a_rank, args=(rank,)) for rank in range(count)]

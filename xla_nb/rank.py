@@ -244,4 +244,5 @@ def _failure(job: Inherited, rank: int, error: BaseException) -> events.RankFail
         text=told.text,
         place=told.place,
         where=told.where,
+        follows=job.runtime.left_alone(error),
     )

@@ -111,8 +111,16 @@ class RunState:
         return self.ranks.setdefault(rank, RankState(rank))
 
     def _trouble(self, rank: int) -> None:
-        if self.first_trouble is None and not self.stopping:
+        """What is only a consequence gives way to the cause, which may be told later."""
+        if self.stopping:
+            return
+        first = self.first_trouble
+        if first is None or (self._follows(first) and not self._follows(rank)):
             self.first_trouble = rank
+
+    def _follows(self, rank: int) -> bool:
+        failure = self.ranks[rank].failure
+        return failure is not None and failure.follows
 
     def _died(self, event: events.ProcessDied) -> None:
         mine = [r for r in self.ranks.values() if r.pid == event.pid]

@@ -18,7 +18,7 @@ from xla_nb.meter import Counts, Waiting
 from xla_nb.order import Order
 from xla_nb.processes import Latch
 
-NAMES = ("xla", "spmd")
+NAMES = ("xla", "spmd", "torchax")
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,9 @@ class Prepared(Protocol):
     def leave(self, why: str) -> None:
         """In a rank whose function is over: "returned", "raised ValueError"."""
 
+    def left_alone(self, error: BaseException) -> bool:
+        """Whether a function raised this only because another rank had ended."""
+
     def waiting(self) -> Waiting | None:
         """The collective that this rank waits in, where the runtime knows; from any thread."""
 
@@ -100,8 +103,11 @@ class Runtime(Protocol):
     def plan(self, machine: Machine, n: int | None) -> Plan:
         """What a launch needs. Raises XlaNbError where this machine, or n, will not do."""
 
+    def set_up(self) -> None:
+        """In the job, before the program's module is executed."""
+
     def prepare(self, order: Order) -> Prepared:
-        """Set the job up."""
+        """In the job, after that and before anything is forked. An OSError is the machine's."""
 
     def opened(self) -> str | None:
         """Why no rank can be forked from this process any more, if so: what has opened a device."""

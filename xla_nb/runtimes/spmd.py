@@ -42,7 +42,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
     )
 
 
-opened = xla.opened
+set_up, opened = xla.set_up, xla.opened
 
 
 def prepare(order: Order) -> Devices:
@@ -92,6 +92,9 @@ class Devices:
 
     def leave(self, why: str) -> None:
         return
+
+    def left_alone(self, error: BaseException) -> bool:
+        return False
 
     def waiting(self) -> Waiting | None:
         """A collective of SPMD is part of the compiled graph, out of sight."""

@@ -40,6 +40,10 @@ def opened() -> str | None:
     )
 
 
+def set_up() -> None:
+    """Nothing: what a cell may do to torch_xla before there are ranks, `opened` tells."""
+
+
 def prepare(order: Order) -> Chips:
     """Set this process up so that `xmp.spawn` will start the ranks that were ordered."""
     import torch
@@ -116,6 +120,9 @@ class Chips:
             from xla_nb.simulation import host
 
             host.leave(why)
+
+    def left_alone(self, error: BaseException) -> bool:
+        return False
 
     def waiting(self) -> Waiting | None:
         """Known on a simulated host; a chip waits inside the compiled graph, out of sight."""
