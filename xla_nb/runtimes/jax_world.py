@@ -149,6 +149,7 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     from jax._src.lib import _jax
 
     local = rank if local_rank is None else local_rank
+    os.environ["JAX_COORDINATOR_ADDRESS"] = world.address
     _speak_directly(world.address)
     client = _jax.get_distributed_runtime_client(
         world.address,
