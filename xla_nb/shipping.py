@@ -24,6 +24,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from xla_nb import arrays
 from xla_nb.errors import ShippingError
 
 _ALIGN = 64  # bytes; what vectorised loads of NumPy and torch like best
@@ -57,7 +58,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | types.FunctionType) and self._known(obj):
             return obj.__qualname__
-        for reduce in (_reduce_stream, _reduce_shared, self._reduce_torch):
+        for reduce in (_reduce_stream, _reduce_shared, self._reduce_torch, self._reduce_jax):
             reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
@@ -78,6 +79,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             return NotImplemented
         if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
             return self.reduce_xla_tensor(obj)
+        if arrays.is_torchax(obj):
+            return self.reduce_torchax_tensor(obj)
+        if isinstance(obj, torch.device) and obj.type == "jax":
+            return self.reduce_jax_device(obj)
         if isinstance(obj, torch.device) and obj.type == "xla":
             return self.reduce_xla_device(obj)
         if isinstance(obj, torch.storage.TypedStorage):
@@ -90,6 +95,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
             return _raw_storage, (self._memory(obj),)
         return NotImplemented
+
+    def _reduce_jax(self, obj: Any) -> Any:
+        return self.reduce_jax_array(obj) if arrays.is_jax(obj) else NotImplemented
 
     def _memory(self, storage: Any) -> Any:
         if storage.nbytes() == 0:
@@ -110,9 +118,26 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             "an XLA device object", "call `torch_xla.device()` inside the function instead"
         )
 
+    def reduce_torchax_tensor(self, tensor: Any) -> Any:
+        raise Unshippable(
+            "a torchax tensor",
+            "it lives on a device that the ranks must open themselves: send `x.cpu()`, and move "
+            'it with `.to("jax")` inside the function',
+        )
+
+    def reduce_jax_array(self, array: Any) -> Any:
+        raise Unshippable(
+            "a JAX array",
+            "it lives on a device that the ranks must open themselves: send `numpy.asarray(x)`, "
+            "which jax.numpy takes as it is",
+        )
+
+    def reduce_jax_device(self, device: Any) -> Any:
+        return NotImplemented
+
 
 class _HomePickler(_Pickler):
-    """A rank's result: what lies on the device comes home as CPU tensors."""
+    """A rank's result: what lies on the device comes home as CPU tensors and NumPy arrays."""
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
         home = tensor.detach().cpu()
@@ -123,6 +148,29 @@ class _HomePickler(_Pickler):
 
     def reduce_xla_device(self, device: Any) -> Any:
         return NotImplemented
+
+    def reduce_torchax_tensor(self, tensor: Any) -> Any:
+        home = _whole(arrays.home, tensor)
+        if isinstance(home, sys.modules["torch"].nn.Parameter):
+            return type(home), (home.data, home.requires_grad)
+        return home.__reduce_ex__(5)
+
+    def reduce_jax_array(self, array: Any) -> Any:
+        return _whole(arrays.to_numpy, array).__reduce_ex__(5)
+
+    def reduce_jax_device(self, device: Any) -> Any:
+        return type(device), ("cpu",)  # a notebook without torchax has no device "jax"
+
+
+def _whole(bring: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return bring(value)
+    except arrays.Spread as spread:
+        raise Unshippable(
+            str(spread),
+            "return `xla_nb.torchax.gather(x)`, which every rank must call, or this rank's part, "
+            "`x.addressable_data(0)` of the JAX array",
+        ) from None
 
 
 def _typed_storage(raw: Any, dtype: Any) -> Any:

@@ -1,0 +1,72 @@
+"""A world of real processes: it forms, and one rank's end is never the others' abort."""
+
+from __future__ import annotations
+
+import signal
+
+from worlds import Run, Worlds
+
+STACKS = ("SIGABRT", "Check failure", "Terminating process", "external/xla", "Aborted")
+
+
+def quiet(run: Run) -> None:
+    """Nobody was aborted and nobody wrote a C++ log."""
+    assert -signal.SIGABRT not in [ended.status for ended in run.ranks]
+    assert not [word for word in STACKS if word in run.output()], run.output()
+
+
+def test_the_process_that_forks_is_sound(worlds: Worlds) -> None:
+    assert worlds.clean == {"threads": 2, "backend": False}  # the other is OpenBLAS's, idle
+
+
+def test_a_world_forms(worlds: Worlds) -> None:
+    run = worlds.run("forms")
+    for rank, told in enumerate(run.values()):
+        assert told == {
+            "process": (rank, 4),
+            "devices": (1, 4),
+            "platform": "cpu",
+            "initialized": True,
+            "sum": 10.0,
+        }
+    assert run.output() == ""
+    assert max(run.joined()) < 20
+
+
+def test_a_rank_that_returns_early_does_no_harm(worlds: Worlds) -> None:
+    run = worlds.run("returns_early")
+    assert run.values() == [0.0, 1.0, 2.0, 3.0]
+    quiet(run)
+
+
+def test_a_rank_finishes_what_it_has_begun_before_it_goes(worlds: Worlds) -> None:
+    run = worlds.run("returns_with_a_step_begun")
+    assert run.values()[1:] == [2800.0 * 2800 * 2000] * 3
+
+
+def test_when_a_rank_raises_the_others_raise_in_their_collective(worlds: Worlds) -> None:
+    run = worlds.run("one_raises")
+    cause, *others = run.ended(1), run.ended(0), run.ended(2), run.ended(3)
+    assert (cause.how, cause.value["text"], cause.value["alone"]) == (
+        "RuntimeError",
+        "on purpose",
+        False,
+    )
+    assert all(other.value["alone"] for other in others), others
+    quiet(run)
+
+
+def test_when_a_rank_is_killed_in_a_collective_the_others_raise(worlds: Worlds) -> None:
+    run = worlds.run("one_is_killed")
+    assert run.ended(1).status == -signal.SIGKILL
+    others = [run.ended(rank) for rank in (0, 2, 3)]
+    assert all(other.value["alone"] for other in others), others
+    assert [other.status for other in others] == [0, 0, 0]
+    quiet(run)
+
+
+def test_the_first_rank_is_not_needed_by_the_others(worlds: Worlds) -> None:
+    run = worlds.run("first_is_killed_outside")
+    assert run.ended(0).status == -signal.SIGKILL
+    assert [run.ended(rank).value for rank in (1, 2, 3)] == [1, 2, 3]
+    quiet(run)

@@ -1,0 +1,43 @@
+"""Training over four processes gives what one process gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import world_scenarios
+from worlds import Worlds
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    return world_scenarios.reference()
+
+
+WHOLE = {name: "PartitionSpec()" for name in ("0.weight", "0.bias", "2.weight", "2.bias")}
+CUT = WHOLE | {
+    "0.weight": "PartitionSpec('data',)",
+    "0.bias": "PartitionSpec('data',)",
+    "2.weight": "PartitionSpec(None, 'data')",
+}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "cuts"),
+    [
+        ("trains_data_parallel", WHOLE),
+        ("trains_parameters_sharded", CUT),
+        ("trains_as_torch_code", None),
+    ],
+)
+def test_training_equals_the_one_process_reference(
+    worlds: Worlds, reference: Any, scenario: str, cuts: dict[str, str] | None
+) -> None:
+    losses, weights = reference
+    assert losses[-1] < 0.7 * losses[0]
+    for told in worlds.run(scenario).values():
+        assert told[0] == pytest.approx(losses, abs=1e-3)
+        for name, weight in told[1].items():
+            torch.testing.assert_close(weight, weights[name], atol=1e-3, rtol=1e-3)
+        assert told[2] == cuts

@@ -1,0 +1,121 @@
+"""A clean process that has imported torch_xla, JAX and torchax, and forks a job a scenario.
+
+Reads requests as lines of JSON and answers each when its job has ended. What the ranks returned
+is in the job's folder, as they send it home; `deaths` there are their exit statuses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import jax  # noqa: F401
+import torch_xla  # noqa: F401
+import torchax  # noqa: F401
+import world_scenarios
+
+from xla_nb import shipping
+from xla_nb.events import ProcessDied
+from xla_nb.processes import Latch
+from xla_nb.runtimes import jax_guard, jax_world
+
+
+def serve() -> None:
+    threads = os.listdir("/proc/self/task")
+    print(json.dumps({"threads": len(threads), "backend": jax_world.backend_started()}), flush=True)
+    for line in sys.stdin:
+        pid = fork_job(json.loads(line))
+        print(os.waitpid(pid, 0)[1], flush=True)
+
+
+def fork_job(request: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        run_job(**request)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None:
+    home = Path(folder)
+    redirect(home, "job")
+    os.environ.update(env)
+    jax_guard.install()
+    entry = world_scenarios.load(scenario)
+    coordinator = jax_world.Coordinator(ranks)
+    world = jax_world.World(coordinator.address, ranks, "cpu")
+    latch = Latch()
+    deaths: dict[int, int] = {}
+
+    def enter(rank: int, count: int) -> None:
+        signal.alarm(60)  # no test waits for ever
+        redirect(home, f"{rank}")
+        (home / f"{rank}.pid").write_text(str(os.getpid()))
+        latch.arrive()
+        began = time.monotonic()
+        try:
+            jax_world.join(world, rank)
+        except BaseException as error:
+            send_home(home, rank, type(error).__name__, str(error))
+            raise
+        (home / f"{rank}.joined").write_text(str(time.monotonic() - began))
+
+    def main(rank: int) -> None:
+        try:
+            how, value = "returned", entry(rank)
+        except BaseException as error:
+            how = type(error).__name__
+            value = {"text": str(error), "alone": jax_world.left_alone(error)}
+        try:
+            send_home(home, rank, how, value)
+        except Exception as error:
+            send_home(home, rank, type(error).__name__, str(error))
+        jax_world.leave(how)
+
+    def tell(death: ProcessDied) -> None:
+        deaths[death.pid] = death.status
+
+    try:
+        jax_world.start(ranks, enter, main, latch, tell)
+    finally:
+        coordinator.close()
+        (home / "deaths").write_text(json.dumps(deaths))
+
+
+def send_home(home: Path, rank: int, how: str, value: object) -> None:
+    path = home / f"{rank}.result"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        shipping.send_home(fd, (how, value), ())
+    except BaseException:
+        path.unlink()
+        raise
+    finally:
+        os.close(fd)
+
+
+def redirect(home: Path, stem: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for stream, name in ((1, "out"), (2, "err")):
+        fd = os.open(home / f"{stem}.{name}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(fd, stream)
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    serve()
+    os._exit(0)  # torch takes seconds to take itself down

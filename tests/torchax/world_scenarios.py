@@ -1,0 +1,256 @@
+"""What the ranks of the tests do. Each function is called in every rank, with its number."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xla_nb import torchax as xt
+
+
+def load(name: str) -> Callable[[int], Any]:
+    """As a job loads a cell's module: what stands at its top is executed before the fork."""
+    at_top = globals().get(f"at_top_of_{name}")
+    if at_top is not None:
+        at_top()
+    entry: Callable[[int], Any] = globals()[name]
+    return entry
+
+
+def psum(value: float = 1.0) -> float:
+    """The sum of the ranks' values, by a collective."""
+    import jax
+
+    whole = jax.sharding.NamedSharding(xt.mesh(), jax.sharding.PartitionSpec())
+    values = xt.shard_local(np.full(2, value, np.float32), xt.mesh())
+    return float(jax.jit(lambda x: x.sum() / 2, out_shardings=whole)(values))
+
+
+# ---------------------------------------------------------------- the world
+
+
+def forms(rank: int) -> Any:
+    import jax
+
+    return {
+        "process": (jax.process_index(), jax.process_count()),
+        "devices": (jax.local_device_count(), jax.device_count()),
+        "platform": jax.default_backend(),
+        "initialized": jax.distributed.is_initialized(),
+        "sum": psum(rank + 1),
+    }
+
+
+def returns_early(rank: int) -> float:
+    if rank == 0:
+        return 0.0
+    psum_of_pairs = 0.0
+    time.sleep(1.5)
+    return psum_of_pairs + rank
+
+
+def returns_with_a_step_begun(rank: int) -> float:
+    import jax
+
+    whole = jax.sharding.NamedSharding(xt.mesh(), jax.sharding.PartitionSpec())
+    step = jax.jit(lambda x: (x @ x.T).sum(), out_shardings=whole)
+    begun = step(xt.shard_local(np.ones((700, 2000), np.float32), xt.mesh()))
+    return 0.0 if rank == 0 else float(begun)
+
+
+def one_raises(rank: int) -> float:
+    total = psum(rank)
+    if rank == 1:
+        raise RuntimeError("on purpose")
+    for _ in range(1000):
+        total += psum(rank)
+    return total
+
+
+def one_is_killed(rank: int) -> float:
+    for step in range(1000):
+        if (rank, step) == (1, 20):
+            os.kill(os.getpid(), signal.SIGKILL)
+        psum(rank)
+    return 0.0
+
+
+def first_is_killed_outside(rank: int) -> int:
+    psum(rank)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(2)
+    return rank
+
+
+# ---------------------------------------------------------------- a cell's own initialize
+
+
+def initializes(rank: int) -> Any:
+    import jax
+
+    jax.distributed.initialize()
+    jax.distributed.initialize("localhost:1234", num_processes=4, process_id=rank)
+    jax.distributed.initialize(coordinator_address=os.environ["JAX_COORDINATOR_ADDRESS"])
+    total = psum(rank)
+    jax.distributed.shutdown()
+    return total
+
+
+def initializes_late(rank: int) -> Any:
+    import torchax
+    from jax._src import distributed
+
+    torchax.enable_globally()
+    distributed.initialize(num_processes=4)
+    return psum(rank)
+
+
+def at_top_of_initializes_at_the_top() -> None:
+    from jax.distributed import initialize
+
+    initialize(num_processes=4)
+
+
+def initializes_at_the_top(rank: int) -> float:
+    return psum(rank)
+
+
+def at_top_of_another_world_at_the_top() -> None:
+    import jax
+
+    jax.distributed.initialize(num_processes=8)
+
+
+def another_world_at_the_top(rank: int) -> None:
+    raise AssertionError("not called")
+
+
+def another_world(rank: int) -> list[str]:
+    import jax
+
+    told = []
+    for arguments in (
+        {"coordinator_address": "10.0.0.1:1234"},
+        {"num_processes": 8},
+        {"process_id": rank + 1},
+    ):
+        try:
+            jax.distributed.initialize(**arguments)
+        except ValueError as error:
+            told.append(str(error))
+    psum()
+    return told
+
+
+# ---------------------------------------------------------------- training
+
+
+def digits() -> tuple[Any, Any]:
+    """The first 512 of scikit-learn's digits, from its file: its import takes seconds."""
+    (package,) = importlib.util.find_spec("sklearn").submodule_search_locations
+    rows = np.loadtxt(Path(package, "datasets/data/digits.csv.gz"), delimiter=",", max_rows=512)
+    return (rows[:, :64] / 16).astype(np.float32), rows[:, 64].astype(np.int64)
+
+
+def network() -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
+    return torch.nn.Sequential(*layers)
+
+
+STEPS, RATE = 25, 0.5
+
+
+def reference() -> tuple[list[float], dict[str, Any]]:
+    """The training in one process, by torch itself."""
+    import torch
+
+    images, labels = map(torch.from_numpy, digits())
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    losses = []
+    for _ in range(STEPS):
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.state_dict()
+
+
+def my_digits(rank: int, mesh: Any) -> tuple[Any, Any]:
+    import torch
+
+    images, labels = digits()
+    mine = slice(rank * 128, (rank + 1) * 128)
+    return xt.shard_local(
+        (torch.from_numpy(images[mine]), torch.from_numpy(labels[mine])), mesh
+    )
+
+
+def jitted_step(model: Any) -> Any:
+    import torch
+    from torchax import interop
+
+    def loss_of(weights: Any, images: Any, labels: Any) -> Any:
+        scores = torch.func.functional_call(model, weights, (images,))
+        return torch.nn.functional.cross_entropy(scores, labels)
+
+    def step(weights: Any, images: Any, labels: Any) -> Any:
+        loss, slopes = interop.jax_value_and_grad(loss_of)(weights, images, labels)
+        return loss, {name: weights[name] - RATE * slopes[name] for name in weights}
+
+    return interop.jax_jit(step)
+
+
+def trains(rank: int, spread: Callable[[Any, Any], Any]) -> Any:
+    import torchax
+
+    model, mesh = network(), xt.mesh()
+    torchax.enable_globally()
+    weights = spread(dict(model.state_dict()), mesh)
+    images, labels = my_digits(rank, mesh)
+    step = jitted_step(model)
+    losses = []
+    for _ in range(STEPS):
+        loss, weights = step(weights, images, labels)
+        losses.append(loss.item())
+    cut = {name: str(weight.jax().sharding.spec) for name, weight in weights.items()}
+    return losses, xt.gather(weights), cut
+
+
+def trains_data_parallel(rank: int) -> Any:
+    return trains(rank, xt.replicate)
+
+
+def trains_parameters_sharded(rank: int) -> Any:
+    return trains(rank, xt.shard)
+
+
+def trains_as_torch_code(rank: int) -> Any:
+    import torch
+    import torchax
+
+    model, mesh = network(), xt.mesh()
+    torchax.enable_globally()
+    model.load_state_dict(xt.replicate(model.state_dict(), mesh), assign=True)
+    images, labels = my_digits(rank, mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    losses = []
+    for _ in range(STEPS):
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.state_dict(), None

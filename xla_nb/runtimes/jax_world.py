@@ -1,0 +1,262 @@
+"""One JAX world for the ranks of a run: its coordinator, how a rank joins it, and how it leaves.
+
+JAX takes every process down, with a C++ stack, when one of them is gone. The rule here: nobody
+but xla_nb ends a rank. The coordinator is a process of its own and never gives a rank up, so a
+rank's end reaches the others as a Python exception in the collective that needs it, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from xla_nb.events import ProcessDied
+from xla_nb.processes import Latch, RankContext, die_with_parent, name_process
+from xla_nb.runtimes import jax_guard
+from xla_nb.runtimes.jax_guard import Membership
+
+LOOPBACK = "127.0.0.1"
+
+#: Seconds; 31 years. Without heartbeats a rank that has left is not "unhealthy", which would
+#: abort the others; that a process has died is seen by its job (processes.RankContext).
+NEVER = 10**9
+
+#: Seconds a rank waits for the others to join: those of a large host come one after the other.
+JOINING = 300
+
+
+@dataclass(frozen=True)
+class World:
+    """What the ranks have in common; `platform` is "cpu", "cuda" or "tpu"."""
+
+    address: str
+    ranks: int
+    platform: str
+    host: str = LOOPBACK  # where this machine's ranks are reached by the others
+
+
+class Coordinator:
+    """The process in which the ranks' coordination service runs, on the loopback interface.
+
+    Made in the job before it forks the ranks: the service has threads, the job must have none.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        # Bound but not listening: it holds the port, which the service shares (SO_REUSEPORT).
+        self._port = socket.socket()
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._port.bind((LOOPBACK, 0))
+        self.address = f"{LOOPBACK}:{self._port.getsockname()[1]}"
+        reader, writer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _coordinate(self.address, ranks, writer)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as told:
+            problem = told.read().decode(errors="replace")
+        if problem != _READY:
+            self.close()
+            raise OSError(f"JAX's coordinator did not start on {self.address}: {problem}")
+
+    def close(self) -> None:
+        """When all ranks have ended: to a rank that is left its end would be fatal."""
+        self._port.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+_READY = "ready"
+
+
+def _coordinate(address: str, ranks: int, ready: int) -> NoReturn:
+    try:
+        die_with_parent()
+        name_process("xla_nb-world")
+        os.closerange(3, ready)  # the job's socket to the notebook among them
+        os.closerange(ready + 1, os.sysconf("SC_OPEN_MAX"))
+        from jax._src.lib import _jax
+
+        service = _jax.get_distributed_runtime_service(address, ranks, heartbeat_timeout=NEVER)
+        os.write(ready, _READY.encode())
+        os.close(ready)
+        while service:
+            signal.pause()
+    except BaseException as problem:
+        os.write(ready, f"{type(problem).__name__}: {problem}".encode()[:4000])
+    finally:
+        os._exit(1)
+
+
+# ---------------------------------------------------------------- the ranks' processes
+
+
+def start(
+    ranks: int,
+    enter: Callable[[int, int], None],
+    main: Callable[[int], None],
+    latch: Latch,
+    tell: Callable[[ProcessDied], None],
+) -> None:
+    """Fork the ranks and wait for all of them to end.
+
+    Not by `xmp.spawn`: its pool keeps a rank's process until the last rank is done, and to the
+    others a rank is gone only when its process is, which closes its connections.
+    """
+    context = RankContext(ranks, latch, tell)
+    processes = [context.Process(target=_live, args=(enter, main, i, ranks)) for i in range(ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    context.tell_the_rest()
+
+
+def _live(
+    enter: Callable[[int, int], None], main: Callable[[int], None], rank: int, ranks: int
+) -> None:
+    try:
+        enter(rank, ranks)
+    except BaseException:  # which `enter` has told
+        sys.exit(1)
+    main(rank)
+
+
+# ---------------------------------------------------------------- a rank
+
+
+def backend_started() -> bool:
+    """Whether this process has opened JAX's devices; after that it can no longer fork ranks."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bridge is not None and bool(bridge.backends_are_initialized())
+
+
+def join(world: World, rank: int, local_rank: int | None = None) -> None:
+    """Make this process rank `rank` of the world; returns when all ranks have joined.
+
+    It opens the devices too, which all ranks must do at the same time: a rank that returned
+    before its first use of JAX would leave the others waiting for its devices.
+    """
+    import jax
+    from jax._src import distributed
+    from jax._src.lib import _jax
+
+    local = rank if local_rank is None else local_rank
+    os.environ["JAX_COORDINATOR_ADDRESS"] = world.address
+    _speak_directly(world.address)
+    client = _jax.get_distributed_runtime_client(
+        world.address,
+        rank,
+        init_timeout=JOINING,
+        heartbeat_timeout=NEVER,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    client.connect()
+    state = distributed.global_state
+    state.client = client
+    state.process_id, state.num_processes = rank, world.ranks
+    state.coordinator_address = world.address
+    _choose_platform(world, local, client)
+    jax.devices()
+    # Last, so that a rank that is refused does not keep the others waiting for it.
+    jax_guard.admit(Membership(world.address, world.ranks, rank, _device_ids(world, local)))
+
+
+def _device_ids(world: World, local_rank: int) -> tuple[int, ...] | None:
+    return (local_rank,) if world.platform == "cuda" else None
+
+
+def _speak_directly(address: str) -> None:
+    """gRPC asks the environment's proxies even for an address of this machine."""
+    host = address.rpartition(":")[0]
+    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, [spared, host]))
+
+
+def _choose_platform(world: World, local_rank: int, client: Any) -> None:
+    import jax
+
+    jax.config.update("jax_platforms", world.platform)
+    if world.platform == "cuda":
+        jax.config.update("jax_cuda_visible_devices", str(local_rank))
+    elif world.platform == "tpu":
+        from torch_xla._internal import tpu
+
+        tpu.configure_topology(local_rank, world.ranks)  # libtpu's variables: one chip for each
+    else:
+        _use_gloo(world.host, client)
+
+
+def _use_gloo(host: str, client: Any) -> None:
+    """CPU devices with collectives over TCP, on the interface of `host` alone.
+
+    By itself JAX resolves the machine's name, which may lead outside, or nowhere.
+    """
+    import jax
+    from jax._src import xla_bridge
+    from jax._src.lib import _jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # A step that a rank has begun is done when the call returns: nothing that others need is
+    # pending when the entry returns, and an exception points at the line of its collective.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+    def open_devices() -> Any:
+        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=host)
+        return xla_bridge.make_cpu_client(collectives=gloo)
+
+    xla_bridge.register_backend_factory("cpu", open_devices, priority=0, fail_quietly=False)
+
+
+def leave(reason: str) -> None:
+    """The entry is done, and the process about to end: `reason` is "returned", or why not.
+
+    A rank that returned first finishes what it has begun, for the others may wait for its part;
+    one that raised or was stopped may itself be waiting in vain, and just goes.
+    """
+    if reason != "returned" or not backend_started():
+        return
+    import jax
+
+    # What fails here are values that nobody has looked at.
+    with contextlib.suppress(Exception):
+        jax.block_until_ready(jax.live_arrays())
+    with contextlib.suppress(Exception):
+        # Devices work in order: what comes last also ends last.
+        jax.block_until_ready([jax.device_put(0.0, device) + 1 for device in jax.local_devices()])
+
+
+# ---------------------------------------------------------------- torchax
+
+
+def uses_torchax(source: str) -> bool:
+    """Whether a cell's code wants torch operations on JAX arrays: it names torchax or "jax"."""
+    return re.search(r"\btorchax\b|(['\"])jax(:\d+)?\1", source) is not None
+
+
+def enable_torchax() -> None:
+    """`device="jax"` works from here on; after `join`, since it opens the device."""
+    import torchax
+
+    if not torchax.default_env().enabled:
+        torchax.enable_globally()
+
+
+# ---------------------------------------------------------------- when a rank is gone
+
+_GONE = re.compile(r"[Gg]loo|NCCL|coordination service", re.IGNORECASE)
+_HOW = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|remote process exited")
+
+
+def left_alone(error: BaseException) -> bool:
+    """Whether a rank raised this because another had ended: a consequence, never the cause."""
+    told = str(error)
+    return bool(_GONE.search(told) and _HOW.search(told))
