@@ -50,6 +50,11 @@ lock: $(STAMP)  ## write the pins again after a change of requirements/*.in
 	        --custom-compile-command 'make lock' --output-file $$pins $${pins%.txt}.in; \
 	done
 
+# torch_xla's wheel brings an old torchax in the folder of the real one: the last one written wins.
+AGAIN = torchax=`grep '^torchax==' $(PINS)`; \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --reinstall --no-deps $$torchax 2>/dev/null || \
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --force-reinstall --no-deps $$torchax
+
 clean:  ## remove .venv, .venv-colab and everything built
 	rm -rf $(VENV) $(COLAB) build dist out .mypy_cache .ruff_cache .pytest_cache
 
@@ -67,6 +72,7 @@ $(STAMP): $(PINS) pyproject.toml
 	uv="$(BIN)/uv pip install --quiet --python $(BIN)/python"; \
 	echo "installing the pinned packages into $(VENV): some 7 GB, torch brings CUDA along"; \
 	$$pip $(UV) && $$uv -r $(PINS) || $$pip -r $(PINS)
+	@$(AGAIN)
 	@$(BIN)/python -m pip --disable-pip-version-check install --quiet \
 	    --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -1,5 +1,7 @@
 """What a person reads of a run's state."""
 
+from dataclasses import replace
+
 from xla_nb import events, sentences
 from xla_nb.state import RunState
 
@@ -100,3 +102,16 @@ def test_a_run_that_nobody_has_heard_of_yet_is_starting():
     state = RunState()
     state.apply(events.JobEnded(status=1))
     assert sentences.headline(state) == "no rank was started"
+
+
+def test_a_rank_that_returned_is_named_where_the_others_miss_it():
+    state = run_of(finished(1), replace(failed(0), follows=True))
+    assert sentences.headline(state).endswith("(rank 1 had returned and took no part in it)")
+    assert "had returned" not in sentences.headline(run_of(finished(1), failed(0)))
+
+
+def test_devices_of_one_process_are_counted_as_such():
+    devices = ("device 0", "device 1")
+    state = run_of(ranks=1)
+    state.apply(events.RankStarted(rank=0, local_rank=0, pid=1, device="xla:0", devices=devices))
+    assert sentences.headline(state) == "2 devices running"

@@ -60,7 +60,7 @@ def headline(state: RunState) -> str:
         first = found[state.first_trouble]
         others = len(found) - 1
         more = f" (and {others} more)" if others else ""
-        return f"rank {first.rank}{more} {first.in_short}"
+        return f"rank {first.rank}{more} {first.in_short}{_absent(state, first.rank)}"
     if state.strays:
         return f"a process of the run {cause_of_death(state.strays[0].status)}"
     if state.stopping:
@@ -72,6 +72,20 @@ def headline(state: RunState) -> str:
     total = _count(devices, "device") if devices else _count(len(phases), "rank")
     words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
     return f"{total} {phases[0]}" if len(words) == 1 else f"{total}: {', '.join(words)}"
+
+
+def _absent(state: RunState, rank: int) -> str:
+    """Who had left a collective alone, where that is why a rank failed."""
+    failure = state.ranks[rank].failure
+    if failure is None or not failure.follows:
+        return ""
+    ended = failure.at
+    gone = [
+        other.rank
+        for other in state.ranks.values()
+        if other.phase == "finished" and other.ended is not None and other.ended <= ended
+    ]
+    return f" ({ranks(gone)} had returned and took no part in it)" if gone else ""
 
 
 def details(state: RunState) -> list[str]:

@@ -171,7 +171,9 @@ def gather(values: Any) -> Any:
 
     leaves, tree = jax.tree.flatten(values)
     wholes = [_unwrap(leaf) for leaf in leaves]
-    spread = [i for i, each in enumerate(wholes) if arrays.is_jax(each) and not arrays.is_here(each)]
+    spread = [
+        i for i, each in enumerate(wholes) if arrays.is_jax(each) and not arrays.is_here(each)
+    ]
     gathered = multihost_utils.process_allgather([wholes[i] for i in spread], tiled=True)
     for i, whole in zip(spread, gathered, strict=True):
         wholes[i] = whole

@@ -193,9 +193,7 @@ def my_digits(rank: int, mesh: Any) -> tuple[Any, Any]:
 
     images, labels = digits()
     mine = slice(rank * 128, (rank + 1) * 128)
-    return xt.shard_local(
-        (torch.from_numpy(images[mine]), torch.from_numpy(labels[mine])), mesh
-    )
+    return xt.shard_local((torch.from_numpy(images[mine]), torch.from_numpy(labels[mine])), mesh)
 
 
 def jitted_step(model: Any) -> Any:

@@ -31,12 +31,12 @@ def listen() -> None:
     jax.monitoring.register_event_duration_secs_listener(_hear)
 
 
-def _hear(event: str, seconds: float, **_: object) -> None:
+def _hear(event: str, duration_secs: float, **_: object) -> None:
     if event == _LOWERED:
         _Heard.lowered += 1
     elif event == _COMPILED:
         _Heard.compiled += 1
-        _Heard.seconds += seconds
+        _Heard.seconds += duration_secs
 
 
 def counts() -> Counts:

@@ -147,6 +147,7 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     import jax
     from jax._src import distributed
     from jax._src.lib import _jax
+    from jax.experimental import multihost_utils
 
     local = rank if local_rank is None else local_rank
     os.environ["JAX_COORDINATOR_ADDRESS"] = world.address
@@ -166,6 +167,10 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     state.coordinator_address = world.address
     _choose_platform(world, local, client)
     jax.devices()
+    if world.platform == "cpu" and world.ranks > 1:
+        # The connections between all ranks are made now: later, a rank that had returned would
+        # be waited for half a minute, and its absence told as a DEADLINE_EXCEEDED.
+        multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a rank that is refused does not keep the others waiting for it.
     jax_guard.admit(Membership(world.address, world.ranks, rank, _device_ids(world, local)))
 
