@@ -31,27 +31,32 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Fused QKV: one Linear with 3 times the width."""
+    """Fused QKV: one Linear with 3 times the width, all queries first or head by head."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, by_head: bool = False) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.by_head = heads, by_head
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        split = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = split.permute(2, 0, 3, 1, 4)
+        each = width // self.heads
+        if self.by_head:
+            split = self.qkv(x).view(batch, length, self.heads, 3, each)
+            q, k, v = split.permute(3, 0, 2, 1, 4)
+        else:
+            split = self.qkv(x).view(batch, length, 3, self.heads, each)
+            q, k, v = split.permute(2, 0, 3, 1, 4)
         weights = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5, dim=-1)
         return self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
 
 
 class Block(nn.Module):
-    def __init__(self, width: int = 16, heads: int = 4) -> None:
+    def __init__(self, by_head: bool = False, width: int = 16, heads: int = 4) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = Attention(width, heads, by_head)
         self.mlp = Mlp(width, 2 * width)
 
     def forward(self, x: Tensor) -> Tensor:

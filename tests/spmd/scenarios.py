@@ -194,7 +194,10 @@ def counted(what: str) -> dict[str, int]:
     if what == "data":
         mesh = whole(data=2, model=2)
         x = spmd.shard_batch(x, mesh)
-    block = spmd.parallelize(Block(), mesh["model"], plan)
+    if what == "computed":
+        mesh = whole(data=2, model=2)
+        x = spmd.shard_batch(x, mesh) / 2  # as preprocessing on the devices does
+    block = spmd.parallelize(Block(by_head=what != "block"), mesh["model"], plan)
     spmd.collectives(block, x)
     return spmd.collectives(block, x)  # the second time nothing is compiled
 
@@ -284,7 +287,7 @@ def prepared() -> dict[str, Any]:
     third = spmd.parallelize(nn.Identity(), mesh, both)(x.to("xla"))
     torch_xla.sync()
     return {
-        "lies": [str(shards.placed(each, mesh)) for each in (first, second, third)],
+        "lies": [str(shards.place_of(each, mesh)) for each in (first, second, third)],
         "right": [
             torch.equal(a.cpu(), b) for a, b in ((first, x + 1), (second, x * 2), (third, x))
         ],
@@ -420,13 +423,13 @@ def batches() -> dict[str, Any]:
     loaded = spmd.loader(torch.utils.data.DataLoader(found, batch_size=4), mesh)
     sums = [each.sum().item() for (each,) in loaded]
     return {
-        "lies": str(shards.placed(nested["x"], mesh)),
-        "again": str(shards.placed(nested["more"][0], mesh)),
+        "lies": str(shards.place_of(nested["x"], mesh)),
+        "again": str(shards.place_of(nested["more"][0], mesh)),
         "scalar": (nested["more"][1][0].item(), nested["more"][1][1]),
         "right": torch.equal(nested["x"].cpu(), x),
         "length": len(loaded),
         "sums": sums,
-        "other axis": str(shards.placed(spmd.shard_batch(x, mesh["data"], "model"), mesh)),
+        "other axis": str(shards.place_of(spmd.shard_batch(x, mesh["data"], "model"), mesh)),
     }
 
 
@@ -461,7 +464,7 @@ def checkpoints() -> dict[str, Any]:
         "answer": str(answer),
         "object": again.embed.weight is kept and again.head.weight is kept,
         "lies": str(spmd.placements(again, other)["embed.weight"]),
-        "moment": str(shards.placed(moved.state[kept]["exp_avg"], other)),
+        "moment": str(shards.place_of(moved.state[kept]["exp_avg"], other)),
         "missing": refusal(lambda: spmd.load_state_dict(again, {}))[1],
         "shape": refusal(
             lambda: spmd.load_state_dict(again, {**state, "embed.weight": torch.ones(2)})

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from xla_nb.spmd.meshes import Mesh, mesh
     from xla_nb.spmd.parallel import parallelize
     from xla_nb.spmd.picture import Picture
+    from xla_nb.spmd.placed import Placed
     from xla_nb.spmd.refusals import NotExpressible
-    from xla_nb.spmd.shards import Placed, placements, show
+    from xla_nb.spmd.shards import placements, show
 
 __all__ = [
     "Mesh",
@@ -39,7 +40,7 @@ _HOMES = {
     "Mesh": "meshes",
     "NotExpressible": "refusals",
     "Picture": "picture",
-    "Placed": "shards",
+    "Placed": "placed",
     "collectives": "compiled",
     "load_state_dict": "checkpoint",
     "loader": "batches",

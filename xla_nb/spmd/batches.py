@@ -68,6 +68,8 @@ def _sharded(tensor: Tensor, mesh: Mesh, axis: str) -> Tensor:
     if there is tensor:
         there = tensor.clone()  # the user's own stays where it is
     split: tuple[int, ...] = (mesh.axis(axis),)
+    if tensor.ndim:
+        mesh.batch = (tensor.shape[0], split)
     layout = (split, *[()] * (tensor.ndim - 1)) if tensor.ndim else ()
     marking.place(there, mesh, layout)
     return there

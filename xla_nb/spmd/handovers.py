@@ -21,7 +21,11 @@ from xla_nb.spmd.styles import Handover, Reading
 
 
 class Batch:
-    """How the latest inputs of the model are split on dimension 0, over axes not in the plan."""
+    """How the latest inputs of the model are split on dimension 0, over axes not in the plan.
+
+    Read from the inputs where XLA knows it. What was computed from a batch has no sharding before
+    it is computed: then the batch that was last brought to the mesh tells.
+    """
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -33,14 +37,21 @@ class Batch:
         model.register_forward_pre_hook(self._look, prepend=True, with_kwargs=True)
 
     def _look(self, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.axes, self.size = (), 1
+        self.size, self.axes = 1, ()
         for value in pytree.tree_leaves((args, kwargs)):
-            if isinstance(value, Tensor) and value.ndim and marking.sharding(value) is not None:
-                split = shards.layout_of(value, self._mesh.whole)[0]
+            if isinstance(value, Tensor) and value.ndim:
+                split = self._split(value)
                 self.axes = tuple(axis for axis in split if axis not in self._planned)
                 self.size = value.shape[0]
                 if self.axes:
                     return
+
+    def _split(self, value: Tensor) -> tuple[int, ...]:
+        """The axes that split dimension 0 of an input."""
+        if marking.sharding(value) is not None:
+            return shards.layout_of(value, self._mesh.whole)[0]
+        size, axes = self._mesh.whole.batch
+        return axes if size == value.shape[0] else ()
 
     def keep(self, asked: Layout, tensor: Tensor) -> Layout:
         """The layout with dimension 0 split as the batch is, if it is of the batch."""
@@ -98,7 +109,7 @@ class Door:
     def _same_number(self, what: str, given: int, planned: int) -> None:
         if given != planned:
             raise UsageError(
-                f"{self._where}: the module has {given} {what} here, and the style lays out "
+                f"{self._where}: the number of {what} is {given} here, and the style lays out "
                 f"{planned}. What to do: give a layout for each, None to leave one as it is."
             )
 

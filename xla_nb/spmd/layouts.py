@@ -27,14 +27,14 @@ def layout(mesh: Mesh, placements: Sequence[Placement], ndim: int, where: str) -
         if type(placement) is not Shard:
             raise NotExpressible(
                 where,
-                f"{placement} on the axis {name!r} is not something XLA can be told: it knows "
+                f"{placement!r} on the axis {name!r} is not something XLA can be told: it knows "
                 "Shard and Replicate, and sums what is partial itself",
                 "write Replicate() or Shard(dim) there",
             )
         if not -ndim <= placement.dim < ndim:
             raise NotExpressible(
                 where,
-                f"{placement} on the axis {name!r}, but the tensor has {_dimensions(ndim)}",
+                f"{placement!r} on the axis {name!r}, but the tensor has {_dimensions(ndim)}",
                 "give a dimension that it has",
             )
         splits[placement.dim].append(mesh.axis(name))

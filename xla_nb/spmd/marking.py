@@ -67,7 +67,12 @@ def tiles(tensor: Tensor) -> tuple[int, ...]:
 
 def regions(tensor: Tensor) -> list[tuple[slice, ...] | None]:
     """For each device what part of the tensor it holds; None: all of it."""
-    ((*held,),) = XLAC._get_local_shard_replica_and_indices([tensor])
+    try:
+        ((*held,),) = XLAC._get_local_shard_replica_and_indices([tensor])
+    except RuntimeError:  # it is being computed, or waits to be
+        XLAC._xla_sync_multi([tensor], [], True)
+        XLAC._xla_wait_device_ops([])
+        ((*held,),) = XLAC._get_local_shard_replica_and_indices([tensor])
     return [None if indices is Ellipsis else tuple(indices) for _, indices in held]
 
 

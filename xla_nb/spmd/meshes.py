@@ -59,6 +59,7 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         super().__init__("xla", torch.from_numpy(devices), mesh_dim_names=names)
         self.whole = whole or self
         self.names = names
+        self.batch: tuple[int, tuple[int, ...]] = (0, ())  # the last one's size, and its axes
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -16,6 +16,7 @@ from xla_nb.spmd import marking, shards
 from xla_nb.spmd.handovers import Batch, Door
 from xla_nb.spmd.layouts import Layout, layout
 from xla_nb.spmd.meshes import Mesh, of
+from xla_nb.spmd.norms import make_splittable
 from xla_nb.spmd.plans import PlacedTensor, StyledModule, resolve
 from xla_nb.spmd.styles import Reading, read
 
@@ -39,6 +40,7 @@ def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
             layouts.ask_reading(target, reading)
             styled.append((target, reading))
     _place(model, mesh, layouts)
+    make_splittable(model)
     batch = Batch(mesh)
     batch.watch(model)
     for target, reading in styled:

@@ -44,7 +44,7 @@ class PlacedTensor:
 
     @property
     def where(self) -> str:
-        return f"{self.name} ({', '.join(map(str, self.placements))})"
+        return f"{self.name} ({', '.join(map(repr, self.placements))})"
 
 
 def resolve(model: Any, plan: object) -> list[StyledModule | PlacedTensor]:

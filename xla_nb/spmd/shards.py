@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,37 +17,13 @@ from xla_nb.spmd import marking
 from xla_nb.spmd.layouts import Layout
 from xla_nb.spmd.meshes import Mesh, of
 from xla_nb.spmd.picture import Drawing, Part, Picture
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Where a tensor lies. Plain data, which a cell's function can return to the notebook."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    shard: tuple[int, ...]  # what one device holds, padding included
-    splits: tuple[int, ...]  # into how many parts each dimension is split
-    copies: int  # devices that hold the same part
-    axes: tuple[tuple[str, ...], ...] | None  # the mesh axes that split each dimension
-    bytes_per_device: int
-
-    def __str__(self) -> str:
-        split = [
-            f"Shard({dim}) over {self._over(dim)}" for dim, n in enumerate(self.splits) if n > 1
-        ]
-        each = "scalar" if not self.shape else "x".join(map(str, self.shard))
-        return f"{', '.join(split) or 'Replicate'}; {each} on each device"
-
-    def _over(self, dim: int) -> str:
-        if self.axes and self.axes[dim]:
-            return " and ".join(map(repr, self.axes[dim]))
-        return f"{self.splits[dim]} parts"
+from xla_nb.spmd.placed import Placed
 
 
 def placements(model: Any, mesh: Any = None) -> dict[str, Placed]:
     """Where each parameter and buffer lies; with a mesh, over which of its axes."""
     whole = None if mesh is None else of(mesh).whole
-    return {name: placed(tensor, whole) for name, tensor in _tensors(model)}
+    return {name: place_of(tensor, whole) for name, tensor in _tensors(model)}
 
 
 def show(what: Any) -> Picture:
@@ -66,7 +41,7 @@ def show(what: Any) -> Picture:
     )
 
 
-def placed(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
+def place_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
     """Where one tensor lies."""
     regions = _regions(tensor)
     shard = tuple(
@@ -136,7 +111,7 @@ def _drawing(name: str, tensor: Tensor) -> Drawing:
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for device, region in enumerate(_regions(tensor)):
         holders.setdefault(tuple((each.start, each.stop) for each in region), []).append(device)
-    told = placed(tensor)
+    told = place_of(tensor)
     return Drawing(
         name=name,
         shape=told.shape,

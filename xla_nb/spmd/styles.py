@@ -115,7 +115,7 @@ def _refuse_partial(target: StyledModule, reading: Reading) -> None:
             if isinstance(placement, Partial):
                 raise NotExpressible(
                     target.where,
-                    f"{placement} as a layout of what goes in or out is not something XLA can be "
+                    f"{placement!r} as a layout of what goes in or out is not something XLA can be "
                     "told: under SPMD every value is whole, and XLA sums partial ones itself",
                     "write Replicate() or Shard(dim) for it",
                 )
