@@ -31,7 +31,8 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Fused QKV: one Linear with 3 times the width, all queries first or head by head."""
+    """Fused QKV: one Linear with 3 times the width, all queries first; or, to be split without
+    gathering anything, head by head, and in einsum, which has no reshapes."""
 
     def __init__(self, width: int, heads: int, by_head: bool = False) -> None:
         super().__init__()
@@ -48,8 +49,13 @@ class Attention(nn.Module):
         else:
             split = self.qkv(x).view(batch, length, 3, self.heads, each)
             q, k, v = split.permute(2, 0, 3, 1, 4)
-        weights = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5, dim=-1)
-        return self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
+        if self.by_head:
+            weights = torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) / each**0.5, dim=-1)
+            mixed = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+        else:
+            weights = torch.softmax(q @ k.transpose(-1, -2) / each**0.5, dim=-1)
+            mixed = weights @ v
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
 class Block(nn.Module):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import models
 import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
-import torch_xla.runtime as xr
 from models import Attention, Block, Mlp, Stack, Tied, difference
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -74,7 +74,7 @@ def words(rows: int = 4, length: int = 6, steps: int = models.STEPS) -> list[Any
     ]
 
 
-def seeded(model: type[nn.Module], *args: Any) -> nn.Module:
+def seeded(model: Callable[..., nn.Module], *args: Any) -> nn.Module:
     torch.manual_seed(0)
     return model(*args)
 
@@ -102,6 +102,7 @@ MODELS: dict[str, Any] = {
     "mlp": (Mlp, MLP, lambda: vectors(4, 8)),
     "block": (Block, BLOCK, lambda: vectors(4, 6, 16)),
     "sequence": (Block, SEQUENCE, lambda: vectors(4, 8, 16)),
+    "by head": (lambda: Block(by_head=True), BLOCK, lambda: vectors(4, 6, 16)),
     "tied": (Tied, TIED, words),
 }
 
@@ -144,11 +145,13 @@ def uneven(rows: int, hidden: int) -> tuple[float, str]:
 # --- where things lie --------------------------------------------------------------------------
 
 
-def lies(plan: Any, axes: dict[str, int], part: str | None, model: str) -> dict[str, str]:
+def lies(model: str, axes: dict[str, int], part: str | None) -> dict[str, str]:
     """Each parameter's placement in words, as read back from XLA."""
     mesh = spmd.mesh(axes)
-    kinds: dict[str, Any] = {"mlp": Mlp, "block": Block, "stack": Stack, "tied": Tied}
-    placed = spmd.parallelize(seeded(kinds[model]), mesh[part] if part else mesh, plan)
+    layers = {f"layers.*.{name}": style for name, style in BLOCK.items()}
+    kinds: dict[str, Any] = {"mlp": (Mlp, MLP), "stack": (Stack, layers), "tied": (Tied, TIED)}
+    kind, plan = kinds[model]
+    placed = spmd.parallelize(seeded(kind), mesh[part] if part else mesh, plan)
     return {name: str(each) for name, each in spmd.placements(placed, mesh).items()}
 
 
@@ -224,6 +227,11 @@ class Everything(ParallelStyle):
                 module.register_parameter(key, nn.Parameter(placed))
 
         return distribute_module(module, device_mesh, partition)
+
+
+class Nothing(ParallelStyle):
+    def _apply(self, module: Any, device_mesh: Any) -> Any:
+        return module
 
 
 class OwnInput(ColwiseParallel):
@@ -503,5 +511,20 @@ def attention_alone() -> float:
     return (model(spmd.shard_batch(x, mesh)).cpu() - wanted).abs().max().item()
 
 
-def is_spmd() -> bool:
-    return bool(xr.is_spmd())
+def norms() -> dict[str, float]:
+    """How far LayerNorm is from torch's, of one dimension and of two, in half precision too."""
+    found = {}
+    for name, norm, shape in (
+        ("plain", nn.LayerNorm(8), (3, 8)),
+        ("two", nn.LayerNorm((4, 8), eps=1e-2), (3, 4, 8)),
+        ("bare", nn.LayerNorm(8, elementwise_affine=False), (3, 8)),
+        ("half", nn.LayerNorm(8).bfloat16(), (3, 8)),
+    ):
+        x = torch.randn(shape, dtype=torch.bfloat16 if name == "half" else torch.float32)
+        wanted = norm(x)
+        model = spmd.parallelize(nn.Sequential(norm), whole(model=4), {"0": Nothing()})
+        answer = model(x.to("xla")).cpu()
+        assert answer.dtype == wanted.dtype
+        far = (answer - wanted).abs().max().item()
+        found[name] = far if name != "half" else max(0.0, far - 2**-6)
+    return found
