@@ -1,0 +1,530 @@
+"""What the tests run in the process with four devices; each gives plain data back."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import models
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+from models import Attention, Block, Mlp, Stack, Tied, difference
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+)
+
+from xla_nb import spmd
+from xla_nb.spmd import shards
+
+MLP = {"in_proj": ColwiseParallel(), "out_proj": RowwiseParallel()}
+BLOCK = {
+    "attention.qkv": ColwiseParallel(),
+    "attention.out": RowwiseParallel(),
+    "mlp.in_proj": ColwiseParallel(),
+    "mlp.out_proj": RowwiseParallel(),
+}
+SEQUENCE = {  # as in torch's tutorial on sequence parallelism
+    "norm1": SequenceParallel(),
+    "attention": PrepareModuleInput(
+        input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+    ),
+    "attention.qkv": ColwiseParallel(),
+    "attention.out": RowwiseParallel(output_layouts=Shard(1)),
+    "norm2": SequenceParallel(),
+    "mlp": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+    "mlp.in_proj": ColwiseParallel(),
+    "mlp.out_proj": RowwiseParallel(output_layouts=Shard(1)),
+}
+TIED = {
+    "embed": RowwiseParallel(input_layouts=Replicate()),
+    "head": ColwiseParallel(output_layouts=Replicate()),
+    **{f"mlp.{name}": style for name, style in MLP.items()},
+}
+
+
+def vectors(*shape: int, steps: int = models.STEPS) -> list[Any]:
+    torch.manual_seed(1)
+    return [(torch.randn(shape), torch.randn(shape)) for _ in range(steps)]
+
+
+def words(rows: int = 4, length: int = 6, steps: int = models.STEPS) -> list[Any]:
+    torch.manual_seed(1)
+    return [
+        (torch.randint(24, (rows, length)), torch.randint(24, (rows, length))) for _ in range(steps)
+    ]
+
+
+def seeded(model: Callable[..., nn.Module], *args: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return model(*args)
+
+
+def whole(**axes: int) -> Any:
+    return spmd.mesh(axes)
+
+
+def on_device(batch: Any) -> Any:
+    return tuple(each.to("xla") for each in batch)
+
+
+def refusal(work: Any) -> tuple[str, str]:
+    """The error that some work ends in: its kind and its words."""
+    try:
+        work()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", "nothing was raised"
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+MODELS: dict[str, Any] = {
+    "mlp": (Mlp, MLP, lambda: vectors(4, 8)),
+    "block": (Block, BLOCK, lambda: vectors(4, 6, 16)),
+    "sequence": (Block, SEQUENCE, lambda: vectors(4, 8, 16)),
+    "by head": (lambda: Block(by_head=True), BLOCK, lambda: vectors(4, 6, 16)),
+    "tied": (Tied, TIED, words),
+}
+
+
+def trained(model: str, optimizer: str, axes: dict[str, int]) -> float:
+    kind, plan, batches = MODELS[model]
+    mesh = spmd.mesh(axes)
+
+    def bring(batch: Any) -> Any:
+        return spmd.shard_batch(batch, mesh) if "data" in axes else on_device(batch)
+
+    return difference(
+        seeded(kind),
+        lambda model: spmd.parallelize(model, mesh["model"], plan),
+        batches(),
+        optimizer,
+        bring,
+    )
+
+
+def uneven(rows: int, hidden: int) -> tuple[float, str]:
+    """Neither the batch nor the hidden width divides by its axis."""
+    mesh = whole(data=2, model=2)
+    kept: list[Any] = []
+
+    def place(model: Any) -> Any:
+        kept.append(spmd.parallelize(model, mesh["model"], MLP))
+        return kept[0]
+
+    far = difference(
+        seeded(Mlp, 8, hidden),
+        place,
+        vectors(rows, 8),
+        "adamw",
+        lambda batch: spmd.shard_batch(batch, mesh),
+    )
+    return far, str(spmd.placements(kept[0], mesh)["in_proj.weight"])
+
+
+# --- where things lie --------------------------------------------------------------------------
+
+
+def lies(model: str, axes: dict[str, int], part: str | None) -> dict[str, str]:
+    """Each parameter's placement in words, as read back from XLA."""
+    mesh = spmd.mesh(axes)
+    layers = {f"layers.*.{name}": style for name, style in BLOCK.items()}
+    kinds: dict[str, Any] = {"mlp": (Mlp, MLP), "stack": (Stack, layers), "tied": (Tied, TIED)}
+    kind, plan = kinds[model]
+    placed = spmd.parallelize(seeded(kind), mesh[part] if part else mesh, plan)
+    return {name: str(each) for name, each in spmd.placements(placed, mesh).items()}
+
+
+def bytes_on_each() -> dict[str, Any]:
+    """What devices hold of a model and of its optimizer, trained; and what was said of it."""
+    held = {}
+    for size in (1, 2, 4):
+        mesh = whole(data=4 // size, model=size)
+        model = spmd.parallelize(
+            nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)),
+            mesh["model"],
+            {"0": ColwiseParallel(), "1": RowwiseParallel()},
+        )
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(4, 64).to("xla")).pow(2).mean().backward()
+            optimizer.step()
+            torch_xla.sync()
+        moments = nn.ParameterList(
+            optimizer.state[p][name] for p in model.parameters() for name in ("exp_avg",)
+        )
+        said = sum(each.bytes_per_device for each in spmd.placements(model).values())
+        held[size] = (shards.bytes_held(model), shards.bytes_held(moments), said)
+    return held
+
+
+def counted(what: str) -> dict[str, int]:
+    """The collectives of a forward pass of a placed model."""
+    mesh = whole(model=4)
+    x = torch.randn(4, 8, 16).to("xla")
+    if what == "column":
+        column = spmd.parallelize(nn.Linear(16, 32), mesh, ColwiseParallel())
+        return spmd.collectives(column, x)
+    if what == "row":
+        row = spmd.parallelize(nn.Linear(16, 32), mesh, RowwiseParallel())
+        return spmd.collectives(row, x)
+    if what == "gathered":
+        column = nn.Linear(16, 32)
+        plan = ColwiseParallel(output_layouts=Replicate())
+        return spmd.collectives(spmd.parallelize(column, mesh, plan), x)
+    plan: Any = SEQUENCE if what == "sequence" else BLOCK
+    if what == "data":
+        mesh = whole(data=2, model=2)
+        x = spmd.shard_batch(x, mesh)
+    if what == "computed":
+        mesh = whole(data=2, model=2)
+        x = spmd.shard_batch(x, mesh) / 2  # as preprocessing on the devices does
+    block = spmd.parallelize(Block(by_head=what != "block"), mesh["model"], plan)
+    spmd.collectives(block, x)
+    return spmd.collectives(block, x)  # the second time nothing is compiled
+
+
+# --- plans -------------------------------------------------------------------------------------
+
+
+class Quarter(ColwiseParallel):
+    """A user's: splits the inputs of the layer and not its outputs."""
+
+    def _partition_linear_fn(self, name: str, module: Any, device_mesh: Any) -> None:
+        weight = distribute_tensor(module.weight, device_mesh, [Shard(1)])
+        module.register_parameter("weight", nn.Parameter(weight))
+        assert device_mesh.size() == 4
+
+
+class Everything(ParallelStyle):
+    """A user's, from nothing: splits every parameter of any module on dimension 0."""
+
+    def _apply(self, module: Any, device_mesh: Any) -> Any:
+        def partition(name: str, module: Any, mesh: Any) -> None:
+            for key, parameter in list(module.named_parameters(recurse=False)):
+                placed = distribute_tensor(parameter, mesh, [Shard(0)])
+                module.register_parameter(key, nn.Parameter(placed))
+
+        return distribute_module(module, device_mesh, partition)
+
+
+class Nothing(ParallelStyle):
+    def _apply(self, module: Any, device_mesh: Any) -> Any:
+        return module
+
+
+class OwnInput(ColwiseParallel):
+    @staticmethod
+    def _prepare_input_fn(asked: Any, wanted: Any, module: Any, inputs: Any, mesh: Any) -> Any:
+        return DTensor.from_local(inputs[0], mesh, asked)
+
+
+class OwnHook(ParallelStyle):
+    def _apply(self, module: Any, device_mesh: Any) -> Any:
+        module.register_forward_pre_hook(lambda *_: None)
+        return module
+
+
+class Ranked(ParallelStyle):
+    def _apply(self, module: Any, device_mesh: Any) -> Any:
+        module.part = device_mesh.get_group()
+        return module
+
+
+def styles() -> dict[str, Any]:
+    """Users' styles, and that the modules are as they were but for the placement."""
+    mesh, model = whole(model=4), seeded(Mlp)
+    before = dict(model.named_parameters())
+    spmd.parallelize(model, mesh, {"in_proj": Quarter(), "out_proj": Everything()})
+    return {
+        "same": all(before[name] is p for name, p in model.named_parameters()),
+        "kinds": {type(p).__name__ for p in model.parameters()},
+        "lies": {name: str(each) for name, each in spmd.placements(model, mesh).items()},
+        "works": list(model(torch.randn(2, 8).to("xla")).cpu().shape),
+    }
+
+
+def prepared() -> dict[str, Any]:
+    """The styles that only lay out values, with tuples, keywords and several outputs."""
+
+    class Two(nn.Module):
+        def forward(self, x: Any, y: Any = None, flag: bool = True) -> Any:
+            return x + 1, y * 2, flag
+
+    mesh, x = whole(model=4), torch.randn(4, 8)
+    takes = PrepareModuleInput(
+        input_layouts=(Shard(0),),
+        desired_input_layouts=(Replicate(),),
+        input_kwarg_layouts={"y": Replicate()},
+        desired_input_kwarg_layouts={"y": Shard(1)},
+    )
+    gives = PrepareModuleOutput(
+        output_layouts=(Replicate(), Shard(1), None), desired_output_layouts=(Shard(0), None, None)
+    )
+    model = spmd.parallelize(nn.Sequential(Two()), mesh, {"0": takes})
+    spmd.parallelize(model, mesh, {"0": gives})
+    first, second, flag = model[0](x.to("xla"), y=x.to("xla"))
+    torch_xla.sync()
+    both = PrepareModuleInputOutput(
+        input_layouts=Shard(0),
+        desired_input_layouts=Replicate(),
+        output_layouts=Replicate(),
+        desired_output_layouts=Shard(1),
+    )
+    third = spmd.parallelize(nn.Identity(), mesh, both)(x.to("xla"))
+    torch_xla.sync()
+    return {
+        "lies": [str(shards.place_of(each, mesh)) for each in (first, second, third)],
+        "right": [
+            torch.equal(a.cpu(), b) for a, b in ((first, x + 1), (second, x * 2), (third, x))
+        ],
+        "flag": flag,
+    }
+
+
+def twice() -> dict[str, str]:
+    """Two plans, one over each axis; an optimizer made before; a copy."""
+    mesh, model = whole(data=2, model=2), seeded(Mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    spmd.parallelize(model, mesh["model"], MLP)
+    spmd.parallelize(model, mesh["data"], {"*.weight": Shard(0), "out_proj.bias": Shard(0)})
+    before = model.in_proj.weight.detach().cpu()
+    model(torch.randn(4, 8).to("xla")).sum().backward()
+    optimizer.step()
+    torch_xla.sync()
+    assert not torch.equal(before, model.in_proj.weight.detach().cpu())
+    copied = copy.deepcopy(model)
+    return {name: str(each) for name, each in spmd.placements(copied, mesh).items()}
+
+
+def own_meshes() -> list[str]:
+    """Meshes made by torch and by torch_xla, and their parts."""
+    told = []
+    for mesh in (
+        init_device_mesh("xla", (4,), mesh_dim_names=("model",)),
+        init_device_mesh("xla", (4,)),
+        xs.Mesh(list(range(4)), (4,), ("model",)),
+        whole(model=-1),
+        whole(data=1, model=4)["model"],
+    ):
+        model = spmd.parallelize(seeded(Mlp), mesh, MLP)
+        told.append(str(spmd.placements(model)["in_proj.weight"]))
+    part = whole(a=2, b=2)["b", "a"]
+    return [*told, f"{part.sizes} {part.mesh.tolist()}"]
+
+
+def recurrent() -> list[str]:
+    """A module that holds weak references to its parameters; buffers; a frozen parameter."""
+    mesh = whole(model=4)
+    model = nn.ModuleDict({"lstm": nn.LSTM(8, 8), "norm": nn.BatchNorm1d(8)})
+    model["norm"].weight.requires_grad_(False)
+    spmd.parallelize(model, mesh, {"lstm.weight_hh_l0": Shard(0), "norm.running_mean": Shard(0)})
+    x = torch.randn(4, 2, 8)
+    out = model["norm"](model["lstm"](x.to("xla"))[0].flatten(0, 1))
+    assert out.cpu().isfinite().all()
+    assert not model["norm"].weight.requires_grad
+    held = spmd.placements(model, mesh)
+    return [str(held[name]) for name in ("lstm.weight_hh_l0", "norm.running_mean", "norm.bias")]
+
+
+def refused() -> dict[str, tuple[str, str]]:
+    """Every plan and mesh that cannot be, with the error."""
+    mesh, flat = whole(data=2, model=2), whole(model=4)
+
+    def plan(given: Any, on: Any = None, kind: Any = Mlp) -> Any:
+        return lambda: spmd.parallelize(seeded(kind), on or flat, given)
+
+    lazy = nn.LazyLinear(4)
+    with torch.device("meta"):
+        meta = nn.Linear(4, 4)
+    return {
+        name: refusal(work)
+        for name, work in {
+            "small mesh": lambda: whole(data=2, model=4),
+            "odd mesh": lambda: whole(model=3),
+            "no axes": lambda: spmd.mesh({}),
+            "zero": lambda: whole(model=0),
+            "two rests": lambda: whole(data=-1, model=-1),
+            "no axis": lambda: mesh["modle"],
+            "cpu mesh": plan(MLP, "cpu"),
+            "no match": plan({"in_porj": ColwiseParallel()}),
+            "no match deep": plan({"layers.*.attention.qvk": ColwiseParallel()}, kind=Stack),
+            "style on parameter": plan({"in_proj.weight": ColwiseParallel()}),
+            "placement on module": plan({"in_proj": Shard(0)}),
+            "no style": plan({"in_proj": "column"}),
+            "no plan": plan(None),
+            "norm": plan({"norm1": ColwiseParallel()}, kind=Block),
+            "two axes": plan(MLP, mesh),
+            "one of two": plan({"in_proj.weight": Shard(0)}, mesh),
+            "dimension": plan({"in_proj.bias": Shard(1)}),
+            "partial": plan({"in_proj.weight": Partial()}),
+            "partial output": plan({"out_proj": RowwiseParallel(output_layouts=Partial())}),
+            "partial input": plan({"in_proj": ColwiseParallel(input_layouts=Partial())}),
+            "tied": plan({"embed": ColwiseParallel(), "head": ColwiseParallel()}, kind=Tied),
+            "tied names": plan({"embed.weight": Shard(0), "head.weight": Shard(1)}, kind=Tied),
+            "own input": plan({"in_proj": OwnInput()}),
+            "own hook": plan({"in_proj": OwnHook()}),
+            "ranked": plan({"in_proj": Ranked()}),
+            "lazy": lambda: spmd.parallelize(lazy, flat, ColwiseParallel()),
+            "meta": lambda: spmd.parallelize(meta, flat, ColwiseParallel()),
+            "no model": lambda: spmd.parallelize(MLP, flat, MLP),
+            "on the cpu": lambda: spmd.parallelize(seeded(Mlp), flat, MLP)(torch.randn(2, 8)),
+            "wrong rank": lambda: spmd.parallelize(
+                nn.Identity(),
+                flat,
+                PrepareModuleOutput(output_layouts=Shard(3), desired_output_layouts=Shard(3)),
+            )(torch.randn(2, 2).to("xla")),
+            "counts": lambda: spmd.parallelize(
+                nn.Identity(),
+                flat,
+                PrepareModuleOutput(
+                    output_layouts=(None, None), desired_output_layouts=(None, None)
+                ),
+            )(torch.randn(2, 2).to("xla")),
+            "batch axis": lambda: spmd.shard_batch(torch.ones(4), flat),
+            "not placed": lambda: spmd.placements(seeded(Mlp)),
+            "not a model": lambda: spmd.show([1]),
+            "nothing ran": lambda: spmd.collectives(lambda: None),
+            "no function": lambda: spmd.collectives(torch.ones(2)),
+        }.items()
+    }
+
+
+def refused_leaves_all() -> bool:
+    """A plan with one wrong key moves nothing."""
+    model = seeded(Mlp)
+    refusal(lambda: spmd.parallelize(model, whole(model=4), {**MLP, "nothing": Quarter()}))
+    return all(p.device.type == "cpu" for p in model.parameters()) and not any(
+        module._forward_hooks or module._forward_pre_hooks for module in model.modules()
+    )
+
+
+# --- data and checkpoints ----------------------------------------------------------------------
+
+
+def batches() -> dict[str, Any]:
+    mesh = whole(data=2, model=2)
+    x = torch.arange(24.0).reshape(6, 4)
+    nested = spmd.shard_batch({"x": x, "more": [x.to("xla"), (torch.tensor(3), "text")]}, mesh)
+    found = torch.utils.data.TensorDataset(torch.arange(10.0))
+    loaded = spmd.loader(torch.utils.data.DataLoader(found, batch_size=4), mesh)
+    sums = [each.sum().item() for (each,) in loaded]
+    return {
+        "lies": str(shards.place_of(nested["x"], mesh)),
+        "again": str(shards.place_of(nested["more"][0], mesh)),
+        "scalar": (nested["more"][1][0].item(), nested["more"][1][1]),
+        "right": torch.equal(nested["x"].cpu(), x),
+        "length": len(loaded),
+        "sums": sums,
+        "other axis": str(shards.place_of(spmd.shard_batch(x, mesh["data"], "model"), mesh)),
+    }
+
+
+def checkpoints() -> dict[str, Any]:
+    mesh, other = whole(data=2, model=2), whole(model=4)
+    batch = spmd.shard_batch(words()[0], mesh)
+    model = spmd.parallelize(seeded(Tied), mesh["model"], TIED)
+    optimizer = models.OPTIMIZERS["adamw"](model.parameters())
+    models.loss_of(model(batch[0]), batch[1]).backward()
+    optimizer.step()
+    saved = io.BytesIO()
+    torch.save((spmd.state_dict(model), spmd.state_dict(optimizer)), saved)
+    saved.seek(0)
+    state, moments = torch.load(saved, weights_only=True)
+
+    plain = Tied()
+    plain.load_state_dict(state)
+    torch.optim.AdamW(plain.parameters()).load_state_dict(moments)
+    again = spmd.parallelize(Tied(), other, TIED)
+    kept = again.embed.weight
+    moved = models.OPTIMIZERS["adamw"](again.parameters())
+    answer = spmd.load_state_dict(again, state)
+    spmd.load_state_dict(moved, moments)
+    back = spmd.state_dict(again)
+    tokens = words()[0][0]
+    far = (again(tokens.to("xla")).cpu() - plain(tokens)).abs().max().item()
+    return {
+        "kinds": {(type(v).__name__, v.device.type) for v in state.values()},
+        "tied": state["embed.weight"].data_ptr() == state["head.weight"].data_ptr(),
+        "same": all(torch.equal(back[name], state[name]) for name in state),
+        "far": far,
+        "answer": str(answer),
+        "object": again.embed.weight is kept and again.head.weight is kept,
+        "lies": str(spmd.placements(again, other)["embed.weight"]),
+        "moment": str(shards.place_of(moved.state[kept]["exp_avg"], other)),
+        "missing": refusal(lambda: spmd.load_state_dict(again, {}))[1],
+        "shape": refusal(
+            lambda: spmd.load_state_dict(again, {**state, "embed.weight": torch.ones(2)})
+        )[1],
+        "loose": str(spmd.load_state_dict(again, {"extra": torch.ones(1)}, strict=False)),
+    }
+
+
+def pictures() -> dict[str, bytes]:
+    """Pictures, as they travel to the notebook."""
+    mesh = whole(data=2, model=2)
+    stack = spmd.parallelize(
+        Stack(), mesh["model"], {f"layers.*.{name}": each for name, each in BLOCK.items()}
+    )
+    named = nn.ModuleDict({"<b>&": nn.Linear(5, 3)})
+    spmd.parallelize(named, mesh, {"*.weight": [Shard(0), Shard(1)], "*.bias": [Shard(0)] * 2})
+    tied = spmd.parallelize(Tied(), mesh["model"], TIED)
+    volume = nn.ParameterDict({"volume": nn.Parameter(torch.zeros(2, 4, 4))})
+    spmd.parallelize(volume, mesh, {"volume": [Shard(1), Shard(2)]})
+    return {
+        "stack": pickle.dumps(spmd.show(stack)),
+        "named": pickle.dumps(spmd.show(named)),
+        "tied": pickle.dumps(spmd.show(tied)),
+        "volume": pickle.dumps(spmd.show(volume)),
+        "tensor": pickle.dumps(spmd.show(torch.ones(3).to("xla"))),
+        "placed": pickle.dumps(spmd.placements(tied)),
+    }
+
+
+def attention_alone() -> float:
+    """Fused QKV called without the model around it, its batch split over the other axis."""
+    mesh, model = whole(data=2, model=2), seeded(Attention, 16, 4)
+    x = torch.randn(4, 6, 16)
+    wanted = model(x)
+    spmd.parallelize(model, mesh["model"], {"qkv": ColwiseParallel(), "out": RowwiseParallel()})
+    return (model(spmd.shard_batch(x, mesh)).cpu() - wanted).abs().max().item()
+
+
+def norms() -> dict[str, float]:
+    """How far LayerNorm is from torch's, of one dimension and of two, in half precision too."""
+    found = {}
+    for name, norm, shape in (
+        ("plain", nn.LayerNorm(8), (3, 8)),
+        ("two", nn.LayerNorm((4, 8), eps=1e-2), (3, 4, 8)),
+        ("bare", nn.LayerNorm(8, elementwise_affine=False), (3, 8)),
+        ("half", nn.LayerNorm(8).bfloat16(), (3, 8)),
+    ):
+        x = torch.randn(shape, dtype=torch.bfloat16 if name == "half" else torch.float32)
+        wanted = norm(x)
+        model = spmd.parallelize(nn.Sequential(norm), whole(model=4), {"0": Nothing()})
+        answer = model(x.to("xla")).cpu()
+        assert answer.dtype == wanted.dtype
+        far = (answer - wanted).abs().max().item()
+        found[name] = far if name != "half" else max(0.0, far - 2**-6)
+    return found

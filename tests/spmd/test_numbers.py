@@ -1,0 +1,65 @@
+"""A placed model computes and learns what it does in one piece on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+FOUR, TWO_BY_TWO = {"model": 4}, {"data": 2, "model": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "axes"),
+    [
+        ("mlp", "sgd", FOUR),
+        ("mlp", "adamw", TWO_BY_TWO),
+        ("block", "sgd", TWO_BY_TWO),
+        ("block", "adamw", FOUR),
+        ("sequence", "adamw", TWO_BY_TWO),
+        ("by head", "sgd", TWO_BY_TWO),
+        ("tied", "sgd", FOUR),
+        ("tied", "adamw", TWO_BY_TWO),
+    ],
+)
+def test_outputs_gradients_and_trained_parameters_are_the_same(
+    devices: Callable[..., Any], model: str, optimizer: str, axes: dict[str, int]
+) -> None:
+    assert devices("trained", model, optimizer, axes) < 1e-5
+
+
+@pytest.mark.parametrize(("rows", "hidden", "part"), [(5, 15, "8x8"), (1, 1, "1x8")])
+def test_parts_need_not_be_of_one_size(
+    devices: Callable[..., Any], rows: int, hidden: int, part: str
+) -> None:
+    far, lies = devices("uneven", rows, hidden)
+    assert far < 1e-5
+    assert lies == f"Shard(0) over 'model'; {part} on each device"
+
+
+def test_a_part_of_the_model_may_be_called_alone(devices: Callable[..., Any]) -> None:
+    assert devices("attention_alone") < 1e-5
+
+
+def test_layer_norm_is_what_torch_computes(devices: Callable[..., Any]) -> None:
+    assert max(devices("norms").values()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("column", {}),
+        ("row", {"all-reduce": 1}),
+        ("gathered", {"all-gather": 1}),
+        ("block", {"all-reduce": 2, "all-gather": 1}),  # all queries first: split within them
+        ("by head", {"all-reduce": 2}),
+        ("data", {"all-reduce": 2}),
+        ("computed", {"all-reduce": 2}),
+        ("sequence", {"all-reduce": 2, "all-gather": 2}),  # on CPU no reduce-scatter is made
+    ],
+)
+def test_collectives_are_those_that_the_plan_means(
+    devices: Callable[..., Any], what: str, expected: dict[str, int]
+) -> None:
+    assert devices("counted", what) == expected

@@ -1,0 +1,43 @@
+"""Starting SPMD: once, before anything touches a device; the package itself needs no torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def run(script: str, **environment: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not ran.returncode, ran.stderr
+    return ran.stdout
+
+
+def test_the_package_imports_no_torch() -> None:
+    run(
+        "import sys, xla_nb.spmd as spmd\n"
+        "from xla_nb.spmd import NotExpressible, Picture, Placed\n"
+        "assert not {'torch', 'torch_xla', 'numpy'} & sys.modules.keys()\n"
+        "assert set(spmd.__all__) == set(spmd._HOMES)\n"
+    )
+
+
+def test_a_mesh_comes_before_the_first_use_of_a_device() -> None:
+    """torch_xla itself would go on, and die of a segmentation fault at a later step."""
+    told = run(
+        "import torch_xla\n"
+        "from xla_nb import spmd\n"
+        "torch_xla.device()\n"
+        "try: spmd.mesh({'model': 4})\n"
+        "except Exception as error: print(type(error).__name__, error)\n",
+        PJRT_DEVICE="CPU",
+        CPU_NUM_DEVICES="4",
+    )
+    assert told.startswith("UsageError SPMD cannot start any more")
+    assert "make the mesh first" in told

@@ -1,0 +1,68 @@
+"""Collectives: what communication XLA put into the programs that a function ran.
+
+The rule: counted in the compiled programs, after partitioning, not guessed from the plan. The way
+there is a trace by XLA's profiler, which needs no flag set before the runtime starts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch_xla
+import torch_xla.debug.profiler as xp
+
+from xla_nb.errors import UsageError
+from xla_nb.spmd import xplane
+
+_COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+
+
+def collectives(work: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, int]:
+    """Run `work(*args, **kwargs)` and count the collectives in what was compiled for it.
+
+    `{"all-reduce": 1}` after a column-parallel layer and a row-parallel one. Everything that was
+    pending before is computed first and not counted; what `work` returns is computed within.
+    """
+    if not callable(work):
+        raise UsageError(
+            f"collectives(...) takes a function, not a {type(work).__name__}, and traces what it "
+            "runs: collectives(model, x), or collectives(lambda: loss_of(x).backward())."
+        )
+    programs = _programs(work, args, kwargs)
+    if not programs:
+        raise UsageError(
+            "The function ran no program on the devices: it computed nothing there, or nothing "
+            "that lives on after it. What to do: let it return what it computes."
+        )
+    found: Counter[str] = Counter()
+    for program in programs:
+        for opcode, count in program.items():
+            found[opcode.removesuffix("-start")] += count
+    return {name: found[name] for name in _COLLECTIVES if found[name]}
+
+
+def _programs(
+    work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Counter[str]]:
+    torch_xla.sync(wait=True)
+    with tempfile.TemporaryDirectory(prefix="xla-nb-trace-") as folder:
+        xp.start_trace(folder)
+        try:
+            result = work(*args, **kwargs)
+            torch_xla.sync(wait=True)
+            del result
+        finally:
+            xp.stop_trace()
+        traces = sorted(Path(folder).rglob("*.xplane.pb"))
+        return [program for trace in traces for program in xplane.opcodes(trace.read_bytes())]

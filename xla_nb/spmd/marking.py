@@ -1,0 +1,108 @@
+"""What is said to XLA of a tensor, and read back: the one place for torch_xla's private names.
+
+The rule: tensors stay ordinary tensors on the XLA device. torch_xla's XLAShardedTensor, which
+nn.Parameter and autograd refuse, never leaves this file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+import torch_xla
+import torch_xla.runtime as xr
+from torch import Tensor
+
+from xla_nb.spmd.layouts import Layout, spec
+from xla_nb.spmd.meshes import Mesh
+
+XLAC: Any = torch_xla._XLAC
+
+
+def device() -> Any:
+    return torch_xla.device()
+
+
+def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
+    """Lay a tensor out over the devices, in place."""
+    mark_like(tensor, _sharding(mesh, layout))
+
+
+def mark_like(tensor: Tensor, sharding: Any) -> None:
+    if XLAC._get_xla_sharding_spec(tensor):
+        XLAC._xla_clear_sharding(tensor)
+    XLAC._xla_mark_sharding(tensor, sharding)
+
+
+def sharding(tensor: Tensor) -> Any:
+    """The sharding that XLA holds for a tensor on the device; None if it was never told one."""
+    if tensor.device.type != "xla" or not XLAC._get_xla_sharding_spec(tensor):
+        return None
+    return XLAC._get_xla_op_sharding(tensor)
+
+
+def described(tensor: Tensor) -> str:
+    """XLA's own words for it."""
+    return str(XLAC._get_xla_sharding_spec(tensor)) if tensor.device.type == "xla" else ""
+
+
+def constrain(tensor: Tensor, mesh: Mesh, forward: Layout, backward: Layout | None) -> Tensor:
+    """The tensor, laid out so from here on; and its gradient from here back."""
+    if not (tensor.requires_grad and torch.is_grad_enabled()):
+        return _annotated(tensor, mesh, forward)
+    constrained: Tensor = _Constrain.apply(tensor, mesh, forward, backward)
+    return constrained
+
+
+def device_count() -> int:
+    return int(xr.global_runtime_device_count())
+
+
+def tiles(tensor: Tensor) -> tuple[int, ...]:
+    """Into how many parts XLA splits each dimension, maybe with more numbers behind; () if none."""
+    found = re.match(r"\{devices=\[([0-9,]+)\]", described(tensor))
+    return tuple(map(int, found[1].split(","))) if found else ()
+
+
+def regions(tensor: Tensor) -> list[tuple[slice, ...] | None]:
+    """For each device what part of the tensor it holds; None: all of it."""
+    try:
+        ((*held,),) = XLAC._get_local_shard_replica_and_indices([tensor])
+    except RuntimeError:  # it is being computed, or waits to be
+        XLAC._xla_sync_multi([tensor], [], True)
+        XLAC._xla_wait_device_ops([])
+        ((*held,),) = XLAC._get_local_shard_replica_and_indices([tensor])
+    return [None if indices is Ellipsis else tuple(indices) for _, indices in held]
+
+
+def held(tensor: Tensor) -> list[tuple[str, Tensor]]:
+    """What each device really holds, padding and all, with its name: copies to the host."""
+    ((*shards,),) = XLAC._get_local_shards([tensor])
+    return [(name, data) for data, name in shards]
+
+
+def _sharding(mesh: Mesh, layout: Layout) -> Any:
+    return mesh.whole.xla.get_op_sharding(spec(layout))
+
+
+def _annotated(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
+    # A fresh value of the graph: marking the tensor itself would move the user's.
+    annotated = tensor.clone()
+    XLAC._xla_annotate_custom_sharding(annotated, _sharding(mesh, layout))
+    return annotated
+
+
+class _Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not read by mypy
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, mesh: Mesh, forward: Layout, backward: Layout | None
+    ) -> Tensor:
+        ctx.mesh, ctx.backward_layout = mesh, backward
+        return _annotated(tensor, mesh, forward)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        if ctx.backward_layout is not None:
+            gradient = _annotated(gradient, ctx.mesh, ctx.backward_layout)
+        return gradient, None, None, None

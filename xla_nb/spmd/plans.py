@@ -1,0 +1,153 @@
+"""Plans: which modules and parameters each key of a plan means.
+
+The rule: a key matches as in torch's parallelize_module, part by part with wildcards, from the
+model down; one that matches nothing is an error and not a warning. Nothing is placed here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.tensor import Placement
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from xla_nb.errors import UsageError
+
+
+@dataclass(frozen=True)
+class StyledModule:
+    """A module that a style was given for; `name` is "" for the model itself."""
+
+    key: str
+    name: str
+    module: Any
+    style: Any
+
+    @property
+    def where(self) -> str:
+        return f"{self.name or 'the model'} ({type(self.style).__name__})"
+
+
+@dataclass(frozen=True)
+class PlacedTensor:
+    """A parameter or buffer that placements were given for."""
+
+    key: str
+    name: str
+    tensor: Any
+    placements: tuple[Any, ...]
+
+    @property
+    def where(self) -> str:
+        return f"{self.name} ({', '.join(map(repr, self.placements))})"
+
+
+def resolve(model: Any, plan: object) -> list[StyledModule | PlacedTensor]:
+    """Everything that the plan means, in its order."""
+    if isinstance(plan, ParallelStyle):
+        plan = {"": plan}
+    if not isinstance(plan, Mapping) or not plan:
+        raise UsageError(
+            f"A {type(plan).__name__} is no plan. A plan is a dict from names of modules to "
+            'styles, such as {"layers.*.in_proj": ColwiseParallel()}, or a single style.'
+        )
+    found: list[StyledModule | PlacedTensor] = []
+    for key, value in plan.items():
+        if isinstance(value, ParallelStyle):
+            found += _styled(model, key, value)
+        else:
+            found += _placed(model, key, _placements(key, value))
+    return found
+
+
+def _styled(model: Any, key: str, style: Any) -> list[StyledModule]:
+    modules = {id(module): (name, module) for name, module in _modules(model, _parts(key))}
+    if not modules:
+        if any(_tensors(model, _parts(key))):
+            raise UsageError(
+                f"The plan gives {key!r} the style {type(style).__name__}, and that is a parameter."
+                f' Give the style to its module, or placements to it: "{key}": Shard(0).'
+            )
+        raise UsageError(_unmatched(key, [name for name, _ in model.named_modules() if name]))
+    return [StyledModule(key, name, module, style) for name, module in modules.values()]
+
+
+def _placed(model: Any, key: str, placements: tuple[Any, ...]) -> list[PlacedTensor]:
+    tensors = list(_tensors(model, _parts(key)))
+    if not tensors:
+        modules = list(_modules(model, _parts(key)))
+        own = [name for _, module in modules for name, _ in _own(module)]
+        if own:
+            raise UsageError(
+                f"The plan gives placements to {key!r}, and that is a module. Give it a style, or "
+                f'name its parameters: "{key}.{own[0]}".'
+            )
+        raise UsageError(_unmatched(key, [name for name, _ in _all_tensors(model)]))
+    return [PlacedTensor(key, name, tensor, placements) for name, tensor in tensors]
+
+
+def _placements(key: str, value: object) -> tuple[Any, ...]:
+    placements = value if isinstance(value, list | tuple) else (value,)
+    if not placements or not all(isinstance(each, Placement) for each in placements):
+        raise UsageError(
+            f"The plan gives {key!r} {value!r}, which is neither a ParallelStyle nor a placement. "
+            "Give a style such as ColwiseParallel(), or for a parameter Shard(0), or a list with "
+            "one placement for each axis of the mesh."
+        )
+    return tuple(placements)
+
+
+# --- matching ---------------------------------------------------------------------------------
+
+
+def _parts(key: object) -> list[str]:
+    if not isinstance(key, str):
+        raise UsageError(f"{key!r} is no key of a plan: a key is a module's name, a string.")
+    return key.split(".") if key else []
+
+
+def _modules(module: Any, parts: list[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not parts:
+        yield prefix, module
+        return
+    for name, child in module._modules.items():
+        if child is not None and fnmatchcase(name, parts[0]):
+            yield from _modules(child, parts[1:], _joined(prefix, name))
+
+
+def _tensors(model: Any, parts: list[str]) -> Iterator[tuple[str, Tensor]]:
+    for prefix, module in _modules(model, parts[:-1]):
+        for name, tensor in _own(module):
+            if parts and fnmatchcase(name, parts[-1]):
+                yield _joined(prefix, name), tensor
+
+
+def _own(module: Any) -> Iterator[tuple[str, Tensor]]:
+    """A module's own parameters and buffers."""
+    for table in (module._parameters, module._buffers):
+        yield from ((name, tensor) for name, tensor in table.items() if tensor is not None)
+
+
+def _all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _unmatched(key: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(key, names, n=3, cutoff=0.4)
+    hint = f" Close to it: {', '.join(close)}." if close else f" There are: {_few(names)}."
+    return f"The plan's key {key!r} matches nothing in the model.{hint}"
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(names[:8]) or "none"
+    return f"{shown}, and {len(names) - 8} more" if len(names) > 8 else shown
