@@ -1,5 +1,6 @@
 """What the runtimes plan, and that planning needs no torch."""
 
+import ast
 import subprocess
 import sys
 
@@ -61,3 +62,102 @@ def test_spmd_takes_all_chips_and_refuses_a_part_of_them():
     assert spmd.plan(V5E, None) == spmd.plan(V5E, 8) == runtimes.Plan(None)
     with pytest.raises(UsageError, match=r"-n 4: .*one process owns all devices.*leave -n out"):
         spmd.plan(V5E, 4)
+
+
+# ---------------------------------------------------------------- launched
+
+
+def test_spmd_is_one_process_with_all_devices(kernel):
+    kernel.ok(
+        "%%xla_spawn -n 4 --runtime spmd --view text -o devices\n"
+        "import torch_xla.runtime as xr\n"
+        "xr.is_spmd(), xr.global_runtime_device_count(), rank, world_size, str(device)"
+    )
+    assert kernel.value("devices.results") == "{0: (True, 4, 0, 1, 'xla:0')}"
+    assert kernel.value("devices.state.ranks[0].devices") == str(
+        ("device 0", "device 1", "device 2", "device 3")
+    )
+    shown = kernel.ok(
+        "from xla_nb import observer; print([c.device for c in observer.observe(devices).cards])"
+    )
+    assert shown.stdout.strip() == str([f"device {n}" for n in range(4)])
+
+
+def test_spmd_refuses_a_function_that_starts_processes(kernel):
+    shown = kernel.run(
+        "%%xla_spawn -n 2 --runtime spmd --view text\n"
+        "import torch_xla\n"
+        "def nested(rank):\n"
+        "    torch_xla.launch(print)\n"
+    )
+    assert "line 4: UsageError: this function starts processes" in shown.error
+    assert "one process owns all devices" in shown.error
+
+
+def test_torchax_ranks_are_processes_of_one_jax_world(kernel):
+    kernel.ok(
+        "%%xla_spawn -n 3 --runtime torchax --view text -o world\n"
+        "import jax, torch, torchax\n"
+        "from xla_nb import torchax as xt\n"
+        "def main(rank):\n"
+        "    mine = xt.shard_local(torch.full((1, 2), float(rank)), xt.mesh())\n"
+        "    total = float(jax.jit(lambda x: x.sum())(mine.jax()))\n"
+        "    return jax.process_index(), jax.process_count(), total, torch.ones(2, device='jax')\n"
+    )
+    value = "[(*r[:3], type(r[3]).__name__, str(r[3].device)) for r in world.results.values()]"
+    assert kernel.value(value) == str([(r, 3, 6.0, "Tensor", "cpu") for r in range(3)])
+
+
+def test_a_killed_torchax_rank_is_named_and_takes_nobody_with_it(kernel):
+    shown = kernel.run(
+        "%%xla_spawn -n 3 --runtime torchax --view text -o broken --keep-going\n"
+        "import jax, os, signal\n"
+        "from xla_nb import torchax as xt\n"
+        "import numpy as np\n"
+        "def main(rank):\n"
+        "    if rank == 1:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    x = xt.shard_local(np.ones((1, 2)), xt.mesh())\n"
+        "    float(jax.jit(lambda x: x.sum())(x))\n"
+    )
+    assert "rank 1" in shown.stdout.splitlines()[-1]
+    assert "ended by SIGKILL" in shown.stdout
+    assert "SIGABRT" not in shown.stdout
+    phases = ast.literal_eval(kernel.value("[r.phase for r in broken.state.ranks.values()]"))
+    assert phases[1] == "killed"
+    assert {phases[0], phases[2]} <= {"failed", "stopped"}
+
+
+def test_a_torchax_rank_that_returned_is_named_by_those_that_miss_it(kernel):
+    shown = kernel.run(
+        "%%xla_spawn -n 2 --runtime torchax --view text\n"
+        "import jax\n"
+        "from xla_nb import torchax as xt\n"
+        "import numpy as np\n"
+        "def main(rank):\n"
+        "    if rank == 1:\n"
+        "        return\n"
+        "    x = xt.shard_local(np.ones((1, 2)), xt.mesh())\n"
+        "    float(jax.jit(lambda x: x.sum())(x))\n"
+    )
+    assert "(rank 1 had returned and took no part in it)" in shown.error
+
+
+def test_opening_jax_before_there_are_ranks_is_refused_with_its_line(kernel):
+    shown = kernel.run(
+        "%%xla_spawn -n 2 --runtime torchax --view text\n"
+        "import jax\n"
+        "devices = jax.devices()\n"
+        "def main(rank):\n"
+        "    return devices\n"
+    )
+    assert "line 3: this line opens JAX's devices before the ranks exist" in shown.error
+
+
+def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
+    shown = kernel.run(
+        "from xla_nb import api\n"
+        "api.engine().start('run', 0, ['no_such_module'], lambda seconds: None)"
+    )
+    assert "no_such_module cannot be imported for the ranks" in shown.error
+    assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"

@@ -15,7 +15,7 @@ def reference() -> Any:
     return world_scenarios.reference()
 
 
-WHOLE = {name: "PartitionSpec()" for name in ("0.weight", "0.bias", "2.weight", "2.bias")}
+WHOLE = dict.fromkeys(("0.weight", "0.bias", "2.weight", "2.bias"), "PartitionSpec()")
 CUT = WHOLE | {
     "0.weight": "PartitionSpec('data',)",
     "0.bias": "PartitionSpec('data',)",
