@@ -78,7 +78,8 @@ def test_spmd_is_one_process_with_all_devices(kernel):
         ("device 0", "device 1", "device 2", "device 3")
     )
     shown = kernel.ok(
-        "from xla_nb import observer; print([c.device for c in observer.observe(devices).cards])"
+        "from xla_nb import observer\n"
+        "print([card.device for card in observer.observe(devices).cards])"
     )
     assert shown.stdout.strip() == str([f"device {n}" for n in range(4)])
 

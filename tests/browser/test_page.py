@@ -742,3 +742,15 @@ def tabbed(page: Page) -> list[str]:
             break
         names.append(name)
     return names
+
+
+def test_devices_of_one_process_are_called_so_and_share_its_output(panel: Panel) -> None:
+    cards = [card(n, device=f"device {n}") for n in range(4)]
+    panel.begin(*cards, about=about(unit="device"))
+    expect(panel.page.get_by_text("4 devices", exact=True)).to_be_visible()
+    option = panel.page.locator('[role=option][data-rank="2"]')
+    assert (option.get_attribute("aria-label") or "").startswith("device 2")
+    panel.tell(lines=[{"rank": 0, "stream": "out", "start": 0, "skipped": 0, "lines": ["hello"]}])
+    option.click()
+    panel.settle()
+    assert panel.rows() == ["hello"]
