@@ -123,6 +123,48 @@ def trained(model: str, optimizer: str, axes: dict[str, int]) -> float:
     )
 
 
+def both_axes() -> float:
+    """Weights split over the batch's axis as well, by a second plan; AdamW's state with them."""
+    mesh = whole(data=2, model=2)
+
+    def place(model: Any) -> Any:
+        spmd.parallelize(model, mesh["model"], BLOCK)
+        return spmd.parallelize(model, mesh["data"], {"*.*.weight": Shard(0), "*.*.bias": Shard(0)})
+
+    return difference(
+        seeded(Block, True),
+        place,
+        vectors(4, 6, 16),
+        "adamw",
+        lambda batch: spmd.shard_batch(batch, mesh),
+    )
+
+
+def attentions() -> dict[str, float]:
+    """How far our attention is from torch's; and with torch's, what is gathered."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, n, 8) for n in (5, 6, 6))
+    mask = torch.rand(5, 6) > 0.4
+    mask[2] = False
+    found = {}
+    for name, (key, value, options) in {
+        "plain": (k, v, {}),
+        "causal": (k, v, {"is_causal": True}),
+        "mask": (k, v, {"attn_mask": mask}),
+        "bias": (k, v, {"attn_mask": torch.randn(5, 6), "scale": 0.3}),
+        "gqa": (k[:, :2], v[:, :2], {"enable_gqa": True}),
+        "three": (k[0], v[0], {}),
+    }.items():
+        query = q[0] if name == "three" else q
+        wanted = nn.functional.scaled_dot_product_attention(query, key, value, **options)
+        there = {name: t.to("xla") if torch.is_tensor(t) else t for name, t in options.items()}
+        answer = spmd.scaled_dot_product_attention(
+            *(each.to("xla") for each in (query, key, value)), **there
+        )
+        found[name] = (answer.cpu() - wanted).abs().max().item()
+    return found
+
+
 def uneven(rows: int, hidden: int) -> tuple[float, str]:
     """Neither the batch nor the hidden width divides by its axis."""
     mesh = whole(data=2, model=2)

@@ -42,6 +42,14 @@ def test_a_part_of_the_model_may_be_called_alone(devices: Callable[..., Any]) ->
     assert devices("attention_alone") < 1e-5
 
 
+def test_weights_may_be_split_over_both_axes(devices: Callable[..., Any]) -> None:
+    assert devices("both_axes") < 1e-5
+
+
+def test_attention_is_what_torch_computes(devices: Callable[..., Any]) -> None:
+    assert max(devices("attentions").values()) < 1e-5
+
+
 def test_layer_norm_is_what_torch_computes(devices: Callable[..., Any]) -> None:
     assert max(devices("norms").values()) < 1e-5
 
