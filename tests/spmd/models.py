@@ -11,6 +11,8 @@ import torch_xla
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from xla_nb.spmd import scaled_dot_product_attention
+
 STEPS = 3
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
@@ -32,7 +34,7 @@ class Mlp(nn.Module):
 
 class Attention(nn.Module):
     """Fused QKV: one Linear with 3 times the width, all queries first; or, to be split without
-    gathering anything, head by head, and in einsum, which has no reshapes."""
+    gathering anything, head by head."""
 
     def __init__(self, width: int, heads: int, by_head: bool = False) -> None:
         super().__init__()
@@ -50,8 +52,7 @@ class Attention(nn.Module):
             split = self.qkv(x).view(batch, length, 3, self.heads, each)
             q, k, v = split.permute(2, 0, 3, 1, 4)
         if self.by_head:
-            weights = torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) / each**0.5, dim=-1)
-            mixed = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+            mixed = scaled_dot_product_attention(q, k, v)
         else:
             weights = torch.softmax(q @ k.transpose(-1, -2) / each**0.5, dim=-1)
             mixed = weights @ v

@@ -123,6 +123,48 @@ def trained(model: str, optimizer: str, axes: dict[str, int]) -> float:
     )
 
 
+def both_axes() -> float:
+    """Weights split over the batch's axis as well, by a second plan; AdamW's state with them."""
+    mesh = whole(data=2, model=2)
+
+    def place(model: Any) -> Any:
+        spmd.parallelize(model, mesh["model"], BLOCK)
+        return spmd.parallelize(model, mesh["data"], {"*.*.weight": Shard(0), "*.*.bias": Shard(0)})
+
+    return difference(
+        seeded(Block, True),
+        place,
+        vectors(4, 6, 16),
+        "adamw",
+        lambda batch: spmd.shard_batch(batch, mesh),
+    )
+
+
+def attentions() -> dict[str, float]:
+    """How far our attention is from torch's; and with torch's, what is gathered."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, n, 8) for n in (5, 6, 6))
+    mask = torch.rand(5, 6) > 0.4
+    mask[2] = False
+    found = {}
+    for name, (key, value, options) in {
+        "plain": (k, v, {}),
+        "causal": (k, v, {"is_causal": True}),
+        "mask": (k, v, {"attn_mask": mask}),
+        "bias": (k, v, {"attn_mask": torch.randn(5, 6), "scale": 0.3}),
+        "gqa": (k[:, :2], v[:, :2], {"enable_gqa": True}),
+        "three": (k[0], v[0], {}),
+    }.items():
+        query = q[0] if name == "three" else q
+        wanted = nn.functional.scaled_dot_product_attention(query, key, value, **options)
+        there = {name: t.to("xla") if torch.is_tensor(t) else t for name, t in options.items()}
+        answer = spmd.scaled_dot_product_attention(
+            *(each.to("xla") for each in (query, key, value)), **there
+        )
+        found[name] = (answer.cpu() - wanted).abs().max().item()
+    return found
+
+
 def uneven(rows: int, hidden: int) -> tuple[float, str]:
     """Neither the batch nor the hidden width divides by its axis."""
     mesh = whole(data=2, model=2)
@@ -229,9 +271,9 @@ class Everything(ParallelStyle):
         return distribute_module(module, device_mesh, partition)
 
 
-class Nothing(ParallelStyle):
-    def _apply(self, module: Any, device_mesh: Any) -> Any:
-        return module
+class Zeroed(ColwiseParallel):
+    def _partition_linear_fn(self, name: str, module: Any, device_mesh: Any) -> None:
+        module.weight = nn.Parameter(torch.zeros_like(module.weight))
 
 
 class OwnInput(ColwiseParallel):
@@ -384,6 +426,7 @@ def refused() -> dict[str, tuple[str, str]]:
             "tied": plan({"embed": ColwiseParallel(), "head": ColwiseParallel()}, kind=Tied),
             "tied names": plan({"embed.weight": Shard(0), "head.weight": Shard(1)}, kind=Tied),
             "own input": plan({"in_proj": OwnInput()}),
+            "zeroed": plan({"in_proj": Zeroed()}),
             "own hook": plan({"in_proj": OwnHook()}),
             "ranked": plan({"in_proj": Ranked()}),
             "lazy": lambda: spmd.parallelize(lazy, flat, ColwiseParallel()),
@@ -511,20 +554,40 @@ def attention_alone() -> float:
     return (model(spmd.shard_batch(x, mesh)).cpu() - wanted).abs().max().item()
 
 
-def norms() -> dict[str, float]:
-    """How far LayerNorm is from torch's, of one dimension and of two, in half precision too."""
+def norms() -> dict[str, tuple[float, dict[str, int]]]:
+    """How far each norm is from torch's: outputs, input gradients, what it remembers. And what is
+    communicated when its batch is split."""
+    mesh = whole(data=4)
     found = {}
     for name, norm, shape in (
-        ("plain", nn.LayerNorm(8), (3, 8)),
-        ("two", nn.LayerNorm((4, 8), eps=1e-2), (3, 4, 8)),
-        ("bare", nn.LayerNorm(8, elementwise_affine=False), (3, 8)),
-        ("half", nn.LayerNorm(8).bfloat16(), (3, 8)),
+        ("layer", nn.LayerNorm(8), (8, 8)),
+        ("layer, two", nn.LayerNorm((4, 8), eps=1e-2), (8, 4, 8)),
+        ("layer, bare", nn.LayerNorm(8, elementwise_affine=False), (8, 8)),
+        ("batch", nn.BatchNorm1d(8), (8, 8)),
+        ("batch, two", nn.BatchNorm2d(8, momentum=None), (8, 8, 3, 3)),
+        ("batch, bare", nn.BatchNorm1d(8, affine=False, track_running_stats=False), (8, 8, 5)),
+        ("batch, eval", nn.BatchNorm2d(8).eval(), (8, 8, 3, 3)),
+        ("group", nn.GroupNorm(2, 8), (8, 8, 3)),
     ):
-        x = torch.randn(shape, dtype=torch.bfloat16 if name == "half" else torch.float32)
-        wanted = norm(x)
-        model = spmd.parallelize(nn.Sequential(norm), whole(model=4), {"0": Nothing()})
-        answer = model(x.to("xla")).cpu()
-        assert answer.dtype == wanted.dtype
-        far = (answer - wanted).abs().max().item()
-        found[name] = far if name != "half" else max(0.0, far - 2**-6)
+        model = spmd.parallelize(copy.deepcopy(norm), mesh, {})
+        far = []
+        for _ in range(2):
+            x = torch.randn(shape, requires_grad=True)
+            there = spmd.shard_batch(x.detach(), mesh).requires_grad_()
+            wanted, answer = norm(x), model(there)
+            wanted.pow(3).sum().backward()
+            answer.pow(3).sum().backward()
+            far += [answer.cpu() - wanted, (there.grad.cpu() - x.grad) / 10]
+        state = spmd.state_dict(model)
+        far += [(state[key] - value).float() for key, value in norm.state_dict().items()]
+        moves = spmd.collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
+        found[name] = (max(each.abs().max().item() for each in far), moves)
     return found
+
+
+def half() -> tuple[str, float]:
+    """LayerNorm in bfloat16: its type, and how many of its last digits it is off."""
+    norm, x = nn.LayerNorm(64).bfloat16(), torch.randn(4, 64, dtype=torch.bfloat16)
+    wanted = norm(x)
+    answer = spmd.parallelize(norm, whole(model=4), {})(x.to("xla")).cpu()
+    return str(answer.dtype), ((answer - wanted).abs() / (wanted.abs() + 2**-8)).max().item()

@@ -42,8 +42,25 @@ def test_a_part_of_the_model_may_be_called_alone(devices: Callable[..., Any]) ->
     assert devices("attention_alone") < 1e-5
 
 
-def test_layer_norm_is_what_torch_computes(devices: Callable[..., Any]) -> None:
-    assert max(devices("norms").values()) < 1e-5
+def test_weights_may_be_split_over_both_axes(devices: Callable[..., Any]) -> None:
+    assert devices("both_axes") < 1e-5
+
+
+def test_attention_is_what_torch_computes(devices: Callable[..., Any]) -> None:
+    assert max(devices("attentions").values()) < 1e-5
+
+
+def test_norms_are_what_torch_computes_and_gather_nothing(devices: Callable[..., Any]) -> None:
+    for name, (far, moves) in devices("norms").items():
+        assert far < 1e-5, name
+        assert moves.keys() <= {"all-reduce"}, name
+        assert not moves or name.startswith("batch,") or name == "batch"
+
+
+def test_norms_keep_a_half_precision(devices: Callable[..., Any]) -> None:
+    kind, far = devices("half")
+    assert kind == "torch.bfloat16"
+    assert far <= 2**-7
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ REFUSED = {
     "tied": ("UsageError", "embed.weight (ColwiseParallel)", "head.weight", "Shard(1)", "Shard(0)"),
     "tied names": ("UsageError", "embed.weight", "head.weight", "two ways"),
     "own input": ("NotExpressible", "in_proj (OwnInput)", "input_layouts", "PrepareModuleInput"),
+    "zeroed": ("NotExpressible", "in_proj (Zeroed)", "replaces weight"),
     "own hook": ("NotExpressible", "in_proj (OwnHook)", "adds hooks"),
     "ranked": ("NotExpressible", "in_proj (Ranked)", "no process group"),
     "lazy": ("UsageError", "weight has no shape yet", "Run one batch"),

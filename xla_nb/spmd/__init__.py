@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xla_nb.spmd.attention import scaled_dot_product_attention
     from xla_nb.spmd.batches import loader, shard_batch
     from xla_nb.spmd.checkpoint import load_state_dict, state_dict
     from xla_nb.spmd.compiled import collectives
@@ -31,6 +32,7 @@ __all__ = [
     "mesh",
     "parallelize",
     "placements",
+    "scaled_dot_product_attention",
     "shard_batch",
     "show",
     "state_dict",
@@ -47,6 +49,7 @@ _HOMES = {
     "mesh": "meshes",
     "parallelize": "parallel",
     "placements": "shards",
+    "scaled_dot_product_attention": "attention",
     "shard_batch": "batches",
     "show": "shards",
     "state_dict": "checkpoint",

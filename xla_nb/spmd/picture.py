@@ -15,6 +15,7 @@ from html import escape
 Region = tuple[tuple[int, int], ...]
 
 _TENSORS = 60  # shown at most; like ones count once
+_LINE = 98  # characters, in a terminal
 _SANS = "font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 _MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"
 # Mid-tones that stand out from white and from black, as grounds let mostly through.
@@ -52,7 +53,6 @@ class Drawing:
     dtype: str
     bytes_per_device: int
     parts: tuple[Part, ...]
-    trainable: bool = True
     count: int = 1  # tensors like this one
 
     @property
@@ -149,20 +149,25 @@ def _alike(drawings: tuple[Drawing, ...]) -> Iterator[Drawing]:
             first.dtype,
             first.bytes_per_device,
             first.parts,
-            first.trainable,
             1 + len(others),
         )
 
 
 def _box(drawing: Drawing) -> Iterator[str]:
-    rows = drawing.rows()
     width = max(len(text) for part in drawing.parts for text in (part.holders, part.extent)) + 2
+    rows = [some for row in drawing.rows() for some in _broken(row, max(1, _LINE // (width + 1)))]
     for number, row in enumerate(rows):
         left, middle, right = "├┼┤" if number else "┌┬┐"
         yield left + middle.join(["─" * width] * len(row)) + right
         for texts in ([part.holders for part in row], [part.extent for part in row]):
             yield "│" + "│".join(f" {text}".ljust(width) for text in texts) + "│"
     yield "└" + "┴".join(["─" * width] * len(rows[-1])) + "┘"
+
+
+def _broken(row: list[Part], most: int) -> list[list[Part]]:
+    """A row that is too long for a line, as several of one length."""
+    size = next(n for n in range(min(most, len(row)), 0, -1) if len(row) % n == 0)
+    return [row[start : start + size] for start in range(0, len(row), size)]
 
 
 def _html(drawing: Drawing) -> str:

@@ -48,10 +48,10 @@ class PlacedTensor:
 
 
 def resolve(model: Any, plan: object) -> list[StyledModule | PlacedTensor]:
-    """Everything that the plan means, in its order."""
+    """Everything that the plan means, in its order; an empty one means that all is replicated."""
     if isinstance(plan, ParallelStyle):
         plan = {"": plan}
-    if not isinstance(plan, Mapping) or not plan:
+    if not isinstance(plan, Mapping):
         raise UsageError(
             f"A {type(plan).__name__} is no plan. A plan is a dict from names of modules to "
             'styles, such as {"layers.*.in_proj": ColwiseParallel()}, or a single style.'

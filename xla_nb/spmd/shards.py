@@ -118,7 +118,6 @@ def _drawing(name: str, tensor: Tensor) -> Drawing:
         dtype=told.dtype,
         bytes_per_device=told.bytes_per_device,
         parts=tuple(Part(tuple(devices), region) for region, devices in holders.items()),
-        trainable=isinstance(tensor, nn.Parameter) and bool(tensor.requires_grad),
     )
 
 

@@ -277,6 +277,13 @@ def _restored(module: Any, refused: Callable[[str, str], NotExpressible]) -> Ite
         raise refused(problem, "let it only place parameters, with distribute_tensor")
 
 
+def _same_values(now: Any, was: Any) -> bool:
+    """Whether a tensor is the one that it was, or that one's values in another object."""
+    if now is None or now.shape != was.shape or now.device != was.device:
+        return False
+    return now is was or was.device.type != "cpu" or now.data_ptr() == was.data_ptr()
+
+
 def _beyond_placing(module: Any, was: dict[str, dict[Any, Any]]) -> str | None:
     """What a style did to a module beside putting distributed parameters in place of its own."""
     if any(was[name] != dict(getattr(module, name)) for name in _TABLES[2:]):
@@ -288,6 +295,6 @@ def _beyond_placing(module: Any, was: dict[str, dict[Any, Any]]) -> str | None:
                 f"it makes other parameters: {', '.join(map(str, now.keys() ^ was[name].keys()))}"
             )
         for key, tensor in was[name].items():
-            if tensor is not None and now[key].shape != tensor.shape:
-                return f"it replaces {key} by a tensor of another shape"
+            if tensor is not None and not _same_values(now[key], tensor):
+                return f"it replaces {key} by another tensor"
     return None
