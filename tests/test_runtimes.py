@@ -53,13 +53,13 @@ def test_a_device_is_told_with_its_chip_and_core(attributes, shown):
 def test_spmd_has_as_many_virtual_devices_as_asked():
     plan = spmd.plan(LAPTOP, 6)
     assert plan.ranks == 6
-    assert plan.sets == dict.fromkeys(
-        ("CPU_NUM_DEVICES", "XLA_THREAD_POOL_SIZE", "PJRT_NPROC"), "6"
-    )
+    six = [name for name, value in plan.sets.items() if value == "6"]
+    assert six == ["CPU_NUM_DEVICES", "XLA_THREAD_POOL_SIZE", "PJRT_NPROC"]
 
 
 def test_spmd_takes_all_chips_and_refuses_a_part_of_them():
-    assert spmd.plan(V5E, None) == spmd.plan(V5E, 8) == runtimes.Plan(None)
+    assert spmd.plan(V5E, None) == spmd.plan(V5E, 8)
+    assert spmd.plan(V5E, 8).ranks is None
     with pytest.raises(UsageError, match=r"-n 4: .*one process owns all devices.*leave -n out"):
         spmd.plan(V5E, 4)
 

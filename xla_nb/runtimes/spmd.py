@@ -23,6 +23,9 @@ _WHY_NOT = (
     "do: shard over `xla_nb.spmd.mesh(...)`, or use --runtime xla for a process per device"
 )
 
+#: XLA says at every compilation under SPMD that its partitioner will be replaced by another one.
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+
 
 def plan(machine: Machine, n: int | None) -> Plan:
     """All chips of a TPU; without one, `n` virtual devices."""
@@ -32,13 +35,13 @@ def plan(machine: Machine, n: int | None) -> Plan:
                 f"-n {n}: {_WHY_NOT}. On a TPU leave -n out: the process has all "
                 f"{machine.chips} chips"
             )
-        return Plan(None)
+        return Plan(None, _QUIET)
     count = str(n or xla.SIMULATED)
     # The CPU client runs the devices of a graph in a pool, which must hold all that wait for each
     # other in a collective (found by runs: with fewer it hangs).
     return Plan(
         int(count),
-        {"CPU_NUM_DEVICES": count, "XLA_THREAD_POOL_SIZE": count, "PJRT_NPROC": count},
+        {**_QUIET, "CPU_NUM_DEVICES": count, "XLA_THREAD_POOL_SIZE": count, "PJRT_NPROC": count},
     )
 
 
