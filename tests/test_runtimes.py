@@ -162,3 +162,17 @@ def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
     )
     assert "no_such_module cannot be imported for the ranks" in shown.error
     assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"
+
+
+def test_the_first_backward_pass_over_many_devices_is_sound(kernel):
+    shown = kernel.ok(
+        "import xla_nb\n"
+        "def backward(index):\n"
+        "    import torch\n"
+        "    w = torch.ones(3, device='xla', requires_grad=True)\n"
+        "    (w * 2).sum().backward()\n"
+        "    return w.grad.cpu().tolist()\n"
+        "for _ in range(8):  # it failed in one of five\n"
+        "    print(xla_nb.spawn(backward, n=32, runtime='spmd', view='none').results)"
+    )
+    assert shown.stdout == "{0: [2.0, 2.0, 2.0]}\n" * 8

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import os
 import random
 import reprlib
@@ -77,12 +78,21 @@ def enter(local_rank: int, processes: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     random.setstate(job.random)  # Python seeds it anew in a forked process, and it alone
     job.latch.arrive()
+    _mend_thread_pool()
     try:
         job.runtime.join(local_rank, processes)
     except BaseException as error:
         job.sender.send(_failure(job, local_rank, error))
         job.latch.wait()
         raise
+
+
+def _mend_thread_pool() -> None:
+    """torch replaces its pool at the first use after a fork, and without a lock: the threads that
+    autograd starts, one a device, would race for it ("Invalid thread pool!", SIGABRT; 7 of 50
+    first backward passes of SPMD). Here one thread does it."""
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(torch.get_num_threads())
 
 
 def capture(record: Path, stem: str) -> None:
