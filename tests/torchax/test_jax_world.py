@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 
+import pytest
 from worlds import Run, Worlds
+
+from xla_nb.runtimes import jax_world
 
 STACKS = ("SIGABRT", "Check failure", "Terminating process", "external/xla", "Aborted")
 
@@ -70,3 +74,50 @@ def test_the_first_rank_is_not_needed_by_the_others(worlds: Worlds) -> None:
     assert run.ended(0).status == -signal.SIGKILL
     assert [run.ended(rank).value for rank in (1, 2, 3)] == [1, 2, 3]
     quiet(run)
+
+
+def test_a_rank_may_fork_helpers(worlds: Worlds) -> None:
+    assert worlds.run("loads_data").values() == [[24.0, 88.0]] * 4
+
+
+def test_no_proxy_is_asked_for_this_machine(worlds: Worlds) -> None:
+    nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    assert worlds.run("forms", env=nowhere).values()[0]["sum"] == 10.0
+
+
+def test_a_world_of_one(worlds: Worlds) -> None:
+    assert worlds.run("forms", ranks=1).values()[0]["devices"] == (1, 1)
+
+
+def test_a_coordinator_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax._src.lib", None)
+    with pytest.raises(OSError, match=r"did not start on 127\.0\.0\.1:\d+: \w+Error"):
+        jax_world.Coordinator(2)
+
+
+@pytest.mark.parametrize(
+    ("source", "uses"),
+    [
+        ("import torchax", True),
+        ("from xla_nb import torchax as xt", True),
+        ("torch.ones(3, device='jax')", True),
+        ('model.to("jax:0")', True),
+        ("import jax, torch\nx = jax.numpy.ones(3)", False),
+        ("print('jax is here')", False),
+    ],
+)
+def test_torchax_is_enabled_where_a_cell_names_it(source: str, uses: bool) -> None:
+    assert jax_world.uses_torchax(source) is uses
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        ("Gloo all-reduce failed: [..pair.cc:534] Connection closed by peer [127.0.0.1]:1", True),
+        ("Gloo AllGather failed: Read error [..]: Connection reset by peer", True),
+        ("Connection reset by peer", False),
+        ("Gloo all-reduce failed: shapes differ", False),
+    ],
+)
+def test_a_consequence_is_told_from_a_cause(text: str, alone: bool) -> None:
+    assert jax_world.left_alone(ValueError(text)) is alone

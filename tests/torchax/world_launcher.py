@@ -27,8 +27,8 @@ from xla_nb.runtimes import jax_guard, jax_world
 
 
 def serve() -> None:
-    threads = os.listdir("/proc/self/task")
-    print(json.dumps({"threads": len(threads), "backend": jax_world.backend_started()}), flush=True)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    print(json.dumps({"threads": threads, "backend": jax_world.backend_started()}), flush=True)
     for line in sys.stdin:
         pid = fork_job(json.loads(line))
         print(os.waitpid(pid, 0)[1], flush=True)
@@ -82,7 +82,8 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         try:
             send_home(home, rank, how, value)
         except Exception as error:
-            send_home(home, rank, type(error).__name__, str(error))
+            told = f"{error}. What to do: {getattr(error, 'advice', 'nothing')}"
+            send_home(home, rank, type(error).__name__, told)
         jax_world.leave(how)
 
     def tell(death: ProcessDied) -> None:

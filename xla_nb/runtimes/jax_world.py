@@ -28,8 +28,9 @@ LOOPBACK = "127.0.0.1"
 #: abort the others; that a process has died is seen by its job (processes.RankContext).
 NEVER = 10**9
 
-#: Seconds a rank waits for the others to join: those of a large host come one after the other.
-JOINING = 300
+#: Seconds a rank waits for the others to join, after which JAX aborts it: longer than any job
+#: waits for ranks that have lost one.
+JOINING = 86_400
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def _coordinate(address: str, ranks: int, ready: int) -> NoReturn:
     try:
         die_with_parent()
         name_process("xla_nb-world")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.closerange(3, ready)  # the job's socket to the notebook among them
         os.closerange(ready + 1, os.sysconf("SC_OPEN_MAX"))
         from jax._src.lib import _jax
@@ -147,6 +149,7 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     import jax
     from jax._src import distributed
     from jax._src.lib import _jax
+    from jax.experimental import multihost_utils
 
     local = rank if local_rank is None else local_rank
     os.environ["JAX_COORDINATOR_ADDRESS"] = world.address
@@ -166,6 +169,9 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     state.coordinator_address = world.address
     _choose_platform(world, local, client)
     jax.devices()
+    if world.platform == "cpu":
+        # gloo connects the ranks in their first collective, for which it waits 30 s at most.
+        multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a rank that is refused does not keep the others waiting for it.
     jax_guard.admit(Membership(world.address, world.ranks, rank, _device_ids(world, local)))
 
@@ -174,11 +180,14 @@ def _device_ids(world: World, local_rank: int) -> tuple[int, ...] | None:
     return (local_rank,) if world.platform == "cuda" else None
 
 
+_DIRECT = "no_grpc_proxy"  # gRPC knows it in small letters only
+
+
 def _speak_directly(address: str) -> None:
     """gRPC asks the environment's proxies even for an address of this machine."""
     host = address.rpartition(":")[0]
-    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")
-    os.environ["no_grpc_proxy"] = ",".join(filter(None, [spared, host]))
+    spared = os.environ.get(_DIRECT) or os.environ.get("no_proxy", "")
+    os.environ[_DIRECT] = ",".join(filter(None, [spared, host]))
 
 
 def _choose_platform(world: World, local_rank: int, client: Any) -> None:
