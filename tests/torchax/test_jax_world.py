@@ -50,13 +50,8 @@ def test_a_rank_finishes_what_it_has_begun_before_it_goes(worlds: Worlds) -> Non
 
 def test_when_a_rank_raises_the_others_raise_in_their_collective(worlds: Worlds) -> None:
     run = worlds.run("one_raises")
-    cause, *others = run.ended(1), run.ended(0), run.ended(2), run.ended(3)
-    assert (cause.how, cause.value["text"], cause.value["alone"]) == (
-        "RuntimeError",
-        "on purpose",
-        False,
-    )
-    assert all(other.value["alone"] for other in others), others
+    assert (run.ended(1).how, run.ended(1).value) == ("RuntimeError", "on purpose")
+    assert [run.ended(rank).how for rank in (0, 2, 3)] == ["RankGone"] * 3
     quiet(run)
 
 
@@ -64,8 +59,7 @@ def test_when_a_rank_is_killed_in_a_collective_the_others_raise(worlds: Worlds) 
     run = worlds.run("one_is_killed")
     assert run.ended(1).status == -signal.SIGKILL
     others = [run.ended(rank) for rank in (0, 2, 3)]
-    assert all(other.value["alone"] for other in others), others
-    assert [other.status for other in others] == [0, 0, 0]
+    assert [(other.how, other.status) for other in others] == [("RankGone", 0)] * 3
     quiet(run)
 
 
@@ -111,7 +105,7 @@ def test_torchax_is_enabled_where_a_cell_names_it(source: str, uses: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "alone"),
+    ("text", "consequence"),
     [
         ("Gloo all-reduce failed: [..pair.cc:534] Connection closed by peer [127.0.0.1]:1", True),
         ("Gloo AllGather failed: Read error [..]: Connection reset by peer", True),
@@ -119,5 +113,6 @@ def test_torchax_is_enabled_where_a_cell_names_it(source: str, uses: bool) -> No
         ("Gloo all-reduce failed: shapes differ", False),
     ],
 )
-def test_a_consequence_is_told_from_a_cause(text: str, alone: bool) -> None:
-    assert jax_world.left_alone(ValueError(text)) is alone
+def test_a_consequence_is_told_from_a_cause(text: str, consequence: bool) -> None:
+    error = ValueError(text)
+    assert (jax_world.plainly(error) is not error) is consequence

@@ -77,8 +77,8 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         try:
             how, value = "returned", entry(rank)
         except BaseException as error:
-            how = type(error).__name__
-            value = {"text": str(error), "alone": jax_world.left_alone(error)}
+            error = jax_world.plainly(error)
+            how, value = type(error).__name__, str(error)
         try:
             send_home(home, rank, how, value)
         except Exception as error:

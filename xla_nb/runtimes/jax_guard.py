@@ -114,6 +114,5 @@ def _same_place(given: str, ours: str) -> bool:
 def _refuse(mine: Membership, name: str, given: object, so: str) -> None:
     raise WorldMismatch(
         f"jax.distributed.initialize({name}={given!r}): in this run it is {so}. xla_nb has already "
-        f"joined this process to the others, as process {mine.rank} of {mine.ranks} with the "
-        f"coordinator at {mine.address}. What to do: leave the arguments out, or the call"
+        f"joined its {mine.ranks} processes. What to do: leave the arguments out, or the call"
     )

@@ -261,11 +261,18 @@ def enable_torchax() -> None:
 
 # ---------------------------------------------------------------- when a rank is gone
 
-_GONE = re.compile(r"[Gg]loo|NCCL|coordination service", re.IGNORECASE)
-_HOW = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|remote process exited")
+_GLOO = re.compile(r"Gloo .*(Connection (closed|reset) by peer|Broken pipe)", re.DOTALL)
 
 
-def left_alone(error: BaseException) -> bool:
-    """Whether a rank raised this because another had ended: a consequence, never the cause."""
-    told = str(error)
-    return bool(_GONE.search(told) and _HOW.search(told))
+class RankGone(Exception):
+    """Another rank ended while this one was in a collective with it: a consequence, no cause."""
+
+    def __init__(self) -> None:
+        super().__init__("another rank had ended, and this collective needs it")
+
+
+def plainly(error: BaseException) -> BaseException:
+    """What a rank has raised, without gloo's words for a rank that is gone, which all differ."""
+    if not _GLOO.search(str(error)):
+        return error
+    return RankGone().with_traceback(error.__traceback__)
