@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -18,7 +17,7 @@ def test_what_ranks_return_comes_home_as_cpu_tensors_and_numpy(worlds: Worlds) -
         assert told["bfloat16"].dtype == torch.bfloat16
         assert type(told["jax"]) is np.ndarray
         assert told["jax"].tolist() == [rank] * 3
-        assert told["jax bfloat16"].dtype == ml_dtypes.bfloat16
+        assert str(told["jax bfloat16"].dtype) == "bfloat16"
         assert told["replicated"].tolist() == [0, 1, 2, 3]
         assert type(told["record"].loss) is np.ndarray
         assert type(told["record"].rest[0]) is torch.Tensor

@@ -83,6 +83,13 @@ def test_a_world_of_one(worlds: Worlds) -> None:
     assert worlds.run("forms", ranks=1).values()[0]["devices"] == (1, 1)
 
 
+def test_a_rank_may_have_several_devices(worlds: Worlds) -> None:
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    for told in worlds.run("forms", ranks=2, env=env).values():
+        assert told["devices"] == (2, 4)
+        assert told["sum"] == 3.0
+
+
 def test_a_coordinator_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax._src.lib", None)
     with pytest.raises(OSError, match=r"did not start on 127\.0\.0\.1:\d+: \w+Error"):

@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from xla_nb.events import ProcessDied
@@ -40,7 +41,6 @@ class World:
     address: str
     ranks: int
     platform: str
-    host: str = LOOPBACK  # where this machine's ranks are reached by the others
 
 
 class Coordinator:
@@ -82,8 +82,7 @@ def _coordinate(address: str, ranks: int, ready: int) -> NoReturn:
         die_with_parent()
         name_process("xla_nb-world")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.closerange(3, ready)  # the job's socket to the notebook among them
-        os.closerange(ready + 1, os.sysconf("SC_OPEN_MAX"))
+        _close_all_but(ready)
         from jax._src.lib import _jax
 
         service = _jax.get_distributed_runtime_service(address, ranks, heartbeat_timeout=NEVER)
@@ -95,6 +94,14 @@ def _coordinate(address: str, ranks: int, ready: int) -> NoReturn:
         os.write(ready, f"{type(problem).__name__}: {problem}".encode()[:4000])
     finally:
         os._exit(1)
+
+
+def _close_all_but(kept: int) -> None:
+    """The job's socket to the notebook among them. The limit on numbers may be in the millions."""
+    for path in list(Path("/proc/self/fd").iterdir()):
+        if int(path.name) > 2 and int(path.name) != kept:
+            with contextlib.suppress(OSError):
+                os.close(int(path.name))
 
 
 # ---------------------------------------------------------------- the ranks' processes
@@ -140,7 +147,7 @@ def backend_started() -> bool:
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
-def join(world: World, rank: int, local_rank: int | None = None) -> None:
+def join(world: World, rank: int) -> None:
     """Make this process rank `rank` of the world; returns when all ranks have joined.
 
     It opens the devices too, which all ranks must do at the same time: a rank that returned
@@ -151,9 +158,8 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     from jax._src.lib import _jax
     from jax.experimental import multihost_utils
 
-    local = rank if local_rank is None else local_rank
     os.environ["JAX_COORDINATOR_ADDRESS"] = world.address
-    _speak_directly(world.address)
+    _speak_directly()
     client = _jax.get_distributed_runtime_client(
         world.address,
         rank,
@@ -167,45 +173,42 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     state.client = client
     state.process_id, state.num_processes = rank, world.ranks
     state.coordinator_address = world.address
-    _choose_platform(world, local, client)
+    _choose_platform(world, rank, client)
     jax.devices()
     if world.platform == "cpu":
         # gloo connects the ranks in their first collective, for which it waits 30 s at most.
         multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a rank that is refused does not keep the others waiting for it.
-    jax_guard.admit(Membership(world.address, world.ranks, rank, _device_ids(world, local)))
-
-
-def _device_ids(world: World, local_rank: int) -> tuple[int, ...] | None:
-    return (local_rank,) if world.platform == "cuda" else None
+    cards = (rank,) if world.platform == "cuda" else None
+    jax_guard.admit(Membership(world.address, world.ranks, rank, cards))
 
 
 _DIRECT = "no_grpc_proxy"  # gRPC knows it in small letters only
 
 
-def _speak_directly(address: str) -> None:
+def _speak_directly() -> None:
     """gRPC asks the environment's proxies even for an address of this machine."""
-    host = address.rpartition(":")[0]
     spared = os.environ.get(_DIRECT) or os.environ.get("no_proxy", "")
-    os.environ[_DIRECT] = ",".join(filter(None, [spared, host]))
+    os.environ[_DIRECT] = ",".join(filter(None, [spared, LOOPBACK]))
 
 
-def _choose_platform(world: World, local_rank: int, client: Any) -> None:
+def _choose_platform(world: World, rank: int, client: Any) -> None:
     import jax
 
-    jax.config.update("jax_platforms", world.platform)
+    platforms = [world.platform, "cpu"] if world.platform != "cpu" else ["cpu"]
+    jax.config.update("jax_platforms", ",".join(platforms))
     if world.platform == "cuda":
-        jax.config.update("jax_cuda_visible_devices", str(local_rank))
+        jax.config.update("jax_cuda_visible_devices", str(rank))
     elif world.platform == "tpu":
         from torch_xla._internal import tpu
 
-        tpu.configure_topology(local_rank, world.ranks)  # libtpu's variables: one chip for each
+        tpu.configure_topology(rank, world.ranks)  # libtpu's variables: one chip for each
     else:
-        _use_gloo(world.host, client)
+        _use_gloo(client)
 
 
-def _use_gloo(host: str, client: Any) -> None:
-    """CPU devices with collectives over TCP, on the interface of `host` alone.
+def _use_gloo(client: Any) -> None:
+    """CPU devices with collectives over TCP, on the loopback interface alone.
 
     By itself JAX resolves the machine's name, which may lead outside, or nowhere.
     """
@@ -219,7 +222,7 @@ def _use_gloo(host: str, client: Any) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
     def open_devices() -> Any:
-        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=host)
+        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=LOOPBACK)
         return xla_bridge.make_cpu_client(collectives=gloo)
 
     xla_bridge.register_backend_factory("cpu", open_devices, priority=0, fail_quietly=False)
