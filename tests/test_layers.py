@@ -16,8 +16,8 @@ ROWS = {
         "items extraction program topology"
     ),
     "in a rank": (
-        "wire shipping loading tracebacks processes reporting meter simulation.* spmd.* "
-        "runtimes.* rank job"
+        "wire arrays shipping loading tracebacks processes reporting meter simulation.* spmd.* "
+        "runtimes.* torchax rank job"
     ),
     "starting ranks": "engines.*",
     "this notebook": "record tails history sentences recorded session notebook",

@@ -36,9 +36,8 @@ def is_torch(value: object) -> bool:
 
 def is_torchax(value: object) -> bool:
     """Whether this is a torchax tensor (or a view of one), whose data is a JAX array."""
-    return is_torch(value) and any(
-        base.__module__.partition(".")[0] == "torchax" for base in type(value).__mro__
-    )
+    packages = (base.__module__.partition(".")[0] for base in type(value).__mro__)
+    return is_torch(value) and "torchax" in packages
 
 
 def is_here(array: Any) -> bool:

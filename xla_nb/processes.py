@@ -147,7 +147,11 @@ def fork_ranks(
     latch: Latch,
     tell: Callable[[ProcessDied], None],
 ) -> None:
-    """Fork `count` processes with one rank each, and wait until all have ended."""
+    """Fork `count` processes with one rank each, and wait until all have ended.
+
+    Unlike torch_xla's pool, which keeps a rank's process until the last rank is done: to others a
+    rank is gone when its process is, which closes its connections.
+    """
     watched = RankContext(count, latch, tell)
 
     def be_a_rank(rank: int) -> None:

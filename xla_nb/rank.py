@@ -142,7 +142,8 @@ def main(index: int) -> None:
         _send_home(job, index, value)
         job.runtime.leave("returned")
     except BaseException as error:
-        if job.stopping and isinstance(error, KeyboardInterrupt):
+        follows = job.runtime.plainly(error) is not error
+        if job.stopping and (follows or isinstance(error, KeyboardInterrupt)):
             job.sender.send(events.RankStopped(rank=index))
             job.runtime.leave("was stopped")
             return
@@ -208,7 +209,8 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
     except Exception as problem:
         scratch.unlink()
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        advice = "return what it holds as numbers, arrays or CPU tensors instead"
+        usual = "return what it holds as numbers, arrays or CPU tensors instead"
+        advice = getattr(problem, "advice", usual)
         raise ResultError(
             f"what the rank returned ({kind}) cannot be sent back: {problem}. What to do: {advice}."
         ) from None
@@ -246,7 +248,8 @@ def preview(value: object) -> str:
 
 
 def _failure(job: Inherited, rank: int, error: BaseException) -> events.RankFailed:
-    told = tracebacks.tell(error, job.table.sources)
+    plain = job.runtime.plainly(error)
+    told = tracebacks.tell(plain, job.table.sources)
     return events.RankFailed(
         rank=rank,
         kind=told.kind,
@@ -254,5 +257,5 @@ def _failure(job: Inherited, rank: int, error: BaseException) -> events.RankFail
         text=told.text,
         place=told.place,
         where=told.where,
-        follows=job.runtime.left_alone(error),
+        follows=plain is not error,
     )

@@ -58,7 +58,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | types.FunctionType) and self._known(obj):
             return obj.__qualname__
-        for reduce in (_reduce_stream, _reduce_shared, self._reduce_torch, self._reduce_jax):
+        for reduce in (_reduce_stream, _reduce_shared, self._reduce_jax, self._reduce_torch):
             reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
@@ -79,10 +79,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             return NotImplemented
         if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
             return self.reduce_xla_tensor(obj)
-        if arrays.is_torchax(obj):
-            return self.reduce_torchax_tensor(obj)
-        if isinstance(obj, torch.device) and obj.type == "jax":
-            return self.reduce_jax_device(obj)
         if isinstance(obj, torch.device) and obj.type == "xla":
             return self.reduce_xla_device(obj)
         if isinstance(obj, torch.storage.TypedStorage):
@@ -97,7 +93,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return NotImplemented
 
     def _reduce_jax(self, obj: Any) -> Any:
-        return self.reduce_jax_array(obj) if arrays.is_jax(obj) else NotImplemented
+        if arrays.is_torchax(obj):
+            return self.reduce_torchax_tensor(obj)
+        if arrays.is_jax(obj):
+            return self.reduce_jax_array(obj)
+        device = getattr(sys.modules.get("torch"), "device", ())
+        if isinstance(obj, device) and obj.type == "jax":
+            return self.reduce_jax_device(obj)
+        return NotImplemented
 
     def _memory(self, storage: Any) -> Any:
         if storage.nbytes() == 0:

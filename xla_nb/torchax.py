@@ -72,8 +72,8 @@ def shard(values: Any, mesh: Any, spec: Spec = None) -> Any:
         import jax
 
         sharding = jax.sharding.NamedSharding(mesh, _resolve(cut, value.shape))
-        if arrays.is_jax(value) and not arrays.is_here(value):
-            return jax.device_put(value, sharding)  # spread already, in another way
+        if _is_spread(value):  # already, in another way
+            return jax.device_put(value, sharding)
         numbers = _canonical(value)
         return jax.make_array_from_callback(numbers.shape, sharding, numbers.__getitem__)
 
@@ -171,13 +171,15 @@ def gather(values: Any) -> Any:
 
     leaves, tree = jax.tree.flatten(values)
     wholes = [_unwrap(leaf) for leaf in leaves]
-    spread = [
-        i for i, each in enumerate(wholes) if arrays.is_jax(each) and not arrays.is_here(each)
-    ]
+    spread = [i for i, each in enumerate(wholes) if _is_spread(each)]
     gathered = multihost_utils.process_allgather([wholes[i] for i in spread], tiled=True)
     for i, whole in zip(spread, gathered, strict=True):
         wholes[i] = whole
     return tree.unflatten(map(_at_home, leaves, wholes))
+
+
+def _is_spread(value: Any) -> bool:
+    return arrays.is_jax(value) and not arrays.is_here(value)
 
 
 def _at_home(leaf: Any, whole: Any) -> Any:

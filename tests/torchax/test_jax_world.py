@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 
+import pytest
 from worlds import Run, Worlds
+
+from xla_nb.runtimes import jax_world
 
 STACKS = ("SIGABRT", "Check failure", "Terminating process", "external/xla", "Aborted")
 
@@ -46,13 +50,8 @@ def test_a_rank_finishes_what_it_has_begun_before_it_goes(worlds: Worlds) -> Non
 
 def test_when_a_rank_raises_the_others_raise_in_their_collective(worlds: Worlds) -> None:
     run = worlds.run("one_raises")
-    cause, *others = run.ended(1), run.ended(0), run.ended(2), run.ended(3)
-    assert (cause.how, cause.value["text"], cause.value["alone"]) == (
-        "RuntimeError",
-        "on purpose",
-        False,
-    )
-    assert all(other.value["alone"] for other in others), others
+    assert (run.ended(1).how, run.ended(1).value) == ("RuntimeError", "on purpose")
+    assert [run.ended(rank).how for rank in (0, 2, 3)] == ["RankGone"] * 3
     quiet(run)
 
 
@@ -60,8 +59,7 @@ def test_when_a_rank_is_killed_in_a_collective_the_others_raise(worlds: Worlds) 
     run = worlds.run("one_is_killed")
     assert run.ended(1).status == -signal.SIGKILL
     others = [run.ended(rank) for rank in (0, 2, 3)]
-    assert all(other.value["alone"] for other in others), others
-    assert [other.status for other in others] == [0, 0, 0]
+    assert [(other.how, other.status) for other in others] == [("RankGone", 0)] * 3
     quiet(run)
 
 
@@ -70,3 +68,58 @@ def test_the_first_rank_is_not_needed_by_the_others(worlds: Worlds) -> None:
     assert run.ended(0).status == -signal.SIGKILL
     assert [run.ended(rank).value for rank in (1, 2, 3)] == [1, 2, 3]
     quiet(run)
+
+
+def test_a_rank_may_fork_helpers(worlds: Worlds) -> None:
+    assert worlds.run("loads_data").values() == [[24.0, 88.0]] * 4
+
+
+def test_no_proxy_is_asked_for_this_machine(worlds: Worlds) -> None:
+    nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    assert worlds.run("forms", env=nowhere).values()[0]["sum"] == 10.0
+
+
+def test_a_world_of_one(worlds: Worlds) -> None:
+    assert worlds.run("forms", ranks=1).values()[0]["devices"] == (1, 1)
+
+
+def test_a_rank_may_have_several_devices(worlds: Worlds) -> None:
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    for told in worlds.run("forms", ranks=2, env=env).values():
+        assert told["devices"] == (2, 4)
+        assert told["sum"] == 3.0
+
+
+def test_a_coordinator_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax._src.lib", None)
+    with pytest.raises(OSError, match=r"did not start on 127\.0\.0\.1:\d+: \w+Error"):
+        jax_world.Coordinator(2)
+
+
+@pytest.mark.parametrize(
+    ("source", "uses"),
+    [
+        ("import torchax", True),
+        ("from xla_nb import torchax as xt", True),
+        ("torch.ones(3, device='jax')", True),
+        ('model.to("jax:0")', True),
+        ("import jax, torch\nx = jax.numpy.ones(3)", False),
+        ("print('jax is here')", False),
+    ],
+)
+def test_torchax_is_enabled_where_a_cell_names_it(source: str, uses: bool) -> None:
+    assert jax_world.uses_torchax(source) is uses
+
+
+@pytest.mark.parametrize(
+    ("text", "consequence"),
+    [
+        ("Gloo all-reduce failed: [..pair.cc:534] Connection closed by peer [127.0.0.1]:1", True),
+        ("Gloo AllGather failed: Read error [..]: Connection reset by peer", True),
+        ("Connection reset by peer", False),
+        ("Gloo all-reduce failed: shapes differ", False),
+    ],
+)
+def test_a_consequence_is_told_from_a_cause(text: str, consequence: bool) -> None:
+    error = ValueError(text)
+    assert (jax_world.plainly(error) is not error) is consequence

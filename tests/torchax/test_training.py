@@ -28,11 +28,10 @@ CUT = WHOLE | {
     [
         ("trains_data_parallel", WHOLE),
         ("trains_parameters_sharded", CUT),
-        ("trains_as_torch_code", None),
     ],
 )
 def test_training_equals_the_one_process_reference(
-    worlds: Worlds, reference: Any, scenario: str, cuts: dict[str, str] | None
+    worlds: Worlds, reference: Any, scenario: str, cuts: dict[str, str]
 ) -> None:
     losses, weights = reference
     assert losses[-1] < 0.7 * losses[0]

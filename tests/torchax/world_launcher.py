@@ -22,13 +22,13 @@ import world_scenarios
 
 from xla_nb import shipping
 from xla_nb.events import ProcessDied
-from xla_nb.processes import Latch
+from xla_nb.processes import Latch, fork_ranks
 from xla_nb.runtimes import jax_guard, jax_world
 
 
 def serve() -> None:
-    threads = os.listdir("/proc/self/task")
-    print(json.dumps({"threads": len(threads), "backend": jax_world.backend_started()}), flush=True)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    print(json.dumps({"threads": threads, "backend": jax_world.backend_started()}), flush=True)
     for line in sys.stdin:
         pid = fork_job(json.loads(line))
         print(os.waitpid(pid, 0)[1], flush=True)
@@ -77,19 +77,20 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         try:
             how, value = "returned", entry(rank)
         except BaseException as error:
-            how = type(error).__name__
-            value = {"text": str(error), "alone": jax_world.left_alone(error)}
+            error = jax_world.plainly(error)
+            how, value = type(error).__name__, str(error)
         try:
             send_home(home, rank, how, value)
         except Exception as error:
-            send_home(home, rank, type(error).__name__, str(error))
+            told = f"{error}. What to do: {getattr(error, 'advice', 'nothing')}"
+            send_home(home, rank, type(error).__name__, told)
         jax_world.leave(how)
 
     def tell(death: ProcessDied) -> None:
         deaths[death.pid] = death.status
 
     try:
-        jax_world.start(ranks, enter, main, latch, tell)
+        fork_ranks(ranks, enter, main, latch, tell)
     finally:
         coordinator.close()
         (home / "deaths").write_text(json.dumps(deaths))

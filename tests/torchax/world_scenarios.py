@@ -7,11 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from xla_nb import shipping
 from xla_nb import torchax as xt
 
 
@@ -235,20 +237,121 @@ def trains_parameters_sharded(rank: int) -> Any:
     return trains(rank, xt.shard)
 
 
-def trains_as_torch_code(rank: int) -> Any:
+# ---------------------------------------------------------------- values
+
+
+def round_trips(rank: int) -> Any:
+    import jax
     import torch
     import torchax
 
-    model, mesh = network(), xt.mesh()
     torchax.enable_globally()
-    model.load_state_dict(xt.replicate(model.state_dict(), mesh), assign=True)
-    images, labels = my_digits(rank, mesh)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    losses = []
-    for _ in range(STEPS):
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, model.state_dict(), None
+    mesh, wide = xt.mesh(), torch.arange(32.0).reshape(8, 4)
+    values = {
+        "torch": wide,
+        "whole numbers": torch.arange(8),
+        "bfloat16": wide.to(torch.bfloat16),
+        "numpy": wide.numpy().copy(),
+        "jax": jax.numpy.arange(8.0),
+        "torchax": wide.to("jax"),
+        "uneven": [torch.ones(3), (torch.ones(()),)],
+        "parameter": torch.nn.Parameter(wide),
+    }
+    told = {}
+    for name, spread in (("sharded", xt.shard), ("replicated", xt.replicate)):
+        placed = spread(values, mesh)
+        told[name] = {
+            "kinds": jax.tree.map(lambda leaf: type(leaf).__name__, placed),
+            "parameter": isinstance(placed["parameter"], torch.nn.Parameter),
+            "part": tuple(placed["torch"].jax().addressable_data(0).shape),
+            "back": xt.gather(placed),
+            "again": xt.gather(xt.replicate(placed, mesh)),
+        }
+    parts = torch.full((2, 3), float(rank)), np.full(2, rank)
+    told["local"] = xt.gather(xt.shard_local(parts, mesh))
+    told["own"] = xt.gather((torch.full((2,), rank), jax.numpy.full(2, rank)))
+    return told
+
+
+def meshes(rank: int) -> Any:
+    import jax
+
+    told: dict[str, Any] = {"plain": dict(xt.mesh().shape)}
+    grid = xt.mesh({"data": 2, "model": -1})
+    told["grid"] = dict(grid.shape)
+    told["order"] = [device.process_index for device in grid.devices.flat]
+    spec = jax.sharding.PartitionSpec("data", "model")
+    numbers = np.arange(16.0, dtype=np.float32).reshape(4, 4)
+    placed = xt.shard(numbers, grid, spec)
+    told["part"] = np.asarray(placed.addressable_data(0))
+    told["back"] = xt.gather(placed)
+    try:
+        xt.mesh({"data": 3})
+    except ValueError as error:
+        told["refused"] = str(error)
+    return told
+
+
+def returns_all_kinds(rank: int) -> Any:
+    import jax
+    import torch
+    import torchax
+
+    torchax.enable_globally()
+    model = torch.nn.Linear(4, 2)
+    return {
+        "torchax": torch.full((3,), float(rank), device="jax"),
+        "view": torch.arange(6.0, device="jax").reshape(2, 3)[0],
+        "bfloat16": torch.ones(2, dtype=torch.bfloat16, device="jax"),
+        "cpu": torch.full((3,), float(rank)),
+        "jax": jax.numpy.full(3, rank),
+        "jax bfloat16": jax.numpy.ones(2, jax.numpy.bfloat16),
+        "replicated": xt.replicate(torch.arange(4.0), xt.mesh()),
+        "record": Result(jax.numpy.ones(2), [torch.zeros(2, device="jax")]),
+        "model": model.to("jax"),
+        "device": torch.device("jax"),
+    }
+
+
+@dataclass
+class Result:
+    loss: Any
+    rest: list[Any]
+
+
+def returns_a_part(rank: int) -> Any:
+    return {"weights": xt.shard(np.ones((8, 2), np.float32), xt.mesh())}
+
+
+def returns_a_torchax_part(rank: int) -> Any:
+    import torch
+
+    return xt.shard(torch.ones(8, 2), xt.mesh())
+
+
+def sends_to_others(rank: int) -> list[str]:
+    """What a notebook is told that would send such values to its ranks."""
+    import jax
+    import torch
+    import torchax
+
+    torchax.enable_globally()
+    told = []
+    for value in (jax.numpy.ones(2), torch.ones(2, device="jax")):
+        try:
+            shipping.send([{"x": [value]}], ())
+        except shipping.Unshippable as refused:
+            told.append(f"{refused}: {refused.advice}")
+    return told
+
+
+# ---------------------------------------------------------------- beside JAX
+
+
+def loads_data(rank: int) -> list[float]:
+    """Worker processes of a DataLoader, forked by a rank whose devices are open."""
+    import torch
+
+    numbers = torch.arange(8.0)
+    loader = torch.utils.data.DataLoader(numbers, batch_size=4, num_workers=2)
+    return [psum(float(batch.sum())) for batch in loader]

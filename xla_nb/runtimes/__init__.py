@@ -84,8 +84,9 @@ class Prepared(Protocol):
     def leave(self, why: str) -> None:
         """In a rank whose function is over: "returned", "raised ValueError"."""
 
-    def left_alone(self, error: BaseException) -> bool:
-        """Whether a function raised this only because another rank had ended."""
+    def plainly(self, error: BaseException) -> BaseException:
+        """What a function raised; another error in its place where it is only a consequence of
+        another rank's end, and says so."""
 
     def waiting(self) -> Waiting | None:
         """The collective that this rank waits in, where the runtime knows; from any thread."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+_Ids: TypeAlias = int | Sequence[int] | None
 
 
 class WorldMismatch(ValueError):
@@ -33,28 +35,23 @@ class Guard:
 
     def __init__(self) -> None:
         self._membership: Membership | None = None
-        self._early: list[dict[str, Any]] = []
+        self._early: list[tuple[str | None, int | None, int | None, _Ids]] = []
 
     def initialize(
         self,
         coordinator_address: str | None = None,
         num_processes: int | None = None,
         process_id: int | None = None,
-        local_device_ids: int | Sequence[int] | None = None,
+        local_device_ids: _Ids = None,
         *_args: object,
         **_kwargs: object,
     ) -> None:
         """xla_nb has joined this process to the others; the arguments are only checked."""
-        call = {
-            "coordinator_address": coordinator_address,
-            "num_processes": num_processes,
-            "process_id": process_id,
-            "local_device_ids": local_device_ids,
-        }
+        told = coordinator_address, num_processes, process_id, local_device_ids
         if self._membership is None:
-            self._early.append(call)
+            self._early.append(told)
         else:
-            check(self._membership, **call)
+            check(self._membership, *told)
 
     def shutdown(self) -> None:
         """Nothing: the rank leaves when its function has ended, and without the others."""
@@ -62,7 +59,7 @@ class Guard:
     def admit(self, membership: Membership) -> None:
         self._membership = membership
         for call in self._early:
-            check(membership, **call)
+            check(membership, *call)
 
 
 _guard = Guard()
@@ -89,7 +86,7 @@ def check(
     coordinator_address: str | None,
     num_processes: int | None,
     process_id: int | None,
-    local_device_ids: int | Sequence[int] | None,
+    local_device_ids: _Ids,
 ) -> None:
     """Raise `WorldMismatch` for an argument that is given and is not so."""
     if coordinator_address is not None and not _same_place(coordinator_address, mine.address):
@@ -117,6 +114,5 @@ def _same_place(given: str, ours: str) -> bool:
 def _refuse(mine: Membership, name: str, given: object, so: str) -> None:
     raise WorldMismatch(
         f"jax.distributed.initialize({name}={given!r}): in this run it is {so}. xla_nb has already "
-        f"joined this process to the others, as process {mine.rank} of {mine.ranks} with the "
-        f"coordinator at {mine.address}. What to do: leave the arguments out, or the call"
+        f"joined its {mine.ranks} processes. What to do: leave the arguments out, or the call"
     )

@@ -13,12 +13,11 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb.events import ProcessDied
-from xla_nb.processes import Latch, RankContext, die_with_parent, name_process
+from xla_nb.processes import die_with_parent, name_process
 from xla_nb.runtimes import jax_guard
 from xla_nb.runtimes.jax_guard import Membership
 
@@ -28,8 +27,9 @@ LOOPBACK = "127.0.0.1"
 #: abort the others; that a process has died is seen by its job (processes.RankContext).
 NEVER = 10**9
 
-#: Seconds a rank waits for the others to join: those of a large host come one after the other.
-JOINING = 300
+#: Seconds a rank waits for the others to join, after which JAX aborts it: longer than any job
+#: waits for ranks that have lost one.
+JOINING = 86_400
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class World:
     address: str
     ranks: int
     platform: str
-    host: str = LOOPBACK  # where this machine's ranks are reached by the others
 
 
 class Coordinator:
@@ -80,8 +79,8 @@ def _coordinate(address: str, ranks: int, ready: int) -> NoReturn:
     try:
         die_with_parent()
         name_process("xla_nb-world")
-        os.closerange(3, ready)  # the job's socket to the notebook among them
-        os.closerange(ready + 1, os.sysconf("SC_OPEN_MAX"))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _close_all_but(ready)
         from jax._src.lib import _jax
 
         service = _jax.get_distributed_runtime_service(address, ranks, heartbeat_timeout=NEVER)
@@ -95,38 +94,12 @@ def _coordinate(address: str, ranks: int, ready: int) -> NoReturn:
         os._exit(1)
 
 
-# ---------------------------------------------------------------- the ranks' processes
-
-
-def start(
-    ranks: int,
-    enter: Callable[[int, int], None],
-    main: Callable[[int], None],
-    latch: Latch,
-    tell: Callable[[ProcessDied], None],
-) -> None:
-    """Fork the ranks and wait for all of them to end.
-
-    Not by `xmp.spawn`: its pool keeps a rank's process until the last rank is done, and to the
-    others a rank is gone only when its process is, which closes its connections.
-    """
-    context = RankContext(ranks, latch, tell)
-    processes = [context.Process(target=_live, args=(enter, main, i, ranks)) for i in range(ranks)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    context.tell_the_rest()
-
-
-def _live(
-    enter: Callable[[int, int], None], main: Callable[[int], None], rank: int, ranks: int
-) -> None:
-    try:
-        enter(rank, ranks)
-    except BaseException:  # which `enter` has told
-        sys.exit(1)
-    main(rank)
+def _close_all_but(kept: int) -> None:
+    """The job's socket to the notebook among them. The limit on numbers may be in the millions."""
+    for path in list(Path("/proc/self/fd").iterdir()):
+        if int(path.name) > 2 and int(path.name) != kept:
+            with contextlib.suppress(OSError):
+                os.close(int(path.name))
 
 
 # ---------------------------------------------------------------- a rank
@@ -138,7 +111,7 @@ def backend_started() -> bool:
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
-def join(world: World, rank: int, local_rank: int | None = None) -> None:
+def join(world: World, rank: int) -> None:
     """Make this process rank `rank` of the world; returns when all ranks have joined.
 
     It opens the devices too, which all ranks must do at the same time: a rank that returned
@@ -149,9 +122,8 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     from jax._src.lib import _jax
     from jax.experimental import multihost_utils
 
-    local = rank if local_rank is None else local_rank
     os.environ["JAX_COORDINATOR_ADDRESS"] = world.address
-    _speak_directly(world.address)
+    _speak_directly()
     client = _jax.get_distributed_runtime_client(
         world.address,
         rank,
@@ -165,43 +137,42 @@ def join(world: World, rank: int, local_rank: int | None = None) -> None:
     state.client = client
     state.process_id, state.num_processes = rank, world.ranks
     state.coordinator_address = world.address
-    _choose_platform(world, local, client)
+    _choose_platform(world, rank, client)
     jax.devices()
-    if world.platform == "cpu" and world.ranks > 1:
-        # The connections between all ranks are made now: later, a rank that had returned would
-        # be waited for half a minute, and its absence told as a DEADLINE_EXCEEDED.
+    if world.platform == "cpu":
+        # gloo connects the ranks in their first collective, for which it waits 30 s at most.
         multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a rank that is refused does not keep the others waiting for it.
-    jax_guard.admit(Membership(world.address, world.ranks, rank, _device_ids(world, local)))
+    cards = (rank,) if world.platform == "cuda" else None
+    jax_guard.admit(Membership(world.address, world.ranks, rank, cards))
 
 
-def _device_ids(world: World, local_rank: int) -> tuple[int, ...] | None:
-    return (local_rank,) if world.platform == "cuda" else None
+_DIRECT = "no_grpc_proxy"  # gRPC knows it in small letters only
 
 
-def _speak_directly(address: str) -> None:
+def _speak_directly() -> None:
     """gRPC asks the environment's proxies even for an address of this machine."""
-    host = address.rpartition(":")[0]
-    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")
-    os.environ["no_grpc_proxy"] = ",".join(filter(None, [spared, host]))
+    spared = os.environ.get(_DIRECT) or os.environ.get("no_proxy", "")
+    os.environ[_DIRECT] = ",".join(filter(None, [spared, LOOPBACK]))
 
 
-def _choose_platform(world: World, local_rank: int, client: Any) -> None:
+def _choose_platform(world: World, rank: int, client: Any) -> None:
     import jax
 
-    jax.config.update("jax_platforms", world.platform)
+    platforms = [world.platform, "cpu"] if world.platform != "cpu" else ["cpu"]
+    jax.config.update("jax_platforms", ",".join(platforms))
     if world.platform == "cuda":
-        jax.config.update("jax_cuda_visible_devices", str(local_rank))
+        jax.config.update("jax_cuda_visible_devices", str(rank))
     elif world.platform == "tpu":
         from torch_xla._internal import tpu
 
-        tpu.configure_topology(local_rank, world.ranks)  # libtpu's variables: one chip for each
+        tpu.configure_topology(rank, world.ranks)  # libtpu's variables: one chip for each
     else:
-        _use_gloo(world.host, client)
+        _use_gloo(client)
 
 
-def _use_gloo(host: str, client: Any) -> None:
-    """CPU devices with collectives over TCP, on the interface of `host` alone.
+def _use_gloo(client: Any) -> None:
+    """CPU devices with collectives over TCP, on the loopback interface alone.
 
     By itself JAX resolves the machine's name, which may lead outside, or nowhere.
     """
@@ -215,7 +186,7 @@ def _use_gloo(host: str, client: Any) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
     def open_devices() -> Any:
-        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=host)
+        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=LOOPBACK)
         return xla_bridge.make_cpu_client(collectives=gloo)
 
     xla_bridge.register_backend_factory("cpu", open_devices, priority=0, fail_quietly=False)
@@ -257,11 +228,18 @@ def enable_torchax() -> None:
 
 # ---------------------------------------------------------------- when a rank is gone
 
-_GONE = re.compile(r"[Gg]loo|NCCL|coordination service", re.IGNORECASE)
-_HOW = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|remote process exited")
+_GLOO = re.compile(r"Gloo .*(Connection (closed|reset) by peer|Broken pipe)", re.DOTALL)
 
 
-def left_alone(error: BaseException) -> bool:
-    """Whether a rank raised this because another had ended: a consequence, never the cause."""
-    told = str(error)
-    return bool(_GONE.search(told) and _HOW.search(told))
+class RankGone(Exception):
+    """Another rank ended while this one was in a collective with it: a consequence, no cause."""
+
+    def __init__(self) -> None:
+        super().__init__("another rank had ended, and this collective needs it")
+
+
+def plainly(error: BaseException) -> BaseException:
+    """What a rank has raised, without gloo's words for a rank that is gone, which all differ."""
+    if not _GLOO.search(str(error)):
+        return error
+    return RankGone().with_traceback(error.__traceback__)

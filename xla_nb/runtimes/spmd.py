@@ -96,8 +96,8 @@ class Devices:
     def leave(self, why: str) -> None:
         return
 
-    def left_alone(self, error: BaseException) -> bool:
-        return False
+    def plainly(self, error: BaseException) -> BaseException:
+        return error
 
     def waiting(self) -> Waiting | None:
         """A collective of SPMD is part of the compiled graph, out of sight."""

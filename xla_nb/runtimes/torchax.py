@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from xla_nb import topology
+from xla_nb import loading, topology
 from xla_nb.errors import UsageError
 from xla_nb.events import ProcessDied
 from xla_nb.meter import Counts, Waiting
@@ -20,7 +20,16 @@ from xla_nb.processes import Latch, fork_ranks
 from xla_nb.runtimes import Machine, Place, Plan, jax_counts, jax_guard, jax_world, versions, xla
 
 #: What the fork server imports for it; `import jax` starts no thread and opens no device.
-IMPORTS = ("jax", "jax.experimental.multihost_utils", "torchax", "xla_nb.runtimes.torchax")
+IMPORTS = (
+    "jax",
+    "jax.experimental.multihost_utils",
+    "torchax",
+    "torchax.interop",
+    "torchax.ops.jaten",
+    "torchax.ops.jtorch",
+    "torchax.decompositions",
+    "xla_nb.runtimes.torchax",
+)
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
@@ -66,10 +75,8 @@ def prepare(order: Order) -> Processes:
     coordinator = jax_world.Coordinator(order.ranks)
     platform = {"TPU": "tpu"}.get(order.device) or _platform(order)
     world = jax_world.World(coordinator.address, order.ranks, platform)
-    source = Path(order.program).read_text() + Path(order.program).with_suffix(".json").read_text()
-    return Processes(
-        order.ranks, order.ranks, platform == "cpu", world, coordinator, _uses_torchax(source)
-    )
+    wants = _wants_torchax(Path(order.program))
+    return Processes(order.ranks, order.ranks, platform == "cpu", world, coordinator, wants)
 
 
 def _platform(order: Order) -> str:
@@ -77,9 +84,10 @@ def _platform(order: Order) -> str:
     return wanted or ("cuda" if _cards() else "cpu")
 
 
-def _uses_torchax(source: str) -> bool:
-    """In the text of a program's map the quotes of a cell are escaped."""
-    return jax_world.uses_torchax(source.replace('\\"', '"'))
+def _wants_torchax(program: Path) -> bool:
+    """A cell without a function has `device`, which is torchax's."""
+    table = loading.Map.open(program.with_suffix(".json"))
+    return table.body is not None or jax_world.uses_torchax(program.read_text())
 
 
 @dataclass(frozen=True)
@@ -117,8 +125,8 @@ class Processes:
     def leave(self, why: str) -> None:
         jax_world.leave(why)
 
-    def left_alone(self, error: BaseException) -> bool:
-        return jax_world.left_alone(error)
+    def plainly(self, error: BaseException) -> BaseException:
+        return jax_world.plainly(error)
 
     def waiting(self) -> Waiting | None:
         """A collective of JAX is part of the compiled program, out of sight."""

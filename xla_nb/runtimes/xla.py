@@ -121,8 +121,8 @@ class Chips:
 
             host.leave(why)
 
-    def left_alone(self, error: BaseException) -> bool:
-        return False
+    def plainly(self, error: BaseException) -> BaseException:
+        return error
 
     def waiting(self) -> Waiting | None:
         """Known on a simulated host; a chip waits inside the compiled graph, out of sight."""

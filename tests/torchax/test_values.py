@@ -1,0 +1,54 @@
+"""xla_nb.torchax: values spread over the ranks, and whole again."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from worlds import Worlds
+
+WIDE = torch.arange(32.0).reshape(8, 4)
+KINDS = {
+    "torch": "Tensor",
+    "whole numbers": "Tensor",
+    "bfloat16": "Tensor",
+    "numpy": "ArrayImpl",
+    "jax": "ArrayImpl",
+    "torchax": "Tensor",
+    "uneven": ["Tensor", ("Tensor",)],
+    "parameter": "Tensor",
+}
+
+
+def test_values_are_spread_and_come_back_whole_on_every_rank(worlds: Worlds) -> None:
+    for rank, told in enumerate(worlds.run("round_trips").values()):
+        for way, part in (("sharded", (2, 4)), ("replicated", (8, 4))):
+            assert told[way]["kinds"] == KINDS
+            assert told[way]["parameter"]
+            assert told[way]["part"] == part
+            for back in (told[way]["back"], told[way]["again"]):
+                for name in ("torch", "torchax", "parameter"):
+                    assert torch.equal(back[name], WIDE)
+                    assert type(back[name]) in (torch.Tensor, torch.nn.Parameter)
+                assert torch.equal(back["bfloat16"], WIDE.bfloat16())
+                assert back["whole numbers"].tolist() == list(range(8))
+                assert np.array_equal(back["numpy"], WIDE.numpy())
+                assert np.array_equal(back["jax"], np.arange(8.0))
+                assert [type(back[name]) for name in ("numpy", "jax")] == [np.ndarray] * 2
+                assert back["uneven"][0].tolist() == [1, 1, 1]
+                assert back["uneven"][1][0].tolist() == 1
+        tensor, array = told["local"]
+        assert tensor.tolist() == [[float(n // 2)] * 3 for n in range(8)]
+        assert array.tolist() == [n // 2 for n in range(8)]
+        assert [each.tolist() for each in told["own"]] == [[rank, rank]] * 2
+
+
+def test_a_mesh_covers_the_devices_of_all_ranks(worlds: Worlds) -> None:
+    numbers = np.arange(16.0).reshape(4, 4)
+    for rank, told in enumerate(worlds.run("meshes").values()):
+        assert told["plain"] == {"data": 4}
+        assert told["grid"] == {"data": 2, "model": 2}
+        assert told["order"] == [0, 1, 2, 3]
+        row, column = 2 * (rank // 2), 2 * (rank % 2)
+        assert np.array_equal(told["part"], numbers[row : row + 2, column : column + 2])
+        assert np.array_equal(told["back"], numbers)
+        assert "does not cover the 4 devices" in told["refused"]

@@ -1,0 +1,73 @@
+"""Which torchax would be imported, told from what is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xla_nb.errors import LaunchError
+from xla_nb.runtimes import versions
+
+GOOD = {"torchax": "0.0.13", "torch": "2.9.0+cpu", "jax": "0.7.1", "jaxlib": "0.7.1"}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place where nothing but the distributions of GOOD is installed."""
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    for name, version in GOOD.items():
+        install(tmp_path, name, version)
+    said(tmp_path, "0.0.13")
+    return tmp_path
+
+
+def install(site: Path, name: str, version: str) -> None:
+    info = site / f"{name}.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def said(site: Path, version: str) -> None:
+    """The folder torchax/, of the real package or of torch_xla's wheel."""
+    (site / "torchax").mkdir(exist_ok=True)
+    text = f'import flax\n\n__version__ = "{version}"\nVERSION = __version__\n'
+    (site / "torchax/__init__.py").write_text(text)
+
+
+def refused() -> str:
+    with pytest.raises(LaunchError) as told:
+        versions.check_versions()
+    assert "What to do: pip install 'torch==2.9.*'" in str(told.value)
+    return str(told.value)
+
+
+def test_what_works_together_passes(site: Path) -> None:
+    versions.check_versions()
+
+
+def test_what_is_missing_is_named(site: Path) -> None:
+    (site / "jax.dist-info/METADATA").unlink()
+    (site / "jax.dist-info").rmdir()
+    assert "needs jax, which is not installed (there is torchax 0.0.13, torch 2.9.0" in refused()
+
+
+def test_only_the_torchax_of_torch_xla_is_no_torchax(site: Path) -> None:
+    (site / "torchax.dist-info/METADATA").unlink()
+    (site / "torchax.dist-info").rmdir()
+    said(site, "0.0.6")
+    assert "needs torchax, which is not installed" in refused()
+
+
+def test_a_torchax_that_torch_xla_wrote_over_is_seen(site: Path) -> None:
+    said(site, "0.0.6")
+    assert "torch_xla was installed after torchax" in refused()
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("torch", "2.13.0"), ("jax", "0.8.0"), ("jaxlib", "0.7.2"), ("torchax", "0.0.11")],
+)
+def test_another_version_is_refused_by_name(site: Path, name: str, version: str) -> None:
+    install(site, name, version)
+    assert f"needs {name} {versions.WORKING[name][0]} here" in refused()
