@@ -22,7 +22,8 @@ def gone(processes, seconds=10):
 
 
 def server_pid(notebook):
-    return int(notebook.value("__import__('xla_nb.api').api.engine().pid"))
+    notebook.ok("from xla_nb import api; from xla_nb.runtimes import xla as xla_runtime")
+    return int(notebook.value("api.engine().pid(xla_runtime.IMPORTS)"))
 
 
 def test_the_fork_server_runs_in_a_session_of_its_own(notebook):

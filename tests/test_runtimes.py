@@ -3,12 +3,14 @@
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from xla_nb import runtimes, topology
 from xla_nb.errors import UsageError
 from xla_nb.runtimes import Machine, spmd, xla
+from xla_nb.runtimes import torchax as torchax_runtime
 
 V5E = Machine("TPU", 8, "v5litepod-8")
 LAPTOP = Machine("CPU", 0, None)
@@ -36,6 +38,25 @@ def test_xla_simulates_without_a_tpu():
 
 def test_xla_sets_the_bounds_of_a_tpu():
     assert xla.plan(V5E, 4).sets == topology.bounds("v5litepod-8", 8, 4)
+
+
+def test_a_part_of_a_slice_and_chips_with_two_devices_are_refused_where_they_will_not_do():
+    pod, v3 = Machine("TPU", 4, "v4-32"), Machine("TPU", 4, "v3-8")
+    with pytest.raises(UsageError, match="is for one host"):
+        spmd.plan(pod, None)
+    with pytest.raises(UsageError, match="is for one host"):
+        torchax_runtime.plan(pod, None)
+    with pytest.raises(UsageError, match="a chip of a v3-8 has two"):
+        torchax_runtime.plan(v3, None)
+    assert spmd.plan(v3, 8).ranks is None
+
+
+def test_jax_runs_on_what_its_variable_says():
+    assert torchax_runtime.plan(V5E, None).ranks == 8
+    asked = replace(V5E, asked={"JAX_PLATFORMS": "cpu"})
+    assert torchax_runtime.plan(asked, None).ranks == xla.SIMULATED
+    with pytest.raises(UsageError, match="JAX_PLATFORMS=metal: there are cpu, cuda, gpu, tpu"):
+        torchax_runtime.plan(replace(LAPTOP, env={"JAX_PLATFORMS": "metal"}), None)
 
 
 @pytest.mark.parametrize(
@@ -87,16 +108,28 @@ def test_spmd_is_one_process_with_all_devices(kernel):
 def test_spmd_refuses_a_function_that_starts_processes(kernel):
     shown = kernel.run(
         "%%xla_spawn -n 2 --runtime spmd --view text\n"
-        "import torch_xla\n"
+        "from torch_xla import launch\n"
         "def nested(rank):\n"
-        "    torch_xla.launch(print)\n"
+        "    launch(print)\n"
     )
     assert "line 4: UsageError: this function starts processes" in shown.error
     assert "one process owns all devices" in shown.error
 
 
-def test_torchax_ranks_are_processes_of_one_jax_world(kernel):
+@pytest.fixture(scope="module")
+def torchax(kernel):
+    """The kernel with a fork server for torchax, which lives as long as it."""
     kernel.ok(
+        "from xla_nb import api\n"
+        "from xla_nb.runtimes import torchax as runtime\n"
+        "api.engine().warm(runtime.IMPORTS)"
+    )
+    kernel.ok("%%xla_spawn -n 1 --runtime torchax --view none\nrank")
+    return kernel
+
+
+def test_torchax_ranks_are_processes_of_one_jax_world(torchax):
+    torchax.ok(
         "%%xla_spawn -n 3 --runtime torchax --view text -o world\n"
         "import jax, torch, torchax\n"
         "from xla_nb import torchax as xt\n"
@@ -106,11 +139,11 @@ def test_torchax_ranks_are_processes_of_one_jax_world(kernel):
         "    return jax.process_index(), jax.process_count(), total, torch.ones(2, device='jax')\n"
     )
     value = "[(*r[:3], type(r[3]).__name__, str(r[3].device)) for r in world.results.values()]"
-    assert kernel.value(value) == str([(r, 3, 6.0, "Tensor", "cpu") for r in range(3)])
+    assert torchax.value(value) == str([(r, 3, 6.0, "Tensor", "cpu") for r in range(3)])
 
 
-def test_a_killed_torchax_rank_is_named_and_takes_nobody_with_it(kernel):
-    shown = kernel.run(
+def test_a_killed_torchax_rank_is_named_and_takes_nobody_with_it(torchax):
+    shown = torchax.run(
         "%%xla_spawn -n 3 --runtime torchax --view text -o broken --keep-going\n"
         "import jax, os, signal\n"
         "from xla_nb import torchax as xt\n"
@@ -124,13 +157,13 @@ def test_a_killed_torchax_rank_is_named_and_takes_nobody_with_it(kernel):
     assert "rank 1" in shown.stdout.splitlines()[-1]
     assert "ended by SIGKILL" in shown.stdout
     assert "SIGABRT" not in shown.stdout
-    phases = ast.literal_eval(kernel.value("[r.phase for r in broken.state.ranks.values()]"))
+    phases = ast.literal_eval(torchax.value("[r.phase for r in broken.state.ranks.values()]"))
     assert phases[1] == "killed"
     assert {phases[0], phases[2]} <= {"failed", "stopped"}
 
 
-def test_a_torchax_rank_that_returned_is_named_by_those_that_miss_it(kernel):
-    shown = kernel.run(
+def test_a_torchax_rank_that_returned_is_named_by_those_that_miss_it(torchax):
+    shown = torchax.run(
         "%%xla_spawn -n 2 --runtime torchax --view text\n"
         "import jax\n"
         "from xla_nb import torchax as xt\n"
@@ -144,8 +177,8 @@ def test_a_torchax_rank_that_returned_is_named_by_those_that_miss_it(kernel):
     assert "(rank 1 had returned and took no part in it)" in shown.error
 
 
-def test_opening_jax_before_there_are_ranks_is_refused_with_its_line(kernel):
-    shown = kernel.run(
+def test_opening_jax_before_there_are_ranks_is_refused_with_its_line(torchax):
+    shown = torchax.run(
         "%%xla_spawn -n 2 --runtime torchax --view text\n"
         "import jax\n"
         "devices = jax.devices()\n"
@@ -155,12 +188,27 @@ def test_opening_jax_before_there_are_ranks_is_refused_with_its_line(kernel):
     assert "line 3: this line opens JAX's devices before the ranks exist" in shown.error
 
 
+def test_jax_has_the_variables_of_its_launch(torchax):
+    torchax.ok(
+        "%%xla_spawn -n 1 --runtime torchax --env JAX_ENABLE_X64=1 --view none -o wide\n"
+        "import jax\n"
+        "jax.numpy.arange(3.0).dtype.name"
+    )
+    assert torchax.value("wide.results") == "{0: 'float64'}"
+    torchax.ok(
+        "%%xla_spawn -n 1 --runtime torchax --view none -o narrow\n"
+        "import jax\n"
+        "jax.numpy.arange(3.0).dtype.name"
+    )
+    assert torchax.value("narrow.results") == "{0: 'float32'}"
+
+
 def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
     shown = kernel.run(
         "from xla_nb import api\n"
         "api.engine().start('run', 0, ['no_such_module'], lambda seconds: None)"
     )
-    assert "no_such_module cannot be imported for the ranks" in shown.error
+    assert "cannot be imported here (ModuleNotFoundError: No module named 'no_such" in shown.error
     assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"
 
 

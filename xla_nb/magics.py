@@ -21,6 +21,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from xla_nb import api, notebook, opened, program, recorded, runtimes
 from xla_nb.errors import UsageError
+from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run
 
 VIEWS = ("panel", "text", "none")
@@ -33,7 +34,7 @@ def load(shell: InteractiveShell) -> None:
     before_cell = notebook.of(shell).before_cell
     if before_cell not in shell.events.callbacks["pre_run_cell"]:
         shell.events.register("pre_run_cell", before_cell)
-    api.engine().warm()
+    api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
         import_panel = functools.partial(importlib.import_module, "xla_nb.panel")
         threading.Thread(target=import_panel, name="xla_nb-import", daemon=True).start()
@@ -99,7 +100,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="%%xla_spawn", add_help=False, allow_abbrev=False)
     parser.add_argument("entry", nargs="?")
     parser.add_argument("-n", type=_count)
-    parser.add_argument("--runtime", choices=runtimes.NAMES)
+    parser.add_argument("--runtime", type=_runtime)
     parser.add_argument("--args", default="()")
     parser.add_argument("--env", type=_assignment, action="append", default=[])
     parser.add_argument("--timeout", type=_duration)

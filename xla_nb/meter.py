@@ -78,11 +78,16 @@ def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
 
 
 class Gauges(Protocol):
-    """What a runtime tells of itself."""
+    """What a runtime tells of itself, to any thread of a rank."""
 
-    def counts(self) -> Counts: ...
-    def waiting(self) -> Waiting | None: ...
-    def memory(self) -> tuple[int, int] | None: ...
+    def counts(self) -> Counts:
+        """What was compiled and run so far."""
+
+    def waiting(self) -> Waiting | None:
+        """The collective that this rank waits in."""
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes in use on the device, and there at all."""
 
 
 class Compiling:

@@ -166,7 +166,7 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
     record = Path(job.order.record)
     book = reporting.begin(record / f"rank-{index}.history")
     # Many ranks on few cores are looked at less often.
-    every = 1 + (job.order.ranks or 0) // 64
+    every = 1 + job.runtime.ranks // 64
     try:
         with Meter(
             book,

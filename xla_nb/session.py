@@ -27,7 +27,6 @@ from xla_nb.recorded import RecordedRun
 from xla_nb.runtimes import Machine, Plan
 from xla_nb.state import ENDED
 
-#: Ranks of a simulated host when `-n` is not given.
 #: Seconds that a rank has between being asked to stop and being ended.
 STOP_PATIENCE = 1.0
 #: Seconds that processes have to go after every rank has returned.
@@ -272,7 +271,7 @@ def _plan(options: Options) -> tuple[str, Plan, dict[str, str], list[str]]:
     environ = dict(os.environ)
     chips = topology.chips()
     device = topology.device({**environ, **options.env}, chips)
-    machine = Machine(device, chips, topology.accelerator(environ))
+    machine = Machine(device, chips, topology.accelerator(environ), environ, options.env)
     plan = runtimes.named(options.runtime).plan(machine, options.n)
     env, changes = topology.clean(environ, device=device, sets=plan.sets, asked=options.env)
     return device, plan, env, [str(change) for change in changes]

@@ -90,7 +90,7 @@ def possible(accelerator: str | None, chips: int) -> list[int]:
     """
     if _several_hosts(accelerator, chips) or _generation(accelerator) == "tpu7x":
         return []
-    return [size * _devices(accelerator) for size in _PROCESS_BOUNDS if size <= chips]
+    return [size * devices_per_chip(accelerator) for size in _PROCESS_BOUNDS if size <= chips]
 
 
 def bounds(accelerator: str | None, chips: int, n: int | None) -> dict[str, str]:
@@ -103,13 +103,13 @@ def bounds(accelerator: str | None, chips: int, n: int | None) -> dict[str, str]
     """
     can = possible(accelerator, chips)
     if n is None:
-        n = chips * _devices(accelerator)
+        n = chips * devices_per_chip(accelerator)
         if n not in can:  # a slice of several hosts, say: torch_xla's own reading stands
             return {}
     if n not in can:
         raise UsageError(_impossible(accelerator, chips, n, can))
     return {
-        "TPU_PROCESS_BOUNDS": _PROCESS_BOUNDS[n // _devices(accelerator)],
+        "TPU_PROCESS_BOUNDS": _PROCESS_BOUNDS[n // devices_per_chip(accelerator)],
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
     }
 
@@ -120,7 +120,11 @@ def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> 
     )
     if not can:
         return f"-n {n} cannot be set on {host}: leave -n out to use all of its chips."
-    two = " Each chip has two devices, and so two ranks." if _devices(accelerator) == 2 else ""
+    two = (
+        " Each chip has two devices, and so two ranks."
+        if devices_per_chip(accelerator) == 2
+        else ""
+    )
     return f"-n {n} is not possible on {host}: it can be {_either(can)}.{two}"
 
 
@@ -133,9 +137,18 @@ def _generation(accelerator: str | None) -> str:
     return (accelerator or "").partition("-")[0]
 
 
-def _devices(accelerator: str | None) -> int:
+def devices_per_chip(accelerator: str | None) -> int:
     """Devices of a chip (_internal/tpu.py, num_logical_cores_per_chip)."""
     return 2 if _generation(accelerator) in ("v2", "v3") else 1
+
+
+def one_host(accelerator: str | None, chips: int, runtime: str) -> None:
+    """Raise UsageError on a slice of several hosts."""
+    if _several_hosts(accelerator, chips):
+        raise UsageError(
+            f"--runtime {runtime} is for one host, and this one, with {chips} chips, is a part of "
+            f"a {accelerator}. What to do: use --runtime xla"
+        )
 
 
 def _several_hosts(accelerator: str | None, chips: int) -> bool:

@@ -8,6 +8,7 @@ import sys
 import pytest
 from worlds import Run, Worlds
 
+from xla_nb.errors import LaunchError
 from xla_nb.runtimes import jax_world
 
 STACKS = ("SIGABRT", "Check failure", "Terminating process", "external/xla", "Aborted")
@@ -92,7 +93,7 @@ def test_a_rank_may_have_several_devices(worlds: Worlds) -> None:
 
 def test_a_coordinator_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax._src.lib", None)
-    with pytest.raises(OSError, match=r"did not start on 127\.0\.0\.1:\d+: \w+Error"):
+    with pytest.raises(LaunchError, match=r"did not start on 127\.0\.0\.1:\d+: \w+Error"):
         jax_world.Coordinator(2)
 
 

@@ -1,4 +1,4 @@
-"""The fork server: a clean process that has imported torch_xla and does nothing but fork jobs.
+"""The fork server: a clean process that has imported what ranks need and only forks jobs.
 
 The rule: it runs no user code, touches no device, starts no thread, and ends, with all that it
 started, when its control socket closes.
@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,16 +26,8 @@ from xla_nb.events import JobEnded
 from xla_nb.processes import adopt_orphans, die_with_parent, name_process
 from xla_nb.wire import Sender
 
-#: Imported before the first launch, so that no job and no rank pays for them.
-WARM = (
-    "torch_xla.core.xla_model",
-    "torch_xla.distributed.parallel_loader",
-    "torch_xla.distributed.xla_multiprocessing",
-    "torch.utils.data",
-    "torch.optim",
-    "xla_nb.job",
-    "xla_nb.simulation.host",
-)
+#: What every job and rank imports, whatever it joins.
+ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.job")
 
 
 @dataclass
@@ -96,19 +88,10 @@ class ForkServer:
         if request["do"] == "launch":
             self._control.send(b"taken")
             self._launch(request["run"], *fds)
-        elif request["do"] == "import":
-            self._import(request["names"])
         elif request["do"] == "kill":
             for pid in [pid for pid, job in self._jobs.items() if job.run == request["run"]]:
                 self._kill(pid)
         return True
-
-    def _import(self, names: list[str]) -> None:
-        """What the next jobs are to have; one that was forked ahead does not have it."""
-        if self._spare is not None:
-            self._spare.orders.close()  # it ends by itself
-            self._spare = None
-        self._control.send(json.dumps(_imported(names)).encode())
 
     def _launch(self, run: str, events_fd: int, parcel_fd: int) -> None:
         sender = Sender(socket.socket(fileno=events_fd))
@@ -198,21 +181,7 @@ def _children() -> list[int]:
     return [int(pid) for pid in text.split()]
 
 
-def _imported(names: Iterable[str]) -> dict[str, Any]:
-    """Import modules; the answer to the notebook."""
-    try:
-        for name in names:
-            importlib.import_module(name)
-    except BaseException as problem:
-        return {"ready": False, "kind": type(problem).__name__, "problem": str(problem)}
-    # torch_xla's import calls basicConfig, after which the user's own would do nothing.
-    logging.getLogger().handlers.clear()
-    gc.collect()
-    gc.freeze()  # so that collections in the children do not copy our pages
-    return {"ready": True}
-
-
-def main(fd: int) -> None:
+def main(fd: int, imports: list[str]) -> None:
     """Entry of the process: import, say ready (or why not), serve."""
     control = socket.socket(fileno=fd)
     for stream in (sys.stdout, sys.stderr):
@@ -226,10 +195,20 @@ def main(fd: int) -> None:
     # Python 3.12+ warns about forking with threads; the only other one is OpenBLAS's, idle.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     before = dict(os.environ)
-    answer = _imported(WARM)
+    answer: dict[str, Any]
+    try:
+        for name in (*imports, *ALWAYS):
+            importlib.import_module(name)
+        # torch_xla's import calls basicConfig, after which the user's own would do nothing.
+        logging.getLogger().handlers.clear()
+        answer = {"ready": True}
+    except BaseException as problem:
+        answer = {"ready": False, "kind": type(problem).__name__, "problem": str(problem)}
     with contextlib.suppress(BrokenPipeError):
         control.send(json.dumps(answer).encode())
     if not answer["ready"]:
         return
     imported = {k: v for k, v in os.environ.items() if before.get(k) != v}
+    gc.collect()
+    gc.freeze()  # so that collections in the children do not copy our pages
     ForkServer(control, imported).serve()

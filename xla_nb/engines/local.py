@@ -31,22 +31,31 @@ sys.path.insert(0, home)
 import xla_nb
 del sys.path[0]
 from xla_nb.engines import forkserver
-forkserver.main(int(sys.argv[1]))
+forkserver.main(int(sys.argv[1]), json.loads(sys.argv[3]))
 """
 
 
 class LocalEngine:
-    """Starts jobs through one fork server, which it starts, and starts again when it died."""
+    """Starts jobs through fork servers, and starts a server again when it died.
+
+    There is one for each set of modules that jobs need, and it imports nothing later: what one
+    runtime's imports do to a process is not another's.
+    """
 
     def __init__(self) -> None:
-        self._server: _Server | None = None
-        self._lock = threading.RLock()  # one launch at a time talks to the server
+        self._servers: dict[tuple[str, ...], _Server] = {}
+        self._lock = threading.RLock()  # one launch at a time talks to the servers
 
-    def warm(self) -> None:
-        """Have the server import torch_xla meanwhile; returns at once."""
+    def warm(self, imports: Sequence[str]) -> None:
+        """Have a server import these modules meanwhile; returns at once."""
         with self._lock:
-            if self._server is None or not self._server.alive:
-                self._server = _Server()
+            self._warm(tuple(imports))
+
+    def _warm(self, imports: tuple[str, ...]) -> _Server:
+        server = self._servers.get(imports)
+        if server is None or not server.alive:
+            server = self._servers[imports] = _Server(imports)
+        return server
 
     def start(
         self, run: str, parcel: int, imports: Sequence[str], waiting: Callable[[float], None]
@@ -57,26 +66,23 @@ class LocalEngine:
         Raises LaunchError when it cannot be had.
         """
         with self._lock:
-            return self._start(run, parcel, imports, waiting)
+            return self._start(run, parcel, tuple(imports), waiting)
 
     def _start(
-        self, run: str, parcel: int, imports: Sequence[str], waiting: Callable[[float], None]
+        self, run: str, parcel: int, imports: tuple[str, ...], waiting: Callable[[float], None]
     ) -> socket.socket:
         for attempt in (1, 2):
-            self.warm()
-            server = self._server
-            assert server is not None
+            server = self._warm(imports)
             server.wait_until_ready(waiting)
             ours, theirs = wire.pair()
             try:
-                server.have(imports, waiting)
                 server.send({"do": "launch", "run": run}, theirs.fileno(), parcel)
                 server.wait_until_taken()
             except OSError as problem:  # it died since the last launch
                 ours.close()
                 # Its socket closes before it is a zombie: asking whether it lives is too early.
                 server.close()
-                self._server = None
+                del self._servers[imports]
                 if attempt == 2:
                     raise LaunchError(f"the fork server cannot be reached: {problem}") from None
             else:
@@ -93,36 +99,35 @@ class LocalEngine:
 
     def kill(self, run: str) -> None:
         """End every process of a run now."""
-        server = self._server
-        if server is not None:
+        for server in list(self._servers.values()):
             with contextlib.suppress(OSError):
                 server.send({"do": "kill", "run": run})
 
     def close(self) -> None:
-        """End the server, and with it every run."""
+        """End the servers, and with them every run."""
         with self._lock:
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+            while self._servers:
+                self._servers.popitem()[1].close()
 
-    @property
-    def pid(self) -> int | None:
-        """The fork server's process id, None before the first `warm`."""
-        return self._server.process.pid if self._server else None
+    def pid(self, imports: Sequence[str]) -> int | None:
+        """The process id of the fork server with these modules, None where there is none."""
+        server = self._servers.get(tuple(imports))
+        return None if server is None else server.process.pid
 
 
 class _Server:
-    def __init__(self) -> None:
+    def __init__(self, imports: tuple[str, ...]) -> None:
+        self._what = imports[0].partition(".")[0]
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
         self._control, theirs = wire.pair()
         self._ready = False
-        self._has: set[str] = set()  # beside what every launch needs
         # Without the notebook's own folder: a local random.py is not for torch to import.
         path = [entry for entry in sys.path if entry not in ("", str(Path.cwd()))]
         path.insert(0, str(Path(__file__).parents[2]))
+        arguments = [json.dumps(path), json.dumps(imports)]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(path)],
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *arguments],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._words,
@@ -148,19 +153,6 @@ class _Server:
                 self.process.wait()
                 raise LaunchError(_what_to_install(said["kind"], said["problem"]))
             self._ready = True
-
-    def have(self, imports: Sequence[str], waiting: Callable[[float], None]) -> None:
-        """Have the server import what it has not yet."""
-        missing = [name for name in imports if name not in self._has]
-        if missing:
-            self.send({"do": "import", "names": missing})
-            said = self._answer(waiting)
-            if not said["ready"]:
-                raise LaunchError(
-                    f"{' and '.join(missing)} cannot be imported for the ranks "
-                    f"({said['kind']}: {said['problem']})"
-                )
-            self._has.update(missing)
 
     def send(self, request: dict[str, Any], *fds: int) -> None:
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
@@ -192,7 +184,7 @@ class _Server:
             self.process.wait()
             raise LaunchError(
                 f"the process that starts the ranks ended with status {self.process.returncode} "
-                f"while it imported torch_xla. Its last words: {self._last_words()}"
+                f"while it imported {self._what}. Its last words: {self._last_words()}"
             )
         said: dict[str, Any] = json.loads(answer)
         return said
@@ -205,6 +197,8 @@ class _Server:
 def _environment() -> dict[str, str]:
     env = dict(os.environ)
     env.pop("XLA_USE_SPMD", None)
+    # JAX reads its variables when it is imported; a job takes on those of its own launch.
+    env = {name: value for name, value in env.items() if not name.startswith("JAX_")}
     env.setdefault("PJRT_DEVICE", "CPU")  # only stops a warning: each job sets its own
     # torch_tpu, where it is installed without libtpu, would end the interpreter on import.
     env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
@@ -218,4 +212,4 @@ def _what_to_install(kind: str, problem: str) -> str:
     )
     if kind == "ModuleNotFoundError" and "'torch" in problem:
         return f"the ranks need torch_xla, which is not installed here ({problem}). {how}"
-    return f"torch_xla cannot be imported here ({kind}: {problem}). {how}"
+    return f"what the ranks need cannot be imported here ({kind}: {problem}). {how}"

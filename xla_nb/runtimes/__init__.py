@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from xla_nb.errors import UsageError
 from xla_nb.events import ProcessDied
-from xla_nb.meter import Counts, Waiting
+from xla_nb.meter import Gauges
 from xla_nb.order import Order
 from xla_nb.processes import Latch
 
@@ -23,17 +23,24 @@ NAMES = ("xla", "spmd", "torchax")
 
 @dataclass(frozen=True)
 class Machine:
-    """What the notebook's machine has: `device` is "TPU" or "CPU"."""
+    """What the notebook's machine has: `device` is "TPU" or "CPU". `env` are the notebook's
+    variables, `asked` those of --env, which win."""
 
     device: str
     chips: int
     accelerator: str | None
+    env: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, str] = field(default_factory=dict)
+
+    def variable(self, name: str) -> str:
+        """What the ranks will see by that name; empty where it is not set."""
+        return self.asked.get(name, self.env.get(name, ""))
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a launch of so many ranks needs: `sets` are variables of its environment, `imports`
-    the modules that its fork server has to have imported. `ranks` None: the runtime finds out."""
+    what its fork server imports. `ranks` None: the runtime finds out."""
 
     ranks: int | None
     sets: Mapping[str, str] = field(default_factory=dict)
@@ -55,11 +62,10 @@ class Place:
     devices: tuple[str, ...] = ()
 
 
-class Prepared(Protocol):
-    """A runtime in the job and, through the fork, in each rank."""
+class Prepared(Gauges, Protocol):
+    """A runtime in the job and, through the fork, in each rank. Its gauges are read by the meter:
+    `waiting` where the runtime knows of collectives, `memory` where the backend tells."""
 
-    @property
-    def processes(self) -> int: ...
     @property
     def ranks(self) -> int: ...
     @property
@@ -87,15 +93,6 @@ class Prepared(Protocol):
     def plainly(self, error: BaseException) -> BaseException:
         """What a function raised; another error in its place where it is only a consequence of
         another rank's end, and says so."""
-
-    def waiting(self) -> Waiting | None:
-        """The collective that this rank waits in, where the runtime knows; from any thread."""
-
-    def counts(self) -> Counts:
-        """What was compiled and run so far; from any thread."""
-
-    def memory(self) -> tuple[int, int] | None:
-        """Bytes in use on the device and there at all, where the backend knows."""
 
 
 class Runtime(Protocol):

@@ -1,54 +1,61 @@
 """What JAX says of itself while it runs: compilations, and the memory of its device.
 
-The rule: only what JAX publishes to listeners (jax.monitoring) and its devices tell; a rank that
-compiles is not slowed down by being watched.
+The rule: only what JAX publishes to listeners (jax.monitoring), what its devices tell, and where
+its threads stand; a rank that compiles is not slowed down by being watched.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
+from types import FrameType
 from typing import Any
 
 from xla_nb.meter import Counts
 
-#: jax/_src/dispatch.py: the lowering that comes right before a compilation, and the compilation.
-_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+#: jax/_src/dispatch.py names the event, jax/_src/compiler.py has the function.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
+_COMPILER, _COMPILE = "jax._src.compiler", "compile_or_get_cached"
 
 
-class _Heard:
-    """So far, in this process."""
+class Heard:
+    """What one process has heard so far."""
 
-    lowered = 0
-    compiled = 0
-    seconds = 0.0
+    def __init__(self) -> None:
+        self._compiled = 0
+        self._seconds = 0.0
+
+    def listen(self) -> None:
+        """From here on; called once, in a rank."""
+        import jax
+
+        jax.monitoring.register_event_duration_secs_listener(self._hear)
+
+    def _hear(self, event: str, duration_secs: float, **_: object) -> None:
+        if event == _COMPILED:
+            self._compiled += 1
+            self._seconds += duration_secs
+
+    def counts(self) -> Counts:
+        """A compilation under way is a miss that is not compiled yet."""
+        return Counts(
+            hits=0,
+            misses=self._compiled + _compiling(),
+            compiles=self._compiled,
+            compile_seconds=self._seconds,
+            steps=0,
+            fallbacks={},
+        )
 
 
-def listen() -> None:
-    """From here on; called once, in a rank."""
-    import jax
-
-    jax.monitoring.register_event_duration_secs_listener(_hear)
-
-
-def _hear(event: str, duration_secs: float, **_: object) -> None:
-    if event == _LOWERED:
-        _Heard.lowered += 1
-    elif event == _COMPILED:
-        _Heard.compiled += 1
-        _Heard.seconds += duration_secs
-
-
-def counts() -> Counts:
-    """A lowering without its compilation is one under way."""
-    return Counts(
-        hits=0,
-        misses=_Heard.lowered,
-        compiles=_Heard.compiled,
-        compile_seconds=_Heard.seconds,
-        steps=0,
-        fallbacks={},
-    )
+def _compiling() -> bool:
+    """Whether the main thread, which runs the user's function, is in JAX's compiler."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == _COMPILE and frame.f_globals.get("__name__") == _COMPILER:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def memory() -> tuple[int, int] | None:

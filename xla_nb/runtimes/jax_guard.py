@@ -6,6 +6,7 @@ what is so anyway pass, whatever else they say is an error, and nothing is initi
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -102,13 +103,13 @@ def check(
         _refuse(mine, "local_device_ids", local_device_ids, repr(list(mine.device_ids)))
 
 
-_THIS_MACHINE = {"localhost", "127.0.0.1", "[::1]"}
+_THIS_MACHINE = {"localhost", "127.0.0.1", "[::1]"}  # and its own name
 
 
 def _same_place(given: str, ours: str) -> bool:
     """The same address, or any port of this machine: a cell cannot know the one we were given."""
     hosts = {given.rpartition(":")[0], ours.rpartition(":")[0]}
-    return given == ours or hosts <= _THIS_MACHINE
+    return given == ours or hosts <= _THIS_MACHINE | {socket.gethostname()}
 
 
 def _refuse(mine: Membership, name: str, given: object, so: str) -> None:

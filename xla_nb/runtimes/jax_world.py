@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from xla_nb.errors import LaunchError
 from xla_nb.processes import die_with_parent, name_process
 from xla_nb.runtimes import jax_guard
 from xla_nb.runtimes.jax_guard import Membership
@@ -62,7 +63,7 @@ class Coordinator:
             problem = told.read().decode(errors="replace")
         if problem != _READY:
             self.close()
-            raise OSError(f"JAX's coordinator did not start on {self.address}: {problem}")
+            raise LaunchError(f"JAX's coordinator did not start on {self.address}: {problem}")
 
     def close(self) -> None:
         """When all ranks have ended: to a rank that is left its end would be fatal."""
@@ -109,6 +110,23 @@ def backend_started() -> bool:
     """Whether this process has opened JAX's devices; after that it can no longer fork ranks."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bool(bridge.backends_are_initialized())
+
+
+def read_variables() -> None:
+    """Have JAX take its variables from this process's environment, as its import does it."""
+    import jax
+
+    for name, (kind, *_) in jax.config.meta.items():
+        text = os.environ.get(name.upper())
+        if text is not None:
+            jax.config.update(name, _value(kind, text))
+
+
+def _value(kind: object, text: str) -> object:
+    """A flag's value from its text (jax/_src/config.py: bool_env, int_env)."""
+    if kind is bool:
+        return text.lower() in ("y", "yes", "t", "true", "on", "1")
+    return kind(text) if kind in (int, float) and callable(kind) else text
 
 
 def join(world: World, rank: int) -> None:
@@ -168,7 +186,10 @@ def _choose_platform(world: World, rank: int, client: Any) -> None:
 
         tpu.configure_topology(rank, world.ranks)  # libtpu's variables: one chip for each
     else:
-        _use_gloo(client)
+        # A step that a rank has begun is done when the call returns: nothing that others need is
+        # pending when the entry returns, and an exception points at the line of its collective.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+    _use_gloo(client)
 
 
 def _use_gloo(client: Any) -> None:
@@ -181,9 +202,6 @@ def _use_gloo(client: Any) -> None:
     from jax._src.lib import _jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # A step that a rank has begun is done when the call returns: nothing that others need is
-    # pending when the entry returns, and an exception points at the line of its collective.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
     def open_devices() -> Any:
         gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=LOOPBACK)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from xla_nb import meter
+from xla_nb import meter, topology
 from xla_nb.errors import UsageError
 from xla_nb.events import ProcessDied
 from xla_nb.meter import Counts, Waiting
@@ -24,42 +24,56 @@ _WHY_NOT = (
 )
 
 #: XLA says at every compilation under SPMD that its partitioner will be replaced by another one.
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+_SETS = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_USE_SPMD": "1"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """All chips of a TPU; without one, `n` virtual devices."""
+    """All devices of a TPU host; without one, `n` virtual devices."""
     if machine.device == "TPU":
-        if n is not None and n != machine.chips:
+        topology.one_host(machine.accelerator, machine.chips, "spmd")
+        devices = machine.chips * topology.devices_per_chip(machine.accelerator)
+        if n is not None and n != devices:
             raise UsageError(
-                f"-n {n}: {_WHY_NOT}. On a TPU leave -n out: the process has all "
-                f"{machine.chips} chips"
+                f"-n {n}: {_WHY_NOT}. On a TPU leave -n out: the process has all {devices} devices"
             )
-        return Plan(None, _QUIET)
+        return Plan(None, _SETS, xla.IMPORTS)
+    if "CPU_NUM_DEVICES" in machine.asked:
+        raise UsageError("--env CPU_NUM_DEVICES: -n says how many devices there are under spmd")
     count = str(n or xla.SIMULATED)
     # The CPU client runs the devices of a graph in a pool, which must hold all that wait for each
     # other in a collective (found by runs: with fewer it hangs).
     return Plan(
         int(count),
-        {**_QUIET, "CPU_NUM_DEVICES": count, "XLA_THREAD_POOL_SIZE": count, "PJRT_NPROC": count},
+        {**_SETS, "CPU_NUM_DEVICES": count, "XLA_THREAD_POOL_SIZE": count, "PJRT_NPROC": count},
+        xla.IMPORTS,
     )
 
 
-set_up, opened = xla.set_up, xla.opened
+opened = xla.opened
+
+
+def set_up() -> None:
+    """Refuse further processes, before a cell binds what would start them to names of its own."""
+    import torch_xla
+    from torch_xla.distributed import xla_multiprocessing as xmp
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise UsageError(f"this function starts processes: {_WHY_NOT}")
+
+    xmp.spawn = torch_xla.launch = refuse
 
 
 def prepare(order: Order) -> Devices:
     """Nothing is to be done before the fork: the process itself opens the devices."""
-    return Devices(simulated=order.device != "TPU")
+    return Devices()
 
 
 @dataclass(frozen=True)
 class Devices:
     """The one process, and all devices of the host."""
 
-    simulated: bool
-    processes: int = 1
     ranks: int = 1
+    simulated: bool = False  # of a TPU host there is nothing but the number of its devices
 
     def start(
         self,
@@ -71,18 +85,10 @@ class Devices:
         fork_ranks(1, enter, main, latch, tell)
 
     def join(self, local_rank: int, processes: int) -> None:
-        """Say SPMD before anything else is said to the runtime, and refuse further processes."""
+        """Say SPMD before anything else is said to the runtime."""
         import torch_xla
-        from torch_xla.distributed import xla_multiprocessing as xmp
-
-        def refuse(*_: object, **__: object) -> NoReturn:
-            raise UsageError(f"this function starts processes: {_WHY_NOT}")
 
         torch_xla.runtime.use_spmd()
-        for module in (xmp, torch_xla):
-            for name in ("spawn", "launch"):
-                if hasattr(module, name):
-                    setattr(module, name, refuse)
 
     def place(self, rank: int) -> Place:
         import torch_xla

@@ -7,8 +7,9 @@ rule: JAX is told of the world before anything opens its devices, and after the 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from xla_nb import loading, topology
@@ -19,7 +20,7 @@ from xla_nb.order import Order
 from xla_nb.processes import Latch, fork_ranks
 from xla_nb.runtimes import Machine, Place, Plan, jax_counts, jax_guard, jax_world, versions, xla
 
-#: What the fork server imports for it; `import jax` starts no thread and opens no device.
+#: What its fork server imports; `import jax` starts no thread and opens no device.
 IMPORTS = (
     "jax",
     "jax.experimental.multihost_utils",
@@ -30,39 +31,63 @@ IMPORTS = (
     "torchax.decompositions",
     "xla_nb.runtimes.torchax",
 )
+_PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
     """Ranks: a TPU's chips, a GPU's cards, or SIMULATED processes on the CPU."""
     versions.check_versions()
-    if machine.device == "TPU":
-        sets = topology.bounds(machine.accelerator, machine.chips, n)
-        return Plan(n or machine.chips, sets, IMPORTS)
-    cards = _cards()
+    platform = _platform(machine.device, machine.variable)
+    if platform == "tpu":
+        return _plan_tpu(machine, n)
+    cards = _cards(machine.variable("CUDA_VISIBLE_DEVICES")) if platform == "cuda" else 0
     if cards and n is not None and n > cards:
         raise UsageError(
-            f"-n {n}: this machine has {cards} GPUs, and a rank has one of its own. What to do: "
+            f"-n {n}: there are {cards} GPUs to be seen, and a rank has its own. What to do: "
             "leave -n out, or add `--env JAX_PLATFORMS=cpu` to run on the CPU"
         )
     return Plan(n or cards or xla.SIMULATED, {}, IMPORTS)
 
 
-def _cards(devices: Path = Path("/dev")) -> int:
-    """GPUs that JAX can use: those of the machine, if its CUDA plugin is installed."""
+def _plan_tpu(machine: Machine, n: int | None) -> Plan:
+    topology.one_host(machine.accelerator, machine.chips, "torchax")
+    if topology.devices_per_chip(machine.accelerator) > 1:
+        raise UsageError(
+            f"--runtime torchax gives a process one device, and a chip of a {machine.accelerator} "
+            "has two. What to do: use --runtime xla, or a newer TPU"
+        )
+    sets = topology.bounds(machine.accelerator, machine.chips, n)
+    return Plan(n or machine.chips, sets, IMPORTS)
+
+
+def _platform(device: str, variable: Callable[[str], str]) -> str:
+    """What JAX_PLATFORMS says first; else the TPU, the GPUs or the CPU."""
+    wanted = variable("JAX_PLATFORMS").partition(",")[0]
+    if wanted and wanted not in _PLATFORMS:
+        raise UsageError(f"JAX_PLATFORMS={wanted}: there are {', '.join(_PLATFORMS)}")
+    found = "tpu" if device == "TPU" else "cuda" if _cards(variable("CUDA_VISIBLE_DEVICES")) else ""
+    return _PLATFORMS.get(wanted) or found or "cpu"
+
+
+def _cards(visible: str, devices: Path = Path("/dev")) -> int:
+    """GPUs that JAX can use: those to be seen, if its CUDA plugin is installed."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     if not any(importlib.util.find_spec(name) for name in plugins):
         return 0
-    return sum(path.name[6:].isdigit() for path in devices.glob("nvidia*"))
+    there = sum(path.name[6:].isdigit() for path in devices.glob("nvidia*"))
+    return min(there, len(visible.split(","))) if visible else there
 
 
 def set_up() -> None:
-    """A cell may call `jax.distributed.initialize`, or bind it to a name."""
+    """A cell may call `jax.distributed.initialize`, or bind it to a name; and JAX has read its
+    variables when it was imported, before those of this launch were there."""
     jax_guard.install()
+    jax_world.read_variables()
 
 
 def opened() -> str | None:
     if not jax_world.backend_started():
-        return xla.opened()
+        return xla.opened() if "torch_xla" in sys.modules else None
     return (
         "this line opens JAX's devices before the ranks exist, and after that no rank can be "
         "started from the process. What to do: move it into the function"
@@ -73,15 +98,10 @@ def prepare(order: Order) -> Processes:
     """Start the coordinator, a process of its own on the loopback interface."""
     assert order.ranks is not None
     coordinator = jax_world.Coordinator(order.ranks)
-    platform = {"TPU": "tpu"}.get(order.device) or _platform(order)
+    platform = _platform(order.device, lambda name: order.env.get(name, ""))
     world = jax_world.World(coordinator.address, order.ranks, platform)
     wants = _wants_torchax(Path(order.program))
-    return Processes(order.ranks, order.ranks, platform == "cpu", world, coordinator, wants)
-
-
-def _platform(order: Order) -> str:
-    wanted = order.env.get("JAX_PLATFORMS", "").partition(",")[0]
-    return wanted or ("cuda" if _cards() else "cpu")
+    return Processes(order.ranks, world, coordinator, wants)
 
 
 def _wants_torchax(program: Path) -> bool:
@@ -94,12 +114,12 @@ def _wants_torchax(program: Path) -> bool:
 class Processes:
     """The processes of one JAX world."""
 
-    processes: int
     ranks: int
-    simulated: bool
     world: jax_world.World
     coordinator: jax_world.Coordinator
     torchax: bool
+    simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
+    heard: jax_counts.Heard = field(default_factory=jax_counts.Heard)
 
     def start(
         self,
@@ -114,7 +134,7 @@ class Processes:
             self.coordinator.close()
 
     def join(self, local_rank: int, processes: int) -> None:
-        jax_counts.listen()
+        self.heard.listen()
         jax_world.join(self.world, local_rank)
         if self.torchax:
             jax_world.enable_torchax()
@@ -133,7 +153,7 @@ class Processes:
         return None
 
     def counts(self) -> Counts:
-        return jax_counts.counts()
+        return self.heard.counts()
 
     def memory(self) -> tuple[int, int] | None:
         return jax_counts.memory()

@@ -16,7 +16,7 @@ from xla_nb.errors import LaunchError
 WORKING = {"torchax": ("0.0.13",), "torch": ("2.9",), "jax": ("0.7.1",), "jaxlib": ("0.7.1",)}
 
 INSTALL = (
-    "pip install 'torch==2.9.*' 'jax==0.7.1' 'jaxlib==0.7.1', and after torch_xla: "
+    "pip install 'torch==2.9.*' 'torch_xla==2.9.*' 'jax==0.7.1' 'jaxlib==0.7.1', and after that: "
     "pip install --force-reinstall --no-deps torchax==0.0.13"
 )
 

@@ -17,6 +17,13 @@ from xla_nb.order import Order
 from xla_nb.processes import Latch, RankContext
 from xla_nb.runtimes import Machine, Place, Plan
 
+#: What its fork server imports, so that no job and no rank pays for it.
+IMPORTS = (
+    "torch_xla.core.xla_model",
+    "torch_xla.distributed.parallel_loader",
+    "torch_xla.distributed.xla_multiprocessing",
+    "xla_nb.simulation.host",
+)
 #: Ranks of a simulated host when nobody says how many.
 SIMULATED = 4
 
@@ -24,8 +31,8 @@ SIMULATED = 4
 def plan(machine: Machine, n: int | None) -> Plan:
     """Ranks: all of the TPU's, or a part that its chips allow; SIMULATED without a TPU."""
     if machine.device == "TPU":
-        return Plan(n, topology.bounds(machine.accelerator, machine.chips, n))
-    return Plan(n or SIMULATED)
+        return Plan(n, topology.bounds(machine.accelerator, machine.chips, n), IMPORTS)
+    return Plan(n or SIMULATED, {}, IMPORTS)
 
 
 def opened() -> str | None:

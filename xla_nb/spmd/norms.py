@@ -38,6 +38,8 @@ def _group_norm(module: Any, x: Tensor) -> Tensor:
 
 def _batch_norm(module: Any, x: Tensor) -> Tensor:
     module._check_input_dim(x)
+    if module.training:
+        nn.functional._verify_batch_size(x.size())
     wide, dims = _wide(x), (0, *range(2, x.ndim))
     if module.training or module.running_mean is None:
         mean, variance = _moments(wide, dims)
