@@ -163,13 +163,19 @@ def test_variables_that_break_launches_are_removed_and_told_in_a_line_each(noteb
     assert "removed TPU_NUM_DEVICES=4" in shown.stderr
 
 
+def test_a_notebook_that_is_closed_during_the_import_leaves_no_folder_of_torchs():
+    notebook = Notebook()
+    notebook.ok("%load_ext xla_nb")
+    notebook.close()
+
+
 def test_an_interrupt_while_torch_xla_is_imported_is_one_paragraph():
     notebook = Notebook()
     try:
         notebook.ok("%load_ext xla_nb")
 
         def when_waiting(shown):
-            if "importing torch_xla" in shown.stdout and not asked:
+            if "importing what the ranks need" in shown.stdout and not asked:
                 asked.append(True)
                 notebook.interrupt()
 

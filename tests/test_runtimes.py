@@ -96,13 +96,13 @@ def test_spmd_is_one_process_with_all_devices(kernel):
     )
     assert kernel.value("devices.results") == "{0: (True, 4, 0, 1, 'xla:0')}"
     assert kernel.value("devices.state.ranks[0].devices") == str(
-        ("device 0", "device 1", "device 2", "device 3")
+        ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
     )
     shown = kernel.ok(
         "from xla_nb import observer\n"
         "print([card.device for card in observer.observe(devices).cards])"
     )
-    assert shown.stdout.strip() == str([f"device {n}" for n in range(4)])
+    assert shown.stdout.strip() == str([f"CPU:{n}" for n in range(4)])
 
 
 def test_spmd_refuses_a_function_that_starts_processes(kernel):

@@ -171,7 +171,7 @@ def _waiting() -> Callable[[float], None]:
     def waiting(seconds: float) -> None:
         if seconds > 0.3 and not said:
             said.append(True)
-            print("importing torch_xla once, for every launch of this session …", flush=True)
+            print("importing what the ranks need, once for this session …", flush=True)
 
     return waiting
 

@@ -312,7 +312,10 @@ class Observer:
         card = self.card(rank)
         if not rank.devices:
             return [card]
-        return [replace(card, rank=n, device=name) for n, name in enumerate(rank.devices)]
+        # What the process printed, counts and returned is said once, not on each card.
+        detail = "" if rank.phase == "finished" else card.detail
+        own = replace(card, detail=detail, line="", bars=())
+        return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
     def _last_line(self, rank: int, standing: list[str]) -> str:
         last = standing[-1] if standing else ansi.plain(self._last.get(rank, ""))

@@ -196,6 +196,8 @@ def main(fd: int, imports: list[str]) -> None:
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     before = dict(os.environ)
     answer: dict[str, Any]
+    # Told to end meanwhile it leaves as a program does: torch makes a folder when it is imported.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         for name in (*imports, *ALWAYS):
             importlib.import_module(name)
@@ -204,6 +206,7 @@ def main(fd: int, imports: list[str]) -> None:
         answer = {"ready": True}
     except BaseException as problem:
         answer = {"ready": False, "kind": type(problem).__name__, "problem": str(problem)}
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(BrokenPipeError):
         control.send(json.dumps(answer).encode())
     if not answer["ready"]:

@@ -165,8 +165,8 @@ class _Server:
 
     def close(self) -> None:
         self._control.close()
-        if not self._ready:  # still importing, which it would finish first; it has no jobs
-            self.process.kill()
+        if not self._ready:  # perhaps still importing, which it would finish first; it has no jobs
+            self.process.terminate()
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:

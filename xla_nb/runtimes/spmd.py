@@ -6,6 +6,7 @@ process that runs the user's function; nobody else, and no second process, opens
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -24,7 +25,8 @@ _WHY_NOT = (
 )
 
 #: XLA says at every compilation under SPMD that its partitioner will be replaced by another one.
-_SETS = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_USE_SPMD": "1"}
+#: XLA_USE_SPMD asks for what is done here anyway; torch_xla warns of it, so it goes again.
+_SETS = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_USE_SPMD": "0"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
@@ -88,15 +90,15 @@ class Devices:
         """Say SPMD before anything else is said to the runtime."""
         import torch_xla
 
+        os.environ.pop("XLA_USE_SPMD", None)
         torch_xla.runtime.use_spmd()
 
     def place(self, rank: int) -> Place:
         import torch_xla
 
         runtime: Any = torch_xla.runtime
-        names = [f"device {index}" for index in range(runtime.global_runtime_device_count())]
         attributes = runtime.global_runtime_device_attributes()
-        shown = [xla.described(*one) for one in zip(names, attributes, strict=True)]
+        shown = [xla.described(one["name"], one) for one in attributes]
         return Place(0, 1, torch_xla.device(), str(torch_xla.device()), tuple(shown))
 
     def leave(self, why: str) -> None:
