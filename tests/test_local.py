@@ -66,7 +66,11 @@ def test_processes_have_names_that_say_what_they_are(notebook):
 
 def test_a_spare_job_that_was_ended_is_replaced(notebook):
     server = psutil.Process(server_pid(notebook))
-    (spare,) = (p for p in server.children() if p.name() == "xla_nb-spare")
+    deadline = time.monotonic() + 20  # it is forked when the last job has ended
+    while not (spares := [p for p in server.children() if p.name() == "xla_nb-spare"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (spare,) = spares
     spare.kill()
     assert gone([spare]) == []
     notebook.ok(SPAWN + "-o unspared\ndef f(rank): return rank")

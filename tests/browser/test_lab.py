@@ -101,15 +101,6 @@ def test_a_saved_notebook_opens_without_a_kernel(lab: Lab) -> None:
             assert lab.kernels(saved) == []
 
 
-def test_notebook_7_shows_a_launched_cell(lab: Lab, notebook: LabNotebook) -> None:
-    notebook.save()
-    beside = lab.open(notebook.name, front_end="notebook")  # the same file, so the same kernel
-    shown = beside.text(beside.execute(HELLO))
-    beside.close()
-    assert "[1] rank 1 of 2" in shown
-    assert "2 ranks finished" in shown
-
-
 @pytest.mark.parametrize(
     ("ci", "outcome", "line"),
     [("", "1 skipped", f"1 browser tests skipped: {MISSING}"), ("true", "1 error", MISSING)],

@@ -125,6 +125,7 @@ class ForkServer:
             name_process("xla_nb-spare")
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._selector.close()
             self._control.close()
             for job in self._jobs.values():
@@ -196,7 +197,7 @@ def main(fd: int, imports: list[str]) -> None:
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     before = dict(os.environ)
     answer: dict[str, Any]
-    # Told to end meanwhile it leaves as a program does: torch makes a folder when it is imported.
+    # Told to end it leaves as a program does: torch makes a folder when it is imported.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         for name in (*imports, *ALWAYS):
@@ -206,7 +207,6 @@ def main(fd: int, imports: list[str]) -> None:
         answer = {"ready": True}
     except BaseException as problem:
         answer = {"ready": False, "kind": type(problem).__name__, "problem": str(problem)}
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(BrokenPipeError):
         control.send(json.dumps(answer).encode())
     if not answer["ready"]:

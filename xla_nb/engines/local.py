@@ -164,8 +164,9 @@ class _Server:
             raise ConnectionResetError("it ended")
 
     def close(self) -> None:
+        importing = not self._ready and not wire.ready(self._control, 0)
         self._control.close()
-        if not self._ready:  # perhaps still importing, which it would finish first; it has no jobs
+        if importing:  # which it would finish first; it has no jobs
             self.process.terminate()
         try:
             self.process.wait(timeout=10)

@@ -516,10 +516,9 @@ class Store {
 	askWhole() {
 		const wait = (this.askedWhole ?? -Infinity) + 1000 - performance.now();
 		if (wait > 0) {
-			this.later ??= setTimeout(() => this.askWhole(), wait);
+			this.later ??= setTimeout(() => this.askWhole((this.later = undefined)), wait);
 			return;
 		}
-		this.later = undefined;
 		this.askedWhole = performance.now();
 		this.send({ type: "whole" });
 	}
