@@ -24,7 +24,7 @@ import torch
 
 from xla_nb import events, loading, rank, runtimes, shipping, tracebacks
 from xla_nb.order import ARGUMENTS_GROUP, ORDER, Order
-from xla_nb.processes import Latch, name_process
+from xla_nb.processes import Latch, Lifecycle, name_process
 from xla_nb.wire import Sender
 
 
@@ -122,7 +122,7 @@ def _start(order: Order, sender: Sender) -> None:
         )
     )
     try:
-        prepared.start(rank.enter, rank.main, latch, sender.send)
+        prepared.start(Lifecycle(rank.enter, rank.main, latch, sender.send))
     except BrokenProcessPool:
         return  # each death has been told by now
     except Exception as error:  # a rank that could not join has said so itself

@@ -70,17 +70,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _view(text: str) -> str:
-    if text not in VIEWS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no view; there are {', '.join(VIEWS)}")
-    return text
+def _one_of(kind: str, names: tuple[str, ...]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in names:
+            known = ", ".join(names)
+            raise argparse.ArgumentTypeError(f"{text!r} is no {kind}; there are {known}")
+        return text
+
+    return read
 
 
-def _runtime(text: str) -> str:
-    if text not in runtimes.NAMES:
-        known = ", ".join(runtimes.NAMES)
-        raise argparse.ArgumentTypeError(f"{text!r} is no runtime; there are {known}")
-    return text
+_view, _runtime = _one_of("view", VIEWS), _one_of("runtime", runtimes.NAMES)
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import context
 from pathlib import Path
 from typing import Any
@@ -140,26 +141,31 @@ def _reaped(process: Any) -> int | None:
     return status
 
 
-def fork_ranks(
-    count: int,
-    enter: Callable[[int, int], None],
-    main: Callable[[int], None],
-    latch: Latch,
-    tell: Callable[[ProcessDied], None],
-) -> None:
+@dataclass(frozen=True)
+class Lifecycle:
+    """How a process of the ranks lives: `enter(local_rank, processes)`, then `main(rank)` for each
+    of its ranks. `latch` opens when all have entered, `tell` is told of each death."""
+
+    enter: Callable[[int, int], None]
+    main: Callable[[int], None]
+    latch: Latch
+    tell: Callable[[ProcessDied], None]
+
+
+def fork_ranks(count: int, life: Lifecycle) -> None:
     """Fork `count` processes with one rank each, and wait until all have ended.
 
     Unlike torch_xla's pool, which keeps a rank's process until the last rank is done: to others a
     rank is gone when its process is, which closes its connections.
     """
-    watched = RankContext(count, latch, tell)
+    watched = RankContext(count, life.latch, life.tell)
 
     def be_a_rank(rank: int) -> None:
         try:
-            enter(rank, count)
+            life.enter(rank, count)
         except BaseException:  # which `enter` has told
             sys.exit(1)
-        main(rank)
+        life.main(rank)
 
     started = [watched.Process(target=be_a_rank, args=(rank,)) for rank in range(count)]
     for process in started:

@@ -22,7 +22,7 @@ import world_scenarios
 
 from xla_nb import shipping
 from xla_nb.events import ProcessDied
-from xla_nb.processes import Latch, fork_ranks
+from xla_nb.processes import Latch, Lifecycle, fork_ranks
 from xla_nb.runtimes import jax_guard, jax_world
 
 
@@ -90,7 +90,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         deaths[death.pid] = death.status
 
     try:
-        fork_ranks(ranks, enter, main, latch, tell)
+        fork_ranks(ranks, Lifecycle(enter, main, latch, tell))
     finally:
         coordinator.close()
         (home / "deaths").write_text(json.dumps(deaths))

@@ -154,7 +154,7 @@ class _Server:
                 raise LaunchError(_what_to_install(said["kind"], said["problem"]))
             self._ready = True
 
-    def send(self, request: dict[str, Any], *fds: int) -> None:
+    def send(self, request: dict[str, str], *fds: int) -> None:
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
 
     def wait_until_taken(self) -> None:

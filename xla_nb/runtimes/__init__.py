@@ -8,15 +8,14 @@ the job and its ranks. docs/how-it-works.md tells how another one is added.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from xla_nb.errors import UsageError
-from xla_nb.events import ProcessDied
 from xla_nb.meter import Gauges
 from xla_nb.order import Order
-from xla_nb.processes import Latch
+from xla_nb.processes import Lifecycle
 
 NAMES = ("xla", "spmd", "torchax")
 
@@ -71,15 +70,8 @@ class Prepared(Gauges, Protocol):
     @property
     def simulated(self) -> bool: ...
 
-    def start(
-        self,
-        enter: Callable[[int, int], None],
-        main: Callable[[int], None],
-        latch: Latch,
-        tell: Callable[[ProcessDied], None],
-    ) -> None:
-        """Fork the processes, of which each calls `enter(local_rank, processes)` and then
-        `main(rank)` for each of its ranks; return when all have ended."""
+    def start(self, life: Lifecycle) -> None:
+        """Fork the processes, each of which lives so; return when all have ended."""
 
     def join(self, local_rank: int, processes: int) -> None:
         """In a new process, before the user's function: take part in the runtime."""

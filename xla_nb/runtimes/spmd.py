@@ -7,16 +7,14 @@ process that runs the user's function; nobody else, and no second process, opens
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from xla_nb import meter, topology
 from xla_nb.errors import UsageError
-from xla_nb.events import ProcessDied
 from xla_nb.meter import Counts, Waiting
 from xla_nb.order import Order
-from xla_nb.processes import Latch, fork_ranks
+from xla_nb.processes import Lifecycle, fork_ranks
 from xla_nb.runtimes import Machine, Place, Plan, xla
 
 _WHY_NOT = (
@@ -77,14 +75,8 @@ class Devices:
     ranks: int = 1
     simulated: bool = False  # of a TPU host there is nothing but the number of its devices
 
-    def start(
-        self,
-        enter: Callable[[int, int], None],
-        main: Callable[[int], None],
-        latch: Latch,
-        tell: Callable[[ProcessDied], None],
-    ) -> None:
-        fork_ranks(1, enter, main, latch, tell)
+    def start(self, life: Lifecycle) -> None:
+        fork_ranks(1, life)
 
     def join(self, local_rank: int, processes: int) -> None:
         """Say SPMD before anything else is said to the runtime."""

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from xla_nb import loading, topology
 from xla_nb.errors import UsageError
-from xla_nb.events import ProcessDied
 from xla_nb.meter import Counts, Waiting
 from xla_nb.order import Order
-from xla_nb.processes import Latch, fork_ranks
+from xla_nb.processes import Lifecycle, fork_ranks
 from xla_nb.runtimes import Machine, Place, Plan, jax_counts, jax_guard, jax_world, versions, xla
 
 #: What its fork server imports; `import jax` starts no thread and opens no device.
@@ -121,15 +120,9 @@ class Processes:
     simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
     heard: jax_counts.Heard = field(default_factory=jax_counts.Heard)
 
-    def start(
-        self,
-        enter: Callable[[int, int], None],
-        main: Callable[[int], None],
-        latch: Latch,
-        tell: Callable[[ProcessDied], None],
-    ) -> None:
+    def start(self, life: Lifecycle) -> None:
         try:
-            fork_ranks(self.ranks, enter, main, latch, tell)
+            fork_ranks(self.ranks, life)
         finally:
             self.coordinator.close()
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from xla_nb import meter, topology
-from xla_nb.events import ProcessDied
 from xla_nb.meter import Counts, Waiting
 from xla_nb.order import Order
-from xla_nb.processes import Latch, RankContext
+from xla_nb.processes import Lifecycle, RankContext
 from xla_nb.runtimes import Machine, Place, Plan
 
 #: What its fork server imports, so that no job and no rank pays for it.
@@ -89,22 +88,16 @@ class Chips:
     enter_runtime: Callable[[int, int], None]
     get_context: Callable[..., Any]
 
-    def start(
-        self,
-        enter: Callable[[int, int], None],
-        main: Callable[[int], None],
-        latch: Latch,
-        tell: Callable[[ProcessDied], None],
-    ) -> None:
+    def start(self, life: Lifecycle) -> None:
         import torch
         from torch_xla._internal import pjrt
         from torch_xla.distributed import xla_multiprocessing as xmp
 
-        watched: Any = RankContext(self.processes, latch, tell)
+        watched: Any = RankContext(self.processes, life.latch, life.tell)
         torch.multiprocessing.get_context = lambda method=None: watched
-        pjrt.initialize_multiprocess = enter
+        pjrt.initialize_multiprocess = life.enter
         try:
-            xmp.spawn(main, start_method="fork")
+            xmp.spawn(life.main, start_method="fork")
         finally:
             watched.tell_the_rest()
 

@@ -23,7 +23,6 @@ from xla_nb.errors import UsageError
 class StyledModule:
     """A module that a style was given for; `name` is "" for the model itself."""
 
-    key: str
     name: str
     module: Any
     style: Any
@@ -37,7 +36,6 @@ class StyledModule:
 class PlacedTensor:
     """A parameter or buffer that placements were given for."""
 
-    key: str
     name: str
     tensor: Any
     placements: tuple[Any, ...]
@@ -74,7 +72,7 @@ def _styled(model: Any, key: str, style: Any) -> list[StyledModule]:
                 f' Give the style to its module, or placements to it: "{key}": Shard(0).'
             )
         raise UsageError(_unmatched(key, [name for name, _ in model.named_modules() if name]))
-    return [StyledModule(key, name, module, style) for name, module in modules.values()]
+    return [StyledModule(name, module, style) for name, module in modules.values()]
 
 
 def _placed(model: Any, key: str, placements: tuple[Any, ...]) -> list[PlacedTensor]:
@@ -88,7 +86,7 @@ def _placed(model: Any, key: str, placements: tuple[Any, ...]) -> list[PlacedTen
                 f'name its parameters: "{key}.{own[0]}".'
             )
         raise UsageError(_unmatched(key, [name for name, _ in _all_tensors(model)]))
-    return [PlacedTensor(key, name, tensor, placements) for name, tensor in tensors]
+    return [PlacedTensor(name, tensor, placements) for name, tensor in tensors]
 
 
 def _placements(key: str, value: object) -> tuple[Any, ...]:
