@@ -69,7 +69,7 @@ $(STAMP): $(PINS) pyproject.toml
 	    echo "No virtual environment could be made. On Debian: apt install python3-venv" >&2; \
 	    rm -rf $(VENV); exit 1; }
 	@pip="$(BIN)/python -m pip --disable-pip-version-check install --quiet"; \
-	uv="$(BIN)/uv pip install --quiet --python $(BIN)/python"; \
+	uv="$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python"; \
 	echo "installing the pinned packages into $(VENV): some 7 GB, torch brings CUDA along"; \
 	$$pip $(UV) && $$uv -r $(PINS) || $$pip -r $(PINS)
 	@$(AGAIN)
@@ -81,6 +81,6 @@ $(STAMP): $(PINS) pyproject.toml
 $(COLAB)/.installed: $(COLAB_PINS) $(STAMP)
 	@echo "installing what Colab has into $(COLAB)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(COLAB)
-	@uv="$(BIN)/uv pip install --quiet --python $(COLAB)/bin/python"; \
+	@uv="$(BIN)/uv pip install --quiet --compile-bytecode --python $(COLAB)/bin/python"; \
 	$$uv -r $(COLAB_PINS) && $$uv --no-deps --no-build-isolation --editable .
 	@touch $@

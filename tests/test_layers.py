@@ -16,8 +16,8 @@ ROWS = {
         "items extraction program topology"
     ),
     "in a rank": (
-        "wire arrays shipping loading tracebacks processes reporting meter simulation.* spmd.* "
-        "runtimes.* torchax rank job"
+        "wire addresses arrays shipping loading tracebacks processes reporting meter "
+        "simulation.* spmd.* runtimes.* torchax machine rank job"
     ),
     "starting ranks": "engines.*",
     "this notebook": "record tails history sentences recorded session notebook",

@@ -205,8 +205,10 @@ def test_jax_has_the_variables_of_its_launch(torchax):
 
 def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
     shown = kernel.run(
+        "from types import SimpleNamespace\n"
         "from xla_nb import api\n"
-        "api.engine().start('run', 0, ['no_such_module'], lambda seconds: None)"
+        "order = SimpleNamespace(run='r')\n"
+        "api.engine().start(order, 0, ['no_such_module'], lambda seconds, what: None)"
     )
     assert "cannot be imported here (ModuleNotFoundError: No module named 'no_such" in shown.error
     assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"

@@ -115,3 +115,23 @@ def test_devices_of_one_process_are_counted_as_such():
     state = run_of(ranks=1)
     state.apply(events.RankStarted(rank=0, local_rank=0, pid=1, device="xla:0", devices=devices))
     assert sentences.headline(state) == "2 devices running"
+
+
+def test_a_lost_host_leads_and_its_ranks_are_told_with_it():
+    state = RunState()
+    for event in (
+        events.HostsPlaced(names=("a", "b")),
+        events.JobStarted(pid=1, host="a", ranks=2, simulated=True),
+        events.JobStarted(pid=1, host="b", ranks=2, first=2, simulated=True),
+        events.HostLost(host="b", why="its node died"),
+    ):
+        state.apply(event)
+    assert sentences.headline(state) == "host b was lost, and ranks 2, 3 with it: its node died"
+    assert "its host b was lost" in str(sentences.errors(state)[3])
+
+
+def test_a_refusal_names_its_host_where_there_are_several():
+    state = RunState()
+    state.apply(events.HostsPlaced(names=("a", "b")))
+    state.apply(events.JobFailed(kind="K", message="no", text="", host="b"))
+    assert sentences.headline(state) == "b: no"

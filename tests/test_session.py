@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import events, loading, program, record, session, shipping, topology, wire
+from xla_nb import events, loading, machine, program, record, session, shipping, topology, wire
 from xla_nb.errors import LaunchError, ShippingError, UsageError
-from xla_nb.order import ARGUMENTS, ARGUMENTS_GROUP, ORDER
+from xla_nb.order import ARGUMENTS, ARGUMENTS_GROUP
 from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run, RunFailed
 from xla_nb.state import RunState
@@ -27,20 +27,31 @@ class Engine:
         self.interrupted, self.killed = [], []
         self.asked = threading.Condition()
         self.sock = self.job = self.refuses = self.order = None
-        self.groups = []
+        self.groups, self.asked_where, self.files = [], [], {}
+        self.lost = ""
 
-    def start(self, run, parcel, imports, waiting):
-        waiting(0.5)
-        *self.groups, order = (
-            shipping.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP, ORDER)
-        )
-        self.order = order["order"]
+    def fit(self, runtime, n, asked):
+        return machine.fit(runtime, n, asked, dict(os.environ))
+
+    def start(self, order, parcel, imports, waiting):
+        waiting(0.5, "a server")
+        self.groups = [shipping.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP)]
+        self.order = order
         if self.refuses:
             raise self.refuses
         return self.sock
 
-    def interrupt(self, pids):
-        self._note(self.interrupted, pids)
+    def interrupt(self, run, pids):
+        self._note(self.interrupted, [pid for host in pids.values() for pid in host])
+
+    def ask(self, run):
+        self.asked_where.append(run)
+
+    def fetch(self, run, host, file):
+        return self.files.get((host, file))
+
+    def why_lost(self):
+        return self.lost
 
     def kill(self, run):
         self._note(self.killed, run)
@@ -698,8 +709,10 @@ def test_whoever_launches_is_told_how_long_the_engine_takes(engine):
     engine.refuses = LaunchError("enough")
     told = []
     with pytest.raises(LaunchError):
-        session.launch(cell(), (1,), Options(), engine, {}.__getitem__, told.append)
-    assert told == [0.5]
+        session.launch(
+            cell(), (1,), Options(), engine, {}.__getitem__, lambda *said: told.append(said)
+        )
+    assert told == [(0.5, "a server")]
 
 
 def test_stopping_what_is_done_takes_nothing_back(start, engine):

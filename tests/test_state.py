@@ -135,3 +135,117 @@ def test_a_rank_that_ended_stays_located():
 )
 def test_a_death_is_told_by_the_name_of_its_signal(status, said):
     assert said in cause_of_death(status)
+
+
+# ---------------------------------------------------------------- several hosts
+
+
+def on(host, first, ranks=2, pid=100):
+    """A host's job, and its ranks; the same pids on every host."""
+    return [
+        events.JobStarted(pid=1, host=host, ranks=ranks, first=first, simulated=True),
+        *(
+            events.RankStarted(rank=first + r, local_rank=r, pid=pid + r, device="xla:0", host=host)
+            for r in range(ranks)
+        ),
+    ]
+
+
+def two_hosts():
+    return [events.HostsPlaced(names=("a", "b")), *on("a", 0), *on("b", 2)]
+
+
+def test_ranks_know_their_host():
+    state = fold(*two_hosts())
+    assert {rank.rank: rank.host for rank in state.ranks.values()} == {
+        0: "a",
+        1: "a",
+        2: "b",
+        3: "b",
+    }
+    assert list(state.hosts) == ["a", "b"]
+
+
+def test_a_run_is_not_settled_while_a_host_has_not_begun():
+    state = fold(events.HostsPlaced(names=("a", "b")), *on("a", 0), finished(0), finished(1))
+    assert not state.settled
+    for event in [*on("b", 2), finished(2), finished(3)]:
+        state.apply(event)
+    assert state.settled
+
+
+def test_a_death_is_that_of_the_process_on_its_own_host():
+    state = fold(*two_hosts(), events.ProcessDied(pid=100, status=-9, host="b"))
+    assert [rank.phase for rank in state.ranks.values()] == [
+        "running",
+        "running",
+        "killed",
+        "running",
+    ]
+    assert state.first_trouble == 2
+
+
+def test_a_run_ends_with_its_last_host():
+    state = fold(*two_hosts(), *map(finished, range(4)), events.JobEnded(status=0, host="b"))
+    assert state.ended is None
+    state.apply(events.JobEnded(status=0, host="a"))
+    assert state.ended is not None
+    assert state.ok
+
+
+def test_a_job_that_ends_before_its_ranks_is_trouble_for_the_other_hosts():
+    state = fold(*two_hosts(), events.JobEnded(status=-9, host="b"))
+    assert [rank.phase for rank in state.ranks.values()] == [
+        "running",
+        "running",
+        "killed",
+        "killed",
+    ]
+    assert state.troubled
+
+
+def test_a_lost_host_takes_its_ranks_with_it():
+    state = fold(*two_hosts(), finished(2), events.HostLost(host="b", why="its node died"))
+    assert [rank.phase for rank in state.ranks.values()] == [
+        "running",
+        "running",
+        "finished",
+        "killed",
+    ]
+    assert state.ranks[3].lost == "its node died"
+    assert state.first_trouble == 3
+    assert state.ended is None
+
+
+def test_a_lost_host_is_the_cause_of_what_its_loss_does_to_others():
+    consequence = replace(failed(0), follows=True)
+    state = fold(*two_hosts(), consequence, events.HostLost(host="b", why="its node died"))
+    assert state.first_trouble == 2
+
+
+def test_a_host_that_is_lost_before_its_job_began_is_trouble():
+    placed = events.HostsPlaced(names=("a", "b"))
+    state = fold(placed, *on("a", 0), events.HostLost(host="b", why="its node died"))
+    assert state.troubled
+    assert not state.settled
+    for event in (finished(0), finished(1)):
+        state.apply(event)
+    assert state.settled
+    assert not state.ok
+
+
+def test_a_host_that_is_lost_when_its_ranks_have_returned_is_no_trouble():
+    state = fold(*two_hosts(), finished(2), finished(3), events.HostLost(host="b", why="gone"))
+    assert not state.troubled
+
+
+def test_the_loss_of_the_last_hosts_ends_the_run():
+    lost = [events.HostLost(host=host, why="gone") for host in "ab"]
+    assert fold(*two_hosts(), *lost).ended is not None
+
+
+def test_the_first_host_that_refuses_says_why():
+    refused = [events.JobFailed(kind="K", message=host, text="", host=host) for host in "ab"]
+    state = fold(*two_hosts(), *refused)
+    assert state.refused.message == "a"
+    assert state.settled

@@ -120,7 +120,7 @@ def hostile(evil: str) -> Glance:
         cell=evil,
         headline=evil,
         record=evil,
-        host=evil,
+        hosts=(evil,),
         ok=False,
         stopping=evil,
         notices=(evil,),
@@ -185,7 +185,7 @@ def test_a_stop_that_uncovered_an_error_is_a_failure() -> None:
 
 
 def test_the_head_names_cell_headline_time_host_and_record() -> None:
-    for said in both(glance(host="tpu-vm-1", simulated=True)):
+    for said in both(glance(hosts=("tpu-vm-1",), simulated=True)):
         for part in ("Cell In[3]", "2 ranks finished", "12.5 s", "tpu-vm-1", "simulated TPU host"):
             assert part in said
         assert "/records/one" in said
@@ -289,7 +289,7 @@ def test_a_card_has_everything_that_is_known() -> None:
         fallbacks={"aten::nonzero": 12},
         bars=(Bar("epoch 6", 1, 4),),
     )
-    for said in both(glance(ok=None, cards=(card,))):
+    for said in both(glance(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2"))):
         for part in (
             "rank 3",
             "◔ waiting",

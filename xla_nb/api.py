@@ -165,13 +165,13 @@ def open_run(path: str | os.PathLike[str]) -> OpenedRun:
     return OpenedRun.open(path, resolve)
 
 
-def _waiting() -> Callable[[float], None]:
-    said: list[bool] = []
+def _waiting() -> session.Waiting:
+    said: list[str] = []
 
-    def waiting(seconds: float) -> None:
-        if seconds > 0.3 and not said:
-            said.append(True)
-            print("importing what the ranks need, once for this session …", flush=True)
+    def waiting(seconds: float, what: str) -> None:
+        if seconds > 0.3 and what not in said:
+            said.append(what)
+            print(what, flush=True)
 
     return waiting
 

@@ -25,17 +25,39 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobStarted(Event):
-    """The process that starts the ranks is ready to; `ranks` is how many it will start."""
+class HostsPlaced(Event):
+    """The run has several hosts, `names` in their order; each will start a job of its own."""
 
-    pid: int
-    host: str
-    ranks: int
-    simulated: bool
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankStarted(Event):
+class HostLost(Event):
+    """A host and all that ran there is gone, and nobody can say how its ranks ended."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfHost(Event):
+    """An event that a host is named with where a run has several; else "" says the only one."""
+
+    host: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStarted(OfHost):
+    """The process that starts a host's ranks is ready to: `ranks` of them, from `first` on."""
+
+    pid: int
+    ranks: int
+    simulated: bool
+    first: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStarted(OfHost):
     """A rank has joined its runtime and is about to call the entry.
 
     `devices` are named where the one process drives several.
@@ -92,7 +114,7 @@ class RankAt(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessDied(Event):
+class ProcessDied(OfHost):
     """A rank's process ended by itself: `status` is an exit code, negative for a signal."""
 
     pid: int
@@ -100,7 +122,7 @@ class ProcessDied(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobFailed(Event):
+class JobFailed(OfHost):
     """The ranks could not be started: the program did not load, or the runtime refused."""
 
     kind: str
@@ -117,13 +139,18 @@ class Notice(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobEnded(Event):
-    """Every process of the run is gone. `status` is the job's, None if nobody knows it."""
+class JobEnded(OfHost):
+    """Every process of the run on a host is gone. `status` is the job's, None if nobody knows."""
 
     status: int | None
 
 
-_BY_NAME = {cls.__name__: cls for cls in Event.__subclasses__()}
+_BY_NAME = {
+    cls.__name__: cls
+    for base in (Event, OfHost)
+    for cls in base.__subclasses__()
+    if cls is not OfHost
+}
 
 
 def encode(event: Event) -> bytes:

@@ -100,10 +100,16 @@ class Series:
     lines: dict[int, list[tuple[float, float]]]
 
 
+def of_hosts(names: tuple[str, ...]) -> str:
+    """The hosts of a run in a few words: its name, or `4 hosts`."""
+    return f"{len(names)} hosts" if len(names) > 1 else "".join(names)
+
+
 @dataclass(frozen=True)
 class Glance:
     """The whole run. Times are seconds since the epoch, `elapsed` seconds; `ok` None: it runs.
-    A card is a rank's, or, where one process drives several, a device's: `unit` says which."""
+    A card is a rank's, or, where one process drives several, a device's: `unit` says which.
+    `hosts` are the machines in their order, of which a card names one."""
 
     run: str
     cell: str
@@ -115,7 +121,7 @@ class Glance:
     elapsed: float = 0.0
     ok: bool | None = None
     simulated: bool = False
-    host: str = ""
+    hosts: tuple[str, ...] = ()
     stopping: str = ""
     notices: tuple[str, ...] = ()
     bar: Bar | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import random
 import resource
 import signal
@@ -22,18 +23,22 @@ from typing import Any
 
 import torch
 
-from xla_nb import events, loading, rank, runtimes, shipping, tracebacks
-from xla_nb.order import ARGUMENTS_GROUP, ORDER, Order
+from xla_nb import events, loading, rank, runtimes, tracebacks
+from xla_nb.order import ARGUMENTS_GROUP, Order
 from xla_nb.processes import Latch, Lifecycle, name_process
 from xla_nb.wire import Sender
 
 
-def run(sender: Sender, parcel_fd: int, imported: Mapping[str, str]) -> int:
+def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, str]) -> int:
     """The whole life of a job; gives its exit status.
 
-    `imported` are the environment variables that importing torch_xla set.
+    The two files hold the notebook's values (`shipping`) and the pickled Order; `imported` are
+    the environment variables that importing torch_xla set.
     """
-    order = _take_on(parcel_fd, imported)
+    with open(order_fd, "rb") as file:  # a descriptor, not a path
+        file.seek(0)
+        order = pickle.load(file)
+    _take_on(order, parcel_fd, imported)
     try:
         _start(order, sender)
     except _Refused as refused:
@@ -48,15 +53,12 @@ class _Refused(Exception):
         self.event = events.JobFailed(kind=kind, message=message, text=text)
 
 
-def _take_on(parcel_fd: int, imported: Mapping[str, str]) -> Order:
+def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str]) -> None:
     """Make this process one of the notebook's: directory, environment, path, keys."""
     name_process("xla_nb-job")
     _allow_open_files()
-    path = loading.parcel_path(parcel_fd)
-    order = shipping.Parcel(parcel_fd).group(ORDER)["order"]
-    assert isinstance(order, Order)
     os.environ.clear()
-    os.environ.update({**imported, **order.env, loading.PARCEL: path})
+    os.environ.update({**imported, **order.env, loading.PARCEL: loading.parcel_path(parcel_fd)})
     _complete_flags(imported)
     rank.capture(Path(order.record), "job")
     sys.path[:] = order.sys_path
@@ -67,7 +69,6 @@ def _take_on(parcel_fd: int, imported: Mapping[str, str]) -> Order:
         os.chdir(order.cwd)
     except OSError as problem:
         print(f"the notebook's working directory {order.cwd} is gone: {problem}", file=sys.stderr)
-    return order
 
 
 def _allow_open_files() -> None:
@@ -105,6 +106,7 @@ def _start(order: Order, sender: Sender) -> None:
             pid=os.getpid(),
             host=socket.gethostname(),
             ranks=prepared.ranks,
+            first=order.world.index * prepared.ranks,
             simulated=prepared.simulated,
         )
     )

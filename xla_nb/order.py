@@ -1,4 +1,4 @@
-"""What a launch asks for: all that a job must know, and nothing about who asked.
+"""What a launch asks of a host: all that a job must know, and nothing about who asked.
 
 The rule: an order is plain data and complete; a job looks at it, never at the notebook.
 """
@@ -10,15 +10,31 @@ from dataclasses import dataclass
 
 from xla_nb.inheritance import Inheritance
 
-#: The module global that holds the entry's arguments, and the order's place in a parcel.
+#: The module global that holds the entry's arguments, and its place in the parcel of values.
 ARGUMENTS = "__xla_nb_args__"
-ORDER = -1
-ARGUMENTS_GROUP = -2
+ARGUMENTS_GROUP = -1
+#: A file in host 0's record: the ranks of all other hosts have ended.
+ALONE = "alone"
+
+
+@dataclass(frozen=True)
+class World:
+    """The hosts of a run as one of them sees it, the one that is number `index` of `hosts`.
+
+    `address` is where host 0 receives the others (a name or number, and a free port of it);
+    None on the only host.
+    """
+
+    hosts: int = 1
+    index: int = 0
+    address: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
 class Order:
-    """One run. `ranks` is None for as many as there are; `program` is the module's file."""
+    """One run on one host. `ranks` is how many there, None for as many as there are; `n` and
+    `asked` are what the user said of their number and environment; `program` is the module's file.
+    """
 
     run: str
     runtime: str
@@ -27,6 +43,8 @@ class Order:
     entry: str | None
     takes_lock: bool
     by_name: frozenset[str]
+    n: int | None
+    asked: Mapping[str, str]
     ranks: int | None
     device: str
     env: Mapping[str, str]
@@ -34,3 +52,4 @@ class Order:
     sys_path: tuple[str, ...]
     authkey: bytes
     inheritance: Inheritance
+    world: World = World()

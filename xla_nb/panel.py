@@ -21,7 +21,7 @@ import traitlets
 from IPython.display import DisplayHandle
 
 from xla_nb import ansi, still, tails
-from xla_nb.glance import Card, Glance
+from xla_nb.glance import Card, Glance, of_hosts
 from xla_nb.observer import STREAMS, Observer
 from xla_nb.session import Run
 from xla_nb.stacks import Inquiry
@@ -146,7 +146,7 @@ def _about(glance: Glance) -> dict[str, Any]:
         "cell": glance.cell,
         "headline": glance.headline,
         "simulated": glance.simulated,
-        "host": glance.host,
+        "host": of_hosts(glance.hosts),
         "started": glance.started,
         "ended": glance.ended,
         # The page counts on by itself while the run goes on.

@@ -152,22 +152,22 @@ class Lifecycle:
     tell: Callable[[ProcessDied], None]
 
 
-def fork_ranks(count: int, life: Lifecycle) -> None:
-    """Fork `count` processes with one rank each, and wait until all have ended.
+def fork_ranks(count: int, life: Lifecycle, first: int = 0) -> None:
+    """Fork `count` processes with one rank each, from `first` on, and wait until all have ended.
 
     Unlike torch_xla's pool, which keeps a rank's process until the last rank is done: to others a
     rank is gone when its process is, which closes its connections.
     """
     watched = RankContext(count, life.latch, life.tell)
 
-    def be_a_rank(rank: int) -> None:
+    def be_a_rank(local_rank: int) -> None:
         try:
-            life.enter(rank, count)
+            life.enter(local_rank, count)
         except BaseException:  # which `enter` has told
             sys.exit(1)
-        life.main(rank)
+        life.main(first + local_rank)
 
-    started = [watched.Process(target=be_a_rank, args=(rank,)) for rank in range(count)]
+    started = [watched.Process(target=be_a_rank, args=(one,)) for one in range(count)]
     for process in started:
         process.start()
     for process in started:

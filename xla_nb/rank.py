@@ -49,6 +49,12 @@ class Inherited:
     stopping: bool = False
     entries: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def first(self) -> int:
+        """The rank of this host's first process. On a TPU of several hosts torch_xla may number
+        them otherwise; a rank knows better once it has joined."""
+        return self.order.world.index * self.runtime.ranks
+
 
 #: Set once in the job before it forks the ranks: `xmp.spawn` pickles what it is given, and a
 #: lock or a function of a cell only travels by inheritance.
@@ -72,8 +78,9 @@ def enter(local_rank: int, processes: int) -> None:
     """A new process: the rank's own set-up, then it joins the runtime."""
     (job,) = _inherited
     die_with_parent()
-    name_process(f"xla_nb-rank-{local_rank}")
-    capture(Path(job.order.record), f"rank-{local_rank}")
+    rank = job.first + local_rank
+    name_process(f"xla_nb-rank-{rank}")
+    capture(Path(job.order.record), f"rank-{rank}")
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     random.setstate(job.random)  # Python seeds it anew in a forked process, and it alone
@@ -82,7 +89,7 @@ def enter(local_rank: int, processes: int) -> None:
     try:
         job.runtime.join(local_rank, processes)
     except BaseException as error:
-        job.sender.send(_failure(job, local_rank, error))
+        job.sender.send(_failure(job, rank, error, job.runtime.consequence(error)))
         job.latch.wait()
         raise
 
@@ -128,6 +135,8 @@ def main(index: int) -> None:
     job.entries[index] = threading.get_ident()
     try:
         place = job.runtime.place(index)
+        if index not in range(job.first, job.first + job.runtime.ranks):
+            capture(Path(job.order.record), f"rank-{index}")
         job.sender.send(
             events.RankStarted(
                 rank=index,
@@ -142,12 +151,12 @@ def main(index: int) -> None:
         _send_home(job, index, value)
         job.runtime.leave("returned")
     except BaseException as error:
-        follows = job.runtime.plainly(error) is not error
-        if job.stopping and (follows or isinstance(error, KeyboardInterrupt)):
+        consequence = job.runtime.consequence(error)
+        if job.stopping and (consequence or isinstance(error, KeyboardInterrupt)):
             job.sender.send(events.RankStopped(rank=index))
             job.runtime.leave("was stopped")
             return
-        job.sender.send(_failure(job, index, error))
+        job.sender.send(_failure(job, index, error, consequence))
         job.runtime.leave(f"raised {type(error).__name__}")
     finally:
         del job.entries[index]
@@ -247,9 +256,10 @@ def preview(value: object) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def _failure(job: Inherited, rank: int, error: BaseException) -> events.RankFailed:
-    plain = job.runtime.plainly(error)
-    told = tracebacks.tell(plain, job.table.sources)
+def _failure(
+    job: Inherited, rank: int, error: BaseException, consequence: BaseException | None
+) -> events.RankFailed:
+    told = tracebacks.tell(consequence or error, job.table.sources)
     return events.RankFailed(
         rank=rank,
         kind=told.kind,
@@ -257,5 +267,5 @@ def _failure(job: Inherited, rank: int, error: BaseException) -> events.RankFail
         text=told.text,
         place=told.place,
         where=told.where,
-        follows=plain is not error,
+        follows=consequence is not None,
     )

@@ -46,16 +46,25 @@ def errors(state: RunState) -> dict[int, RankError]:
             said = rank.failure
             found[rank.rank] = RankError(rank.rank, said.kind, said.message, said.place, said.text)
         elif rank.phase == "killed":
-            why = cause_of_death(rank.death) if rank.death is not None else "its process is gone"
-            found[rank.rank] = RankError(rank.rank, "Killed", why, rank.place, "")
+            found[rank.rank] = RankError(rank.rank, "Killed", _death(rank), rank.place, "")
     return found
+
+
+def _death(rank: RankState) -> str:
+    if rank.lost:
+        return f"its host {rank.host} was lost: {rank.lost}"
+    return cause_of_death(rank.death) if rank.death is not None else "its process is gone"
 
 
 def headline(state: RunState) -> str:
     """One line: what ended the run, or how it went."""
     if state.refused is not None:
-        return state.refused.message
+        where = f"{state.refused.host}: " if len(state.hosts) > 1 and state.refused.host else ""
+        return f"{where}{state.refused.message}"
     found = errors(state)
+    lost = _lost(state)
+    if lost and (state.first_trouble is None or state.ranks[state.first_trouble].lost):
+        return lost
     if state.first_trouble is not None and state.first_trouble in found:
         first = found[state.first_trouble]
         others = len(found) - 1
@@ -72,6 +81,19 @@ def headline(state: RunState) -> str:
     total = _count(devices, "device") if devices else _count(len(phases), "rank")
     words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
     return f"{total} {phases[0]}" if len(words) == 1 else f"{total}: {', '.join(words)}"
+
+
+def _lost(state: RunState) -> str:
+    """The hosts that were lost, each with its ranks; empty where none was."""
+    said = []
+    for host in state.hosts.values():
+        if host.lost:
+            mine = [
+                rank.rank for rank in state.ranks.values() if rank.lost and rank.host == host.name
+            ]
+            with_it = f", and {ranks(mine)} with it" if mine else ""
+            said.append(f"host {host.name} was lost{with_it}: {host.lost}")
+    return "; ".join(said)
 
 
 def _absent(state: RunState, rank: int) -> str:

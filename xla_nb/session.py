@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import events, loading, program, record, runtimes, sentences, shipping, topology, wire
-from xla_nb.errors import LaunchError, UsageError, XlaNbError
+from xla_nb import events, loading, program, record, sentences, shipping, wire
+from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.inheritance import Inheritance
+from xla_nb.machine import Fit
 from xla_nb.order import ARGUMENTS, Order
 from xla_nb.recorded import RecordedRun
-from xla_nb.runtimes import Machine, Plan
 from xla_nb.state import ENDED
 
 #: Seconds that a rank has between being asked to stop and being ended.
@@ -34,14 +34,35 @@ EXIT_PATIENCE = 3.0
 _TICK = 0.1
 
 
+#: What a launch is told while it waits: for how many seconds by now, and for what.
+Waiting = Callable[[float, str], None]
+
+
 class Engine(Protocol):
-    """Where ranks are started: `engines.local`, and later others."""
+    """Where ranks are started: `engines.local` on this machine, `engines.ray` on others."""
+
+    def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
+        """What a launch gets there. Raises XlaNbError where that will not do."""
 
     def start(
-        self, run: str, parcel: int, imports: Sequence[str], waiting: Callable[[float], None]
-    ) -> socket.socket: ...
-    def interrupt(self, pids: list[int]) -> None: ...
-    def kill(self, run: str) -> None: ...
+        self, order: Order, parcel: int, imports: Sequence[str], waiting: Waiting
+    ) -> socket.socket:
+        """Start it; gives the socket that its events come from. Raises LaunchError."""
+
+    def interrupt(self, run: str, pids: Mapping[str, Sequence[int]]) -> None:
+        """Stop these processes of each host at their next line of Python."""
+
+    def kill(self, run: str) -> None:
+        """End all processes of the run."""
+
+    def ask(self, run: str) -> None:
+        """Somebody has asked the run's ranks where they are (`Record.asked`)."""
+
+    def fetch(self, run: str, host: str, file: str) -> bytes | None:
+        """A file of the run's as it lies on a host; None where the record has all of it."""
+
+    def why_lost(self) -> str:
+        """Why there are no more events of a run that has not ended; empty if nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -134,15 +155,29 @@ class Run(RecordedRun):
                 return
             self.state.stopping = why
             self._kill_at = time.monotonic() + STOP_PATIENCE
-        pids = {r.pid for r in self.state.ranks.values() if r.pid and r.phase not in ENDED}
+        pids: dict[str, set[int]] = {}
+        for rank in self.state.ranks.values():
+            if rank.pid and rank.phase not in ENDED:
+                pids.setdefault(rank.host, set()).add(rank.pid)
         if pids:
-            self._engine.interrupt(sorted(pids))
+            found = {host: sorted(numbers) for host, numbers in pids.items()}
+            self._engine.interrupt(self.name, found)
         else:
             self._engine.kill(self.name)
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
         self.record.asked.write_text(repr(time.time()))
+        self._engine.ask(self.name)
+
+    def output(self, rank: int, stream: str = "out") -> str:
+        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole: from its own
+        host if that can be reached, else as far as it has been received here."""
+        host = self.state.ranks[rank].host if rank in self.state.ranks else ""
+        found = self._engine.fetch(self.name, host, self.record.log(rank, stream).name)
+        if found is None:
+            return super().output(rank, stream)
+        return found.decode(errors="replace")
 
     # ------------------------------------------------------------ following
 
@@ -155,13 +190,23 @@ class Run(RecordedRun):
             while self.state.ended is None:
                 if wire.ready(sock, _TICK):
                     for event in wire.receive(sock):
-                        self.take(event or events.JobEnded(status=None))
+                        self._take_or_end(event)
                 self._act(time.monotonic())
         self.record.close(self.summary())
         record.tidy()
         self._ended.set()
         with self.changed:
             self.changed.notify_all()
+
+    def _take_or_end(self, event: events.Event | None) -> None:
+        """An event; None is the end of all that could tell."""
+        if event is not None:
+            self.take(event)
+            return
+        why = self._engine.why_lost()
+        for host in list(self.state.hosts) if why else []:
+            self.take(events.HostLost(host=host, why=why))
+        self.take(events.JobEnded(status=None))
 
     def take(self, event: events.Event) -> None:
         """Fold one event into the state and the record."""
@@ -205,13 +250,13 @@ def launch(
     options: Options,
     engine: Engine,
     resolve: Callable[[str], object],
-    waiting: Callable[[float], None] = lambda seconds: None,
+    waiting: Waiting = lambda seconds, what: None,
 ) -> Run:
     """Start a program on every rank; gives the run at once.
 
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
-    device, plan, env, notices = _plan(options)
+    fit = engine.fit(options.runtime, options.n, options.env)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     try:
         files = record.Record.create(name)
@@ -229,21 +274,23 @@ def launch(
         entry=what.entry,
         takes_lock=what.takes_lock,
         by_name=frozenset(what.defines),
-        ranks=plan.ranks,
-        device=device,
-        env=env,
+        n=options.n,
+        asked=options.env,
+        ranks=fit.ranks,
+        device=fit.device,
+        env=fit.env,
         cwd=_directory(),
         sys_path=tuple(sys.path),
         authkey=bytes(multiprocessing.current_process().authkey),
         inheritance=Inheritance.of_this_process(),
     )
     try:
-        sock = _start(what, args, order, plan, engine, waiting)
+        sock = _start(what, args, order, fit, engine, waiting)
     except BaseException:
         files.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
         raise
     run = Run(name, what.label, files, engine, options, resolve)
-    for text in [*what.notes, *notices]:
+    for text in [*what.notes, *fit.notices]:
         run.take(events.Notice(text=text))
     run.follow(sock)
     return run
@@ -253,28 +300,15 @@ def _start(
     what: program.Program,
     args: tuple[object, ...],
     order: Order,
-    plan: Plan,
+    fit: Fit,
     engine: Engine,
-    waiting: Callable[[float], None],
+    waiting: Waiting,
 ) -> socket.socket:
-    parcel = _pack(what, args, order)
+    parcel = _pack(what, args)
     try:
-        return engine.start(order.run, parcel, plan.imports, waiting)
+        return engine.start(order, parcel, fit.imports, waiting)
     finally:
         os.close(parcel)
-
-
-def _plan(options: Options) -> tuple[str, Plan, dict[str, str], list[str]]:
-    """The device, what the runtime needs, the environment, and what was changed in it."""
-    if options.n is not None and options.n < 1:
-        raise UsageError(f"-n {options.n}: a run has at least 1 rank")
-    environ = dict(os.environ)
-    chips = topology.chips()
-    device = topology.device({**environ, **options.env}, chips)
-    machine = Machine(device, chips, topology.accelerator(environ), environ, options.env)
-    plan = runtimes.named(options.runtime).plan(machine, options.n)
-    env, changes = topology.clean(environ, device=device, sets=plan.sets, asked=options.env)
-    return device, plan, env, [str(change) for change in changes]
 
 
 def _directory() -> str:
@@ -301,8 +335,8 @@ def _write(what: program.Program, files: record.Record) -> Path:
     return path
 
 
-def _pack(what: program.Program, args: tuple[object, ...], order: Order) -> int:
-    groups = [*what.groups, {ARGUMENTS: args}, {"order": order}]
+def _pack(what: program.Program, args: tuple[object, ...]) -> int:
+    groups = [*what.groups, {ARGUMENTS: args}]
     try:
         return shipping.send(groups, what.defines)
     except Exception as problem:

@@ -20,10 +20,12 @@ ENDED: frozenset[Phase] = frozenset({"finished", "failed", "killed", "stopped"})
 @dataclass
 class RankState:
     """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`, at
-    the time `located`. `devices` are named where one process drives several."""
+    the time `located`. `lost` says why its host is gone, if that ended it. `devices` are named
+    where one process drives several."""
 
     rank: int
     phase: Phase = "starting"
+    host: str = ""
     pid: int | None = None
     device: str = ""
     started: float | None = None
@@ -34,6 +36,7 @@ class RankState:
     located: float | None = None
     failure: events.RankFailed | None = None
     death: int | None = None
+    lost: str = ""
     devices: tuple[str, ...] = ()
 
     def end(self, phase: Phase, at: float) -> None:
@@ -42,11 +45,21 @@ class RankState:
 
 
 @dataclass
+class HostState:
+    """One machine of the run. `lost` says why it is gone before its job ended, if it is."""
+
+    name: str
+    started: float | None = None
+    ended: float | None = None
+    lost: str = ""
+
+
+@dataclass
 class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
-    host: str = ""
+    hosts: dict[str, HostState] = field(default_factory=dict)
     simulated: bool = False
     started: float | None = None
     ended: float | None = None
@@ -59,12 +72,29 @@ class RunState:
     def apply(self, event: events.Event) -> None:
         """Take one event in."""
         match event:
+            case events.HostsPlaced():
+                self.hosts = {name: HostState(name) for name in event.names}
+            case events.HostLost():
+                self._lose(event)
             case events.JobStarted():
-                self.host, self.simulated, self.started = event.host, event.simulated, event.at
-                self.ranks = {rank: RankState(rank) for rank in range(event.ranks)}
+                self._open(event)
+            case events.JobFailed():
+                self.refused = self.refused or event
+            case events.ProcessDied():
+                self._died(event)
+            case events.JobEnded():
+                self._close(event)
+            case events.Notice():
+                self.notices.append(event)
+            case _:
+                self._apply_to_rank(event)
+
+    def _apply_to_rank(self, event: events.Event) -> None:
+        match event:
             case events.RankStarted():
                 rank = self._rank(event.rank)
                 rank.phase, rank.started = "running", event.at
+                rank.host = event.host or rank.host
                 rank.pid, rank.device = event.pid, event.device
                 rank.devices = tuple(event.devices)
             case events.RankFinished():
@@ -80,35 +110,41 @@ class RunState:
             case events.RankAt():
                 rank = self._rank(event.rank)
                 rank.place, rank.stack, rank.located = event.place, event.stack, event.at
-            case events.ProcessDied():
-                self._died(event)
-            case events.JobFailed():
-                self.refused = event
-            case events.Notice():
-                self.notices.append(event)
-            case events.JobEnded():
-                self._close(event)
 
     @property
     def settled(self) -> bool:
         """Every rank has ended, or the ranks were refused: nothing more will be computed."""
         if self.ended is not None or self.refused is not None:
             return True
+        if any(host.started is None and not host.lost for host in self.hosts.values()):
+            return False
         return bool(self.ranks) and all(r.phase in ENDED for r in self.ranks.values())
 
     @property
     def troubled(self) -> bool:
         """Something went wrong that ends the run after the grace period."""
-        return self.first_trouble is not None or self.refused is not None or bool(self.strays)
+        lost = any(host.lost for host in self.hosts.values())
+        wrong = self.refused is not None or bool(self.strays) or lost
+        return wrong or self.first_trouble is not None
 
     @property
     def ok(self) -> bool:
         """Every rank returned its value."""
         ranks = self.ranks.values()
-        return self.refused is None and bool(ranks) and all(r.phase == "finished" for r in ranks)
+        whole = self.refused is None and not any(host.lost for host in self.hosts.values())
+        return whole and bool(ranks) and all(r.phase == "finished" for r in ranks)
 
     def _rank(self, rank: int) -> RankState:
         return self.ranks.setdefault(rank, RankState(rank))
+
+    def _open(self, event: events.JobStarted) -> None:
+        self._host(event.host).started = event.at
+        self.simulated, self.started = event.simulated, self.started or event.at
+        for number in range(event.first, event.first + event.ranks):
+            self._rank(number).host = event.host
+
+    def _host(self, name: str) -> HostState:
+        return self.hosts.setdefault(name, HostState(name))
 
     def _trouble(self, rank: int) -> None:
         """What is only a consequence gives way to the cause, which may be told later."""
@@ -123,7 +159,7 @@ class RunState:
         return failure is not None and failure.follows
 
     def _died(self, event: events.ProcessDied) -> None:
-        mine = [r for r in self.ranks.values() if r.pid == event.pid]
+        mine = [r for r in self.ranks.values() if r.pid == event.pid and event.host in ("", r.host)]
         if not mine and not self.stopping:
             self.strays.append(event)
         for rank in mine:
@@ -133,10 +169,39 @@ class RunState:
             rank.end("stopped" if self.stopping else "killed", event.at)
             self._trouble(rank.rank)
 
-    def _close(self, event: events.JobEnded) -> None:
-        self.ended = event.at
-        for rank in self.ranks.values():
+    def _lose(self, event: events.HostLost) -> None:
+        host = self._host(event.host)
+        if host.ended is not None:
+            return
+        host.ended = event.at
+        ranks = self._on(event.host)
+        left = [rank for rank in ranks if rank.phase not in ENDED]
+        if left or not ranks:  # else all that it had to tell is here
+            host.lost = event.why
+        for rank in left:
+            rank.lost = event.why
             rank.end("stopped" if self.stopping else "killed", event.at)
+            self._trouble(rank.rank)
+        self._close_if_over(event.at)
+
+    def _close(self, event: events.JobEnded) -> None:
+        """One host's job is over; without its name, whatever there was."""
+        for host in self.hosts.values():
+            if event.host in ("", host.name) and host.ended is None:
+                host.ended = event.at
+        for rank in self._on(event.host):
+            if rank.phase not in ENDED:
+                rank.end("stopped" if self.stopping else "killed", event.at)
+                if event.host:  # the other hosts' ranks go on, and must not for long
+                    self._trouble(rank.rank)
+        self._close_if_over(event.at)
+
+    def _on(self, host: str) -> list[RankState]:
+        return [rank for rank in self.ranks.values() if host in ("", rank.host)]
+
+    def _close_if_over(self, at: float) -> None:
+        if all(host.ended is not None for host in self.hosts.values()):
+            self.ended = at
 
 
 def cause_of_death(status: int) -> str:

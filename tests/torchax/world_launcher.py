@@ -56,7 +56,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
     jax_guard.install()
     entry = world_scenarios.load(scenario)
     coordinator = jax_world.Coordinator(ranks)
-    world = jax_world.World(coordinator.address, ranks, "cpu")
+    world = jax_world.World(coordinator.address, ranks, "cpu", ranks)
     latch = Latch()
     deaths: dict[int, int] = {}
 
@@ -77,7 +77,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         try:
             how, value = "returned", entry(rank)
         except BaseException as error:
-            error = jax_world.plainly(error)
+            error = jax_world.consequence(error) or error
             how, value = type(error).__name__, str(error)
         try:
             send_home(home, rank, how, value)

@@ -38,7 +38,7 @@ class _Job:
 
 @dataclass
 class _Spare:
-    """A job that has been forked ahead of need; it waits for the two descriptors of a run."""
+    """A job that has been forked ahead of need; it waits for the three files of a run."""
 
     pid: int
     orders: socket.socket
@@ -86,23 +86,24 @@ class ForkServer:
             return False
         request = json.loads(message)
         if request["do"] == "launch":
-            self._control.send(b"taken")
+            self._control.send(b'{"taken": true}')
             self._launch(request["run"], *fds)
         elif request["do"] == "kill":
             for pid in [pid for pid, job in self._jobs.items() if job.run == request["run"]]:
                 self._kill(pid)
         return True
 
-    def _launch(self, run: str, events_fd: int, parcel_fd: int) -> None:
+    def _launch(self, run: str, events_fd: int, parcel_fd: int, order_fd: int) -> None:
         sender = Sender(socket.socket(fileno=events_fd))
         handed_over = False
         while not handed_over:
             spare = self._spare or self._fork_spare()
             self._spare = None
             with spare.orders, contextlib.suppress(BrokenPipeError):  # somebody ended it
-                socket.send_fds(spare.orders, [b"go"], [events_fd, parcel_fd])
+                socket.send_fds(spare.orders, [b"go"], [events_fd, parcel_fd, order_fd])
                 handed_over = True
         os.close(parcel_fd)
+        os.close(order_fd)
         self._jobs[spare.pid] = _Job(run, sender)
 
     def _fork_spare(self) -> _Spare:
@@ -130,10 +131,10 @@ class ForkServer:
             self._control.close()
             for job in self._jobs.values():
                 job.sender.sock.close()
-            message, fds, _, _ = socket.recv_fds(orders, 16, 2)
+            message, fds, _, _ = socket.recv_fds(orders, 16, 3)
             if message:
                 run = importlib.import_module("xla_nb.job").run
-                status = run(Sender(socket.socket(fileno=fds[0])), fds[1], self._imported)
+                status = run(Sender(socket.socket(fileno=fds[0])), *fds[1:], self._imported)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

@@ -1,38 +1,28 @@
-"""Ranks on this machine: the client of the fork server.
+"""Ranks on this machine: the client of the fork servers.
 
-The rule: nothing listens. The server inherits one socket pair; closing our end, however that
-comes about, ends it and everything it started.
+The rule: a job is started by a server that has imported what it needs, and by nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import pickle
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from xla_nb import wire
+from xla_nb import machine, wire
+from xla_nb.engines.helper import Helper
 from xla_nb.errors import LaunchError
+from xla_nb.machine import Fit
+from xla_nb.order import Order
 
-# xla_nb is the one that runs here, wherever it lies; the rest of its folder comes in its turn.
-_BOOT = """
-import json, sys
-home, *sys.path[:] = json.loads(sys.argv[2])
-sys.path.insert(0, home)
-import xla_nb
-del sys.path[0]
-from xla_nb.engines import forkserver
-forkserver.main(int(sys.argv[1]), json.loads(sys.argv[3]))
-"""
+#: What a launch is told while it waits: for how many seconds by now, and for what.
+Waiting = Callable[[float, str], None]
 
 
 class LocalEngine:
@@ -53,34 +43,36 @@ class LocalEngine:
 
     def _warm(self, imports: tuple[str, ...]) -> _Server:
         server = self._servers.get(imports)
-        if server is None or not server.alive:
+        if server is None or not server.helper.alive:
             server = self._servers[imports] = _Server(imports)
         return server
 
+    def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
+        """What a launch of `n` ranks gets from this machine. Raises XlaNbError."""
+        return machine.fit(runtime, n, asked, dict(os.environ))
+
     def start(
-        self, run: str, parcel: int, imports: Sequence[str], waiting: Callable[[float], None]
+        self, order: Order, parcel: int, imports: Sequence[str], waiting: Waiting
     ) -> socket.socket:
         """Start a job whose processes have these modules; gives the socket its events come from.
 
-        `waiting` is called every 0.1 s, with the seconds so far, until the server is warm.
-        Raises LaunchError when it cannot be had.
+        `parcel` is the file of its values. Raises LaunchError when the server cannot be had.
         """
-        with self._lock:
-            return self._start(run, parcel, tuple(imports), waiting)
+        with self._lock, _in_memory(pickle.dumps(order)) as told:
+            return self._start(order.run, (parcel, told), tuple(imports), waiting)
 
     def _start(
-        self, run: str, parcel: int, imports: tuple[str, ...], waiting: Callable[[float], None]
+        self, run: str, files: tuple[int, int], imports: tuple[str, ...], waiting: Waiting
     ) -> socket.socket:
         for attempt in (1, 2):
             server = self._warm(imports)
             server.wait_until_ready(waiting)
             ours, theirs = wire.pair()
             try:
-                server.send({"do": "launch", "run": run}, theirs.fileno(), parcel)
+                server.helper.send({"do": "launch", "run": run}, theirs.fileno(), *files)
                 server.wait_until_taken()
             except OSError as problem:  # it died since the last launch
                 ours.close()
-                # Its socket closes before it is a zombie: asking whether it lives is too early.
                 server.close()
                 del self._servers[imports]
                 if attempt == 2:
@@ -91,9 +83,9 @@ class LocalEngine:
                 theirs.close()
         raise AssertionError("the second attempt returns or raises")
 
-    def interrupt(self, pids: Iterable[int]) -> None:
-        """Ask ranks to stop at the next line of Python."""
-        for pid in pids:
+    def interrupt(self, run: str, pids: Mapping[str, Iterable[int]]) -> None:
+        """Ask ranks, here by their host's name, to stop at the next line of Python."""
+        for pid in (pid for host in pids.values() for pid in host):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGINT)
 
@@ -101,7 +93,18 @@ class LocalEngine:
         """End every process of a run now."""
         for server in list(self._servers.values()):
             with contextlib.suppress(OSError):
-                server.send({"do": "kill", "run": run})
+                server.helper.send({"do": "kill", "run": run})
+
+    def ask(self, run: str) -> None:
+        """The ranks see by themselves that they are asked where they are."""
+
+    def fetch(self, run: str, host: str, file: str) -> bytes | None:
+        """Nothing: a run's files are in its record."""
+        return None
+
+    def why_lost(self) -> str:
+        """Nothing: what a fork server's end did to its ranks is told of each."""
+        return ""
 
     def close(self) -> None:
         """End the servers, and with them every run."""
@@ -112,87 +115,54 @@ class LocalEngine:
     def pid(self, imports: Sequence[str]) -> int | None:
         """The process id of the fork server with these modules, None where there is none."""
         server = self._servers.get(tuple(imports))
-        return None if server is None else server.process.pid
+        return None if server is None else server.helper.process.pid
+
+
+@contextlib.contextmanager
+def _in_memory(content: bytes) -> Iterator[int]:
+    """A file with this content that is nowhere on disk."""
+    fd = os.memfd_create("xla_nb-order", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:  # a descriptor, not a path
+            file.write(content)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class _Server:
+    """A fork server, and whether it has said that it is ready."""
+
     def __init__(self, imports: tuple[str, ...]) -> None:
         self._what = imports[0].partition(".")[0]
-        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
-        self._control, theirs = wire.pair()
         self._ready = False
-        # Without the notebook's own folder: a local random.py is not for torch to import.
-        path = [entry for entry in sys.path if entry not in ("", str(Path.cwd()))]
-        path.insert(0, str(Path(__file__).parents[2]))
-        arguments = [json.dumps(path), json.dumps(imports)]
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *arguments],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._words,
-                stderr=self._words,
-                env=_environment(),
-                cwd="/",
-                start_new_session=True,  # the notebook's Ctrl-C is not for it
+        self.helper = Helper("xla_nb.engines.forkserver", [list(imports)], _environment())
+
+    def wait_until_ready(self, waiting: Waiting) -> None:
+        if self._ready:
+            return
+        began = time.monotonic()
+        what = "importing what the ranks need, once for this session …"
+        said = self.helper.receive(lambda: waiting(time.monotonic() - began, what))
+        if said is None:
+            raise LaunchError(
+                "the process that starts the ranks ended with status "
+                f"{self.helper.process.returncode} while it imported {self._what}. Its last "
+                f"words: {self.helper.last_words() or 'none'}"
             )
-        except OSError as problem:
-            self._control.close()
-            raise LaunchError(f"the fork server could not be started: {problem}") from None
-        finally:
-            theirs.close()
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def wait_until_ready(self, waiting: Callable[[float], None]) -> None:
-        if not self._ready:
-            said = self._answer(waiting)
-            if not said["ready"]:
-                self.process.wait()
-                raise LaunchError(_what_to_install(said["kind"], said["problem"]))
-            self._ready = True
-
-    def send(self, request: dict[str, str], *fds: int) -> None:
-        socket.send_fds(self._control, [json.dumps(request).encode()], fds)
+        if not said["ready"]:
+            self.helper.process.wait()
+            raise LaunchError(_what_to_install(said["kind"], said["problem"]))
+        self._ready = True
 
     def wait_until_taken(self) -> None:
         """The server answers a launch before it forks; silence is that of a dead one."""
-        if not self._control.recv(1 << 10):
-            self.process.wait()
+        if self.helper.receive() is None:
             raise ConnectionResetError("it ended")
 
     def close(self) -> None:
-        importing = not self._ready and not wire.ready(self._control, 0)
-        self._control.close()
-        if importing:  # which it would finish first; it has no jobs
-            self.process.terminate()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._words.close()
-
-    def _answer(self, waiting: Callable[[float], None]) -> dict[str, Any]:
-        """What the server says next."""
-        began = time.monotonic()
-        while not wire.ready(self._control, 0.1):
-            waiting(time.monotonic() - began)
-        answer = self._control.recv(1 << 16)
-        if not answer:
-            self.process.wait()
-            raise LaunchError(
-                f"the process that starts the ranks ended with status {self.process.returncode} "
-                f"while it imported {self._what}. Its last words: {self._last_words()}"
-            )
-        said: dict[str, Any] = json.loads(answer)
-        return said
-
-    def _last_words(self) -> str:
-        self._words.seek(0)
-        return self._words.read().decode(errors="replace").strip()[-2000:] or "none"
+        """One that still imports would do that first; it has no jobs yet."""
+        self.helper.close(now=not self._ready and not self.helper.has_news)
 
 
 def _environment() -> dict[str, str]:

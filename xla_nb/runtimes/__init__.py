@@ -22,7 +22,7 @@ NAMES = ("xla", "spmd", "torchax")
 
 @dataclass(frozen=True)
 class Machine:
-    """What the notebook's machine has: `device` is "TPU" or "CPU". `env` are the notebook's
+    """What a machine has that is one of `hosts`: `device` is "TPU" or "CPU". `env` are its
     variables, `asked` those of --env, which win."""
 
     device: str
@@ -30,6 +30,7 @@ class Machine:
     accelerator: str | None
     env: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[str, str] = field(default_factory=dict)
+    hosts: int = 1
 
     def variable(self, name: str) -> str:
         """What the ranks will see by that name; empty where it is not set."""
@@ -82,9 +83,9 @@ class Prepared(Gauges, Protocol):
     def leave(self, why: str) -> None:
         """In a rank whose function is over: "returned", "raised ValueError"."""
 
-    def plainly(self, error: BaseException) -> BaseException:
-        """What a function raised; another error in its place where it is only a consequence of
-        another rank's end, and says so."""
+    def consequence(self, error: BaseException) -> BaseException | None:
+        """An error that is only due to another rank's end, in words that say so; None for one
+        that is a cause by itself."""
 
 
 class Runtime(Protocol):

@@ -11,12 +11,12 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from xla_nb import addresses
 from xla_nb.errors import LaunchError
 from xla_nb.processes import die_with_parent, name_process
 from xla_nb.runtimes import jax_guard
@@ -35,25 +35,29 @@ JOINING = 86_400
 
 @dataclass(frozen=True)
 class World:
-    """What the ranks have in common; `platform` is "cpu", "cuda" or "tpu"."""
+    """What the ranks have in common: how many there are, and on each host; the coordinator's
+    address, "name:port"; `platform` is "cpu", "cuda" or "tpu"."""
 
     address: str
     ranks: int
     platform: str
+    ranks_here: int
+
+    @property
+    def several_hosts(self) -> bool:
+        return self.ranks_here < self.ranks
 
 
 class Coordinator:
-    """The process in which the ranks' coordination service runs, on the loopback interface.
+    """The process in which the ranks' coordination service runs, by default on the loopback
+    interface and a port that is free.
 
     Made in the job before it forks the ranks: the service has threads, the job must have none.
     """
 
-    def __init__(self, ranks: int) -> None:
-        # Bound but not listening: it holds the port, which the service shares (SO_REUSEPORT).
-        self._port = socket.socket()
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._port.bind((LOOPBACK, 0))
-        self.address = f"{LOOPBACK}:{self._port.getsockname()[1]}"
+    def __init__(self, ranks: int, host: str = LOOPBACK, port: int = 0) -> None:
+        self._port = addresses.hold_port(host, port)
+        self.address = f"{host}:{self._port.getsockname()[1]}"
         reader, writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -141,7 +145,7 @@ def join(world: World, rank: int) -> None:
     from jax.experimental import multihost_utils
 
     os.environ["JAX_COORDINATOR_ADDRESS"] = world.address
-    _speak_directly()
+    _speak_directly(world.address.rpartition(":")[0])
     client = _jax.get_distributed_runtime_client(
         world.address,
         rank,
@@ -155,45 +159,53 @@ def join(world: World, rank: int) -> None:
     state.client = client
     state.process_id, state.num_processes = rank, world.ranks
     state.coordinator_address = world.address
-    _choose_platform(world, rank, client)
+    _choose_platform(world, rank % world.ranks_here, client)
     jax.devices()
     if world.platform == "cpu":
         # gloo connects the ranks in their first collective, for which it waits 30 s at most.
         multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a rank that is refused does not keep the others waiting for it.
-    cards = (rank,) if world.platform == "cuda" else None
+    cards = (rank % world.ranks_here,) if world.platform == "cuda" else None
     jax_guard.admit(Membership(world.address, world.ranks, rank, cards))
 
 
 _DIRECT = "no_grpc_proxy"  # gRPC knows it in small letters only
 
 
-def _speak_directly() -> None:
+def _speak_directly(host: str) -> None:
     """gRPC asks the environment's proxies even for an address of this machine."""
     spared = os.environ.get(_DIRECT) or os.environ.get("no_proxy", "")
-    os.environ[_DIRECT] = ",".join(filter(None, [spared, LOOPBACK]))
+    os.environ[_DIRECT] = ",".join(filter(None, [spared, host]))
 
 
-def _choose_platform(world: World, rank: int, client: Any) -> None:
+def _choose_platform(world: World, local_rank: int, client: Any) -> None:
     import jax
 
     platforms = [world.platform, "cpu"] if world.platform != "cpu" else ["cpu"]
     jax.config.update("jax_platforms", ",".join(platforms))
     if world.platform == "cuda":
-        jax.config.update("jax_cuda_visible_devices", str(rank))
+        jax.config.update("jax_cuda_visible_devices", str(local_rank))
     elif world.platform == "tpu":
         from torch_xla._internal import tpu
 
-        tpu.configure_topology(rank, world.ranks)  # libtpu's variables: one chip for each
+        tpu.configure_topology(local_rank, world.ranks_here)  # libtpu's: one chip for each
     else:
         # A step that a rank has begun is done when the call returns: nothing that others need is
         # pending when the entry returns, and an exception points at the line of its collective.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-    _use_gloo(client)
+    _use_gloo(client, _own_address(world))
 
 
-def _use_gloo(client: Any) -> None:
-    """CPU devices with collectives over TCP, on the loopback interface alone.
+def _own_address(world: World) -> str:
+    """Where the other ranks reach this one."""
+    if not world.several_hosts:
+        return LOOPBACK
+    host, _, port = world.address.rpartition(":")
+    return addresses.own_address((host, int(port)))
+
+
+def _use_gloo(client: Any, address: str) -> None:
+    """CPU devices with collectives over TCP, on one interface alone.
 
     By itself JAX resolves the machine's name, which may lead outside, or nowhere.
     """
@@ -204,7 +216,7 @@ def _use_gloo(client: Any) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
     def open_devices() -> Any:
-        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=LOOPBACK)
+        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=address)
         return xla_bridge.make_cpu_client(collectives=gloo)
 
     xla_bridge.register_backend_factory("cpu", open_devices, priority=0, fail_quietly=False)
@@ -256,8 +268,8 @@ class RankGone(Exception):
         super().__init__("another rank had ended, and this collective needs it")
 
 
-def plainly(error: BaseException) -> BaseException:
-    """What a rank has raised, without gloo's words for a rank that is gone, which all differ."""
+def consequence(error: BaseException) -> BaseException | None:
+    """gloo's words for a rank that is gone, which all differ, in ours; None for other errors."""
     if not _GLOO.search(str(error)):
-        return error
+        return None
     return RankGone().with_traceback(error.__traceback__)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from xla_nb import meter, topology
 from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
-from xla_nb.order import Order
+from xla_nb.order import Order, World
 from xla_nb.processes import Lifecycle, fork_ranks
 from xla_nb.runtimes import Machine, Place, Plan, xla
 
@@ -29,6 +29,8 @@ _SETS = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_USE_SPMD": "0"}
 
 def plan(machine: Machine, n: int | None) -> Plan:
     """All devices of a TPU host; without one, `n` virtual devices."""
+    if machine.hosts > 1:
+        return _plan_hosts(machine, n)
     if machine.device == "TPU":
         topology.one_host(machine.accelerator, machine.chips, "spmd")
         devices = machine.chips * topology.devices_per_chip(machine.accelerator)
@@ -49,6 +51,19 @@ def plan(machine: Machine, n: int | None) -> Plan:
     )
 
 
+def _plan_hosts(machine: Machine, n: int | None) -> Plan:
+    """One process a host, each with all of its chips; libtpu joins them."""
+    if machine.device != "TPU":
+        raise UsageError(
+            "--runtime spmd spans hosts on TPU pods only: virtual devices of the CPU are in one "
+            "process. What to do: leave --hosts out, or use --runtime xla or torchax, whose "
+            "simulated ranks meet over the network"
+        )
+    if n is not None:
+        raise UsageError(f"-n {n}: {_WHY_NOT}. On a TPU leave -n out")
+    return Plan(None, _SETS, xla.IMPORTS)
+
+
 opened = xla.opened
 
 
@@ -65,18 +80,19 @@ def set_up() -> None:
 
 def prepare(order: Order) -> Devices:
     """Nothing is to be done before the fork: the process itself opens the devices."""
-    return Devices()
+    return Devices(order.world)
 
 
 @dataclass(frozen=True)
 class Devices:
     """The one process, and all devices of the host."""
 
+    world: World
     ranks: int = 1
     simulated: bool = False  # of a TPU host there is nothing but the number of its devices
 
     def start(self, life: Lifecycle) -> None:
-        fork_ranks(1, life)
+        fork_ranks(1, life, self.world.index)
 
     def join(self, local_rank: int, processes: int) -> None:
         """Say SPMD before anything else is said to the runtime."""
@@ -91,13 +107,13 @@ class Devices:
         runtime: Any = torch_xla.runtime
         attributes = runtime.global_runtime_device_attributes()
         shown = [xla.described(one["name"], one) for one in attributes]
-        return Place(0, 1, torch_xla.device(), str(torch_xla.device()), tuple(shown))
+        return Place(0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(shown))
 
     def leave(self, why: str) -> None:
         return
 
-    def plainly(self, error: BaseException) -> BaseException:
-        return error
+    def consequence(self, error: BaseException) -> BaseException | None:
+        return None
 
     def waiting(self) -> Waiting | None:
         """A collective of SPMD is part of the compiled graph, out of sight."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from xla_nb import loading, topology
 from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
-from xla_nb.order import Order
+from xla_nb.order import ALONE, Order
 from xla_nb.processes import Lifecycle, fork_ranks
 from xla_nb.runtimes import Machine, Place, Plan, jax_counts, jax_guard, jax_world, versions, xla
 
@@ -49,7 +50,8 @@ def plan(machine: Machine, n: int | None) -> Plan:
 
 
 def _plan_tpu(machine: Machine, n: int | None) -> Plan:
-    topology.one_host(machine.accelerator, machine.chips, "torchax")
+    if machine.hosts == 1:
+        topology.one_host(machine.accelerator, machine.chips, "torchax")
     if topology.devices_per_chip(machine.accelerator) > 1:
         raise UsageError(
             f"--runtime torchax gives a process one device, and a chip of a {machine.accelerator} "
@@ -94,13 +96,18 @@ def opened() -> str | None:
 
 
 def prepare(order: Order) -> Processes:
-    """Start the coordinator, a process of its own on the loopback interface."""
+    """Start the coordinator, a process of its own on the first host."""
     assert order.ranks is not None
-    coordinator = jax_world.Coordinator(order.ranks)
+    here, ranks = order.world, order.ranks
+    host, port = here.address or (jax_world.LOOPBACK, 0)
+    size = here.hosts * ranks
+    coordinator = jax_world.Coordinator(size, host, port) if here.index == 0 else None
     platform = _platform(order.device, lambda name: order.env.get(name, ""))
-    world = jax_world.World(coordinator.address, order.ranks, platform)
+    address = coordinator.address if coordinator else f"{host}:{port}"
+    world = jax_world.World(address, size, platform, ranks)
     wants = _wants_torchax(Path(order.program))
-    return Processes(order.ranks, world, coordinator, wants)
+    others = Path(order.record, ALONE) if here.hosts > 1 else None
+    return Processes(ranks, here.index * ranks, world, coordinator, others, wants)
 
 
 def _wants_torchax(program: Path) -> bool:
@@ -111,35 +118,44 @@ def _wants_torchax(program: Path) -> bool:
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of one JAX world."""
+    """This host's processes of one JAX world, the ranks from `first` on.
+
+    `others`: the file that says that the ranks of all other hosts have ended.
+    """
 
     ranks: int
+    first: int
     world: jax_world.World
-    coordinator: jax_world.Coordinator
+    coordinator: jax_world.Coordinator | None
+    others: Path | None
     torchax: bool
     simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
     heard: jax_counts.Heard = field(default_factory=jax_counts.Heard)
 
     def start(self, life: Lifecycle) -> None:
         try:
-            fork_ranks(self.ranks, life)
+            fork_ranks(self.ranks, life, self.first)
         finally:
-            self.coordinator.close()
+            if self.coordinator is not None:
+                while self.others is not None and not self.others.exists():
+                    time.sleep(0.02)
+                self.coordinator.close()
 
     def join(self, local_rank: int, processes: int) -> None:
         self.heard.listen()
-        jax_world.join(self.world, local_rank)
+        jax_world.join(self.world, self.first + local_rank)
         if self.torchax:
             jax_world.enable_torchax()
 
     def place(self, rank: int) -> Place:
-        return Place(rank, self.ranks, "jax", f"{self.world.platform}:{rank}")
+        name = f"{self.world.platform}:{rank}"
+        return Place(rank - self.first, self.world.ranks, "jax", name)
 
     def leave(self, why: str) -> None:
         jax_world.leave(why)
 
-    def plainly(self, error: BaseException) -> BaseException:
-        return jax_world.plainly(error)
+    def consequence(self, error: BaseException) -> BaseException | None:
+        return jax_world.consequence(error)
 
     def waiting(self) -> Waiting | None:
         """A collective of JAX is part of the compiled program, out of sight."""

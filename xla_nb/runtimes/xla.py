@@ -61,7 +61,16 @@ def prepare(order: Order) -> Chips:
     from xla_nb.simulation import host
 
     assert order.ranks is not None
-    host.install(host.Place(ranks_here=order.ranks))
+    world = order.world
+    host.install(
+        host.Place(
+            ranks_here=order.ranks,
+            first_rank=world.index * order.ranks,
+            world_size=world.hosts * order.ranks,
+            store=world.address,
+            serves=world.index == 0,
+        )
+    )
     return Chips(order.ranks, order.ranks, True, *own)
 
 
@@ -121,8 +130,12 @@ class Chips:
 
             host.leave(why)
 
-    def plainly(self, error: BaseException) -> BaseException:
-        return error
+    def consequence(self, error: BaseException) -> BaseException | None:
+        if not self.simulated:
+            return None
+        from xla_nb.simulation.agreement import RankLost
+
+        return error if isinstance(error, RankLost) else None
 
     def waiting(self) -> Waiting | None:
         """Known on a simulated host; a chip waits inside the compiled graph, out of sight."""

@@ -20,6 +20,7 @@ import torch_xla
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch_xla.experimental import plugins
 
+from xla_nb import addresses
 from xla_nb.simulation.agreement import Agreement, Waiting
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
@@ -35,13 +36,15 @@ _START = timedelta(seconds=120)  # for other hosts to come up
 class Place:
     """Where this host stands in the world.
 
-    `store` names a running TCPStore that all hosts reach; a world of one host needs none.
+    `store` names a TCPStore that all hosts reach; a world of one host needs none. `serves`: it is
+    for rank 0, on this host, to run it there.
     """
 
     ranks_here: int
     first_rank: int = 0
     world_size: int | None = None  # None: ranks_here
     store: tuple[str, int] | None = None
+    serves: bool = False
 
     def __post_init__(self) -> None:
         if self.size < self.first_rank + self.ranks_here or self.ranks_here < 1:
@@ -65,8 +68,10 @@ class Store:
         self._address = place.store
         self._listener: socket.socket | None = None
         self._store: dist.Store | None = None
-        if place.store is None:
-            self._listener = socket.create_server(("127.0.0.1", 0))
+        if place.store is None or place.serves:
+            # The port of several hosts is held, by whoever found it to be free.
+            where, shared = place.store or ("127.0.0.1", 0), place.store is not None
+            self._listener = socket.create_server(where, reuse_port=shared, backlog=1024)
             self._address = self._listener.getsockname()
 
     def open(self, rank: int) -> dist.Store:
@@ -127,10 +132,13 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         remote = [other for other in range(place.size) if other not in place.here]
         if not remote or place.store is None:
             return {}
-        with socket.create_connection(place.store, _START.total_seconds()) as probe:
-            own_address = probe.getsockname()[0]  # the interface that the others can reach
         store = self._store.open(rank)
-        return connect_hosts(store, own_address, rank, remote, _START.total_seconds())
+        patience = _START.total_seconds()
+        streams = connect_hosts(store, addresses.own_address(place.store), rank, remote, patience)
+        store.set(f"joined/{rank}", "")
+        if rank == 0:  # where the store may be, which the others need until they are here
+            store.wait([f"joined/{other}" for other in remote])
+        return streams
 
     def _answer_rendezvous(self, carrier: Carrier) -> None:
         """`init_method="xla://"` uses the run's own store: two runs never share a port."""

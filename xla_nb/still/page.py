@@ -129,7 +129,7 @@ def _cards(glance: Glance) -> str:
 
 def _card(card: Card, glance: Glance) -> str:
     sign = look.PHASES[card.phase]
-    host = card.host if card.host != glance.host else ""
+    host = card.host if len(glance.hosts) > 1 else ""
     where = " · ".join(escaped(one, 60) for one in (card.device, host) if one)
     style = f"border:1px solid {look.EDGE};border-top:3px solid {sign.colour};border-radius:5px"
     return div(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from xla_nb import ansi
-from xla_nb.glance import Bar, Card, Glance, Phase, Series, Trouble
+from xla_nb.glance import Bar, Card, Glance, Phase, Series, Trouble, of_hosts
 from xla_nb.still import look
 
 
@@ -33,7 +33,7 @@ def state(glance: Glance) -> State:
 def about(glance: Glance) -> list[str]:
     """The small print below the headline."""
     said = ["simulated TPU host"] if glance.simulated else []
-    said += [glance.host] if glance.host else []
+    said += [of_hosts(glance.hosts)] if glance.hosts else []
     if glance.ok is None:
         said += [f"stopping: {glance.stopping}"] if glance.stopping else []
         said += [

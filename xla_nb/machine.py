@@ -1,0 +1,51 @@
+"""What a launch gets from the machine it runs on: the device, how many ranks, their environment.
+
+The rule: asked on the machine that will run the ranks, and before anything is started there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xla_nb import runtimes, topology
+from xla_nb.errors import UsageError
+from xla_nb.runtimes import Machine
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A launch fitted to a machine: `ranks` None for as many as there are, `imports` what its
+    processes need, `notices` what was changed in the environment that the user might miss."""
+
+    device: str
+    ranks: int | None
+    env: dict[str, str]
+    imports: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+
+
+def fit(
+    runtime: str,
+    n: int | None,
+    asked: Mapping[str, str],
+    environ: Mapping[str, str],
+    *,
+    hosts: int = 1,
+    sets: Mapping[str, str] | None = None,
+) -> Fit:
+    """Fit a launch of `n` ranks to this machine, one of `hosts` of the run.
+
+    `asked` is what the user gave with --env, `environ` the environment it is added to, and `sets`
+    what the machine's place among the others needs. Raises XlaNbError where it will not do.
+    """
+    if n is not None and n < 1:
+        raise UsageError(f"-n {n}: a run has at least 1 rank")
+    chips = topology.chips()
+    device = topology.device({**environ, **asked}, chips)
+    machine = Machine(device, chips, topology.accelerator(environ), environ, asked, hosts)
+    plan = runtimes.named(runtime).plan(machine, n)
+    env, changes = topology.clean(
+        environ, device=device, sets={**plan.sets, **(sets or {})}, asked=asked
+    )
+    return Fit(device, plan.ranks, env, tuple(plan.imports), tuple(map(str, changes)))
