@@ -177,6 +177,7 @@ def test_a_slice_of_several_hosts_is_left_to_torch_xla():
         ("TPU", "TPU_VISIBLE_DEVICES", "0"),
         ("TPU", "TPU_WORKER_HOSTNAMES", NO_HOSTS),
         ("TPU", "TPU_NUM_DEVICES", "4"),
+        ("TPU", "SKIP_MEGASCALE_PJRT_CLIENT", "true"),
     ],
 )
 def test_a_trap_is_removed_in_one_line_unless_it_is_asked_for(device, name, value):
