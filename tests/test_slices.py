@@ -191,7 +191,7 @@ def test_hosts_that_do_not_make_so_many_slices(count, asked, said):
         (
             [{"MEGASCALE_SLICE_ID": "0"}] * 3,
             2,
-            "host-3 has MEGASCALE_SLICE_ID=0, but .*taken: host-1 has MEGASCALE_SLICE_ID=0 and host-2",
+            "host-3 has MEGASCALE_SLICE_ID=0, but .*taken: host-1 has MEGASCALE_SLICE_ID=0 and h",
         ),
         (
             [{"TPU_WORKER_ID": "2"}],

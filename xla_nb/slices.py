@@ -3,8 +3,8 @@
 Pure: hosts go in, their seats come out, and nothing is looked up. The rule: what GKE or queued
 resources have set on a host is so, and hosts are seated by it; what contradicts it is an error
 that names both. Who reads the variables: libtpu; JAX (jax/_src/clusters/cloud_tpu_cluster.py);
-torch_xla (_internal/tpu.py, get_worker_ips and worker_id). Ray writes the same four (ray/util/tpu.py,
-get_tpu_coordinator_env_vars).
+torch_xla (_internal/tpu.py, get_worker_ips and worker_id). Ray writes the same four
+(ray/util/tpu.py, get_tpu_coordinator_env_vars).
 """
 
 from __future__ import annotations
