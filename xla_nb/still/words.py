@@ -133,7 +133,16 @@ def facts(card: Card) -> list[tuple[str, str]]:
         said.append(("steps", f"{card.steps:,}"))
     if card.fallbacks:
         said.append(("ran on the CPU", _fallbacks([card])))
+    if clients := _clients(card):
+        said.append(("clients", clients))
     return said
+
+
+def _clients(card: Card) -> str:
+    """`torch_xla 1, jax 1`: who started clients of a device; of the usual one nothing is said."""
+    if sum(card.clients.values()) < 2:
+        return ""
+    return ", ".join(f"{name} {number}" for name, number in card.clients.items())
 
 
 def _fallbacks(cards: Iterable[Card], most: int = 4) -> str:
@@ -163,6 +172,8 @@ def over_all(cards: Sequence[Card]) -> list[tuple[str, str]]:
             said.append((name, _from_to(show(min(known)), show(max(known)))))
     if any(card.fallbacks for card in cards):
         said.append(("ran on the CPU", _fallbacks(cards)))
+    if each := sorted({_clients(card) for card in cards} - {""}):
+        said.append(("clients", " or ".join(each)))
     return said
 
 
