@@ -58,8 +58,8 @@ class Card:
     compile_seconds: float = 0.0
     steps: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
-    clients: dict[str, int] = field(default_factory=dict)
     bars: tuple[Bar, ...] = ()
+    clients: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
