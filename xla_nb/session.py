@@ -208,8 +208,8 @@ class Run(RecordedRun):
 
     def _take_or_end(self, event: events.Event | None) -> None:
         """An event; None is the end of all that could tell."""
-        if event is not None:
-            self.take(event)
+        if event is not None or self.state.ended is not None:
+            self.take(event or events.JobEnded(status=None))
             return
         why = self._engine.why_lost()
         for host in list(self.state.hosts) if why else []:

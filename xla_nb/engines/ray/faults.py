@@ -86,6 +86,8 @@ def why_lost(said: str) -> str:
         return "its node died"
     if "unavailable" in said or "Socket closed" in said or "RpcError" in said:
         return "it cannot be reached any more"
+    if "Traceback" in said:  # an error of ours there
+        return said.strip().splitlines()[-1]
     if "killed" in said.lower() or "worker died" in said.lower() or "connection error" in said:
         return "xla_nb's process there ended"
     return _first(said)
