@@ -119,7 +119,12 @@ def _worker(node: Node) -> int:
 
 
 def _lacking(short: str, nodes: Sequence[Node], resource: str, fewer: str) -> Lacking:
-    rows = [f"  {node.name} ({node.address}): {_free(node, resource)}" for node in nodes]
+    alive = [node for node in nodes if node.alive]
+    rows = [f"  {node.name} ({node.address}): {_free(node, resource)}" for node in alive]
+    gone = len(nodes) - len(alive)  # Ray keeps them all in its list
+    rows += [f"  {_count(gone, 'node')} more that {'is' if gone == 1 else 'are'} not alive"] * bool(
+        gone
+    )
     ask = f"ask for fewer ({fewer}), " if fewer else ""
     what = (
         f"What to do: {ask}add nodes (`ray start --address=...` on each), or wait until others are "
@@ -129,8 +134,6 @@ def _lacking(short: str, nodes: Sequence[Node], resource: str, fewer: str) -> La
 
 
 def _free(node: Node, resource: str) -> str:
-    if not node.alive:
-        return "not alive"
     total = node.total.get(resource, 0)
     if not total:
         return f"has no {resource}"

@@ -137,8 +137,8 @@ class Cluster:
             if now >= max(deadline, self._released + _FREED):
                 raise LaunchError(found.text)
             if launch.wait:
-                left = max(0, deadline - now)
-                launch.tell(f"waiting for the cluster: {found.short} ({_clock(left)} left)")
+                left = _clock(deadline - now, launch.wait)
+                launch.tell(f"waiting for the cluster, up to {left}: {found.short}")
             await asyncio.sleep(0.5)
 
     async def _survey(self) -> list[Node]:
@@ -587,10 +587,10 @@ async def _all(references: Sequence[Awaitable[T]]) -> list[T]:
     return list(await asyncio.gather(*map(_awaited, references)))
 
 
-def _clock(seconds: float) -> str:
-    """In steps that do not make a new line of each look."""
-    rounded = -(-int(seconds) // 15) * 15
-    return f"{rounded // 60}:{rounded % 60:02d}"
+def _clock(seconds: float, most: float) -> str:
+    """Minutes and seconds, in steps that do not make a new line of each look."""
+    rounded = int(min(most, -(-seconds // 30) * 30))
+    return f"{rounded // 60}:{rounded % 60:02d} min" if rounded >= 60 else f"{rounded} s"
 
 
 def main(fd: int, address: str) -> None:

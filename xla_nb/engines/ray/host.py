@@ -186,6 +186,7 @@ class _Running:
         self._outbox = Outbox(files.path, name if several else "")
         self._told = News(0, [], [], False)
         self._waiting: list[events.Event] = []  # until what they speak of has been sent
+        self._ranks: dict[int, int] = {}  # by the pid of their process
         self._ended: events.JobEnded | None = None
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -208,7 +209,7 @@ class _Running:
             # Events first: what was printed before them is in the files by then.
             self._take_events()
             pieces = self._outbox.look()
-            due = self._due(pieces)
+            due = self._due()
             over = self._ended is not None and not self._waiting and not pieces
             if over and self._ended:
                 due.append(events.encode(self._ended))
@@ -238,16 +239,29 @@ class _Running:
                 return
             self._waiting.append(told)
 
-    def _due(self, pieces: list[Piece]) -> list[bytes]:
-        """The events whose time has come: a rank has returned when its value is on its way."""
-        held: list[events.Event] = [
-            event
+    def _due(self) -> list[bytes]:
+        """The events whose time has come. That a rank has returned is told when its value has been
+        sent, and only then that its process has ended."""
+        unsent = {
+            event.rank
             for event in self._waiting
             if isinstance(event, events.RankFinished) and not self._outbox.delivered(event.rank)
-        ]
+        }
+        held = [event for event in self._waiting if self._of(event) in unsent]
         due = [events.encode(event) for event in self._waiting if event not in held]
         self._waiting = held
         return due
+
+    def _of(self, event: events.Event) -> int | None:
+        """The rank whose end this is, if it is one."""
+        match event:
+            case events.RankStarted():
+                self._ranks[event.pid] = event.rank
+            case events.RankFinished():
+                return event.rank
+            case events.ProcessDied():
+                return self._ranks.get(event.pid)
+        return None
 
 
 def version() -> str:
