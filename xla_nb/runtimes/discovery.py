@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -146,6 +147,8 @@ def hold() -> None:
     this in its place nothing is written to the environment that a client may be reading.
     """
     os.environ[GUARD] = "true"
+    with contextlib.suppress(ImportError):  # who imports it later would have its own
+        importlib.import_module(_WITH_CONTEXT[0])
     for name in _WITH_CONTEXT:
         module: Any = sys.modules.get(name)
         if hasattr(module, "jax_env_context"):
