@@ -114,7 +114,7 @@ class Clients:
         place = tracebacks.place_in(_stack(), labels)
         so_far = ", ".join(
             f"{client.by}'s ({client.platform.lower()}, "
-            f"{tracebacks.place_in(client.stack, labels) or 'before the function'})"
+            f"{tracebacks.place_in(client.stack, labels) or 'not in the notebook'})"
             for client in self.started
         )
         return (
@@ -133,9 +133,10 @@ class Clients:
 
 
 def _stack() -> traceback.StackSummary:
-    """The stack of whoever asks; its lines of source are read when it is shown."""
+    """The stack of whoever asks, all of it: the notebook may be far below JAX. Its lines of source
+    are read when it is shown."""
     frames = traceback.walk_stack(sys._getframe(2))
-    found = traceback.StackSummary.extract(frames, limit=tracebacks.DEPTH, lookup_lines=False)
+    found = traceback.StackSummary.extract(frames, lookup_lines=False)
     found.reverse()
     return found
 
