@@ -117,7 +117,7 @@ def test_a_second_discovery_is_refused_with_its_line(told, key):
     assert found["creations"] == []
     assert "at Cell In[3], line 3" in refusal
     assert "SKIP_MEGASCALE_PJRT_CLIENT is not set" in refusal
-    assert "torch_xla's (cpu, before the function)" in refusal
+    assert "torch_xla's (cpu, not in the notebook)" in refusal
     assert "What to do: " in refusal
 
 

@@ -81,6 +81,7 @@ def answers(torch_xla_says):
 def test_each_process_is_told_what_torch_xla_tells_it(answers, key):
     accelerator, _, worker, n = key
     told = grids.processes(accelerator, addresses(accelerator), worker, n)
+    assert {one.pop("PJRT_DEVICE") for one in told} == {"TPU"}
     assert told == answers[key]["ranks"]
     assert len(told) == answers[key]["processes"]
 
@@ -104,8 +105,15 @@ def test_eight_chips_may_be_two_machines():
 @pytest.mark.parametrize("accelerator", ["v4-16", "v5p-128"])
 def test_the_shape_of_a_block_is_not_guessed(accelerator):
     hosts = [f"host-{n}" for n in range(grids.hosts(accelerator))]
-    with pytest.raises(UsageError, match="asks the metadata server"):
-        grids.processes(accelerator, hosts, 0)
+    told = grids.processes(accelerator, hosts, 1)
+    assert [one["CLOUD_TPU_TASK_ID"] for one in told] == ["4", "5", "6", "7"]
+    assert "TPU_PROCESS_BOUNDS" not in told[0]
+    assert "asks the metadata server" in grids.unknown(accelerator)
+
+
+@pytest.mark.parametrize("accelerator", SLICES)
+def test_all_else_is_known(accelerator):
+    assert grids.unknown(accelerator) == ""
 
 
 @pytest.mark.parametrize("accelerator", ["tpu7x-8", "v9-8", "v5litepod", "v5litepod-12", "H100"])

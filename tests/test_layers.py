@@ -23,7 +23,7 @@ ROWS = {
     "this notebook": "tails history sentences recorded session notebook",
     "seen by people": (
         "ansi chart glance observer still.* opened stacks follow text panel frontend doctor "
-        "drawing api magics"
+        "drawing layouts api magics"
     ),
     "top": "__init__",
 }

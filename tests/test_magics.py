@@ -582,3 +582,36 @@ def test_a_working_directory_that_is_gone_is_told(notebook):
     notebook.ok("os.chdir(home)")
     assert "working directory no longer exists" in shown.error
     assert "Traceback" not in shown.error
+
+
+# ---------------------------------------------------------------- %xla_topology
+
+
+def test_the_topology_of_this_machine_is_drawn_with_the_ranks_of_a_launch(notebook):
+    shown = notebook.ok("%xla_topology -n 3")
+    assert "slice 0 ─ localhost  [0][1][2]" in shown.stdout
+    assert "PJRT_LOCAL_PROCESS_RANK   0 | 1 | 2" in shown.stdout
+
+
+def test_a_topology_on_paper_is_drawn_with_its_variables(notebook):
+    shown = notebook.ok("%xla_topology --hosts 4 --slices 2 -n 2 --dry-run")
+    assert "slice 1 ┬ host-2  [4][5]" in shown.stdout
+    assert "MEGASCALE_SLICE_ID             0 | 1" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--hosts 3 --slices 2 --dry-run", "UsageError: 2 slices of 3 hosts"),
+        ("--accelerator v4-12 --dry-run", "UsageError: v4-12 is no type of TPU"),
+        ("-n 0", "'0' is no number of ranks"),
+        ("--slices 0 --dry-run", "'0' is no number of slices"),
+        ("--hosts 4", "UsageError: %xla_topology --hosts 4: this machine is one host"),
+        ("--host 4", "UsageError: %xla_topology: unrecognized arguments"),
+    ],
+)
+def test_a_topology_that_cannot_be_is_refused_in_a_paragraph(notebook, line, said):
+    shown = notebook.run(f"%xla_topology {line}")
+    assert said in shown.error
+    assert "What to do: " in shown.error
+    assert "Traceback" not in shown.error

@@ -1,5 +1,9 @@
 """Which host stands where, and what it is told: a table of topologies, and what hosts preset."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from xla_nb import slices
@@ -79,6 +83,34 @@ def test_the_variables_are_those_that_ray_sets():
     tpu = pytest.importorskip("ray.util.tpu")
     (_, seat) = slices.seats(hosts(2), 2, pod=True)
     assert seat.variables == tpu.get_tpu_coordinator_env_vars("10.0.0.1", 2, 1)
+
+
+JAX_READS = """
+import json, os, sys
+from jax._src.clusters.cloud_tpu_cluster import GkeTpuCluster as cluster
+for variables in json.load(sys.stdin):
+    os.environ.update(variables)
+    print(cluster.get_process_id(), cluster.get_process_count(), cluster.get_coordinator_address(1))
+"""
+
+
+def test_jax_reads_the_place_of_a_host_from_them():
+    found = [
+        seat
+        for count, workers in [(2, 1), (2, 4), (4, 2)]
+        for seat in slices.seats(hosts(count * workers), count, pod=False)
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", JAX_READS],
+        input=json.dumps([dict(seat.variables) for seat in found]),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == [
+        f"{n} {count} 10.0.0.1:8476" for count in (2, 8, 8) for n in range(count)
+    ]
 
 
 # ---------------------------------------------------------------- presets that are respected

@@ -13,7 +13,18 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xla_nb import follow, frontend, notebook, program, rank, session, stacks, text
+from xla_nb import (
+    drawing,
+    follow,
+    frontend,
+    layouts,
+    notebook,
+    program,
+    rank,
+    session,
+    stacks,
+    text,
+)
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
@@ -36,6 +47,17 @@ def _clusters() -> dict[str, Cluster]:
     made: dict[str, Cluster] = {}
     atexit.register(release)
     return made
+
+
+def cluster_world(options: Options) -> drawing.World:
+    """The hosts that a cluster gives for launches with these options; they are held for the next.
+
+    Raises XlaNbError where it cannot give them."""
+    engine = _engine_for(options)
+    assert isinstance(engine, RayEngine)
+    seats = engine.look(_waiting())
+    accelerator = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
+    return layouts.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
 
 
 def release() -> None:

@@ -35,20 +35,23 @@ def processes(
     """The variables of each process on one host of a slice, whose hosts have these addresses.
 
     `n` ranks of a slice that is one host; None, and always on several hosts: all of its chips.
+    TPU_PROCESS_BOUNDS is not among them where it is `unknown`.
     """
     chips = chips_per_host(accelerator, len(addresses))
     devices = topology.devices_per_chip(accelerator)
     if n is None or n == chips * devices:
-        bounds = ",".join(map(str, _grid(accelerator)))
+        bounds = _grid(accelerator)
     else:  # a part of one host; of several hosts there is none, and this says so
         bounds = topology.bounds(accelerator, chips, n)["TPU_PROCESS_BOUNDS"]
         chips = n // devices
     if len(addresses) == 1:
         addresses = ["localhost"]  # as get_worker_ips says it
     ports = [str(_PORT + local) for local in range(chips)]
+    shape = {"TPU_PROCESS_BOUNDS": bounds} if bounds else {}
     return [
         {
-            "TPU_PROCESS_BOUNDS": bounds,
+            "PJRT_DEVICE": "TPU",
+            **shape,
             "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_ADDRESSES": ",".join(
                 f"{address}:{port}" for address in addresses for port in ports
@@ -75,6 +78,17 @@ def chips_per_host(accelerator: str, among: int) -> int:
     return chips // among
 
 
+def unknown(accelerator: str) -> str:
+    """What cannot be told of such a slice on paper, in a sentence; empty where all can."""
+    if topology.generation(accelerator) not in _BLOCKS or hosts(accelerator) == 1:
+        return ""
+    return (
+        f"The {_chips(accelerator)} chips of a {accelerator} form a block whose shape is chosen "
+        "when the slice is made. torch_xla asks the metadata server for it and sets "
+        "TPU_PROCESS_BOUNDS, which is not told here."
+    )
+
+
 def _chips(accelerator: str) -> int:
     chips = topology.slice_chips(accelerator)
     known = topology.generation(accelerator) in (*_FLAT, *_BLOCKS)
@@ -86,19 +100,10 @@ def _chips(accelerator: str) -> int:
     return chips
 
 
-def _grid(accelerator: str) -> tuple[int, int, int]:
-    """The chips of a slice along x, y and z."""
+def _grid(accelerator: str) -> str | None:
+    """The chips of a slice along x, y and z; None where `unknown` has a word to say."""
+    if unknown(accelerator):
+        return None
     chips = _chips(accelerator)
-    if not _flat(accelerator) and hosts(accelerator) > 1:
-        raise UsageError(
-            f"the {chips} chips of a {accelerator} form a block whose shape is chosen when the "
-            "slice is made, and torch_xla asks the metadata server for it: TPU_PROCESS_BOUNDS "
-            f"cannot be told on paper. What to do: look at it on the TPU itself, or take a type "
-            f"whose slices are flat, such as v5litepod-16"
-        )
     x = 2 ** (int(math.log2(chips)) // 2)
-    return x, chips // x, 1
-
-
-def _flat(accelerator: str) -> bool:
-    return topology.generation(accelerator) in _FLAT
+    return f"{x},{chips // x},1"

@@ -10,6 +10,7 @@ import argparse
 import ast
 import functools
 import importlib
+import os
 import re
 import shlex
 import threading
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from xla_nb import api, notebook, opened, program, recorded, runtimes
+from xla_nb import api, drawing, layouts, notebook, opened, program, recorded, runtimes
 from xla_nb.errors import UsageError
 from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run
@@ -52,7 +53,7 @@ def unload(shell: InteractiveShell) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"%%xla_spawn: {message}. What to do: `%%xla_spawn?` lists the options")
+        raise UsageError(f"{self.prog}: {message}. What to do: `{self.prog}?` lists the options")
 
 
 def _duration(text: str) -> float:
@@ -63,10 +64,18 @@ def _duration(text: str) -> float:
     return float(found[1]) * _DURATION[found[2]]
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of them; there is at least 1")
-    return int(text)
+def _number_of(noun: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < 1:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no number of {noun}s; there is at least 1 {noun}"
+            )
+        return int(text)
+
+    return read
+
+
+_count, _hosts, _slices = _number_of("rank"), _number_of("host"), _number_of("slice")
 
 
 def _one_of(kind: str, names: tuple[str, ...]) -> Callable[[str], str]:
@@ -109,8 +118,8 @@ def _parser() -> _Parser:
     parser.add_argument("-n", type=_count)
     parser.add_argument("--runtime", type=_runtime)
     parser.add_argument("--on", type=_where)
-    parser.add_argument("--hosts", type=_count)
-    parser.add_argument("--slices", type=_count)
+    parser.add_argument("--hosts", type=_hosts)
+    parser.add_argument("--slices", type=_slices)
     parser.add_argument("--wait", type=_duration)
     parser.add_argument("--args", default="()")
     parser.add_argument("--env", type=_assignment, action="append", default=[])
@@ -123,12 +132,24 @@ def _parser() -> _Parser:
     return parser
 
 
-def _read(line: str) -> argparse.Namespace:
+def _topology_parser() -> _Parser:
+    parser = _Parser(prog="%xla_topology", add_help=False, allow_abbrev=False)
+    parser.add_argument("-n", type=_count)
+    parser.add_argument("--on", type=_where)
+    parser.add_argument("--hosts", type=_hosts)
+    parser.add_argument("--slices", type=_slices)
+    parser.add_argument("--wait", type=_duration)
+    parser.add_argument("--accelerator")
+    parser.add_argument("--dry-run", action="store_true")
+    return parser
+
+
+def _read(parser: _Parser, line: str) -> argparse.Namespace:
     try:
         words = shlex.split(line, comments=True)
     except ValueError as problem:
-        raise UsageError(f"%%xla_spawn {line}: {problem}; a quote is left open") from None
-    return _parser().parse_args(words)
+        raise UsageError(f"{parser.prog} {line}: {problem}; a quote is left open") from None
+    return parser.parse_args(words)
 
 
 #: What `%xla_config` knows: name, how a text becomes a value, the default, what it is.
@@ -136,8 +157,8 @@ SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "n": (_count, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
     "runtime": (_runtime, "xla", "what a rank joins: xla, spmd or torchax"),
     "on": (_where, "local", "where the ranks are: local, ray or ray://HOST:PORT"),
-    "hosts": (_count, None, "machines of the Ray cluster; by default all of them"),
-    "slices": (_count, None, "TPU slices that the hosts are in"),
+    "hosts": (_hosts, None, "machines of the Ray cluster; by default all of them"),
+    "slices": (_slices, None, "TPU slices that the hosts are in"),
     "wait": (_duration, 0.0, "seconds to wait until the cluster has the hosts free"),
     "timeout": (_duration, None, "seconds after which a run is stopped"),
     "grace": (_duration, 5.0, "seconds the other ranks may go on when one has failed"),
@@ -202,7 +223,7 @@ class XlaMagics(Magics):
         Gives a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
         """
-        asked = _read(line)
+        asked = _read(_parser(), line)
         args = self._arguments(asked.args)
         launched = self.notebook.cell(line, cell)
         what = program.build(
@@ -256,6 +277,43 @@ class XlaMagics(Magics):
             self.settings[name] = _setting_value(name, value)
         for name, (_, _, meaning) in SETTINGS.items():
             print(f"{name:<11} {self.settings[name]!s:<6} {meaning}")
+
+    @line_magic
+    def xla_topology(self, line: str) -> None:
+        """Draw slices, hosts, chips and ranks, and say which variables each process gets.
+
+            %xla_topology [-n N]
+            %xla_topology --on ray [--hosts H] [--slices S] [--wait TIME] [-n N]
+            %xla_topology --dry-run [--hosts H] [--slices S] [--accelerator TYPE] [-n N]
+
+        By itself it draws this machine, with --on the hosts that a cluster gives for the next
+        launch. With --dry-run nothing is looked at and nothing started:
+
+        --hosts H           hosts of all slices together (default: what TYPE has, or one a slice)
+        --slices S          slices of so many hosts each (default 1)
+        --accelerator TYPE  what a slice is, such as v5litepod-16; without it hosts are simulated
+        -n N                ranks on each host
+        """
+        asked = _read(_topology_parser(), line)
+        n = asked.n if asked.accelerator else self._setting(asked.n, "n")
+        where = self._setting(asked.on, "on")
+        if asked.dry_run:
+            world = layouts.on_paper(asked.hosts, asked.slices, n, asked.accelerator)
+        elif where != "local" and not asked.accelerator:
+            hosts, count = (
+                self._setting(asked.hosts, "hosts"),
+                self._setting(asked.slices, "slices"),
+            )
+            wait = self._setting(asked.wait, "wait")
+            world = api.cluster_world(Options(n, on=where, hosts=hosts, slices=count, wait=wait))
+        elif asked.hosts or asked.slices or asked.accelerator:
+            raise UsageError(
+                f"%xla_topology {line}: this machine is one host, and is drawn as it is. What to "
+                "do: add --dry-run for a drawing of others on paper"
+            )
+        else:
+            world = layouts.here(os.environ, n)
+        print(drawing.draw(world))
 
     @line_magic
     def xla_stop(self, line: str) -> None:

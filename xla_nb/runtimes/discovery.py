@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -113,7 +114,7 @@ class Clients:
         place = tracebacks.place_in(_stack(), labels)
         so_far = ", ".join(
             f"{client.by}'s ({client.platform.lower()}, "
-            f"{tracebacks.place_in(client.stack, labels) or 'before the function'})"
+            f"{tracebacks.place_in(client.stack, labels) or 'not in the notebook'})"
             for client in self.started
         )
         return (
@@ -132,9 +133,10 @@ class Clients:
 
 
 def _stack() -> traceback.StackSummary:
-    """The stack of whoever asks; its lines of source are read when it is shown."""
+    """The stack of whoever asks, all of it: the notebook may be far below JAX. Its lines of source
+    are read when it is shown."""
     frames = traceback.walk_stack(sys._getframe(2))
-    found = traceback.StackSummary.extract(frames, limit=tracebacks.DEPTH, lookup_lines=False)
+    found = traceback.StackSummary.extract(frames, lookup_lines=False)
     found.reverse()
     return found
 
@@ -146,6 +148,8 @@ def hold() -> None:
     this in its place nothing is written to the environment that a client may be reading.
     """
     os.environ[GUARD] = "true"
+    with contextlib.suppress(ImportError):  # who imports it later would have its own
+        importlib.import_module(_WITH_CONTEXT[0])
     for name in _WITH_CONTEXT:
         module: Any = sys.modules.get(name)
         if hasattr(module, "jax_env_context"):

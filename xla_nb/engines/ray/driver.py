@@ -56,20 +56,40 @@ class Group:
     broken: bool = False
     used: float = field(default_factory=time.monotonic)
 
+    def hosts(self) -> list[slices.Host]:
+        return [
+            slices.Host(about.address, name, about.environ)
+            for name, about in zip(self.names, self.abouts, strict=True)
+        ]
+
+    def seats(self, count: int | None) -> list[slices.Seat]:
+        """The hosts in their order, in so many slices. Raises UsageError."""
+        pod = all(about.chips for about in self.abouts)
+        return slices.seats(self.hosts(), count, pod=pod)
+
+
+@dataclass
+class Wish:
+    """What hosts the notebook asks for; None for all that there are. `tell` is for what is waited
+    for, `cpu`: no TPU is wanted."""
+
+    id: int
+    hosts: int | None
+    slices: int | None
+    wait: float
+    tell: Callable[[str], None]
+    cpu: bool
+
 
 @dataclass
 class Launch:
     """A launch as the notebook asked for it."""
 
-    id: int
+    wish: Wish
     order: Order
     program: dict[str, bytes]
-    hosts: int | None
-    slices: int | None
-    wait: float
     events: socket.socket
     parcel: int
-    tell: Callable[[str], None]
 
 
 class Cluster:
@@ -108,37 +128,37 @@ class Cluster:
 
     # ------------------------------------------------------------ hosts
 
-    async def hosts(self, launch: Launch) -> Group:
+    async def hosts(self, wish: Wish) -> Group:
         """Hosts for a launch, those of the last one if they fit. Raises LaunchError."""
-        shape = launch.hosts, launch.slices, launch.order.asked.get("PJRT_DEVICE")
+        wish.tell("connecting to the Ray cluster …")
+        await self.connect()
+        shape = wish.hosts, wish.slices, wish.cpu
         for group in self._groups:
             if group.shape == shape and not group.broken:
                 return group
         for group in [group for group in self._groups if not group.runs]:
             await self.release(group)
-        bundles = await self._bundles(launch)
-        launch.tell(f"starting xla_nb on {len(bundles)} hosts of the cluster …")
-        group = await self._place(shape, bundles, launch.wait)
+        bundles = await self._bundles(wish)
+        wish.tell(f"starting xla_nb on {len(bundles)} hosts of the cluster …")
+        group = await self._place(shape, bundles, wish.wait)
         self._groups.append(group)
         return group
 
-    async def _bundles(self, launch: Launch) -> list[Bundle]:
+    async def _bundles(self, wish: Wish) -> list[Bundle]:
         """What each host takes, as soon as the cluster has it, or the time for that is over."""
-        deadline = time.monotonic() + launch.wait
+        deadline = time.monotonic() + wish.wait
         while True:
             nodes = await self._survey()
-            tpu = launch.order.asked.get("PJRT_DEVICE") != "CPU" and any(
-                node.alive and node.total.get("TPU") for node in nodes
-            )
-            found = demand.choose(nodes, launch.hosts, launch.slices, tpu=tpu)
+            tpu = any(node.alive and node.total.get("TPU") for node in nodes)
+            found = demand.choose(nodes, wish.hosts, wish.slices, tpu=tpu and not wish.cpu)
             if not isinstance(found, Lacking):
                 return found
             now = time.monotonic()
             if now >= max(deadline, self._released + _FREED):
                 raise LaunchError(found.text)
-            if launch.wait:
-                left = _clock(deadline - now, launch.wait)
-                launch.tell(f"waiting for the cluster, up to {left}: {found.short}")
+            if wish.wait:
+                left = _clock(deadline - now, wish.wait)
+                wish.tell(f"waiting for the cluster, up to {left}: {found.short}")
             await asyncio.sleep(0.5)
 
     async def _survey(self) -> list[Node]:
@@ -298,7 +318,9 @@ class Relay:
         """On all hosts at once, or on none. Raises LaunchError."""
         parts = await self._parts(launch)
         parcel = await asyncio.to_thread(_stored, launch.parcel)
-        launch.tell(f"importing what the ranks need on {len(parts)} hosts, once for this session …")
+        launch.wish.tell(
+            f"importing what the ranks need on {len(parts)} hosts, once for this session …"
+        )
         calls = [
             self._group.actors[seat].start.remote(part, parcel)
             for seat, part in zip(self._seats, parts, strict=True)
@@ -321,12 +343,8 @@ class Relay:
     async def _parts(self, launch: Launch) -> list[Part]:
         """What each host is to do, in the order of slices and of hosts in them."""
         group = self._group
-        hosts = [
-            slices.Host(about.address, name, about.environ)
-            for name, about in zip(group.names, group.abouts, strict=True)
-        ]
-        pod = all(about.chips for about in group.abouts)
-        seats = slices.seats(hosts, launch.slices, pod=pod)
+        hosts = group.hosts()
+        seats = group.seats(launch.wish.slices)
         self._seats = [hosts.index(seat.host) for seat in seats]
         address = None
         if len(seats) > 1:
@@ -481,10 +499,9 @@ class Driver:
         said = json.loads(message)
         match said["do"]:
             case "launch":
-                launch = self._launch_of(said, fds)
-                task = asyncio.get_running_loop().create_task(self._launch(launch))
-                self._tasks[launch.id] = task
-                task.add_done_callback(lambda _: self._tasks.pop(launch.id, None))
+                self._begin(said["id"], self._launch(self._launch_of(said, fds)))
+            case "look":
+                self._begin(said["id"], self._look(self._wish_of(said), *fds))
             case "abandon":
                 if said["id"] in self._tasks:
                     self._tasks[said["id"]].cancel()
@@ -493,6 +510,19 @@ class Driver:
             case "interrupt" | "kill" | "ask":
                 self._steer(said)
 
+    def _begin(self, number: int, what: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(what)
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    def _wish_of(self, said: dict[str, Any], device: str = "") -> Wish:
+        number = said["id"]
+
+        def tell(what: str) -> None:
+            self._say(id=number, waiting=what)
+
+        return Wish(number, said["hosts"], said["slices"], said["wait"], tell, device == "CPU")
+
     def _launch_of(self, said: dict[str, Any], fds: list[int]) -> Launch:
         happened, parcel, told = fds
         with open(told, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
@@ -500,27 +530,32 @@ class Driver:
             order, program = pickle.load(file)
         sock = socket.socket(fileno=happened)
         sock.setblocking(False)
+        device = {**order.env, **order.asked}.get("PJRT_DEVICE", "")
+        return Launch(self._wish_of(said, device), order, program, sock, parcel)
 
-        def tell(what: str) -> None:
-            self._say(id=said["id"], waiting=what)
-
-        asked = said["hosts"], said["slices"], said["wait"]
-        return Launch(said["id"], order, program, *asked, sock, parcel, tell)
+    async def _look(self, wish: Wish, into: int) -> None:
+        with open(into, "wb") as file:  # a descriptor, not a path
+            try:
+                async with self._order:
+                    group = await self._cluster.hosts(wish)
+                pickle.dump(group.seats(wish.slices), file)
+            except XlaNbError as problem:
+                self._say(id=wish.id, refused=str(problem))
+                return
+        self._say(id=wish.id, done=True)
 
     async def _launch(self, launch: Launch) -> None:
         run = launch.order.run
         with launch.events:
             try:
                 async with self._order:
-                    launch.tell("connecting to the Ray cluster …")
-                    await self._cluster.connect()
-                    group = await self._cluster.hosts(launch)
+                    group = await self._cluster.hosts(launch.wish)
                     group.runs.add(run)
                 relay = Relay(launch, group)
                 self._relays[run] = relay, group
                 await relay.start(launch)
             except XlaNbError as problem:
-                self._say(id=launch.id, refused=str(problem))
+                self._say(id=launch.wish.id, refused=str(problem))
                 await self._left(run)
                 return
             except asyncio.CancelledError:
@@ -530,7 +565,7 @@ class Driver:
                 raise
             finally:
                 os.close(launch.parcel)
-            self._say(id=launch.id, started=True)
+            self._say(id=launch.wish.id, done=True)
             await relay.follow()
             await self._left(run)
         gc.collect()  # what holds references to Ray's objects

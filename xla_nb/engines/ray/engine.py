@@ -23,6 +23,7 @@ from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.machine import Fit
 from xla_nb.order import Order
+from xla_nb.slices import Seat
 
 #: What a launch is told while it waits: for how many seconds by now, and for what.
 Waiting = Callable[[float, str], None]
@@ -39,28 +40,39 @@ class Cluster:
         self.address = address
         self._helper: Helper | None = None
         self._lock = threading.RLock()
-        self._launches = 0
+        self._requests = 0
 
     def launch(
         self, asked: Mapping[str, Any], files: tuple[int, int], waiting: Waiting
     ) -> socket.socket:
         """Start a run; gives the socket of its events. Raises LaunchError."""
+        ours, theirs = wire.pair()
+        try:
+            with theirs:
+                self._ask({"do": "launch", **asked}, (theirs.fileno(), *files), waiting)
+        except BaseException:
+            ours.close()
+            raise
+        return ours
+
+    def look(self, asked: Mapping[str, Any], into: int, waiting: Waiting) -> None:
+        """Have hosts placed, and their seats written into a file. Raises LaunchError."""
+        self._ask({"do": "look", **asked}, (into,), waiting)
+
+    def _ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: Waiting) -> None:
+        """One request at a time, until it has been carried out."""
         with self._lock:
             helper = self._started()
-            self._launches += 1
-            number = self._launches
-            ours, theirs = wire.pair()
+            self._requests += 1
+            number = self._requests
             try:
-                with theirs:
-                    told = {"do": "launch", "id": number, **asked}
-                    helper.send(told, theirs.fileno(), *files)
+                helper.send({**request, "id": number}, *files)
                 self._wait(helper, number, waiting)
-            except BaseException as problem:
-                ours.close()
-                if not isinstance(problem, LaunchError):  # somebody has interrupted it
-                    self.say({"do": "abandon", "id": number})
+            except LaunchError:
                 raise
-            return ours
+            except BaseException:  # somebody has interrupted it
+                self.say({"do": "abandon", "id": number})
+                raise
 
     def _started(self) -> Helper:
         if self._helper is None or not self._helper.alive:
@@ -80,7 +92,7 @@ class Cluster:
                 continue
             if "refused" in answer:
                 raise LaunchError(answer["refused"])
-            if "started" in answer:
+            if "done" in answer:
                 return
             if answer["waiting"] != what:
                 what, since = answer["waiting"], time.monotonic()
@@ -133,6 +145,15 @@ class RayEngine:
         asked = {"hosts": self._hosts, "slices": self._slices, "wait": self._wait}
         with in_memory(pickle.dumps((order, program))) as told:
             return self._cluster.launch(asked, (parcel, told), waiting)
+
+    def look(self, waiting: Waiting) -> list[Seat]:
+        """The hosts that a launch would have, held for it. Raises LaunchError."""
+        fd = os.memfd_create("xla_nb-seats", os.MFD_CLOEXEC)
+        with open(fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
+            asked = {"hosts": self._hosts, "slices": self._slices, "wait": self._wait}
+            self._cluster.look(asked, fd, waiting)
+            seats: list[Seat] = pickle.load(file)
+        return seats
 
     def interrupt(self, run: str, pids: Mapping[str, Sequence[int]]) -> None:
         """Ask ranks to stop at the next line of Python."""

@@ -1,0 +1,155 @@
+"""Drawings of worlds: what is shown, what is folded, and that it fits."""
+
+import textwrap
+
+import pytest
+
+from xla_nb import drawing
+from xla_nb.drawing import Host, Process, World
+
+
+def world(slices, hosts, ranks, each=1, name="host-{}", **variables):
+    """A world of so many slices, hosts in each and ranks on each, `each` of them in a process; a
+    variable's value is made of (slice, host of it, process)."""
+    count = iter(range(slices * hosts * ranks))
+    return World(
+        "a world",
+        [
+            [
+                Host(
+                    name.format(s * hosts + h),
+                    [
+                        Process(
+                            [next(count) for _ in range(each)],
+                            {key: value(s, h, p) for key, value in variables.items()},
+                        )
+                        for p in range(ranks // each)
+                    ],
+                )
+                for h in range(hosts)
+            ]
+            for s in range(slices)
+        ],
+    )
+
+
+def drawn(*args, **variables):
+    return drawing.draw(world(*args, **variables)).splitlines()
+
+
+def shape(*args, **options):
+    """The drawing without its title."""
+    return "\n".join(drawn(*args, **options)[2:])
+
+
+def block(text):
+    return textwrap.dedent(text).strip("\n")
+
+
+# ---------------------------------------------------------------- hosts and ranks
+
+
+def test_a_host_is_a_line_with_a_box_for_each_process():
+    assert shape(1, 1, 4) == "slice 0 ─ host-0  [0][1][2][3]"
+
+
+def test_a_process_with_two_ranks_has_both_in_its_box():
+    assert shape(1, 1, 4, each=2) == "slice 0 ─ host-0  [0 1][2 3]"
+
+
+def test_slices_are_told_apart_and_ranks_are_in_columns():
+    assert shape(2, 2, 3) == block(
+        """
+        slice 0 ┬ host-0  [ 0][ 1][ 2]
+                └ host-1  [ 3][ 4][ 5]
+        slice 1 ┬ host-2  [ 6][ 7][ 8]
+                └ host-3  [ 9][10][11]
+        """
+    )
+
+
+def test_of_many_hosts_the_first_and_the_last_are_drawn():
+    assert shape(1, 64, 1) == block(
+        """
+        slice 0 ┬ host-0   [ 0]
+                ├ host-1   [ 1]
+                ├ host-2   [ 2]
+                ├ host-3   [ 3]
+                ⋮ 59 hosts more
+                └ host-63  [63]
+        """
+    )
+
+
+def test_of_many_slices_the_first_and_the_last_are_drawn():
+    assert shape(12, 1, 1) == block(
+        """
+        slice 0  ─ host-0   [ 0]
+        slice 1  ─ host-1   [ 1]
+        ⋮ 9 slices more
+        slice 11 ─ host-11  [11]
+        """
+    )
+
+
+def test_of_many_ranks_on_a_host_the_first_and_the_last_are_drawn():
+    (line,) = shape(1, 1, 256).splitlines()
+    assert "[  0][  1]" in line
+    assert line.endswith(" … [255]")
+    assert len(line) > 90
+
+
+# ---------------------------------------------------------------- variables
+
+
+@pytest.mark.parametrize(
+    ("value", "heading", "said"),
+    [
+        (lambda s, h, p: "CPU", "every process", "CPU"),
+        (lambda s, h, p: str(s), "one for each slice", "0 | 1"),
+        (lambda s, h, p: str(p), "one for each process of a host", "0 | 1 | 2 | 3"),
+        (lambda s, h, p: str(h), "one for each host of a slice", "0 | 1 | 2"),
+        (lambda s, h, p: str(3 * s + h), "one for each host", "0 … 5"),
+        (lambda s, h, p: str(4 * h + p), "one for each process of a slice", "0 … 11"),
+        (lambda s, h, p: str(12 * s + 4 * h + p), "one for each process", "0 … 23"),
+    ],
+)
+def test_a_variable_is_said_with_what_it_depends_on(value, heading, said):
+    assert drawn(2, 3, 4, NAME=value)[-2:] == [f"{heading}:", f"  NAME  {said}"]
+
+
+def test_long_lists_in_values_are_folded():
+    def addresses(s, h, p):
+        return ",".join(f"host-{s}-{n}:8476" for n in range(16))
+
+    assert drawn(2, 1, 1, ADDRESSES=addresses)[-1] == (
+        "  ADDRESSES  host-0-0:8476, …, host-0-15:8476 | host-1-0:8476, …, host-1-15:8476"
+    )
+
+
+def test_a_variable_that_some_do_not_have_is_said_to_be_not_set():
+    drawn_world = world(1, 2, 1)
+    drawn_world.slices[0][0].processes[0] = Process([0], {"NAME": "x"})
+    assert drawing.draw(drawn_world).splitlines()[-1] == "  NAME  x | not set"
+
+
+# ---------------------------------------------------------------- room
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 64, 8), (64, 1, 256), (128, 64, 4)])
+@pytest.mark.parametrize("name", ["host-{}", "a-name-as-long-as-clouds-like-to-give-them-{}"])
+def test_no_line_is_too_long_and_no_drawing(sizes, name):
+    lines = drawn(
+        *sizes,
+        name=name,
+        LONG=lambda s, h, p: "x" * 300,
+        LIST=lambda s, h, p: ",".join([f"{s}-{h}-{'y' * 60}"] * 9),
+    )
+    assert max(map(len, lines)) <= drawing.WIDTH
+    assert len(lines) < 40
+
+
+def test_notes_are_wrapped_below():
+    lines = drawing.draw(World("t", world(1, 1, 1).slices, ["word " * 40])).splitlines()
+    assert lines[-1].startswith("word")
+    assert max(map(len, lines)) <= drawing.WIDTH

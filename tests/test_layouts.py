@@ -1,0 +1,130 @@
+"""What there is to draw: on paper, of known hosts, of this machine."""
+
+import pytest
+
+from xla_nb import grids, layouts, slices, topology
+from xla_nb.errors import UsageError
+
+
+def variables(world, slice_, host, process):
+    return world.slices[slice_][host].processes[process].variables
+
+
+def ranks(world):
+    return [
+        [[*process.ranks] for process in host.processes] for row in world.slices for host in row
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "slices_", "hosts", "each"),
+    [
+        ((None, None, None, None), 1, 1, 4),
+        ((4, 2, None, None), 2, 4, 4),
+        ((4, 2, 3, None), 2, 4, 3),
+        ((None, 3, None, None), 3, 3, 4),
+        ((None, None, None, "v5litepod-16"), 1, 4, 4),
+        ((None, 2, None, "v5litepod-16"), 2, 8, 4),
+        ((None, 2, None, "v6e-8"), 2, 2, 8),
+        ((None, 2, 4, "v6e-8"), 2, 2, 4),
+        ((None, None, None, "v3-32"), 1, 4, 8),
+    ],
+)
+def test_on_paper_there_is_what_was_asked_for(asked, slices_, hosts, each):
+    world = layouts.on_paper(*asked)
+    assert len(world.slices) == slices_
+    assert sum(map(len, world.slices)) == hosts
+    everyone = [rank for host in ranks(world) for process in host for rank in process]
+    assert everyone == list(range(hosts * each))
+    assert world.title.startswith(f"{hosts * each} ranks on {hosts} host")
+
+
+def test_two_ranks_share_a_chip_of_a_v3():
+    assert ranks(layouts.on_paper(None, None, None, "v3-8")) == [[[0, 1], [2, 3], [4, 5], [6, 7]]]
+
+
+def test_simulated_processes_have_the_variables_of_their_hosts_seat():
+    told = variables(layouts.on_paper(4, 2, 2, None), 1, 1, 0)
+    seat = slices.seats([slices.Host(f"host-{n}") for n in range(4)], 2, pod=False)[3]
+    assert told == {
+        **seat.variables,
+        "PJRT_DEVICE": "CPU",
+        "PJRT_LOCAL_PROCESS_RANK": "0",
+        "PJRT_LOCAL_PROCESS_COUNT": "2",
+    }
+
+
+def test_a_tpus_processes_have_what_torch_xla_sets_within_their_slice():
+    told = variables(layouts.on_paper(None, 2, None, "v5litepod-16"), 1, 2, 3)
+    own = grids.processes("v5litepod-16", ["host-4", "host-5", "host-6", "host-7"], 2)[3]
+    assert told.items() >= own.items()
+    assert told["MEGASCALE_SLICE_ID"] == "1"
+
+
+def test_hosts_that_are_known_are_drawn_by_their_names():
+    seats = slices.seats([slices.Host("10.0.0.1", "one"), slices.Host("10.0.0.2")], 2, pod=False)
+    world = layouts.of(seats, 1, None, "on Ray")
+    assert [[host.name for host in row] for row in world.slices] == [["one"], ["10.0.0.2"]]
+    assert world.title == "2 ranks on 2 hosts in 2 slices, simulated: on Ray"
+
+
+def test_what_is_not_known_on_paper_is_said():
+    world = layouts.on_paper(None, None, None, "v4-16")
+    assert "shape is chosen" in world.notes[-1]
+    assert "TPU_PROCESS_BOUNDS" not in variables(world, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ((3, 2, None, None), "3 hosts can be 1 or 3 slices"),
+        ((4, 2, None, "v5litepod-16"), "a v5litepod-16 has 16 chips on 4 hosts"),
+        ((None, None, 3, "v6e-8"), "1, 2, 4 or 8"),
+        ((None, None, None, "H100"), "H100 is no type of TPU"),
+    ],
+)
+def test_what_cannot_be_is_refused(asked, said):
+    with pytest.raises(UsageError, match=said):
+        layouts.on_paper(*asked)
+
+
+# ---------------------------------------------------------------- this machine
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """machine(8) has so many chips."""
+
+    def has(chips):
+        monkeypatch.setattr(topology, "chips", lambda: chips)
+
+    return has
+
+
+def test_a_machine_without_a_tpu_is_a_simulated_host(machine):
+    machine(0)
+    world = layouts.here({}, 3)
+    assert ranks(world) == [[[0], [1], [2]]]
+    assert "MEGASCALE_NUM_SLICES" not in variables(world, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("n", "bounds"), [(None, "2,4,1"), (2, "1,2,1")])
+def test_a_tpu_host_is_drawn_as_a_launch_would_use_it(machine, n, bounds):
+    machine(8)
+    world = layouts.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, n)
+    assert len(ranks(world)[0]) == (n or 8)
+    assert variables(world, 0, 0, 0)["TPU_PROCESS_BOUNDS"] == bounds
+
+
+@pytest.mark.parametrize("accelerator", ["v5litepod-16", "tpu7x-8"])
+def test_what_torch_xla_will_ask_for_is_not_told(machine, accelerator):
+    machine(4)
+    world = layouts.here({"TPU_ACCELERATOR_TYPE": accelerator}, None)
+    assert variables(world, 0, 0, 0) == {"PJRT_DEVICE": "TPU"}
+    assert "asks the metadata server" in world.notes[-1]
+
+
+def test_a_count_that_the_chips_cannot_be_is_refused(machine):
+    machine(8)
+    with pytest.raises(UsageError, match="1, 2, 4 or 8"):
+        layouts.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, 3)
