@@ -84,16 +84,24 @@ def headline(state: RunState) -> str:
 
 
 def _lost(state: RunState) -> str:
-    """The hosts that were lost, each with its ranks; empty where none was."""
-    said = []
+    """The hosts that were lost, those with the same reason together; empty where none was."""
+    by_reason: dict[str, list[str]] = {}
     for host in state.hosts.values():
         if host.lost:
-            mine = [
-                rank.rank for rank in state.ranks.values() if rank.lost and rank.host == host.name
-            ]
-            with_it = f", and {ranks(mine)} with it" if mine else ""
-            said.append(f"host {host.name} was lost{with_it}: {host.lost}")
+            by_reason.setdefault(host.lost, []).append(host.name)
+    said = []
+    for why, names in by_reason.items():
+        hosts = f"host {names[0]} was" if len(names) == 1 else f"hosts {_some(names)} were"
+        numbers = [r.rank for r in state.ranks.values() if r.lost and r.host in names]
+        it = "it" if len(names) == 1 else "them"
+        said.append(f"{hosts} lost{f', and {ranks(numbers)} with {it}' if numbers else ''}: {why}")
     return "; ".join(said)
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    *first, last = [*names[:most], *more]
+    return f"{', '.join(first)} and {last}"
 
 
 def _absent(state: RunState, rank: int) -> str:

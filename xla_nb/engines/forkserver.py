@@ -191,6 +191,8 @@ def main(fd: int, imports: list[str]) -> None:
         stream.reconfigure(  # type: ignore[union-attr]
             encoding="utf-8", errors="backslashreplace", line_buffering=True
         )
+    # A thread of whoever started us may have kept signals out, as Ray's do; ranks need them.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
     name_process("xla_nb-server")

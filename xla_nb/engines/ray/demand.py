@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _SLICE = "ray.io/tpu-slice-name"
 _WORKER = "ray.io/tpu-worker-id"
@@ -24,6 +24,7 @@ class Node:
 
     name: str
     address: str
+    id: str = ""
     alive: bool = True
     total: Mapping[str, float] = field(default_factory=dict)
     free: Mapping[str, float] = field(default_factory=dict)
@@ -33,6 +34,11 @@ class Node:
     def slice(self) -> str:
         """The TPU slice that it is a part of; a machine without such a label is one by itself."""
         return self.labels.get(_SLICE) or f"{self.name} {self.address}"
+
+    def with_free(self, more: Mapping[str, float]) -> Node:
+        """The same with more of it free."""
+        free = {name: self.free.get(name, 0) + more.get(name, 0) for name in {*self.free, *more}}
+        return replace(self, free=free)
 
     def has(self, bundle: Mapping[str, float]) -> bool:
         """Whether this much of it is free."""

@@ -87,7 +87,9 @@ class Cluster:
         while True:
             answer = helper.receive(lambda: waiting(time.monotonic() - since, what))  # noqa: B023
             if answer is None:
-                raise LaunchError(faults.client_ended(helper.last_words()))
+                raise LaunchError(
+                    faults.client_ended(helper.process.returncode, helper.last_words())
+                )
             if answer["id"] != number:  # of one that was abandoned
                 continue
             if "refused" in answer:
@@ -108,7 +110,7 @@ class Cluster:
         helper = self._helper
         if helper is None or not helper.ended_within(1.0):
             return ""
-        return faults.client_ended(helper.last_words())
+        return faults.client_ended(helper.process.returncode, helper.last_words())
 
     def close(self) -> None:
         """End our process, and with it all that it started in the cluster."""
@@ -152,6 +154,7 @@ class RayEngine:
         with open(fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
             asked = {"hosts": self._hosts, "slices": self._slices, "wait": self._wait}
             self._cluster.look(asked, fd, waiting)
+            file.seek(0)  # where the other process has written
             seats: list[Seat] = pickle.load(file)
         return seats
 
@@ -187,11 +190,20 @@ def _until_the_end(fd: int) -> Iterator[bytes]:
         yield block
 
 
+#: Variables that are a machine's own; importing torch_xla sets some of them.
+_MACHINES = ("PJRT_", "TPU_", "CLOUD_TPU_", "MEGASCALE_", "RAY_")
+
+
 def changed() -> dict[str, str]:
-    """The variables that were set in this process since it began (proc(5), environ)."""
+    """The variables that were set in this process since it began (proc(5), environ), but for what
+    describes its own machine."""
     lines = Path("/proc/self/environ").read_bytes().split(b"\0")
     began = dict(os.fsdecode(line).partition("=")[::2] for line in lines if line)
-    return {name: value for name, value in os.environ.items() if began.get(name) != value}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if began.get(name) != value and not name.startswith(_MACHINES)
+    }
 
 
 def address(wanted: str, environ: Mapping[str, str]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import sys
 
+from xla_nb.state import cause_of_death
+
 #: Seconds that a cluster has to answer.
 PATIENCE = 30.0
 
@@ -93,8 +95,11 @@ def why_lost(said: str) -> str:
     return _first(said)
 
 
-def client_ended(words: str) -> str:
-    """Why the notebook's own process that speaks to the cluster has ended; from its last words."""
+def client_ended(status: int | None, words: str) -> str:
+    """Why the notebook's own process that speaks to the cluster has ended, from its exit status
+    (negative for a signal) and its last words."""
+    if status is not None and status < 0:
+        return f"the process that speaks to the cluster was {cause_of_death(status)}"
     if re.search(r"GCS|gcs_server|raylet|Connection to|grpc", words, re.IGNORECASE):
         return (
             "the connection to the cluster's head was lost. What to do: see whether the head "

@@ -236,6 +236,7 @@ class _Running:
                 told = replace(told, host=self._name)
             if isinstance(told, events.JobEnded):
                 self._ended = told
+                self._sock.close()
                 return
             self._waiting.append(told)
 

@@ -1,0 +1,40 @@
+"""A Ray cluster of three nodes on this machine, and a notebook that uses it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kernel import Notebook
+from ray_nodes import Nodes
+
+HERE = Path(__file__).parent
+HOSTS = 3
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        for item in items:
+            if item.path.parent == HERE and item.get_closest_marker("ray"):
+                assert not os.environ.get("CI"), "CI has Ray"
+                item.add_marker(pytest.mark.skip(reason="Ray is not installed"))
+
+
+@pytest.fixture(scope="session")
+def nodes(home: None) -> Iterator[Nodes]:
+    started = Nodes(HOSTS)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def on_ray(kernel: Notebook, nodes: Nodes) -> Iterator[Notebook]:
+    """The notebook, its cluster's hosts warm."""
+    kernel.ok(f"import os\nos.environ['RAY_ADDRESS'] = {nodes.address!r}")
+    kernel.ok(f"%%xla_spawn -n 1 --on ray --hosts {HOSTS}\ndef warm(rank): pass", timeout=300)
+    yield kernel
+    kernel.ok("from xla_nb import api\napi.release()\ndel os.environ['RAY_ADDRESS']")

@@ -1,0 +1,367 @@
+"""%%xla_spawn --on ray in a real kernel, on a real cluster of three nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from ray_nodes import eventually, of_ours
+
+pytestmark = pytest.mark.ray
+
+SPAWN = "%%xla_spawn --on ray --hosts 3 -n 2 --view text"
+
+
+def spawn(body, line=""):
+    return f"{SPAWN} {line}\n{body}"
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def test_ranks_are_numbered_over_all_hosts(on_ray):
+    shown = on_ray.ok(
+        spawn(
+            "import torch_xla.runtime as xr\n"
+            "def f(rank):\n"
+            "    print(f'rank {rank}')\n"
+            "    return rank, xr.global_ordinal(), xr.local_ordinal(), xr.world_size()",
+            "-o far",
+        )
+    )
+    assert on_ray.value("far.results == {r: (r, r, r % 2, 6) for r in range(6)}") == "True"
+    assert sorted(shown.lines) == [f"[{r}] rank {r}" for r in range(6)]
+    hosts = "[far.state.ranks[r].host for r in range(6)]"
+    assert on_ray.value(f"len(set({hosts}))") == "3"
+    assert on_ray.value(f"all({hosts}[r] == {hosts}[r + 1] for r in (0, 2, 4))") == "True"
+
+
+def test_data_parallel_training_over_hosts_equals_one_process(on_ray):
+    on_ray.ok(
+        "import torch\n"
+        "torch.manual_seed(0)\n"
+        "inputs, targets = torch.randn(24, 5), torch.randn(24, 1)\n"
+        "def made():\n"
+        "    torch.manual_seed(1)\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), "
+        "torch.nn.Linear(8, 1))\n"
+        "reference = made()\n"
+        "steps = torch.optim.SGD(reference.parameters(), lr=0.1)\n"
+        "for _ in range(5):\n"
+        "    steps.zero_grad()\n"
+        "    torch.nn.functional.mse_loss(reference(inputs), targets).backward()\n"
+        "    steps.step()"
+    )
+    on_ray.ok(
+        spawn(
+            "import torch_xla, torch_xla.core.xla_model as xm\n"
+            "def train(rank):\n"
+            "    device = torch_xla.device()\n"
+            "    model = made().to(device)\n"
+            "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+            "    x, y = inputs[rank::6].to(device), targets[rank::6].to(device)\n"
+            "    for _ in range(5):\n"
+            "        optimizer.zero_grad()\n"
+            "        torch.nn.functional.mse_loss(model(x), y).backward()\n"
+            "        xm.optimizer_step(optimizer)\n"
+            "        torch_xla.sync()\n"
+            "    return {name: value.cpu() for name, value in model.state_dict().items()}",
+            "-o trained",
+        )
+    )
+    same = (
+        "all(torch.allclose(trained[r][name], value, atol=1e-5)"
+        " for r in range(6) for name, value in reference.state_dict().items())"
+    )
+    assert on_ray.value(same) == "True"
+
+
+def test_what_the_cell_needs_travels_without_a_module_on_the_hosts(on_ray):
+    on_ray.ok(
+        "class Scale:\n"
+        "    def __init__(self, by): self.by = by\n"
+        "    def __call__(self, x): return x * self.by\n"
+        "def twice(f):\n"
+        "    def inner(x): return f(f(x))\n"
+        "    return inner\n"
+        "triple = Scale(3)"
+    )
+    on_ray.ok(
+        spawn(
+            "def f(rank):\n"
+            "    def add(x): return x + rank\n"
+            "    return twice(add)(1), twice(triple)(rank), Scale(2)",
+            "-o sent",
+        )
+    )
+    assert on_ray.value("[sent[r][:2] for r in (0, 5)]") == "[(1, 0), (11, 45)]"
+    assert on_ray.value("type(sent[4][2]) is Scale") == "True"
+
+
+def test_a_big_value_is_one_copy_on_each_host(on_ray):
+    on_ray.ok("import numpy\nbig = numpy.arange(4_000_000)")
+    on_ray.ok(
+        spawn(
+            "def f(rank):\n"
+            "    import os\n"
+            "    parcel = os.environ['XLA_NB_PARCEL']\n"
+            "    return int(big[rank]), parcel, os.path.getsize(parcel) > big.nbytes",
+            "-o shared",
+        )
+    )
+    assert on_ray.value("[shared[r][0] for r in range(6)]") == "[0, 1, 2, 3, 4, 5]"
+    assert on_ray.value("len({shared[r][1] for r in range(6)})") == "3"
+    assert on_ray.value("all(shared[r][2] for r in range(6))") == "True"
+
+
+def test_big_results_come_back_whole(on_ray):
+    on_ray.ok(
+        spawn(
+            "import numpy\ndef f(rank): return numpy.arange(2_000_000) + rank",
+            "--view none -o all_",
+        )
+    )
+    whole = "all((all_[r] == __import__('numpy').arange(2_000_000) + r).all() for r in range(6))"
+    assert on_ray.value(whole) == "True"
+
+
+def test_what_ranks_report_is_in_the_run(on_ray):
+    on_ray.ok(
+        spawn(
+            "import xla_nb\n"
+            "def f(rank):\n"
+            "    for step in range(3): xla_nb.report(loss=rank + step)",
+            "-o told",
+        )
+    )
+    assert on_ray.value("told.history['loss'][5]") == "[5.0, 6.0, 7.0]"
+    assert on_ray.value("told.vitals(4).at > 0") == "True"
+
+
+def test_the_next_launch_finds_its_hosts_warm(on_ray):
+    before = of_ours("xla_nb-server")
+    on_ray.ok(spawn("def f(rank): return rank"))
+    assert of_ours("xla_nb-server") == before
+
+
+def test_slices_reach_the_ranks(on_ray):
+    on_ray.ok(
+        spawn(
+            "import os\n"
+            "def f(rank):\n"
+            "    return {k: v for k, v in os.environ.items() if k.startswith('MEGASCALE_')}",
+            "--slices 3 -o sliced",
+        )
+    )
+    ids = "[sliced[r]['MEGASCALE_SLICE_ID'] for r in range(6)]"
+    assert on_ray.value(ids) == "['0', '0', '1', '1', '2', '2']"
+    assert on_ray.value("{sliced[r]['MEGASCALE_NUM_SLICES'] for r in range(6)}") == "{'3'}"
+    assert (
+        on_ray.value("len({sliced[r]['MEGASCALE_COORDINATOR_ADDRESS'] for r in range(6)})") == "1"
+    )
+
+
+def test_variables_set_in_the_notebook_are_the_ranks(on_ray):
+    on_ray.ok("os.environ['XLA_NB_TEST_SET'] = 'here'")
+    on_ray.ok(
+        spawn(
+            "import os\n"
+            "def f(rank): return os.environ['XLA_NB_TEST_SET'], os.environ['ASKED'], "
+            "[name for name in os.environ if name.startswith('RAY_')]",
+            "--env ASKED=too -o environ",
+        )
+    )
+    assert on_ray.value("environ[5]") == "('here', 'too', [])"
+
+
+# ---------------------------------------------------------------- output
+
+
+def test_a_long_log_stays_on_its_host_and_is_fetched_whole(on_ray):
+    on_ray.ok(
+        spawn(
+            "import sys\n"
+            "block = ''.join(f'{n:09}\\n' for n in range(100_000))\n"
+            "def f(rank):\n"
+            "    for _ in range(80 if rank == 3 else 1): sys.stdout.write(block)",
+            "--view none -o long",
+        )
+    )
+    assert (
+        on_ray.value("len(long.output(3)), long.output(3)[-11:]") == r"(80000000, '\n000099999\n')"
+    )
+    assert on_ray.value("long.output(2) == ''.join(f'{n:09}\\n' for n in range(100_000))") == "True"
+    received = "open(long.record.log(3)).read()"
+    assert on_ray.value(f"{received}[-11:]") == r"'\n000099999\n'"
+    assert on_ray.value(f"len({received}) < 80_000_000 or 'left out' in {received}") == "True"
+
+
+def test_what_the_cell_prints_outside_of_its_function_names_the_host(on_ray):
+    on_ray.ok(spawn("print('loading')\ndef f(rank): pass", "-o loaded"))
+    said = on_ray.value("sorted(open(loaded.record.log(None)).read().splitlines())")
+    assert said.count("] loading") == 3
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_an_error_on_one_host_is_told_with_its_line(on_ray):
+    shown = on_ray.run(
+        spawn(
+            "import torch_xla.core.xla_model as xm\n"
+            "def f(rank):\n"
+            "    if rank == 4:\n"
+            "        raise ValueError('boom')\n"
+            "    xm.rendezvous('never')"
+        )
+    )
+    assert shown.ename == "RunFailed"
+    assert (
+        f"rank 4 (and 5 more) failed at Cell In[{shown.number}], line 5: ValueError: boom"
+        in (shown.error)
+        or f"rank 4 failed at Cell In[{shown.number}], line 5: ValueError: boom" in shown.error
+    )
+
+
+def test_a_rank_that_is_killed_is_named_with_its_signal(on_ray):
+    shown = on_ray.run(
+        spawn(
+            "import os, signal, time\n"
+            "def f(rank):\n"
+            "    if rank == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    time.sleep(60)",
+            "--grace 0.1",
+        )
+    )
+    assert "rank 5 failed: Killed: ended by SIGKILL" in shown.error
+
+
+def test_a_program_that_does_not_load_is_refused_by_name(on_ray):
+    shown = on_ray.run(spawn("import no_such_module\ndef f(rank): pass"))
+    assert "No module named 'no_such_module'" in shown.error
+    assert f"Cell In[{shown.number}], line 2" in shown.error
+
+
+def test_hosts_that_the_cluster_has_not_are_missed_at_once(on_ray):
+    shown = on_ray.run("%%xla_spawn --on ray --hosts 4 -n 1\ndef f(rank): pass")
+    assert shown.ename == "LaunchError"
+    assert "4 hosts asked for, each with 1 CPU free, and there are 3" in shown.error
+    assert shown.error.count("of 2 CPU free") == 3
+    assert "--wait 5m" in shown.error
+
+
+def test_waiting_for_hosts_is_seen(on_ray):
+    shown = on_ray.run("%%xla_spawn --on ray --hosts 4 -n 1 --wait 1s\ndef f(rank): pass")
+    assert "waiting for the cluster, up to 1 s: 4 hosts asked for" in shown.stdout
+    assert shown.ename == "LaunchError"
+
+
+def test_spmd_spans_hosts_on_tpus_only(on_ray):
+    shown = on_ray.run(spawn("def f(rank): pass", "--runtime spmd"))
+    assert "--runtime spmd spans hosts on TPU pods only" in shown.error
+
+
+# ---------------------------------------------------------------- stopping
+
+
+def test_an_interrupt_stops_the_ranks_of_all_hosts(on_ray):
+    begun = []
+
+    def interrupt(shown):
+        if shown.stdout.count("begun") == 6 and not begun:
+            begun.append(True)
+            on_ray.interrupt()
+
+    shown = on_ray.run(
+        spawn("import time\ndef f(rank):\n    print('begun')\n    time.sleep(100)"),
+        during=interrupt,
+    )
+    assert "stopped: you interrupted it" in shown.error
+    assert f"ranks 0-5 at Cell In[{shown.number}], line 5" in shown.error
+    eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
+
+
+def test_stacks_come_from_all_hosts(on_ray):
+    on_ray.ok(
+        spawn(
+            "import time\ndef f(rank):\n    print('begun')\n    time.sleep(100)", "--bg -o asleep"
+        )
+    )
+    on_ray.ok(
+        "import time\n"
+        "while sum('begun' in asleep.output(r) for r in list(asleep.state.ranks)) < 6:\n"
+        "    time.sleep(0.05)"
+    )
+    shown = on_ray.ok("%xla_stacks asleep")
+    assert "ranks 0-5 at Cell In[" in shown.stdout
+    on_ray.ok("asleep.stop()\ntry: asleep.wait(20)\nexcept Exception: pass")
+    assert on_ray.value("asleep.done") == "True"
+
+
+# ---------------------------------------------------------------- torchax
+
+
+@pytest.mark.leaves("processes")  # servers that have imported JAX, for the next launch
+def test_torchax_is_one_world_over_hosts_and_leaves_in_any_order(on_ray):
+    on_ray.ok(
+        "%%xla_spawn --on ray --hosts 3 -n 2 --runtime torchax --view text -o world\n"
+        "import jax, jax.numpy as jnp, os, time\n"
+        "from jax.experimental import multihost_utils\n"
+        "def f(rank):\n"
+        "    got = multihost_utils.process_allgather(jnp.array([float(rank)]))\n"
+        "    if rank >= 2: time.sleep(0.5)  # host 0 has the coordinator, and is done first\n"
+        "    return jax.process_count(), got.ravel().tolist()",
+        timeout=200,
+    )
+    assert (
+        on_ray.value("world.results == {r: (6, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]) for r in range(6)}")
+        == "True"
+    )
+
+
+# ---------------------------------------------------------------- what is lost (these come last)
+
+
+def test_a_host_that_is_lost_ends_the_run_and_leaves_nothing(on_ray, nodes):
+    shown = on_ray.run(
+        spawn(
+            "import time\n"
+            "def f(rank):\n"
+            "    if rank == 0: return 'early'\n"
+            "    print('begun')\n"
+            "    time.sleep(100)",
+            "--grace 0.5 -o lost",
+        ),
+        during=lambda shown: (
+            nodes.kill(nodes.others[0])
+            if shown.stdout.count("begun") == 5 and len(nodes.others) == 2
+            else None
+        ),
+    )
+    assert "was lost, and rank" in shown.error
+    assert "early" in on_ray.value("lost.results[0]")
+    gone = "[r for r in lost.state.ranks.values() if r.lost]"
+    assert on_ray.value(f"len({gone}) in (1, 2), len({{r.host for r in {gone}}})") == "(True, 1)"
+    assert on_ray.value("all('begun' in lost.output(r) for r in range(1, 6))") == "True"
+    eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
+
+
+@pytest.mark.leaves("processes")  # a new driver, for the next launch
+def test_a_driver_that_ends_is_said_to_be_the_connection(on_ray):
+    def end(shown):
+        if "begun" in shown.stdout:
+            for pid in of_ours("xla_nb-ray"):
+                os.kill(pid, signal.SIGKILL)
+
+    shown = on_ray.run(
+        "%%xla_spawn --on ray --hosts 1 -n 2 --view text\n"
+        "import time\n"
+        "def f(rank):\n"
+        "    print('begun')\n"
+        "    time.sleep(100)",
+        timeout=200,
+        during=end,
+    )
+    assert "the process that speaks to the cluster was ended by SIGKILL" in shown.error
+    eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))

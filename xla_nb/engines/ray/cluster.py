@@ -1,0 +1,309 @@
+"""A connection to a Ray cluster, and the hosts that are held there.
+
+The rule: what Ray does only while it holds up its caller is done in a thread, and not for ever;
+what is held is given back when it has been idle, is of no more use, or this process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from xla_nb.engines.ray import demand, faults
+from xla_nb.engines.ray.actor import Actor
+from xla_nb.engines.ray.demand import Bundle, Lacking, Node
+from xla_nb.engines.ray.host import About, version
+from xla_nb.errors import LaunchError
+from xla_nb.slices import Host, Seat, seats
+
+#: Seconds after which hosts that nobody uses are given back.
+IDLE = 600.0
+_FREED = 5.0  # seconds until what was given back counts as free
+_READY = 60.0  # seconds for a placement that is known to be possible
+_CALLS = 16  # calls at once to one host
+
+T = TypeVar("T")
+
+
+@dataclass
+class Wish:
+    """What hosts the notebook asks for; None for all that there are. `tell` is for what is waited
+    for, `cpu`: no TPU is wanted."""
+
+    id: int
+    hosts: int | None
+    slices: int | None
+    wait: float
+    tell: Callable[[str], None]
+    cpu: bool
+
+    def choose(self, nodes: Sequence[Node]) -> list[Bundle] | Lacking:
+        """What each host takes of these nodes."""
+        tpu = not self.cpu and any(node.alive and node.total.get("TPU") for node in nodes)
+        return demand.choose(nodes, self.hosts, self.slices, tpu=tpu)
+
+
+@dataclass
+class Group:
+    """Hosts that have been placed, with an actor on each; they serve launch after launch.
+    `hosts` and `slices` are what was asked for."""
+
+    hosts: int | None
+    slices: int | None
+    placement: Any
+    bundles: Sequence[Bundle]
+    actors: list[Any]
+    abouts: list[About]
+    names: list[str]
+    runs: set[str] = field(default_factory=set)
+    fresh: bool = True  # nothing has been started there yet
+    broken: bool = False
+    used: float = field(default_factory=time.monotonic)
+
+    def serves(self, wish: Wish) -> bool:
+        """Whether these are the hosts that are asked for; any can stand for simulated slices."""
+        if self.broken or self.hosts != wish.hosts:
+            return False
+        return not self.is_pod or (not wish.cpu and self.slices == wish.slices)
+
+    @property
+    def is_pod(self) -> bool:
+        return all(about.chips for about in self.abouts)
+
+    def known(self) -> list[Host]:
+        return [
+            Host(about.address, name, about.environ)
+            for name, about in zip(self.names, self.abouts, strict=True)
+        ]
+
+    def seats(self, count: int | None) -> list[Seat]:
+        """The hosts in their order, in so many slices. Raises UsageError."""
+        return seats(self.known(), count, pod=self.is_pod)
+
+
+class Cluster:
+    """A connection to a Ray cluster, and the groups of hosts that are held there."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._connected = False
+        self._groups: list[Group] = []
+        self._released = 0.0
+
+    # ------------------------------------------------------------ the connection
+
+    async def connect(self) -> None:
+        """Raises LaunchError."""
+        if self._connected:
+            return
+        try:
+            await within(faults.PATIENCE, _connect, self.address)
+        except Exception as problem:
+            kind = type(problem).__name__
+            said = faults.unreachable(self.address, kind, str(problem))
+            raise LaunchError(said) from problem
+        self._connected = True
+
+    async def close(self) -> None:
+        """Give everything back."""
+        if not self._connected:
+            return
+        import ray
+
+        for group in list(self._groups):
+            await self.release(group)
+        with contextlib.suppress(Exception):
+            await within(5.0, ray.shutdown)
+
+    # ------------------------------------------------------------ hosts
+
+    async def hosts(self, wish: Wish) -> Group:
+        """Hosts for a launch, those of the last one if they fit. Raises LaunchError."""
+        wish.tell("connecting to the Ray cluster …")
+        await self.connect()
+        for group in self._groups:
+            if group.serves(wish):
+                return group
+        bundles = await self._bundles(wish)
+        wish.tell(f"starting xla_nb on {len(bundles)} hosts of the cluster …")
+        group = await self._place(wish, bundles)
+        self._groups.append(group)
+        return group
+
+    async def _bundles(self, wish: Wish) -> list[Bundle]:
+        """What each host takes, as soon as the cluster has it, or the time for that is over."""
+        deadline = time.monotonic() + wish.wait
+        while True:
+            nodes = await self._survey()
+            idle = [group for group in self._groups if not group.runs]
+            held = {
+                a.node: bundle
+                for one in idle
+                for a, bundle in zip(one.abouts, one.bundles, strict=True)
+            }
+            if not isinstance(found := wish.choose(nodes), Lacking):
+                return found
+            # What is only held for later launches is as good as free.
+            found = wish.choose([node.with_free(held.get(node.id, {})) for node in nodes])
+            now = time.monotonic()
+            if not isinstance(found, Lacking):
+                for group in idle:
+                    await self.release(group)
+            elif now >= max(deadline, self._released + _FREED):
+                raise LaunchError(found.text)
+            elif wish.wait:
+                left = _clock(deadline - now, wish.wait)
+                wish.tell(f"waiting for the cluster, up to {left}: {found.short}")
+            await asyncio.sleep(0.5)
+
+    async def _survey(self) -> list[Node]:
+        try:
+            return await within(faults.PATIENCE, _survey)
+        except Exception as problem:
+            kind = type(problem).__name__
+            said = faults.unreachable(self.address, kind, str(problem))
+            raise LaunchError(said) from problem
+
+    async def _place(self, wish: Wish, bundles: Sequence[Bundle]) -> Group:
+        from ray.util import placement_group
+
+        placement = placement_group(list(bundles), strategy="STRICT_SPREAD")
+        actors: list[Any] = []
+        try:
+            patience = wish.wait + _READY
+            if not await within(patience + 5, placement.wait, patience):
+                raise LaunchError(
+                    f"the cluster did not place {len(bundles)} hosts within {patience:g} s, "
+                    "though it said that they are free: others may have been faster. What to do: "
+                    "run the cell again, or wait longer (`--wait 5m`)"
+                )
+            actors += [_actor(placement, n, bundle) for n, bundle in enumerate(bundles)]
+            abouts, names = await _introduced(actors)
+        except BaseException as problem:  # an interrupted launch, too
+            await asyncio.to_thread(self._remove, placement, actors)
+            if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
+                raise
+            raise LaunchError(faults.unplaced(str(problem))) from problem
+        return Group(wish.hosts, wish.slices, placement, bundles, actors, abouts, names)
+
+    async def release(self, group: Group) -> None:
+        """End all that runs on these hosts, and give them back."""
+        if group in self._groups:
+            self._groups.remove(group)
+        await asyncio.to_thread(self._remove, group.placement, group.actors)
+
+    def _remove(self, placement: Any, actors: Sequence[Any]) -> None:
+        import ray
+        from ray.util import remove_placement_group
+
+        for actor in actors:
+            with contextlib.suppress(Exception):
+                ray.kill(actor)  # its fork servers end with it, and with them all else
+        with contextlib.suppress(Exception):
+            remove_placement_group(placement)
+        self._released = time.monotonic()
+
+    async def release_idle(self) -> None:
+        """Every now and then: hosts that are not used are for others."""
+        while True:
+            await asyncio.sleep(10)
+            for group in list(self._groups):
+                if not group.runs and time.monotonic() - group.used > IDLE:
+                    await self.release(group)
+
+
+# ---------------------------------------------------------------- what Ray does, one call each
+
+
+def _connect(address: str) -> None:
+    """To an address; without one to a cluster of this machine's, which is started if need be."""
+    import ray
+
+    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address:
+        ray.init(address, **({} if address.startswith("ray://") else how))
+        return
+    try:
+        ray.init("auto", **how)
+    except ConnectionError:
+        ray.init(include_dashboard=False, **how)
+
+
+def _survey() -> list[Node]:
+    """The cluster's nodes; a task tells what is free where only Ray's client is here."""
+    import ray
+    from ray.util import client
+
+    def free() -> dict[str, dict[str, float]]:
+        from ray._private.state import available_resources_per_node
+
+        found: dict[str, dict[str, float]] = available_resources_per_node()
+        return found
+
+    connected = client.ray.is_connected()
+    per_node = ray.get(ray.remote(num_cpus=0)(free).remote()) if connected else free()
+    return [
+        Node(
+            id=node["NodeID"],
+            name=node["NodeManagerHostname"],
+            address=node["NodeManagerAddress"],
+            alive=node["Alive"],
+            total=node["Resources"],
+            free=per_node.get(node["NodeID"], {}),
+            labels=node.get("Labels") or {},
+        )
+        for node in ray.nodes()
+    ]
+
+
+def _actor(placement: Any, index: int, bundle: Bundle) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    others = {name: count for name, count in bundle.items() if name != "CPU"}
+    return (
+        ray.remote(Actor)
+        .options(
+            num_cpus=bundle.get("CPU", 0),
+            resources=others,
+            max_concurrency=_CALLS,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                placement, placement_group_bundle_index=index
+            ),
+        )
+        .remote()
+    )
+
+
+async def _introduced(actors: list[Any]) -> tuple[list[About], list[str]]:
+    """What the hosts say of themselves, and what they are called. Raises LaunchError."""
+    abouts = [await actor.about.remote() for actor in actors]
+    names = demand.names((about.hostname, about.address, about.node) for about in abouts)
+    for name, about in zip(names, abouts, strict=True):
+        _check_versions(name, about)
+    return abouts, names
+
+
+def _check_versions(name: str, about: About) -> None:
+    """What a program and its values must find there as they left it here."""
+    here = platform.python_version()
+    if about.python.split(".")[:2] != here.split(".")[:2]:
+        raise LaunchError(faults.differing(name, "Python", about.python, here))
+    if about.version != version():
+        raise LaunchError(faults.differing(name, "xla_nb", about.version, version()))
+
+
+async def within(seconds: float, call: Callable[..., T], *arguments: Any) -> T:
+    """A call that holds up its caller, in a thread. Raises TimeoutError."""
+    return await asyncio.wait_for(asyncio.to_thread(call, *arguments), seconds)
+
+
+def _clock(seconds: float, most: float) -> str:
+    """Minutes and seconds, in steps that do not make a new line of each look."""
+    rounded = int(min(most, -(-seconds // 30) * 30))
+    return f"{rounded // 60}:{rounded % 60:02d} min" if rounded >= 60 else f"{rounded} s"
