@@ -86,6 +86,8 @@ def why_lost(said: str) -> str:
     """Why a host does not answer any more, from Ray's error."""
     if "node has died" in said or "node died" in said or "marked dead" in said:
         return "its node died"
+    if not said:  # TimeoutError has no words
+        return "it has not answered for half a minute"
     if "unavailable" in said or "Socket closed" in said or "RpcError" in said:
         return "it cannot be reached any more"
     if "Traceback" in said:  # an error of ours there

@@ -24,6 +24,7 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.order import Order, World
 
 _LOST = 5.0  # seconds that a host may be out of reach
+_SILENT = 30.0  # seconds that it may take for an answer, which it gives each second
 _INLINE = 100_000  # bytes of values that go with the call; more go by the object store
 _BLOCK = 8 << 20  # bytes of a log that are fetched at once
 
@@ -140,7 +141,9 @@ class Relay:
         seen, silent = 0, 0.0
         while True:
             try:
-                news: News = await actor.news.remote(self.run, seen)
+                news: News = await asyncio.wait_for(
+                    _awaited(actor.news.remote(self.run, seen)), _SILENT
+                )
             except ray.exceptions.ActorUnavailableError:
                 silent = silent or time.monotonic()
                 if time.monotonic() - silent > _LOST:
