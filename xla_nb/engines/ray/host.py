@@ -208,7 +208,7 @@ class _Running:
         while True:
             # Events first: what was printed before them is in the files by then.
             self._take_events()
-            pieces = self._outbox.look()
+            pieces = self._outbox.look(over=self._ended is not None)
             due = self._due()
             over = self._ended is not None and not self._waiting and not pieces
             if over and self._ended:
