@@ -66,8 +66,8 @@ def _versions(said: str) -> str:
         wanted = "..."
     return (
         f"{told}. Both must be the same, Python's up to the second number. What to do: install "
-        f"the cluster's version here (`pip install 'ray[client]=={wanted}'`), or run the notebook on "
-        "the cluster"
+        f"the cluster's version here (`pip install 'ray[client]=={wanted}'`), or run the notebook "
+        "on the cluster"
     )
 
 
