@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,9 @@ class Cluster:
                 self._wait(helper, number, waiting)
             except BaseException as problem:
                 ours.close()
+                if isinstance(problem, OSError):  # it has ended just now
+                    helper.ended_within(1.0)
+                    raise LaunchError(faults.client_ended(helper.last_words())) from None
                 if not isinstance(problem, LaunchError):  # somebody has interrupted it
                     self.say({"do": "abandon", "id": number})
                 raise
@@ -153,7 +156,7 @@ class RayEngine:
         with open(reader, "rb", buffering=0) as pipe:  # noqa: PTH123 # a descriptor, not a path
             self._cluster.say({"do": "fetch", "run": run, "host": host, "file": file}, writer)
             os.close(writer)
-            found = b"".join(_until_the_end(pipe.fileno()))
+            found = _until_the_end(pipe.fileno())
         return found[1:] if found else None
 
     def why_lost(self) -> str:
@@ -161,9 +164,15 @@ class RayEngine:
         return self._cluster.why_ended()
 
 
-def _until_the_end(fd: int) -> Iterator[bytes]:
-    while wire.ready(fd, faults.PATIENCE) and (block := os.read(fd, 1 << 20)):
-        yield block
+def _until_the_end(fd: int) -> bytes:
+    """All that comes; nothing where the end does not come: half a file is none."""
+    found: list[bytes] = []
+    while wire.ready(fd, faults.PATIENCE):
+        block = os.read(fd, 1 << 20)
+        if not block:
+            return b"".join(found)
+        found.append(block)
+    return b""
 
 
 def changed() -> dict[str, str]:
@@ -187,8 +196,11 @@ def _opened() -> str:
     ray: Any = sys.modules.get("ray")
     if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
         return ""
+    client: Any = sys.modules.get("ray.util.client")
     try:
+        if client is not None and client.ray.is_connected():  # from where only that port is
+            return f"ray://{client.ray.get_context().client_worker._conn_str}"
         found: str = ray.get_runtime_context().gcs_address
-    except Exception:  # through Ray's client, which does not know it
+    except Exception:  # whatever it is, it is no address
         return ""
     return found
