@@ -63,10 +63,15 @@ def _duration(text: str) -> float:
     return float(found[1]) * _DURATION[found[2]]
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of them; there is at least 1")
-    return int(text)
+def _count_of(noun: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < 1:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no number of {noun}s; there is at least 1 {noun}"
+            )
+        return int(text)
+
+    return read
 
 
 def _one_of(kind: str, names: tuple[str, ...]) -> Callable[[str], str]:
@@ -88,6 +93,7 @@ def _where(text: str) -> str:
 
 
 _view, _runtime = _one_of("view", VIEWS), _one_of("runtime", runtimes.NAMES)
+_ranks, _hosts, _slices = _count_of("rank"), _count_of("host"), _count_of("slice")
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -106,11 +112,11 @@ def _name(text: str) -> str:
 def _parser() -> _Parser:
     parser = _Parser(prog="%%xla_spawn", add_help=False, allow_abbrev=False)
     parser.add_argument("entry", nargs="?")
-    parser.add_argument("-n", type=_count)
+    parser.add_argument("-n", type=_ranks)
     parser.add_argument("--runtime", type=_runtime)
     parser.add_argument("--on", type=_where)
-    parser.add_argument("--hosts", type=_count)
-    parser.add_argument("--slices", type=_count)
+    parser.add_argument("--hosts", type=_hosts)
+    parser.add_argument("--slices", type=_slices)
     parser.add_argument("--wait", type=_duration)
     parser.add_argument("--args", default="()")
     parser.add_argument("--env", type=_assignment, action="append", default=[])
@@ -133,11 +139,11 @@ def _read(line: str) -> argparse.Namespace:
 
 #: What `%xla_config` knows: name, how a text becomes a value, the default, what it is.
 SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
-    "n": (_count, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
+    "n": (_ranks, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
     "runtime": (_runtime, "xla", "what a rank joins: xla, spmd or torchax"),
     "on": (_where, "local", "where the ranks are: local, ray or ray://HOST:PORT"),
-    "hosts": (_count, None, "machines of the Ray cluster; by default all of them"),
-    "slices": (_count, None, "TPU slices that the hosts are in"),
+    "hosts": (_hosts, None, "machines of the Ray cluster; by default all of them"),
+    "slices": (_slices, None, "TPU slices that the hosts are in"),
     "wait": (_duration, 0.0, "seconds to wait until the cluster has the hosts free"),
     "timeout": (_duration, None, "seconds after which a run is stopped"),
     "grace": (_duration, 5.0, "seconds the other ranks may go on when one has failed"),
@@ -280,7 +286,7 @@ class XlaMagics(Magics):
         found = recorded.entries()
         if line.strip():
             try:
-                found = found[: _count(line.strip())]
+                found = found[: _count_of("run")(line.strip())]
             except argparse.ArgumentTypeError:
                 raise UsageError(f"%xla_runs {line}: write how many runs to list") from None
         print(opened.table(found))
