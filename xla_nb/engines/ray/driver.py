@@ -163,20 +163,15 @@ class Cluster:
                 )
             actors += [_actor(placement, n, bundle) for n, bundle in enumerate(bundles)]
             abouts = [await actor.about.remote() for actor in actors]
-        except LaunchError:
-            self._remove(placement, actors)
-            raise
-        except Exception as problem:
-            self._remove(placement, actors)
-            raise LaunchError(faults.unplaced(str(problem))) from problem
-        known = [(about.hostname, about.address, about.node) for about in abouts]
-        group = Group(shape, placement, actors, abouts, demand.names(known))
-        try:
+            known = [(about.hostname, about.address, about.node) for about in abouts]
+            group = Group(shape, placement, actors, abouts, demand.names(known))
             for name, about in zip(group.names, abouts, strict=True):
                 _check_versions(name, about)
-        except LaunchError:
+        except BaseException as problem:  # a launch that was abandoned, too
             self._remove(placement, actors)
-            raise
+            if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
+                raise
+            raise LaunchError(faults.unplaced(str(problem))) from problem
         return group
 
     async def release(self, group: Group) -> None:
@@ -599,5 +594,9 @@ def main(fd: int, address: str) -> None:
     name_process("xla_nb-ray")
     control = socket.socket(fileno=fd)
     control.setblocking(False)
-    asyncio.run(Driver(control, address).serve())
-    os._exit(0)  # a thread that waits for a cluster which is gone would hold us up
+
+    async def serve() -> None:
+        await Driver(control, address).serve()
+        os._exit(0)  # asyncio would wait for its threads, and they for a cluster which is gone
+
+    asyncio.run(serve())

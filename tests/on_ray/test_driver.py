@@ -1,0 +1,277 @@
+"""The cluster's client, where Ray is a stand-in: which hosts it takes, and that it gives them back.
+
+What Ray itself does with it is in test_cluster.py.
+"""
+
+import asyncio
+import contextlib
+import os
+import pickle
+import platform
+import sys
+import types
+
+import pytest
+
+from xla_nb import wire
+from xla_nb.engines.helper import Helper
+from xla_nb.engines.ray import driver
+from xla_nb.engines.ray.driver import Cluster, Launch
+from xla_nb.engines.ray.host import About, version
+from xla_nb.errors import LaunchError
+from xla_nb.inheritance import Inheritance
+from xla_nb.order import Order
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "shown"),
+    [
+        (300.0, 300.0, "5:00 min"),
+        (299.4, 300.0, "5:00 min"),
+        (270.0, 300.0, "4:30 min"),
+        (89.0, 300.0, "1:30 min"),
+        (31.0, 300.0, "1:00 min"),
+        (30.0, 300.0, "30 s"),
+        (0.4, 300.0, "30 s"),
+        (9.0, 10.0, "10 s"),
+        (0.0, 10.0, "0 s"),
+    ],
+)
+def test_what_is_left_of_a_wait_is_told_in_steps(seconds, most, shown):
+    assert driver._clock(seconds, most) == shown
+
+
+# ---------------------------------------------------------------- hosts
+
+
+class Actor:
+    """On a host of which it says `about`; never, if that is None; raises it, if it is an error."""
+
+    def __init__(self, about):
+        self.about = types.SimpleNamespace(remote=lambda: self._answer(about))
+
+    def _answer(self, about):
+        answer = asyncio.get_running_loop().create_future()
+        if isinstance(about, Exception):
+            answer.set_exception(about)
+        elif about is not None:
+            answer.set_result(about)
+        return answer
+
+
+def about(number=1, **changes):
+    fields = {
+        "hostname": f"m{number}",
+        "address": f"10.0.0.{number}",
+        "node": f"n{number}",
+        "python": platform.python_version(),
+        "version": version(),
+        "chips": 0,
+        "environ": {},
+        **changes,
+    }
+    return About(**fields)
+
+
+class Ray:
+    """The cluster has so many nodes with 8 CPUs each. `placed` and `killed` is what it did."""
+
+    def __init__(self, nodes=3):
+        self.count, self.placed, self.removed, self.killed = nodes, [], [], []
+        self.options, self.abouts, self.fits = [], [], True
+        self.asked = asyncio.Event()
+
+    def nodes(self):
+        return [
+            {
+                "NodeManagerHostname": f"m{n}",
+                "NodeManagerAddress": f"10.0.0.{n}",
+                "Alive": True,
+                "Resources": {"CPU": 8.0},
+                "NodeID": f"n{n}",
+            }
+            for n in range(self.count)
+        ]
+
+    def available(self):
+        return {f"n{n}": {"CPU": 8.0} for n in range(self.count)}
+
+    def placement_group(self, bundles, strategy):
+        self.placed.append((bundles, strategy))
+        return types.SimpleNamespace(number=len(self.placed), wait=lambda seconds: self.fits)
+
+    def remove_placement_group(self, placement):
+        self.removed.append(placement.number)
+
+    def kill(self, actor):
+        self.killed.append(actor)
+
+    def remote(self, cls):
+        return self
+
+    def options_of(self, **options):
+        self.options.append(options)
+        self.asked.set()
+        number = len(self.options)
+        made = Actor(self.abouts[number - 1] if number <= len(self.abouts) else about(number))
+        return types.SimpleNamespace(remote=lambda: made)
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    made = Ray()
+    client = types.SimpleNamespace(ray=types.SimpleNamespace(is_connected=lambda: False))
+    modules = {
+        "ray": types.SimpleNamespace(
+            kill=made.kill,
+            nodes=made.nodes,
+            remote=lambda cls: types.SimpleNamespace(options=made.options_of),
+        ),
+        "ray.util": types.SimpleNamespace(
+            placement_group=made.placement_group,
+            remove_placement_group=made.remove_placement_group,
+            client=client,
+        ),
+        "ray.util.scheduling_strategies": types.SimpleNamespace(
+            PlacementGroupSchedulingStrategy=lambda placement, placement_group_bundle_index: (
+                placement.number,
+                placement_group_bundle_index,
+            )
+        ),
+        "ray._private": types.SimpleNamespace(),
+        "ray._private.state": types.SimpleNamespace(available_resources_per_node=made.available),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return made
+
+
+@pytest.fixture
+def cluster():
+    return Cluster("")
+
+
+def a_launch(hosts=2, wait=0.0, **asked):
+    order = Order("r1", "xla", "/p", "/r", "f", False, frozenset(), None, asked, None, "", {}, "/",
+                  (), b"", Inheritance())  # fmt: skip
+    told = []
+    return Launch(1, order, {}, hosts, None, wait, None, -1, told.append)
+
+
+def test_each_host_is_an_actor_in_a_bundle_of_its_own(ray, cluster):
+    group = asyncio.run(cluster.hosts(a_launch()))
+    assert ray.placed == [([{"CPU": 1.0}, {"CPU": 1.0}], "STRICT_SPREAD")]
+    assert [each["scheduling_strategy"] for each in ray.options] == [(1, 0), (1, 1)]
+    assert [(each["num_cpus"], each["resources"]) for each in ray.options] == [(1.0, {})] * 2
+    assert group.names == ["m1", "m2"]
+
+
+def test_a_launch_like_the_last_one_has_the_same_hosts(ray, cluster):
+    async def twice():
+        return [await cluster.hosts(a_launch()) for _ in range(2)]
+
+    first, second = asyncio.run(twice())
+    assert first is second
+    assert len(ray.placed) == 1
+
+
+def test_other_hosts_are_given_back_before_different_ones_are_asked_for(ray, cluster):
+    async def twice():
+        return [await cluster.hosts(a_launch(hosts)) for hosts in (2, 3)]
+
+    first, second = asyncio.run(twice())
+    assert (len(first.actors), len(second.actors)) == (2, 3)
+    assert ray.removed == [1]
+    assert ray.killed == first.actors
+
+
+def test_hosts_with_a_run_are_kept_whatever_the_next_launch_wants(ray, cluster):
+    async def twice():
+        first = await cluster.hosts(a_launch(1))
+        first.runs.add("r0")
+        await cluster.hosts(a_launch(2))
+
+    asyncio.run(twice())
+    assert (ray.removed, ray.killed) == ([], [])
+
+
+def test_hosts_of_which_one_is_lost_are_not_used_again(ray, cluster):
+    async def twice():
+        first = await cluster.hosts(a_launch())
+        first.broken = True
+        return first, await cluster.hosts(a_launch())
+
+    first, second = asyncio.run(twice())
+    assert first is not second
+    assert ray.removed == [1]
+
+
+def test_what_the_cluster_lacks_is_said_at_once(ray, cluster):
+    with pytest.raises(LaunchError, match="4 hosts asked for, each with 1 CPU free, and there are"):
+        asyncio.run(cluster.hosts(a_launch(4)))
+    assert ray.placed == []
+
+
+def test_hosts_that_others_were_faster_to_take_are_a_refusal(ray, cluster):
+    ray.fits = False
+    with pytest.raises(LaunchError, match="others may have been faster"):
+        asyncio.run(cluster.hosts(a_launch()))
+    assert ray.removed == [1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (about(2, python="3.1.0"), "m2 has Python 3.1.0, and the notebook has"),
+        (about(2, version="0.0.1"), "m2 has xla_nb 0.0.1, and the notebook has"),
+        (ImportError("No module named 'xla_nb'"), "the cluster's hosts cannot import xla_nb"),
+    ],
+)
+def test_a_host_that_will_not_do_is_a_refusal_and_all_are_given_back(ray, cluster, answer, said):
+    ray.abouts = [about(1), answer]
+    with pytest.raises(LaunchError, match=said):
+        asyncio.run(cluster.hosts(a_launch()))
+    assert ray.removed == [1]
+    assert len(ray.killed) == 2
+
+
+def test_hosts_of_a_launch_that_is_given_up_meanwhile_are_given_back(ray, cluster):
+    ray.abouts = [None]  # it does not answer
+
+    async def given_up():
+        asking = asyncio.ensure_future(cluster.hosts(a_launch()))
+        await ray.asked.wait()
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(given_up())
+    assert ray.removed == [1]
+    assert len(ray.killed) == 2
+
+
+# ---------------------------------------------------------------- the process
+
+HANGS = """
+import signal, sys
+def init(*_, **__):
+    print("connecting", file=sys.stderr, flush=True)
+    signal.sigwait([])
+"""
+
+
+def test_the_process_ends_with_its_socket_though_the_cluster_does_not_answer(tmp_path, monkeypatch):
+    (tmp_path / "ray.py").write_text(HANGS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    helper = Helper("xla_nb.engines.ray.driver", [""], os.environ)
+    ours, theirs = wire.pair()
+    with ours, theirs, (tmp_path / "told").open("w+b") as told:
+        pickle.dump((a_launch().order, {}), told, protocol=5)
+        told.flush()
+        fds = theirs.fileno(), told.fileno(), told.fileno()
+        helper.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)
+        assert helper.receive() == {"id": 1, "waiting": "connecting to the Ray cluster …"}
+        while "connecting" not in helper.last_words():
+            assert helper.alive
+        helper.close()
+    assert helper.process.returncode == 0
