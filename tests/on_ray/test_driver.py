@@ -8,19 +8,24 @@ import contextlib
 import os
 import pickle
 import platform
+import socket
 import sys
 import types
+from dataclasses import dataclass, replace
 
 import pytest
 
-from xla_nb import wire
+from xla_nb import events, wire
 from xla_nb.engines.helper import Helper
 from xla_nb.engines.ray import driver
-from xla_nb.engines.ray.driver import Cluster, Launch
-from xla_nb.engines.ray.host import About, version
+from xla_nb.engines.ray.driver import Cluster, Group, Launch, Relay
+from xla_nb.engines.ray.host import About, News, version
+from xla_nb.engines.ray.outbox import Piece
 from xla_nb.errors import LaunchError
 from xla_nb.inheritance import Inheritance
 from xla_nb.order import Order
+
+PATIENCE = 10  # seconds for what must come
 
 
 @pytest.mark.parametrize(
@@ -248,6 +253,160 @@ def test_hosts_of_a_launch_that_is_given_up_meanwhile_are_given_back(ray, cluste
     asyncio.run(given_up())
     assert ray.removed == [1]
     assert len(ray.killed) == 2
+
+
+# ---------------------------------------------------------------- a run
+
+
+class Host:
+    """An actor that answers each call with what the test has put into `answers`."""
+
+    def __init__(self):
+        self.answers, self.told = asyncio.Queue(), []
+
+    def __getattr__(self, name):
+        return types.SimpleNamespace(remote=lambda *given: self._call(name, given))
+
+    def _call(self, name, given):
+        self.told.append((name, *given))
+        if name == "news":
+            return asyncio.ensure_future(self._answer())
+        return asyncio.ensure_future(asyncio.sleep(0))
+
+    async def _answer(self):
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def has(self, number, *happened, files=(), over=False):
+        self.answers.put_nowait(News(number, list(map(events.encode, happened)), files, over))
+
+
+@dataclass
+class Followed:
+    """A run that has been started on hosts, and the socket at which its events arrive."""
+
+    relay: Relay
+    group: Group
+    hosts: list[Host]
+    sock: socket.socket
+
+    def arrived(self):
+        return list(wire.receive(self.sock))
+
+
+@pytest.fixture
+def follow(ray, tmp_path):
+    """follow(count, work) runs `work(followed)` while a run on so many hosts is followed."""
+    sys.modules["ray"].exceptions = types.SimpleNamespace(ActorUnavailableError=ConnectionError)
+
+    def follow(count, work):
+        async def followed():
+            ours, theirs = wire.pair()
+            with ours, theirs:
+                theirs.setblocking(False)
+                launch = replace(a_launch(), events=theirs)
+                launch.order = replace(launch.order, record=str(tmp_path))
+                hosts = [Host() for _ in range(count)]
+                names = [f"m{number}" for number in range(count)]
+                group = Group(None, None, hosts, [], names)
+                run = Followed(Relay(launch, group), group, hosts, ours)
+                run.relay._seats = list(range(count))
+                async with asyncio.timeout(PATIENCE):
+                    await asyncio.gather(run.relay.follow(), work(run))
+                return run, run.arrived()
+
+        return asyncio.run(followed())
+
+    return follow
+
+
+def printed(text):
+    return [Piece("rank-0.out", "append", text)]
+
+
+def test_a_run_is_followed_until_every_host_has_told_all(follow, tmp_path):
+    async def work(run):
+        run.hosts[0].has(1, events.Notice(text="a"), files=printed(b"one\n"))
+        run.hosts[0].has(2, events.JobEnded(status=0, host="m0"), over=True)
+        run.hosts[1].has(1, events.JobEnded(status=0, host="m1"), over=True)
+
+    run, arrived = follow(2, work)
+    assert arrived[0].names == ("m0", "m1")
+    assert sorted(type(event).__name__ for event in arrived[1:]) == [
+        "JobEnded",
+        "JobEnded",
+        "Notice",
+    ]
+    assert (tmp_path / "rank-0.out").read_bytes() == b"one\n"
+    assert [told for told in run.hosts[0].told if told[0] == "news"] == [
+        ("news", "r1", 0),
+        ("news", "r1", 1),
+    ]
+
+
+def test_the_first_host_is_told_when_it_is_alone(follow):
+    async def work(run):
+        for host in run.hosts[1:]:
+            host.has(1, over=True)
+        while ("alone", "r1") not in run.hosts[0].told:
+            await asyncio.sleep(0)
+        run.hosts[0].has(1, over=True)
+
+    run, _ = follow(3, work)
+    assert not any(("alone", "r1") in host.told for host in run.hosts[1:])
+
+
+def test_a_host_that_is_gone_is_told_to_be_lost_and_the_others_go_on(follow):
+    async def work(run):
+        run.hosts[0].answers.put_nowait(RuntimeError("The actor died because its node has died."))
+        run.hosts[1].has(1, events.Notice(text="still here"), over=True)
+
+    run, arrived = follow(2, work)
+    (lost,) = [event for event in arrived if isinstance(event, events.HostLost)]
+    assert (lost.host, lost.why) == ("m0", "its node died")
+    assert [event.text for event in arrived if isinstance(event, events.Notice)] == ["still here"]
+    assert run.group.broken
+
+
+def test_a_host_that_is_out_of_reach_for_a_moment_is_asked_again(follow):
+    async def work(run):
+        run.hosts[0].answers.put_nowait(ConnectionError("unavailable"))
+        run.hosts[0].has(1, events.Notice(text="back"), over=True)
+
+    run, arrived = follow(1, work)
+    assert [event.text for event in arrived[1:]] == ["back"]
+    assert not run.group.broken
+
+
+def test_a_host_that_stays_out_of_reach_is_lost(follow, monkeypatch):
+    monkeypatch.setattr(driver, "_LOST", 0.0)
+
+    async def work(run):
+        for _ in range(2):
+            run.hosts[0].answers.put_nowait(ConnectionError("it is unavailable"))
+
+    _, arrived = follow(1, work)
+    assert [event.why for event in arrived[1:]] == ["it cannot be reached any more"]
+
+
+def test_no_event_is_lost_when_the_notebook_is_slow_to_take_them(follow):
+    """All hosts wait then for the same socket."""
+    many = [events.Notice(text="x" * 1000) for _ in range(300)]
+
+    async def work(run):
+        for host in run.hosts:
+            host.has(1, *many, over=True)
+        while wire.ready(run.sock, 0) and not all(host.answers.empty() for host in run.hosts):
+            await asyncio.sleep(0)
+        heard = 0
+        while heard < 900:
+            for event in run.arrived():
+                heard += isinstance(event, events.Notice)
+            await asyncio.sleep(0)
+
+    follow(3, work)
 
 
 # ---------------------------------------------------------------- the process

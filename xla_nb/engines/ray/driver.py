@@ -283,6 +283,7 @@ class Relay:
         self._group = group
         self._mirror = Mirror(Path(launch.order.record))
         self._seats: list[int] = []  # the actors in the order of the run's hosts
+        self._sending = asyncio.Lock()
         self._left = 0
 
     @property
@@ -380,8 +381,10 @@ class Relay:
                 return
 
     async def _send(self, event: bytes) -> None:
+        # One at a time: of two that wait for a socket, asyncio forgets the first.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody listens any more
-            await asyncio.get_running_loop().sock_sendall(self._events, event)
+            async with self._sending:
+                await asyncio.get_running_loop().sock_sendall(self._events, event)
 
     # ------------------------------------------------------------ from the notebook
 
