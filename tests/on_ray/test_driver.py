@@ -17,13 +17,13 @@ import pytest
 
 from xla_nb import events, wire
 from xla_nb.engines.helper import Helper
-from xla_nb.engines.ray import driver
+from xla_nb.engines.ray import driver, engine
 from xla_nb.engines.ray.driver import Cluster, Group, Launch, Relay
 from xla_nb.engines.ray.host import About, News, version
 from xla_nb.engines.ray.outbox import Piece
 from xla_nb.errors import LaunchError
 from xla_nb.inheritance import Inheritance
-from xla_nb.order import Order
+from xla_nb.order import Order, World
 
 PATIENCE = 10  # seconds for what must come
 
@@ -259,16 +259,22 @@ def test_hosts_of_a_launch_that_is_given_up_meanwhile_are_given_back(ray, cluste
 
 
 class Host:
-    """An actor that answers each call with what the test has put into `answers`."""
+    """An actor that answers as `says` says, and a call for news with what is put into `answers`."""
 
     def __init__(self):
         self.answers, self.told = asyncio.Queue(), []
+        self.says = {}  # by the name of a call
 
     def __getattr__(self, name):
         return types.SimpleNamespace(remote=lambda *given: self._call(name, given))
 
     def _call(self, name, given):
         self.told.append((name, *given))
+        if name in self.says:
+            answer = asyncio.get_running_loop().create_future()
+            said = self.says[name](*given)
+            (answer.set_exception if isinstance(said, Exception) else answer.set_result)(said)
+            return answer
         if name == "news":
             return asyncio.ensure_future(self._answer())
         return asyncio.ensure_future(asyncio.sleep(0))
@@ -407,6 +413,102 @@ def test_no_event_is_lost_when_the_notebook_is_slow_to_take_them(follow):
             await asyncio.sleep(0)
 
     follow(3, work)
+
+
+# ---------------------------------------------------------------- its start, and its files
+
+
+@pytest.fixture
+def start(ray, tmp_path):
+    """start(host, ...) starts a run on these hosts; gives its relay and group."""
+
+    def start(*hosts):
+        async def started():
+            abouts = [about(number) for number in range(len(hosts))]
+            names = [each.hostname for each in abouts]
+            group = Group(None, None, list(hosts), abouts, names)
+            fd = os.memfd_create("parcel")
+            os.write(fd, b"values")
+            launch = replace(a_launch(), parcel=fd)
+            launch.order = replace(launch.order, record=str(tmp_path))
+            relay = Relay(launch, group)
+            try:
+                await relay.start(launch)
+            finally:
+                os.close(fd)
+                start.group = group
+            return relay
+
+        return asyncio.run(started())
+
+    return start
+
+
+def ready(**says):
+    host = Host()
+    host.says = {"hold_port": lambda: ("10.0.0.0", 1234), "start": lambda part, parcel: "", **says}
+    return host
+
+
+def test_each_host_has_its_part_of_a_run(start):
+    left, right = ready(), ready()
+    start(left, right)
+    parts = [(part, parcel) for host in (left, right) for _, part, parcel in host.told[-1:]]
+    assert [parcel for _, parcel in parts] == [b"values", b"values"]
+    assert [part.name for part, _ in parts] == ["m0", "m1"]
+    assert [part.order.world for part, _ in parts] == [
+        World(2, number, ("10.0.0.0", 1234)) for number in range(2)
+    ]
+
+
+def test_the_only_host_has_no_others_to_meet(start):
+    host = ready()
+    start(host)
+    assert [name for name, *_ in host.told] == ["start"]
+    assert host.told[0][1].order.world == World()
+
+
+def test_what_one_host_refuses_is_refused_in_its_name_and_ended_on_all(start):
+    left, right = ready(), ready(start=lambda part, parcel: "no torch_xla")
+    with pytest.raises(LaunchError, match="m1: no torch_xla"):
+        start(left, right)
+    assert left.told[-1] == right.told[-1] == ("kill", "r1")
+    assert not start.group.broken
+
+
+@pytest.mark.parametrize("when", ["hold_port", "start"])
+def test_a_host_that_died_since_the_last_run_is_a_refusal(start, when):
+    gone = ready(**{when: lambda *given: RuntimeError("The actor died because its node has died.")})
+    with pytest.raises(LaunchError, match="could not be started: The actor died"):
+        start(gone, ready())
+    assert start.group.broken
+
+
+@pytest.mark.parametrize(
+    ("content", "found"), [(b"0123456789", b"0123456789"), (b"", b""), (None, None)]
+)
+def test_a_file_comes_home_whole_or_not_at_all(start, monkeypatch, content, found):
+    monkeypatch.setattr(driver, "_BLOCK", 4)
+
+    def read(run, file, offset, count):
+        if content is None and offset:
+            return RuntimeError("The actor died because its node has died.")
+        return (content or b"half a file")[offset : offset + count] if content != b"" else b""
+
+    relay = start(ready(read=read))
+    reader, writer = os.pipe()
+    with contextlib.suppress(RuntimeError):
+        asyncio.run(relay.fetch("m0", "rank-0.out", writer))
+    with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
+        assert engine._whole(pipe.read()) == found
+
+
+def test_of_a_host_that_is_none_of_the_runs_nothing_comes(start):
+    relay = start(ready())
+    reader, writer = os.pipe()
+    asyncio.run(relay.fetch("m9", "rank-0.out", writer))
+    with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
+        assert engine._whole(pipe.read()) is None
 
 
 # ---------------------------------------------------------------- the process

@@ -404,6 +404,10 @@ def test_why_there_are_no_more_events_is_what_ended_the_process(engine, helper):
 # ---------------------------------------------------------------- files of a host's
 
 
+def block(data):
+    return len(data).to_bytes(4, "big") + data
+
+
 def writes(*parts, hold=None):
     """A process that writes these to the pipe of a fetch, and closes it; or keeps it in `hold`."""
 
@@ -418,7 +422,14 @@ def writes(*parts, hold=None):
 
 @pytest.mark.parametrize(
     ("parts", "found"),
-    [((b"1", b"printed ", b"1\n"), b"printed 1\n"), ((b"1",), b""), ((), None)],
+    [
+        ((block(b"printed "), block(b"1\n"), block(b"")), b"printed 1\n"),
+        ((block(b"x" * 9000), block(b"")), b"x" * 9000),
+        ((block(b""),), b""),
+        ((), None),
+        ((block(b"half a file"),), None),  # its host was lost meanwhile
+        ((block(b"half a block")[:-2],), None),
+    ],
 )
 def test_a_file_is_fetched_if_its_host_can_be_reached(engine, helper, parts, found):
     helper.hears = writes(*parts)
@@ -431,7 +442,7 @@ def test_nothing_is_fetched_when_the_process_is_gone(engine, helper):
     assert engine.fetch("r1", "a", "rank-0.out") is None
 
 
-@pytest.mark.parametrize("parts", [(), (b"1half a fi",)])
+@pytest.mark.parametrize("parts", [(), (block(b"half a file"),)])
 def test_a_host_that_falls_silent_has_no_file(engine, helper, monkeypatch, parts):
     monkeypatch.setattr(faults, "PATIENCE", 0.01)
     held = []

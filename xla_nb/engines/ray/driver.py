@@ -168,7 +168,7 @@ class Cluster:
             for name, about in zip(group.names, abouts, strict=True):
                 _check_versions(name, about)
         except BaseException as problem:  # a launch that was abandoned, too
-            self._remove(placement, actors)
+            await self._give_back(placement, actors)
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
                 raise
             raise LaunchError(faults.unplaced(str(problem))) from problem
@@ -178,7 +178,11 @@ class Cluster:
         """End all that runs on these hosts, and give them back."""
         if group in self._groups:
             self._groups.remove(group)
-        await asyncio.to_thread(self._remove, group.placement, group.actors)
+        await self._give_back(group.placement, group.actors)
+
+    async def _give_back(self, placement: Any, actors: Sequence[Any]) -> None:
+        with contextlib.suppress(TimeoutError):  # by a cluster that does not answer
+            await _within(_FREED, self._remove, placement, actors)
 
     def _remove(self, placement: Any, actors: Sequence[Any]) -> None:
         import ray
@@ -292,16 +296,20 @@ class Relay:
 
     async def start(self, launch: Launch) -> None:
         """On all hosts at once, or on none. Raises LaunchError."""
-        parts = await self._parts(launch)
-        parcel = await asyncio.to_thread(_stored, launch.parcel)
-        launch.tell(f"importing what the ranks need on {len(parts)} hosts, once for this session …")
-        calls = [
-            self._group.actors[seat].start.remote(part, parcel)
-            for seat, part in zip(self._seats, parts, strict=True)
-        ]
         try:
+            parts = await self._parts(launch)
+            parcel = await asyncio.to_thread(_stored, launch.parcel)
+            launch.tell(
+                f"importing what the ranks need on {len(parts)} hosts, once for this session …"
+            )
+            calls = [
+                self._group.actors[seat].start.remote(part, parcel)
+                for seat, part in zip(self._seats, parts, strict=True)
+            ]
             answers = await _all(calls)
-        except Exception as problem:
+        except XlaNbError:
+            raise
+        except Exception as problem:  # a host that died since the last run, mostly
             self.kill()
             self._group.broken = True
             raise LaunchError(faults.unplaced(str(problem))) from problem
@@ -402,7 +410,8 @@ class Relay:
             actor.ask.remote(self._run)
 
     async def fetch(self, host: str, file: str, into: int) -> None:
-        """Write a file as it lies on its host to `into`, behind a byte that says it is there."""
+        """Write a file as it lies on its host to `into`, in blocks, each behind its size; an empty
+        one says that this was all."""
         with open(into, "wb", buffering=0) as pipe:  # a descriptor, not a path
             if host not in self._group.names or self._group.broken:
                 return
@@ -410,7 +419,8 @@ class Relay:
             while True:
                 read = self._actor(host).read.remote(self._run, file, offset, _BLOCK)
                 block: bytes = await asyncio.wait_for(_awaited(read), faults.PATIENCE)
-                await asyncio.to_thread(_write, pipe.fileno(), block if offset else b"1" + block)
+                size = len(block).to_bytes(4, "big")
+                await asyncio.to_thread(_write, pipe.fileno(), size + block)
                 offset += len(block)
                 if not block:
                     return
@@ -517,8 +527,11 @@ class Driver:
                 relay = Relay(launch, group)
                 self._relays[run] = relay, group
                 await relay.start(launch)
-            except XlaNbError as problem:
-                self._say(id=launch.id, refused=str(problem))
+            except Exception as problem:  # whatever it is, somebody waits for an answer
+                ours = isinstance(problem, XlaNbError)
+                self._say(
+                    id=launch.id, refused=str(problem) if ours else faults.unplaced(str(problem))
+                )
                 await self._left(run)
                 return
             except asyncio.CancelledError:

@@ -156,8 +156,7 @@ class RayEngine:
         with open(reader, "rb", buffering=0) as pipe:  # noqa: PTH123 # a descriptor, not a path
             self._cluster.say({"do": "fetch", "run": run, "host": host, "file": file}, writer)
             os.close(writer)
-            found = _until_the_end(pipe.fileno())
-        return found[1:] if found else None
+            return _whole(_until_the_end(pipe.fileno()))
 
     def why_lost(self) -> str:
         """Why there are no more events."""
@@ -165,14 +164,24 @@ class RayEngine:
 
 
 def _until_the_end(fd: int) -> bytes:
-    """All that comes; nothing where the end does not come: half a file is none."""
     found: list[bytes] = []
-    while wire.ready(fd, faults.PATIENCE):
-        block = os.read(fd, 1 << 20)
-        if not block:
-            return b"".join(found)
+    while wire.ready(fd, faults.PATIENCE) and (block := os.read(fd, 1 << 20)):
         found.append(block)
-    return b""
+    return b"".join(found)
+
+
+def _whole(sent: bytes) -> bytes | None:
+    """A file that came in blocks, each behind its size; None if the empty one at its end is
+    missing: its host was lost meanwhile."""
+    found: list[bytes] = []
+    at = 0
+    while len(sent) >= at + 4:
+        size = int.from_bytes(sent[at : at + 4], "big")
+        if not size:
+            return b"".join(found)
+        found.append(sent[at + 4 : at + 4 + size])
+        at += 4 + size
+    return None
 
 
 def changed() -> dict[str, str]:
