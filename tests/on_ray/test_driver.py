@@ -5,6 +5,7 @@ What Ray itself does with it is in test_cluster.py.
 
 import asyncio
 import contextlib
+import json
 import os
 import pickle
 import platform
@@ -18,7 +19,7 @@ import pytest
 from xla_nb import events, wire
 from xla_nb.engines.helper import Helper
 from xla_nb.engines.ray import driver, engine
-from xla_nb.engines.ray.driver import Cluster, Group, Launch, Relay
+from xla_nb.engines.ray.driver import Cluster, Driver, Group, Launch, Relay
 from xla_nb.engines.ray.host import About, News, version
 from xla_nb.engines.ray.outbox import Piece
 from xla_nb.errors import LaunchError
@@ -26,6 +27,7 @@ from xla_nb.inheritance import Inheritance
 from xla_nb.order import Order, World
 
 PATIENCE = 10  # seconds for what must come
+NEVER = object()  # what a host says that does not answer
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,7 @@ def ray(monkeypatch):
     modules = {
         "ray": types.SimpleNamespace(
             kill=made.kill,
+            exceptions=types.SimpleNamespace(ActorUnavailableError=ConnectionError),
             nodes=made.nodes,
             remote=lambda cls: types.SimpleNamespace(options=made.options_of),
         ),
@@ -273,7 +276,8 @@ class Host:
         if name in self.says:
             answer = asyncio.get_running_loop().create_future()
             said = self.says[name](*given)
-            (answer.set_exception if isinstance(said, Exception) else answer.set_result)(said)
+            if said is not NEVER:
+                (answer.set_exception if isinstance(said, Exception) else answer.set_result)(said)
             return answer
         if name == "news":
             return asyncio.ensure_future(self._answer())
@@ -305,7 +309,6 @@ class Followed:
 @pytest.fixture
 def follow(ray, tmp_path):
     """follow(count, work) runs `work(followed)` while a run on so many hosts is followed."""
-    sys.modules["ray"].exceptions = types.SimpleNamespace(ActorUnavailableError=ConnectionError)
 
     def follow(count, work):
         async def followed():
@@ -493,7 +496,7 @@ def test_a_file_comes_home_whole_or_not_at_all(start, monkeypatch, content, foun
     def read(run, file, offset, count):
         if content is None and offset:
             return RuntimeError("The actor died because its node has died.")
-        return (content or b"half a file")[offset : offset + count] if content != b"" else b""
+        return (b"half a file" if content is None else content)[offset : offset + count]
 
     relay = start(ready(read=read))
     reader, writer = os.pipe()
@@ -509,6 +512,74 @@ def test_of_a_host_that_is_none_of_the_runs_nothing_comes(start):
     asyncio.run(relay.fetch("m9", "rank-0.out", writer))
     with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
         assert engine._whole(pipe.read()) is None
+
+
+# ---------------------------------------------------------------- launches
+
+
+@pytest.fixture
+def serve(ray, tmp_path):
+    """serve(hosts, work) runs `work(said, task)` beside the task of a launch on `hosts`."""
+
+    def serve(hosts, work):
+        async def served():
+            control, ours = wire.pair()
+            events_ours, theirs = wire.pair()
+            with control, ours, events_ours, theirs:
+                theirs.setblocking(False)
+                served = Driver(control, "")
+                served._cluster = types.SimpleNamespace(connect=connected, hosts=hosts)
+                launch = replace(a_launch(), events=theirs, parcel=os.memfd_create("parcel"))
+                launch.order = replace(launch.order, record=str(tmp_path))
+                task = asyncio.ensure_future(served._launch(launch))
+
+                async def said():
+                    while not wire.ready(ours, 0):
+                        await asyncio.sleep(0)
+                    return json.loads(ours.recv(1 << 16))
+
+                async with asyncio.timeout(PATIENCE):
+                    await work(said, task)
+
+        asyncio.run(served())
+
+    async def connected():
+        pass
+
+    return serve
+
+
+def test_whatever_goes_wrong_a_launch_is_answered(serve):
+    async def hosts(launch):
+        raise ValueError("something odd")
+
+    async def work(said, task):
+        await task
+        refused = (await said())["refused"]
+        assert refused.startswith("a host's process could not be started: something odd")
+
+    serve(hosts, work)
+
+
+@pytest.mark.parametrize(("started", "last"), [(NEVER, "start"), ("", "news")])
+def test_a_run_that_nobody_wants_any_more_is_ended_and_its_hosts_are_free(serve, started, last):
+    host = ready(start=lambda part, parcel: started)
+    group = Group(None, None, [host], [about(1)], ["m1"])
+
+    async def hosts(launch):
+        return group
+
+    async def work(said, task):
+        while last not in [call for call, *_ in host.told]:
+            await asyncio.sleep(0)
+        assert group.runs == {"r1"}
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert host.told[-1] == ("kill", "r1")
+        assert group.runs == set()
+
+    serve(hosts, work)
 
 
 # ---------------------------------------------------------------- the process

@@ -519,32 +519,35 @@ class Driver:
         run = launch.order.run
         with launch.events:
             try:
-                async with self._order:
-                    launch.tell("connecting to the Ray cluster …")
-                    await self._cluster.connect()
-                    group = await self._cluster.hosts(launch)
-                    group.runs.add(run)
-                relay = Relay(launch, group)
-                self._relays[run] = relay, group
-                await relay.start(launch)
-            except Exception as problem:  # whatever it is, somebody waits for an answer
-                ours = isinstance(problem, XlaNbError)
-                self._say(
-                    id=launch.id, refused=str(problem) if ours else faults.unplaced(str(problem))
-                )
-                await self._left(run)
-                return
-            except asyncio.CancelledError:
+                relay = await self._started(launch)
+                await relay.follow()
+            except asyncio.CancelledError:  # nobody wants it any more
                 if run in self._relays:
                     self._relays[run][0].kill()
-                await self._left(run)
                 raise
+            except Exception as problem:  # whatever it is, somebody waits for an answer
+                ours = isinstance(problem, XlaNbError)
+                told = str(problem) if ours else faults.unplaced(str(problem))
+                self._say(id=launch.id, refused=told)
             finally:
-                os.close(launch.parcel)
-            self._say(id=launch.id, started=True)
-            await relay.follow()
-            await self._left(run)
+                await self._left(run)
         gc.collect()  # what holds references to Ray's objects
+
+    async def _started(self, launch: Launch) -> Relay:
+        run = launch.order.run
+        try:
+            async with self._order:
+                launch.tell("connecting to the Ray cluster …")
+                await self._cluster.connect()
+                group = await self._cluster.hosts(launch)
+                group.runs.add(run)
+            relay = Relay(launch, group)
+            self._relays[run] = relay, group
+            await relay.start(launch)
+        finally:
+            os.close(launch.parcel)
+        self._say(id=launch.id, started=True)
+        return relay
 
     async def _left(self, run: str) -> None:
         """A run is over; hosts of which one is lost are of no more use."""
