@@ -88,13 +88,13 @@ def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle] | Lacki
     wanted = hosts if hosts is not None else max(1, len(workers))
     if len(able) >= wanted:
         return [dict(bundle) for _ in range(wanted)]
-    short = f"{_hosts(wanted)} asked for, each with 1 CPU free, and there {_are(len(able))}"
+    short = f"{hosts_in_words(wanted)} asked for, each with 1 CPU free, and there {_are(len(able))}"
     return _lacking(short, nodes, "CPU", fewer=f"`--hosts {len(able)}`" if able else "")
 
 
 def _tpu_vms(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle] | Lacking:
     if hosts is not None and hosts % slices:
-        short = f"{_hosts(hosts)} cannot be {slices} slices of equal size"
+        short = f"{hosts_in_words(hosts)} cannot be {slices} slices of equal size"
         return Lacking(f"{short}. What to do: choose --hosts as a multiple of --slices", short)
     each = None if hosts is None else hosts // slices
     alike: dict[tuple[int, str], list[list[Node]]] = {}
@@ -106,7 +106,7 @@ def _tpu_vms(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bund
     for _, fitting in sorted(alike.items(), key=lambda item: -item[0][0]):
         if len(fitting) >= slices:
             return [_bundle(node) for members in fitting[:slices] for node in members]
-    size = "" if each is None else f" of {_hosts(each)}"
+    size = "" if each is None else f" of {hosts_in_words(each)}"
     like = " of one kind" if slices > 1 else ""
     most = max(map(len, alike.values()), default=0)
     short = f"{_count(slices, 'whole TPU slice')}{size}{like} asked for, and {most} free"
@@ -170,7 +170,8 @@ def _free(node: Node, resource: str) -> str:
     return f"{node.free.get(resource, 0):g} of {total:g} {resource} free"
 
 
-def _hosts(number: int) -> str:
+def hosts_in_words(number: int) -> str:
+    """1 host, 2 hosts."""
     return _count(number, "host")
 
 

@@ -117,7 +117,7 @@ class Cluster:
         for group in [group for group in self._groups if not group.runs]:
             await self.release(group)
         bundles = await self._bundles(launch)
-        launch.tell(f"starting xla_nb on {len(bundles)} hosts of the cluster …")
+        launch.tell(f"starting xla_nb on {demand.hosts_in_words(len(bundles))} of the cluster …")
         group = await self._place(shape, bundles, launch.wait)
         self._groups.append(group)
         return group
@@ -157,9 +157,9 @@ class Cluster:
         try:
             if not await _within(wait + _READY + 5, placement.wait, wait + _READY):
                 raise LaunchError(
-                    f"the cluster did not place {len(bundles)} hosts within {wait + _READY:g} s, "
-                    "though it said that they are free: others may have been faster. What to do: "
-                    "run the cell again, or wait longer (`--wait 5m`)"
+                    f"the cluster did not place {demand.hosts_in_words(len(bundles))} within "
+                    f"{wait + _READY:g} s, though it said that there is room: others may have been "
+                    "faster. What to do: run the cell again, or wait longer (`--wait 5m`)"
                 )
             actors += [_actor(placement, n, bundle) for n, bundle in enumerate(bundles)]
             abouts = [await actor.about.remote() for actor in actors]
@@ -299,9 +299,8 @@ class Relay:
         try:
             parts = await self._parts(launch)
             parcel = await asyncio.to_thread(_stored, launch.parcel)
-            launch.tell(
-                f"importing what the ranks need on {len(parts)} hosts, once for this session …"
-            )
+            there = demand.hosts_in_words(len(parts))
+            launch.tell(f"importing what the ranks need on {there}, once for this session …")
             calls = [
                 self._group.actors[seat].start.remote(part, parcel)
                 for seat, part in zip(self._seats, parts, strict=True)
