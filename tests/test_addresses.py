@@ -44,7 +44,7 @@ def test_a_port_can_be_named(held):
         assert second.getsockname() == held.getsockname()
 
 
-def test_a_port_that_cannot_be_had_is_an_error_and_leaves_nothing_open():
+def test_a_port_that_cannot_be_had_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as theirs, pytest.raises(OSError) as caught:
         addresses.hold_port(*theirs.getsockname())
     assert caught.value.errno == errno.EADDRINUSE
