@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "xla_nb"
 ROWS = {
     "words": (
         "errors events vitals state inheritance order source escapes live reach patches plan entry "
-        "items extraction program topology slices grids"
+        "items extraction program topology slices grids ansi"
     ),
     "in a rank": (
         "wire addresses arrays shipping loading tracebacks processes reporting meter "
@@ -22,7 +22,7 @@ ROWS = {
     "starting ranks": "record engines.*",
     "this notebook": "tails history sentences recorded session notebook",
     "seen by people": (
-        "ansi chart glance observer still.* opened stacks follow text panel frontend doctor "
+        "chart glance observer still.* opened stacks follow text panel frontend doctor "
         "drawing layouts api magics"
     ),
     "top": "__init__",

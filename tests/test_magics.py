@@ -440,6 +440,19 @@ WRONG = {
     "a syntax error": ("%%xla_spawn\ndef f(rank:\n    pass", "line 2"),
     "a missing name": ("%%xla_spawn\ndef f(rank):\n    return nowhere_to_be_found", "line 3"),
     "a time that is none": ("%%xla_spawn --timeout soon\ndef f(rank): pass", "'soon' is no time"),
+    "a place that is none": (
+        "%%xla_spawn --on nowhere\ndef f(rank): pass",
+        "'nowhere' is no place for ranks; there are local, ray and ray://HOST:PORT",
+    ),
+    "hosts of one machine": (
+        "%%xla_spawn --hosts 2\ndef f(rank): pass",
+        "--hosts 2: this machine is one host. What to do: add `--on ray`",
+    ),
+    "no hosts": ("%%xla_spawn --on ray --hosts 0\ndef f(rank): pass", "at least 1 host"),
+    "a wait that is no time": (
+        "%%xla_spawn --on ray --wait soon\ndef f(rank): pass",
+        "'soon' is no time",
+    ),
     "an assignment that is none": ("%%xla_spawn --env FOO\ndef f(rank): pass", "NAME=VALUE"),
     "a target that is no name": ("%%xla_spawn -o 1x\ndef f(rank): pass", "no name of a variable"),
     "a magic that ranks lack": ("%%xla_spawn\ndef f(rank):\n    %timeit 1", "timeit"),

@@ -338,6 +338,57 @@ def test_in_a_pool_each_task_has_a_process_of_its_own_whose_end_is_told():
     )
 
 
+# ---------------------------------------------------------------- without a pool
+
+FORK = """
+        from xla_nb.processes import Lifecycle, fork_ranks
+        reader, writer = os.pipe()
+        def say(text):
+            os.write(writer, text.encode() + b"\\n")
+        def said():
+            os.close(writer)
+            with open(reader) as pipe:
+                return sorted(pipe.read().splitlines())
+"""
+
+
+@pytest.mark.parametrize("first", [0, 6])
+def test_ranks_are_numbered_from_the_first_one_of_their_host_on(first):
+    in_a_process(
+        FORK
+        + f"""
+        def enter(local_rank, processes):
+            latch.arrive()
+            say(f"process {{local_rank}} of {{processes}}")
+        def main(rank):
+            say(f"rank {{rank}}")
+        fork_ranks(2, Lifecycle(enter, main, latch, told.put), {first})
+        ranks = ["rank {first}", "rank {first + 1}"]
+        assert said() == ["process 0 of 2", "process 1 of 2", *ranks]
+        assert list(deaths(2).values()) == [0, 0]
+        """,
+        count=2,
+    )
+
+
+def test_a_process_that_cannot_enter_is_no_rank_and_holds_nobody_up():
+    in_a_process(
+        FORK
+        + """
+        def enter(local_rank, processes):
+            latch.arrive()
+            if local_rank == 0:
+                raise RuntimeError("no device")
+        def main(rank):
+            say(f"rank {rank}")
+        fork_ranks(2, Lifecycle(enter, main, latch, told.put), 4)
+        assert said() == ["rank 5"]
+        assert sorted(deaths(2).values()) == [0, 1]
+        """,
+        count=2,
+    )
+
+
 # ---------------------------------------------------------------- of oneself
 
 FAMILY = """

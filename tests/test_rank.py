@@ -5,11 +5,13 @@ import subprocess
 import sys
 import textwrap
 from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from xla_nb import rank
+from xla_nb.order import World
 
 # ---------------------------------------------------------------- a result in a line
 
@@ -209,3 +211,14 @@ def test_what_a_rank_forks_is_a_rank_too(monkeypatch):
     if child == 0:
         os._exit(rank.is_rank())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+# ---------------------------------------------------------------- on several hosts
+
+
+@pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
+def test_ranks_are_numbered_host_by_host(index, first):
+    order = SimpleNamespace(world=World(3, index, ("10.0.0.1", 1234)))
+    runtime = SimpleNamespace(ranks=4)
+    job = rank.Inherited(order, None, {}, None, None, runtime, None, None)
+    assert job.first == first

@@ -205,3 +205,32 @@ def test_what_a_living_notebook_launched_is_never_tidied_away(at_home, monkeypat
     ended("gone")
     tidy()
     assert kept() == ["mine"]
+
+
+# ---------------------------------------------------------------- parts of another machine's runs
+
+
+def test_a_part_of_another_machines_run_lies_beside_the_runs(at_home):
+    made = Record.create("r1-0", "parts")
+    assert made.path == at_home / "parts" / "r1-0"
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    assert not (at_home / "runs").exists()
+
+
+def test_parts_and_runs_are_tidied_each_for_themselves(at_home, monkeypatch):
+    monkeypatch.setattr(record, "KEPT", 1)
+    for name in ("1", "2"):
+        ended(name)
+        part = Record.create(name, "parts")
+        (part.path / "owner").write_text("1 0")
+        part.close({})
+    tidy("parts")
+    assert [path.name for path in (at_home / "parts").iterdir()] == ["2"]
+    assert kept() == ["1", "2"]
+
+
+def test_parts_of_a_living_process_are_kept(at_home, monkeypatch):
+    monkeypatch.setattr(record, "KEPT", 0)
+    Record.create("mine", "parts").close({})
+    tidy("parts")
+    assert [path.name for path in (at_home / "parts").iterdir()] == ["mine"]

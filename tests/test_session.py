@@ -29,6 +29,7 @@ class Engine:
         self.sock = self.job = self.refuses = self.order = None
         self.groups, self.asked_where, self.files = [], [], {}
         self.lost = ""
+        self.by_host = []
 
     def fit(self, runtime, n, asked):
         return machine.fit(runtime, n, asked, dict(os.environ))
@@ -42,6 +43,7 @@ class Engine:
         return self.sock
 
     def interrupt(self, run, pids):
+        self.by_host.append(pids)
         self._note(self.interrupted, [pid for host in pids.values() for pid in host])
 
     def ask(self, run):
@@ -151,6 +153,19 @@ def ranks(count):
     ]
 
 
+def on_hosts(*names):
+    """Each has one rank; the processes' numbers are the same everywhere."""
+    jobs = [
+        events.JobStarted(pid=1, host=name, ranks=1, simulated=True, first=number)
+        for number, name in enumerate(names)
+    ]
+    begun = [
+        events.RankStarted(rank=number, local_rank=0, pid=100, device="xla:0", host=name)
+        for number, name in enumerate(names)
+    ]
+    return [events.HostsPlaced(names=names), *jobs, *begun]
+
+
 def failed(rank, message="boom"):
     return events.RankFailed(
         rank=rank,
@@ -244,6 +259,26 @@ def test_the_output_of_a_rank_is_read_from_its_files(start):
     assert run.output(1) == ""
 
 
+def test_the_output_of_a_rank_elsewhere_is_read_from_its_host(start, engine):
+    run = start(*on_hosts("left", "right")).run
+    run.record.log(1).write_bytes(b"as far as it came")
+    engine.files["right", "rank-1.out"] = b"all of it\xff"
+    assert run.output(1) == "all of it\N{REPLACEMENT CHARACTER}"
+
+
+def test_of_a_host_out_of_reach_there_is_the_output_that_came(start):
+    run = start(*on_hosts("left", "right")).run
+    run.record.log(1, "err").write_bytes(b"as far as it came")
+    assert run.output(1, "err") == "as far as it came"
+
+
+def test_ranks_elsewhere_are_asked_where_they_are_through_the_engine(start, engine):
+    run = start(*on_hosts("left", "right")).run
+    run.ask_stacks()
+    assert engine.asked_where == ["r1"]
+    assert run.record.asked.exists()
+
+
 def test_time_elapses_until_the_last_rank_has_ended(start):
     job = start(*ranks(1))
     first = job.run.elapsed
@@ -312,6 +347,26 @@ def test_when_nobody_is_left_at_the_other_end_the_run_has_ended(start):
     job.hangs_up()
     assert job.run._ended.wait(PATIENCE)
     assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "killed"]
+
+
+def test_when_the_engine_knows_why_nobody_is_left_every_host_was_lost(start, engine):
+    engine.lost = "the connection to the cluster's head was lost"
+    job = start(*on_hosts("left", "right"), finished(0))
+    job.hangs_up()
+    assert job.run._ended.wait(PATIENCE)
+    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "killed"]
+    assert [host.lost for host in job.run.state.hosts.values()] == ["", engine.lost]
+    lost = [event for event in recorded(job.run) if isinstance(event, events.HostLost)]
+    assert [event.host for event in lost] == ["left", "right"]
+
+
+def test_the_run_ends_with_its_last_host(start):
+    job = start(*on_hosts("left", "right"), finished(0), finished(1))
+    job.says(events.JobEnded(status=0, host="left"))
+    assert not job.run.done
+    job.says(events.JobEnded(status=0, host="right"))
+    assert job.run._ended.wait(PATIENCE)
+    assert job.run.ok
 
 
 def test_what_comes_after_the_end_changes_nothing(start):
@@ -389,6 +444,11 @@ def test_stopping_interrupts_the_ranks_that_run(never, start, engine):
     assert engine.interrupted == [[100, 102]]
     assert engine.killed == []
     assert job.run.state.stopping == "enough"
+
+
+def test_ranks_of_several_hosts_are_interrupted_on_their_own(never, start, engine):
+    start(*on_hosts("left", "right", "far"), finished(1)).run.stop("enough")
+    assert engine.by_host == [{"left": [100], "far": [100]}]
 
 
 def test_ranks_that_do_not_stop_are_ended(soon, start, engine):

@@ -21,5 +21,9 @@ def hold_port(host: str, port: int = 0) -> socket.socket:
     and not listening. Raises OSError."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind((host, port))
+    try:
+        held.bind((host, port))
+    except OSError:
+        held.close()
+        raise
     return held

@@ -64,7 +64,7 @@ def _duration(text: str) -> float:
     return float(found[1]) * _DURATION[found[2]]
 
 
-def _number_of(noun: str) -> Callable[[str], int]:
+def _count_of(noun: str) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < 1:
             raise argparse.ArgumentTypeError(
@@ -73,9 +73,6 @@ def _number_of(noun: str) -> Callable[[str], int]:
         return int(text)
 
     return read
-
-
-_count, _hosts, _slices = _number_of("rank"), _number_of("host"), _number_of("slice")
 
 
 def _one_of(kind: str, names: tuple[str, ...]) -> Callable[[str], str]:
@@ -97,6 +94,7 @@ def _where(text: str) -> str:
 
 
 _view, _runtime = _one_of("view", VIEWS), _one_of("runtime", runtimes.NAMES)
+_ranks, _hosts, _slices = _count_of("rank"), _count_of("host"), _count_of("slice")
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -115,7 +113,7 @@ def _name(text: str) -> str:
 def _parser() -> _Parser:
     parser = _Parser(prog="%%xla_spawn", add_help=False, allow_abbrev=False)
     parser.add_argument("entry", nargs="?")
-    parser.add_argument("-n", type=_count)
+    parser.add_argument("-n", type=_ranks)
     parser.add_argument("--runtime", type=_runtime)
     parser.add_argument("--on", type=_where)
     parser.add_argument("--hosts", type=_hosts)
@@ -134,7 +132,7 @@ def _parser() -> _Parser:
 
 def _topology_parser() -> _Parser:
     parser = _Parser(prog="%xla_topology", add_help=False, allow_abbrev=False)
-    parser.add_argument("-n", type=_count)
+    parser.add_argument("-n", type=_ranks)
     parser.add_argument("--on", type=_where)
     parser.add_argument("--hosts", type=_hosts)
     parser.add_argument("--slices", type=_slices)
@@ -154,7 +152,7 @@ def _read(parser: _Parser, line: str) -> argparse.Namespace:
 
 #: What `%xla_config` knows: name, how a text becomes a value, the default, what it is.
 SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
-    "n": (_count, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
+    "n": (_ranks, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
     "runtime": (_runtime, "xla", "what a rank joins: xla, spmd or torchax"),
     "on": (_where, "local", "where the ranks are: local, ray or ray://HOST:PORT"),
     "hosts": (_hosts, None, "machines of the Ray cluster; by default all of them"),
@@ -338,7 +336,7 @@ class XlaMagics(Magics):
         found = recorded.entries()
         if line.strip():
             try:
-                found = found[: _count(line.strip())]
+                found = found[: _count_of("run")(line.strip())]
             except argparse.ArgumentTypeError:
                 raise UsageError(f"%xla_runs {line}: write how many runs to list") from None
         print(opened.table(found))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from harness import Job, Launcher, job
+
+from xla_nb import addresses
 
 Simulate = Callable[..., Job]
 COMMUNICATES = re.compile(
@@ -80,12 +82,24 @@ def test_two_runs_at_once_do_not_meet(launcher: Launcher) -> None:
     assert runs[1].values() == [[3.0, 3.0]] * 3
 
 
-def test_two_hosts_are_one_world(launcher: Launcher) -> None:
-    with launcher.store() as address:
-        world: dict[str, Any] = {"ranks": 2, "world_size": 4, "store": address}
-        hosts = launcher.run(
-            job("two_hosts", first_rank=0, **world), job("two_hosts", first_rank=2, **world)
-        )
+@pytest.fixture(params=["a store of its own", "served by rank 0"])
+def meeting(request: pytest.FixtureRequest, launcher: Launcher) -> Iterator[dict[str, Any]]:
+    """Where several hosts meet, as the first one's place has it."""
+    if request.param == "served by rank 0":
+        with addresses.hold_port("127.0.0.1") as held:
+            yield {"store": held.getsockname(), "serves": True}
+    else:
+        with launcher.store() as address:
+            yield {"store": address}
+
+
+def test_two_hosts_are_one_world(launcher: Launcher, meeting: dict[str, Any]) -> None:
+    world: dict[str, Any] = {"ranks": 2, "world_size": 4}
+    others = {"store": meeting["store"]}
+    hosts = launcher.run(
+        job("two_hosts", first_rank=0, **world, **meeting),
+        job("two_hosts", first_rank=2, **world, **others),
+    )
     told = [value for each in hosts for value in each.values()]
     assert told == [
         {

@@ -130,7 +130,7 @@ class Cluster:
             if group.serves(wish):
                 return group
         bundles = await self._bundles(wish)
-        wish.tell(f"starting xla_nb on {len(bundles)} hosts of the cluster …")
+        wish.tell(f"starting xla_nb on {demand.hosts_in_words(len(bundles))} of the cluster …")
         group = await self._place(wish, bundles)
         self._groups.append(group)
         return group
@@ -178,14 +178,14 @@ class Cluster:
             patience = wish.wait + _READY
             if not await within(patience + 5, placement.wait, patience):
                 raise LaunchError(
-                    f"the cluster did not place {len(bundles)} hosts within {patience:g} s, "
-                    "though it said that they are free: others may have been faster. What to do: "
-                    "run the cell again, or wait longer (`--wait 5m`)"
+                    f"the cluster did not place {demand.hosts_in_words(len(bundles))} within "
+                    f"{patience:g} s, though it said that there is room: others may have been "
+                    "faster. What to do: run the cell again, or wait longer (`--wait 5m`)"
                 )
             actors += [_actor(placement, n, bundle) for n, bundle in enumerate(bundles)]
             abouts, names = await _introduced(actors)
         except BaseException as problem:  # an interrupted launch, too
-            await asyncio.to_thread(self._remove, placement, actors)
+            await self._give_back(placement, actors)
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
                 raise
             raise LaunchError(faults.unplaced(str(problem))) from problem
@@ -195,7 +195,11 @@ class Cluster:
         """End all that runs on these hosts, and give them back."""
         if group in self._groups:
             self._groups.remove(group)
-        await asyncio.to_thread(self._remove, group.placement, group.actors)
+        await self._give_back(group.placement, group.actors)
+
+    async def _give_back(self, placement: Any, actors: Sequence[Any]) -> None:
+        with contextlib.suppress(TimeoutError):  # by a cluster that does not answer
+            await within(_FREED, self._remove, placement, actors)
 
     def _remove(self, placement: Any, actors: Sequence[Any]) -> None:
         import ray

@@ -3,17 +3,22 @@
 The rule: pure. Ray would wait for ever for what it cannot place; here it is counted first, and what
 is missing is said. Resources are named as Ray names them: a TPU VM has `TPU` (its chips), the name
 of its slice, and worker 0 of a slice of several VMs `TPU-<type>-head` (ray/_private/accelerators/
-tpu.py, get_current_node_additional_resources); labels say the slice and the worker's number.
+tpu.py, get_current_node_additional_resources); labels say the slice, its shape and the worker's
+number (get_current_node_accelerator_labels).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 _SLICE = "ray.io/tpu-slice-name"
 _WORKER = "ray.io/tpu-worker-id"
+_TOPOLOGY = "ray.io/tpu-topology"
+_POD_TYPE = "ray.io/tpu-pod-type"
+_ONE_CORE = ("v5litepod", "v6e")  # a chip; others have two (SINGLE_CORE_TPU_TYPES)
 _HEAD = re.compile(r"TPU-(.+)-head")
 _EPSILON = 1e-6
 
@@ -32,8 +37,19 @@ class Node:
 
     @property
     def slice(self) -> str:
-        """The TPU slice that it is a part of; a machine without such a label is one by itself."""
-        return self.labels.get(_SLICE) or f"{self.name} {self.address}"
+        """The TPU slice that it is a part of; a machine is one by itself where it has all of the
+        slice's chips, whatever the label, or where there is no label."""
+        alone = 0 < self.chips_of_slice <= self.total.get("TPU", 0)
+        return ("" if alone else self.labels.get(_SLICE, "")) or f"{self.name} {self.address}"
+
+    @property
+    def chips_of_slice(self) -> int:
+        """How many its whole slice has (2x2x2, or v4-16); 0 where no label says it."""
+        sides = self.labels.get(_TOPOLOGY, "").split("x")
+        if all(side.isdecimal() for side in sides):
+            return math.prod(map(int, sides))
+        kind, _, cores = self.labels.get(_POD_TYPE, "").rpartition("-")
+        return int(cores) // (1 if kind in _ONE_CORE else 2) if cores.isdecimal() else 0
 
     def with_free(self, more: Mapping[str, float]) -> Node:
         """The same with more of it free."""
@@ -73,35 +89,43 @@ def choose(
 def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle] | Lacking:
     bundle: Bundle = {"CPU": 1.0}
     able = [node for node in nodes if node.has(bundle)]
-    wanted = hosts if hosts is not None else max(1, sum(node.alive for node in nodes))
+    # A head is often started with no CPU, so that nothing is placed there.
+    workers = [node for node in nodes if node.alive and node.total.get("CPU", 0) >= 1]
+    wanted = hosts if hosts is not None else max(1, len(workers))
     if len(able) >= wanted:
         return [dict(bundle) for _ in range(wanted)]
-    short = f"{_hosts(wanted)} asked for, each with 1 CPU free, and there {_are(len(able))}"
+    short = f"{hosts_in_words(wanted)} asked for, each with 1 CPU free, and there {_are(len(able))}"
     return _lacking(short, nodes, "CPU", fewer=f"`--hosts {len(able)}`" if able else "")
 
 
 def _tpu_vms(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle] | Lacking:
+    if hosts is not None and hosts % slices:
+        short = f"{hosts_in_words(hosts)} cannot be {slices} slices of equal size"
+        return Lacking(f"{short}. What to do: choose --hosts as a multiple of --slices", short)
+    each = None if hosts is None else hosts // slices
+    alike: dict[tuple[int, str], list[list[Node]]] = {}
+    for members in _slices(nodes).values():
+        free = all(node.has(_bundle(node)) for node in members)
+        if free and _is_whole(members) and each in (None, len(members)):
+            kind = len(members), members[0].labels.get(_POD_TYPE, "")
+            alike.setdefault(kind, []).append(members)
+    for _, fitting in sorted(alike.items(), key=lambda item: -item[0][0]):
+        if len(fitting) >= slices:
+            return [_bundle(node) for members in fitting[:slices] for node in members]
+    size = "" if each is None else f" of {hosts_in_words(each)}"
+    like = " of one kind" if slices > 1 else ""
+    most = max(map(len, alike.values()), default=0)
+    short = f"{_count(slices, 'whole TPU slice')}{size}{like} asked for, and {most} free"
+    return _lacking(short, nodes, "TPU", fewer="")
+
+
+def _slices(nodes: Sequence[Node]) -> dict[str, list[Node]]:
+    """The TPU VMs of each slice that are there, in the order of their numbers."""
     found: dict[str, list[Node]] = {}
     for node in nodes:
         if node.alive and node.total.get("TPU"):
             found.setdefault(node.slice, []).append(node)
-    whole = {
-        name: sorted(members, key=_worker)
-        for name, members in found.items()
-        if all(node.has(_bundle(node)) for node in members) and _has_head(members)
-    }
-    each = None if hosts is None else hosts // slices
-    fitting = [members for members in whole.values() if each in (None, len(members))]
-    if hosts is not None and hosts % slices:
-        short = f"{_hosts(hosts)} cannot be {slices} slices of equal size"
-        return Lacking(f"{short}. What to do: choose --hosts as a multiple of --slices", short)
-    if len(fitting) >= slices:
-        chosen = fitting[:slices]
-        if len({len(members) for members in chosen}) == 1:
-            return [_bundle(node) for members in chosen for node in members]
-    size = "" if each is None else f" of {_hosts(each)}"
-    short = f"{_count(slices, 'whole TPU slice')}{size} asked for, and {len(fitting)} free"
-    return _lacking(short, nodes, "TPU", fewer="")
+    return {name: sorted(members, key=_worker) for name, members in found.items()}
 
 
 def _bundle(node: Node) -> Bundle:
@@ -114,8 +138,10 @@ def _bundle(node: Node) -> Bundle:
     return taken
 
 
-def _has_head(members: Sequence[Node]) -> bool:
-    """A slice of several VMs of which worker 0 is missing is not whole."""
+def _is_whole(members: Sequence[Node]) -> bool:
+    """Whether no VM of the slice is missing: worker 0, or so many that there are too few chips."""
+    if sum(node.total["TPU"] for node in members) < members[0].chips_of_slice:
+        return False
     return len(members) == 1 or any(_HEAD.fullmatch(name) for one in members for name in one.total)
 
 
@@ -126,11 +152,15 @@ def _worker(node: Node) -> int:
 
 def _lacking(short: str, nodes: Sequence[Node], resource: str, fewer: str) -> Lacking:
     alive = [node for node in nodes if node.alive]
-    rows = [f"  {node.name} ({node.address}): {_free(node, resource)}" for node in alive]
+    partial = [one for found in _slices(nodes).values() if not _is_whole(found) for one in found]
+    rows = [
+        f"  {node.name} ({node.address}): {_free(node, resource)}"
+        + f", and other VMs of its slice {node.slice} are missing" * (node in partial)
+        for node in alive
+    ]
     gone = len(nodes) - len(alive)  # Ray keeps them all in its list
-    rows += [f"  {_count(gone, 'node')} more that {'is' if gone == 1 else 'are'} not alive"] * bool(
-        gone
-    )
+    if gone:
+        rows.append(f"  {_count(gone, 'node')} more that {'is' if gone == 1 else 'are'} not alive")
     ask = f"ask for fewer ({fewer}), " if fewer else ""
     what = (
         f"What to do: {ask}add nodes (`ray start --address=...` on each), or wait until others are "
@@ -146,7 +176,8 @@ def _free(node: Node, resource: str) -> str:
     return f"{node.free.get(resource, 0):g} of {total:g} {resource} free"
 
 
-def _hosts(number: int) -> str:
+def hosts_in_words(number: int) -> str:
+    """1 host, 2 hosts."""
     return _count(number, "host")
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.cluster import Cluster, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
 from xla_nb.errors import XlaNbError
@@ -113,9 +114,12 @@ class Driver:
                 await relay.follow()
         except XlaNbError as problem:
             self._say(id=launch.wish.id, refused=str(problem))
-        except Exception as problem:
-            said = f"{type(problem).__name__}: {problem}"
-            self._say(id=launch.wish.id, refused=f"the launch on the cluster failed: {said}")
+        except asyncio.CancelledError:  # nobody wants it any more
+            if launch.order.run in self._relays:
+                self._relays[launch.order.run].kill()
+            raise
+        except Exception as problem:  # whatever it is, somebody waits for an answer
+            self._say(id=launch.wish.id, refused=faults.unplaced(str(problem)))
             raise
         finally:
             os.close(launch.parcel)
@@ -136,9 +140,6 @@ class Driver:
                 if group.fresh:
                     raise
                 await self._leave(relay)
-            except asyncio.CancelledError:
-                relay.kill()
-                raise
             else:
                 return relay
 
@@ -185,5 +186,9 @@ def main(fd: int, address: str) -> None:
     name_process("xla_nb-ray")
     control = socket.socket(fileno=fd)
     control.setblocking(False)
-    asyncio.run(Driver(control, address).serve())
-    os._exit(0)  # a thread that waits for a cluster which is gone would hold us up
+
+    async def serve() -> None:
+        await Driver(control, address).serve()
+        os._exit(0)  # asyncio would wait for its threads, and they for a cluster which is gone
+
+    asyncio.run(serve())

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,9 @@ class Cluster:
                 self._wait(helper, number, waiting)
             except LaunchError:
                 raise
+            except OSError:  # it has ended just now
+                helper.ended_within(1.0)
+                raise LaunchError(_why_ended(helper)) from None
             except BaseException:  # somebody has interrupted it
                 self.say({"do": "abandon", "id": number})
                 raise
@@ -110,7 +113,7 @@ class Cluster:
         helper = self._helper
         if helper is None or not helper.ended_within(1.0):
             return ""
-        return faults.client_ended(helper.process.returncode, helper.last_words())
+        return _why_ended(helper)
 
     def close(self) -> None:
         """End our process, and with it all that it started in the cluster."""
@@ -118,6 +121,10 @@ class Cluster:
             if self._helper is not None:
                 self._helper.close()
                 self._helper = None
+
+
+def _why_ended(helper: Helper) -> str:
+    return faults.client_ended(helper.process.returncode, helper.last_words())
 
 
 class RayEngine:
@@ -177,17 +184,32 @@ class RayEngine:
         with open(reader, "rb", buffering=0) as pipe:  # noqa: PTH123 # a descriptor, not a path
             self._cluster.say({"do": "fetch", "run": run, "host": host, "file": file}, writer)
             os.close(writer)
-            found = b"".join(_until_the_end(pipe.fileno()))
-        return found[1:] if found else None
+            return _whole(_until_the_end(pipe.fileno()))
 
     def why_lost(self) -> str:
         """Why there are no more events."""
         return self._cluster.why_ended()
 
 
-def _until_the_end(fd: int) -> Iterator[bytes]:
+def _until_the_end(fd: int) -> bytes:
+    found: list[bytes] = []
     while wire.ready(fd, faults.PATIENCE) and (block := os.read(fd, 1 << 20)):
-        yield block
+        found.append(block)
+    return b"".join(found)
+
+
+def _whole(sent: bytes) -> bytes | None:
+    """A file that came in blocks, each behind its size; None if the empty one at its end is
+    missing: its host was lost meanwhile."""
+    found: list[bytes] = []
+    at = 0
+    while len(sent) >= at + 4:
+        size = int.from_bytes(sent[at : at + 4], "big")
+        if not size:
+            return b"".join(found)
+        found.append(sent[at + 4 : at + 4 + size])
+        at += 4 + size
+    return None
 
 
 #: Variables that are a machine's own; importing torch_xla sets some of them.
@@ -220,8 +242,11 @@ def _opened() -> str:
     ray: Any = sys.modules.get("ray")
     if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
         return ""
+    client: Any = sys.modules.get("ray.util.client")
     try:
+        if client is not None and client.ray.is_connected():  # from where only that port is
+            return f"ray://{client.ray.get_context().client_worker._conn_str}"
         found: str = ray.get_runtime_context().gcs_address
-    except Exception:  # through Ray's client, which does not know it
+    except Exception:  # whatever it is, it is no address
         return ""
     return found

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from xla_nb import addresses, events, machine, record, topology, wire
+from xla_nb.engines.helper import in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import Outbox, Piece
 from xla_nb.errors import XlaNbError
@@ -28,7 +29,14 @@ _PAUSES = (0.005, 0.05)  # seconds between two looks at the files: at first, and
 _LIVELY = 1.0  # seconds for which they are looked at often
 
 #: What Ray puts into its workers' environment and a rank is not to have.
-_RAYS = ("RAY_", "OMP_NUM_THREADS")
+_RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
+#: What a machine has, and where things lie on it: the notebook's own says nothing of a host. Who
+#: means it for the ranks writes --env.
+_PLACES = (
+    *("PATH", "HOME", "PWD", "TMPDIR", "USER", "LOGNAME", "HOSTNAME", "VIRTUAL_ENV"),
+    *("CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+    *("TPU_LIBRARY_PATH", "PJRT_DEVICE"),
+)
 
 
 @dataclass(frozen=True)
@@ -73,10 +81,11 @@ class News:
 class Host:
     """The actor's methods; each may be called while another one waits."""
 
-    def __init__(self, address: str, node: str) -> None:
+    def __init__(self, address: str, node: str, engine: LocalEngine | None = None) -> None:
         self._address, self._node = address, node
-        self._engine = LocalEngine()
+        self._engine = engine or LocalEngine()
         self._runs: dict[str, _Running] = {}
+        self._killed: set[str] = set()
 
     def about(self) -> About:
         return About(
@@ -101,10 +110,13 @@ class Host:
 
     def start(self, part: Part, parcel: bytes) -> str:
         """Start the ranks. Gives why they cannot be, empty where they can."""
+        run = part.order.run
         try:
-            self._runs[part.order.run] = self._start(part, parcel)
+            self._runs[run] = self._start(part, parcel)
         except (XlaNbError, OSError) as problem:
             return str(problem)
+        if run in self._killed:  # while it was being started
+            self._engine.kill(run)
         return ""
 
     def _start(self, part: Part, parcel: bytes) -> _Running:
@@ -127,16 +139,15 @@ class Host:
             ranks=fit.ranks,
             device=fit.device,
             env=fit.env,
-            cwd=given.cwd if Path(given.cwd).is_dir() else str(Path.home()),
+            cwd=given.cwd if os.path.isdir(given.cwd) else str(Path.home()),  # noqa: PTH112 # _path
             sys_path=_path(given.sys_path),
         )
-        fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
         try:
-            with open(fd, "wb", closefd=False) as file:  # a descriptor, not a path
-                file.write(parcel)
-            sock = self._engine.start(order, fd, fit.imports, lambda seconds, what: None)
-        finally:
-            os.close(fd)
+            with in_memory(parcel) as fd:
+                sock = self._engine.start(order, fd, fit.imports, lambda seconds, what: None)
+        except BaseException:
+            files.close({"run": given.run, "ok": False, "headline": "not started"})
+            raise
         running = _Running(part.name, files, sock, several=world.hosts > 1)
         running.tell(events.Notice(text=text) for text in fit.notices)
         return running
@@ -149,6 +160,7 @@ class Host:
         self._engine.interrupt(run, {"": pids})
 
     def kill(self, run: str) -> None:
+        self._killed.add(run)
         self._engine.kill(run)
 
     def ask(self, run: str) -> None:
@@ -162,7 +174,7 @@ class Host:
     def read(self, run: str, file: str, offset: int, count: int) -> bytes:
         """Bytes of a file of the run's record; none behind its end."""
         path = self._runs[run].files.path / Path(file).name
-        if not path.exists():
+        if not path.is_file():
             return b""
         with path.open("rb") as opened:
             return os.pread(opened.fileno(), count, offset)
@@ -208,11 +220,12 @@ class _Running:
         while True:
             # Events first: what was printed before them is in the files by then.
             self._take_events()
-            pieces = self._outbox.look()
+            pieces = self._outbox.look(over=self._ended is not None)
             due = self._due()
             over = self._ended is not None and not self._waiting and not pieces
             if over and self._ended:
                 due.append(events.encode(self._ended))
+                self._sock.close()
                 self.files.close({"run": self.files.path.name, "ok": True, "headline": ""})
                 record.tidy("parts")
             if due or pieces or over or time.monotonic() >= deadline:
@@ -274,17 +287,19 @@ def version() -> str:
 
 
 def _environ(changed: Mapping[str, str]) -> dict[str, str]:
-    """This host's environment, without Ray's own, and with what was set in the notebook."""
+    """This host's environment, without Ray's own, and with what was set in the notebook but for
+    what is each machine's own."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(_RAYS)}
     if own.get("CUDA_VISIBLE_DEVICES") == "":  # Ray's, for an actor that asked for no GPU
         del own["CUDA_VISIBLE_DEVICES"]
-    return {**own, **changed}
+    return {**own, **{name: value for name, value in changed.items() if name not in _PLACES}}
 
 
 def _path(notebooks: Iterable[str]) -> tuple[str, ...]:
     """The notebook's folders that are here, too; then this host's own, without those that Ray
     puts before its workers'."""
-    here = [entry for entry in notebooks if not entry or Path(entry).exists()]
-    ray = str(Path(sys.modules["ray"].__file__ or "").parent) if "ray" in sys.modules else None
-    own = [entry for entry in sys.path if ray is None or not entry.startswith(ray)]
+    # Not Path.exists(), which raises where another user's folder cannot be looked into.
+    here = [entry for entry in notebooks if not entry or os.path.exists(entry)]  # noqa: PTH110
+    ray = Path(sys.modules["ray"].__file__ or "").parent if "ray" in sys.modules else None
+    own = [entry for entry in sys.path if ray is None or not Path(entry).is_relative_to(ray)]
     return tuple(dict.fromkeys([*here, *own]))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xla_nb import events
-from xla_nb.engines.ray import faults
+from xla_nb.engines.ray import demand, faults
 from xla_nb.engines.ray.cluster import Group, Wish
 from xla_nb.engines.ray.host import News, Part
 from xla_nb.engines.ray.mirror import Mirror
@@ -55,6 +55,7 @@ class Relay:
         self._events = launch.events
         self._mirror = Mirror(Path(launch.order.record))
         self._seats: list[int] = []  # the actors in the order of the run's hosts
+        self._sending = asyncio.Lock()
         self._left = 0
 
     @property
@@ -77,9 +78,8 @@ class Relay:
     async def _start(self, launch: Launch) -> None:
         parts = await self._parts(launch)
         parcel = await asyncio.to_thread(_stored, launch.parcel)
-        launch.wish.tell(
-            f"importing what the ranks need on {len(parts)} hosts, once for this session …"
-        )
+        there = demand.hosts_in_words(len(parts))
+        launch.wish.tell(f"importing what the ranks need on {there}, once for this session …")
         calls = [
             self.group.actors[seat].start.remote(part, parcel)
             for seat, part in zip(self._seats, parts, strict=True)
@@ -158,8 +158,10 @@ class Relay:
                 return
 
     async def _send(self, event: bytes) -> None:
+        # One at a time: of two that wait for a socket, asyncio forgets the first.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody listens any more
-            await asyncio.get_running_loop().sock_sendall(self._events, event)
+            async with self._sending:
+                await asyncio.get_running_loop().sock_sendall(self._events, event)
 
     # ------------------------------------------------------------ from the notebook
 
@@ -177,7 +179,8 @@ class Relay:
             actor.ask.remote(self.run)
 
     async def fetch(self, host: str, file: str, into: int) -> None:
-        """Write a file as it lies on its host to `into`, behind a byte that says it is there."""
+        """Write a file as it lies on its host to `into`, in blocks, each behind its size; an empty
+        one says that this was all."""
         with open(into, "wb", buffering=0) as pipe:  # a descriptor, not a path
             if host not in self.group.names or self.group.broken:
                 return
@@ -185,7 +188,8 @@ class Relay:
             while True:
                 read = self._actor(host).read.remote(self.run, file, offset, _BLOCK)
                 block: bytes = await asyncio.wait_for(_awaited(read), faults.PATIENCE)
-                await asyncio.to_thread(_write, pipe.fileno(), block if offset else b"1" + block)
+                size = len(block).to_bytes(4, "big")
+                await asyncio.to_thread(_write, pipe.fileno(), size + block)
                 offset += len(block)
                 if not block:
                     return

@@ -1,0 +1,451 @@
+"""The kernel's side of a cluster: the test is the process that would speak to it."""
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import types
+
+import pytest
+
+from xla_nb import events, wire
+from xla_nb.engines.ray import engine as engine_module
+from xla_nb.engines.ray import faults
+from xla_nb.engines.ray.engine import Cluster, RayEngine, address
+from xla_nb.errors import LaunchError, UsageError
+from xla_nb.inheritance import Inheritance
+from xla_nb.order import Order
+
+
+class Helper:
+    """In place of our process beside the kernel: `hears` is called with what it is told."""
+
+    def __init__(self, module, arguments, env):
+        self.module, self.arguments, self.env = module, arguments, env
+        self.ours, self.theirs = wire.pair()
+        self.told, self.words, self.alive, self.closed = [], "", True, False
+        self.hears = lambda request, fds: None
+
+    def send(self, request, *fds):
+        if not self.alive:
+            raise BrokenPipeError("it is gone")
+        self.told.append(json.loads(json.dumps(request)))
+        self.hears(request, fds)
+
+    def receive(self, waiting):
+        while not wire.ready(self.ours, 0.01):
+            waiting()
+        said = self.ours.recv(1 << 16)
+        return json.loads(said) if said else None
+
+    def says(self, **answer):
+        self.theirs.send(json.dumps(answer).encode())
+
+    def ends(self, words=""):
+        self.words, self.alive = words, False
+        self.theirs.close()
+
+    def ended_within(self, seconds):
+        return not self.alive
+
+    def last_words(self):
+        return self.words
+
+    def close(self):
+        self.closed = True
+        self.ours.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def helpers(monkeypatch):
+    """The processes that were started; each does as `hears` says, and starts a run by default."""
+    made = []
+
+    def start(*arguments):
+        helper = Helper(*arguments)
+        helper.hears = lambda request, fds: started(helper, request)
+        made.append(helper)
+        return helper
+
+    monkeypatch.setattr(engine_module, "Helper", start)
+    yield made
+    for helper in made:
+        helper.close()
+
+
+def started(helper, request):
+    if request["do"] == "launch":
+        helper.says(id=request["id"], started=True)
+
+
+@pytest.fixture
+def cluster(helpers):
+    made = Cluster("ray://head:10001")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def helper(cluster):
+    """The cluster's process, before its first launch."""
+    return cluster._started()
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two files, as a launch hands them over."""
+    fds = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("parcel", "told")]
+    yield tuple(fds)
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.fixture
+def launch(cluster, files):
+    socks = []
+
+    def launch(asked=None, waiting=lambda seconds, what: None):
+        socks.append(cluster.launch(asked or {}, files, waiting))
+        return socks[-1]
+
+    yield launch
+    for sock in socks:
+        sock.close()
+
+
+# ---------------------------------------------------------------- which cluster
+
+
+@pytest.mark.parametrize(
+    ("wanted", "environ", "expected"),
+    [
+        ("ray://h:10001", {}, "ray://h:10001"),
+        ("ray://h:10001", {"RAY_ADDRESS": "10.0.0.1:6379"}, "ray://h:10001"),
+        ("ray", {"RAY_ADDRESS": "10.0.0.1:6379"}, "10.0.0.1:6379"),
+        ("ray", {"RAY_ADDRESS": "ray://h:10001"}, "ray://h:10001"),
+        ("ray", {}, ""),
+        ("ray", {"RAY_ADDRESS": ""}, ""),
+        ("ray", {"RAY_ADDRESS": "auto"}, ""),
+        ("ray", {"RAY_ADDRESS": "local"}, ""),
+    ],
+)
+def test_the_cluster_is_the_one_that_is_named(monkeypatch, wanted, environ, expected):
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    assert address(wanted, environ) == expected
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """The notebook has called `ray.init()`: on the cluster itself."""
+
+    def context():
+        return types.SimpleNamespace(gcs_address="10.0.0.1:6379")
+
+    made = types.SimpleNamespace(is_initialized=lambda: True, get_runtime_context=context)
+    monkeypatch.setitem(sys.modules, "ray", made)
+    monkeypatch.delitem(sys.modules, "ray.util.client", raising=False)
+    return made
+
+
+def through_the_client(monkeypatch, connected):
+    worker = types.SimpleNamespace(_conn_str="head:10001")
+    client = types.SimpleNamespace(
+        is_connected=lambda: connected,
+        get_context=lambda: types.SimpleNamespace(client_worker=worker),
+    )
+    module = types.SimpleNamespace(ray=client)
+    monkeypatch.setitem(sys.modules, "ray.util.client", module)
+
+
+def test_else_it_is_the_one_that_the_notebook_is_connected_to(ray):
+    assert address("ray", {}) == "10.0.0.1:6379"
+    assert address("ray", {"RAY_ADDRESS": "10.9.9.9:6379"}) == "10.9.9.9:6379"
+
+
+@pytest.mark.parametrize(("connected", "expected"), [(True, "ray://head:10001"),
+                                                     (False, "10.0.0.1:6379")])  # fmt: skip
+def test_a_notebook_that_uses_rays_client_is_followed_there(ray, monkeypatch, connected, expected):
+    through_the_client(monkeypatch, connected)
+    assert address("ray", {}) == expected
+
+
+def test_ray_that_is_imported_and_not_connected_leads_nowhere(ray):
+    ray.is_initialized = lambda: False
+    assert address("ray", {}) == ""
+
+
+def test_a_folder_that_is_called_ray_leads_nowhere(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    assert address("ray", {}) == ""
+
+
+def test_ray_that_does_not_tell_leads_nowhere(ray):
+    ray.get_runtime_context = None
+    assert address("ray", {}) == ""
+
+
+# ---------------------------------------------------------------- what goes along
+
+
+def test_what_was_set_since_the_notebook_began_goes_along():
+    code = (
+        "import json, os\n"
+        "from xla_nb.engines.ray.engine import changed\n"
+        "os.environ.update(SAME='1', OTHER='2', NEW='3\\udcff'); del os.environ['GONE']\n"
+        "print(json.dumps({k: v for k, v in changed().items() if len(k) < 6}))"
+    )
+    env = {**os.environ, "SAME": "1", "OTHER": "1", "GONE": "1"}
+    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    found = json.loads(told.stdout)
+    assert {name: found.get(name) for name in ("SAME", "OTHER", "NEW", "GONE")} == {
+        "SAME": None,
+        "OTHER": "2",
+        "NEW": "3\udcff",
+        "GONE": None,
+    }
+
+
+def test_a_launch_is_fitted_by_each_host_to_itself(cluster, monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    fit = RayEngine(cluster, 2, None, 0.0).fit("xla", 3, {"YOURS": "1"})
+    assert (fit.device, fit.ranks, fit.imports, fit.notices) == ("", 3, (), ())
+    assert fit.env["MINE"] == "1"
+    assert "YOURS" not in fit.env  # which the order has as `asked`
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_hosts_without_ranks_are_refused(cluster, n):
+    with pytest.raises(UsageError, match=f"-n {n}: a host has at least 1 rank"):
+        RayEngine(cluster, 2, None, 0.0).fit("xla", n, {})
+
+
+# ---------------------------------------------------------------- launching
+
+
+def test_the_process_is_the_driver_of_this_address_in_the_notebooks_environment(
+    launch, helpers, monkeypatch
+):
+    monkeypatch.setenv("MINE", "1")
+    launch()
+    (helper,) = helpers
+    assert helper.module == "xla_nb.engines.ray.driver"
+    assert helper.arguments == ["ray://head:10001"]
+    assert helper.env["MINE"] == "1"
+
+
+def test_a_launch_gives_the_socket_of_its_events(launch, helper):
+    kept = []
+
+    def hears(request, fds):
+        kept.append(socket.socket(fileno=os.dup(fds[0])))
+        started(helper, request)
+
+    helper.hears = hears
+    sock = launch({"hosts": 2})
+    with kept[0]:
+        wire.Sender(kept[0]).send(events.HostsPlaced(names=("a", "b")))
+    placed, end = wire.receive(sock)
+    assert (placed.names, end) == (("a", "b"), None)
+    assert helper.told == [{"do": "launch", "id": 1, "hosts": 2}]
+
+
+def test_one_process_serves_launch_after_launch(launch, helpers):
+    launch()
+    launch()
+    assert [request["id"] for request in helpers[0].told] == [1, 2]
+    assert len(helpers) == 1
+
+
+def test_a_process_that_has_ended_is_started_again(launch, helpers):
+    launch()
+    helpers[0].ends()
+    launch()
+    assert helpers[0].closed
+    assert [len(helper.told) for helper in helpers] == [1, 1]
+
+
+def test_whoever_waits_is_told_for_what(launch, helper):
+    told = []
+
+    def waiting(seconds, what):
+        assert seconds >= 0
+        if not told or told[-1] != what:
+            told.append(what)
+            steps[len(told) - 1]()
+
+    steps = [
+        lambda: helper.says(id=1, waiting="connecting …"),
+        lambda: helper.says(id=1, waiting="importing …"),
+        lambda: helper.says(id=1, started=True),
+    ]
+    helper.hears = lambda request, fds: None
+    launch(waiting=waiting)
+    assert told == [
+        "starting the process that speaks to the Ray cluster …",
+        "connecting …",
+        "importing …",
+    ]
+
+
+def test_a_launch_that_the_cluster_refuses_says_why(launch, helper):
+    helper.hears = lambda request, fds: helper.says(id=1, refused="no node at all")
+    with pytest.raises(LaunchError, match="no node at all"):
+        launch()
+
+
+def test_a_process_that_ends_meanwhile_says_its_last_words(launch, helper):
+    helper.hears = lambda request, fds: helper.ends("MemoryError")
+    with pytest.raises(LaunchError, match=r"speaks to the cluster ended \(MemoryError\)"):
+        launch()
+
+
+def test_a_process_that_ended_unseen_is_a_refusal_too(launch, helper):
+    def hears(request, fds):
+        helper.ends("gcs_rpc_client.h: lost")
+        raise BrokenPipeError
+
+    helper.hears = hears
+    with pytest.raises(LaunchError, match="the connection to the cluster's head was lost"):
+        launch()
+
+
+def interrupt(seconds, what):
+    raise KeyboardInterrupt
+
+
+def test_a_launch_that_is_interrupted_is_abandoned(launch, helper):
+    helper.hears = lambda request, fds: None
+    with pytest.raises(KeyboardInterrupt):
+        launch(waiting=interrupt)
+    assert helper.told[1:] == [{"do": "abandon", "id": 1}]
+
+
+def test_what_is_still_said_to_an_abandoned_launch_is_not_for_the_next_one(launch, helper):
+    helper.hears = lambda request, fds: None
+    with pytest.raises(KeyboardInterrupt):
+        launch(waiting=interrupt)
+    helper.says(id=1, waiting="importing …")
+    helper.says(id=1, refused="nothing free")
+    helper.hears = lambda request, fds: started(helper, request)
+    launch()
+
+
+def test_the_order_and_the_programs_files_go_along(cluster, helper, tmp_path):
+    (tmp_path / "cell.py").write_bytes(b"x = 1")
+    (tmp_path / "cell.json").write_bytes(b"{}")
+    found = []
+
+    def hears(request, fds):
+        _, parcel, told = fds
+        found.append((os.pread(parcel, 100, 0), pickle.loads(os.pread(told, 1 << 20, 0))))
+        started(helper, request)
+
+    helper.hears = hears
+    order = Order("r1", "xla", str(tmp_path / "cell.py"), "/r", "f", False, frozenset(), 2, {},
+                  2, "", {}, "/", (), b"", Inheritance())  # fmt: skip
+    fd = os.memfd_create("parcel")
+    os.write(fd, b"values")
+    RayEngine(cluster, 2, 1, 90.0).start(order, fd, (), lambda seconds, what: None).close()
+    os.close(fd)
+    assert found == [(b"values", (order, {"cell.py": b"x = 1", "cell.json": b"{}"}))]
+    asked = {"hosts": 2, "slices": 1, "wait": 90.0}
+    assert helper.told == [{"do": "launch", "id": 1, **asked}]
+
+
+# ---------------------------------------------------------------- a run that goes on
+
+
+@pytest.fixture
+def engine(cluster):
+    return RayEngine(cluster, None, None, 0.0)
+
+
+def test_steering_goes_to_the_process(engine, helper):
+    engine.interrupt("r1", {"a": (1, 2), "b": [3]})
+    engine.kill("r1")
+    engine.ask("r1")
+    assert helper.told == [
+        {"do": "interrupt", "run": "r1", "pids": {"a": [1, 2], "b": [3]}},
+        {"do": "kill", "run": "r1"},
+        {"do": "ask", "run": "r1"},
+    ]
+
+
+def test_steering_what_is_gone_does_nothing(engine, cluster, helper):
+    helper.ends()
+    engine.kill("r1")
+    cluster.close()
+    engine.kill("r1")
+    assert helper.told == []
+
+
+def test_closing_ends_the_process(cluster, helper):
+    cluster.close()
+    cluster.close()
+    assert helper.closed
+
+
+def test_a_process_that_lives_is_no_reason_for_anything(engine, helper):
+    assert engine.why_lost() == ""
+
+
+def test_without_a_process_nobody_knows_why(engine):
+    assert engine.why_lost() == ""
+
+
+def test_why_there_are_no_more_events_is_what_ended_the_process(engine, helper):
+    helper.ends("MemoryError")
+    assert "(MemoryError)" in engine.why_lost()
+
+
+# ---------------------------------------------------------------- files of a host's
+
+
+def block(data):
+    return len(data).to_bytes(4, "big") + data
+
+
+def writes(*parts, hold=None):
+    """A process that writes these to the pipe of a fetch, and closes it; or keeps it in `hold`."""
+
+    def hears(request, fds):
+        for part in parts:
+            os.write(fds[0], part)
+        if hold is not None:
+            hold.append(os.dup(fds[0]))
+
+    return hears
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ((block(b"printed "), block(b"1\n"), block(b"")), b"printed 1\n"),
+        ((block(b"x" * 9000), block(b"")), b"x" * 9000),
+        ((block(b""),), b""),
+        ((), None),
+        ((block(b"half a file"),), None),  # its host was lost meanwhile
+        ((block(b"half a block")[:-2],), None),
+    ],
+)
+def test_a_file_is_fetched_if_its_host_can_be_reached(engine, helper, parts, found):
+    helper.hears = writes(*parts)
+    assert engine.fetch("r1", "a", "rank-0.out") == found
+    assert helper.told == [{"do": "fetch", "run": "r1", "host": "a", "file": "rank-0.out"}]
+
+
+def test_nothing_is_fetched_when_the_process_is_gone(engine, helper):
+    helper.ends()
+    assert engine.fetch("r1", "a", "rank-0.out") is None
+
+
+@pytest.mark.parametrize("parts", [(), (block(b"half a file"),)])
+def test_a_host_that_falls_silent_has_no_file(engine, helper, monkeypatch, parts):
+    monkeypatch.setattr(faults, "PATIENCE", 0.01)
+    held = []
+    helper.hears = writes(*parts, hold=held)
+    assert engine.fetch("r1", "a", "rank-0.out") is None
+    os.close(held[0])

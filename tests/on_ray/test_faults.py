@@ -1,0 +1,200 @@
+"""What Ray says when something is wrong, each text from its source, and what is told instead."""
+
+import sys
+
+import pytest
+
+from xla_nb.engines.ray import faults
+
+AT = "ray://head:10001"
+
+# ray/_private/utils.py, check_version_info
+VERSIONS = """Version mismatch: The cluster was started with:
+    Ray: 2.9.3
+    Python: 3.10.12
+This process on Ray Client was started with:
+    Ray: 2.50.1
+    Python: 3.11.9
+"""
+# ray/exceptions.py, ActorDiedError; the last paragraph is the core worker's
+DIED = """The actor died unexpectedly before finishing this task.
+\tclass_name: Actor
+\tactor_id: 1f2e3d4c5b6a798801000000
+\tpid: 4242
+\tnamespace: 0f0f0f0f-1111-2222-3333-444444444444
+\tip: 10.0.0.7
+"""
+WORKER = """The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR \
+Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. There \
+are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high \
+memory usage. (2) ray stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV\
+ or other unexpected errors."""
+NODE = """The actor died because its node has died. Node Id: 0123456789abcdef
+\tthe actor's node was terminated unexpectedly: health check failed due to missing too many \
+heartbeats"""
+MEMORY = "Task was killed due to the node running low on memory.\nMemory on the node was 9.9GB"
+# ray/exceptions.py, RayTaskError.__str__
+RAISED = """\x1b[36mray::Actor.news()\x1b[39m (pid=4242, ip=10.0.0.7, actor_id=1f2e, repr=<x>)
+  File "/venv/xla_nb/engines/ray/host.py", line 139, in news
+    return self._runs[run].news(seen)
+FileNotFoundError: a file is unavailable, its process was killed"""
+IN_INIT = "The actor died because of an error raised in its creation task, " + RAISED
+# ray/_private/function_manager.py
+NOT_IMPORTED = """\x1b[36mray::Actor.__init__()\x1b[39m (pid=4242, ip=10.0.0.7)
+RuntimeError: The actor with name Actor failed to import on the worker. This may be because needed \
+library dependencies are not installed in the worker environment:
+
+\x1b[36mray::Actor.__init__()\x1b[39m (pid=4242, ip=10.0.0.7)
+ModuleNotFoundError: No module named 'xla_nb'"""
+
+
+def is_a_paragraph(said):
+    return "\n" not in said and "\x1b" not in said and "What to do: " in said
+
+
+# ---------------------------------------------------------------- no way to the cluster
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "told"),
+    [
+        ("ModuleNotFoundError", "No module named 'ray'", "needs Ray, which is not installed here"),
+        (
+            "ValueError",
+            "Ray Client requires pip package `ray[client]`. If you installed the minimal Ray (e.g. "
+            "`pip install ray`), please reinstall by executing `pip install ray[client]`.",
+            "through Ray's client, which is not installed here",
+        ),
+        (
+            "RuntimeError",
+            VERSIONS,
+            "is Ray 2.9.3 on Python 3.10.12, and the notebook has Ray 2.50.1 on Python 3.11.9",
+        ),
+        (
+            "RuntimeError",
+            "Python version 3.11 differs",
+            "other versions than the notebook (Python version 3.11 differs)",
+        ),
+        ("TimeoutError", "", "does not answer: it was asked 30 s ago"),
+        ("ConnectionError", "ray client connection timeout", "(ray client connection timeout)"),
+        (
+            "ConnectionError",
+            "Could not find any running Ray instance. Please specify the one to connect to by "
+            "setting `--address` flag or `RAY_ADDRESS` environment variable.",
+            "cannot be reached (Could not find any running Ray instance.",
+        ),
+        (
+            "RuntimeError",
+            "\x1b[31mFailed to connect to GCS. Please check if the GCS server is running\x1b[0m",
+            "cannot be reached (Failed to connect to GCS. Please check",
+        ),
+        (
+            "RuntimeError",
+            "This node has an IP address of 10.0.0.9, and Ray expects this IP address to be either "
+            "the GCS address or one of the Raylet addresses.",
+            "has no node on this machine",
+        ),
+        ("ValueError", "Malformed address x. Expected '<host>:<port>'.", "ValueError: Malformed"),
+        ("OddError", "", "cannot be used: OddError: nothing was said"),
+    ],
+)
+def test_why_a_cluster_cannot_be_used_is_a_paragraph_of_its_own(kind, said, told):
+    text = faults.unreachable(AT, kind, said)
+    assert told in text
+    assert is_a_paragraph(text)
+
+
+def test_the_clusters_version_of_ray_is_the_one_to_install():
+    text = faults.unreachable(AT, "RuntimeError", VERSIONS)
+    assert "`pip install 'ray[client]==2.9.3'`" in text
+
+
+def test_the_cluster_is_named_where_it_has_an_address():
+    assert faults.unreachable(AT, "TimeoutError", "").startswith(f"the Ray cluster at {AT} does")
+    assert faults.unreachable("", "TimeoutError", "").startswith("a Ray cluster does")
+
+
+def test_a_package_that_is_missing_is_installed_into_this_environment():
+    text = faults.unreachable(AT, "ModuleNotFoundError", "No module named 'ray'")
+    assert sys.executable in text
+
+
+# ---------------------------------------------------------------- no process on a host
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (NOT_IMPORTED, "the cluster's hosts cannot import xla_nb"),
+        (IN_INIT, "could not be started: FileNotFoundError: a file is unavailable, its process"),
+        (DIED + WORKER, "could not be started: The actor died unexpectedly before finishing"),
+    ],
+)
+def test_why_a_hosts_process_could_not_be_started_is_a_paragraph(said, told):
+    text = faults.unplaced(said)
+    assert told in text
+    assert is_a_paragraph(text)
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [("0.1", "h has xla_nb 0.1, and the notebook has 0.2."),
+     ("", "h has no xla_nb, and the notebook has 0.2.")],
+)  # fmt: skip
+def test_a_host_with_another_version_is_named_with_both(there, told):
+    text = faults.differing("h", "xla_nb", there, "0.2")
+    assert text.startswith(told)
+    assert "install xla_nb 0.2 on the cluster's hosts" in text
+    assert is_a_paragraph(text)
+
+
+# ---------------------------------------------------------------- gone while it ran
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (DIED + WORKER, "xla_nb's process there ended"),
+        (DIED + NODE, "its node died"),
+        (DIED + "The actor is dead because it was killed by `ray.kill`.",
+         "xla_nb's process there ended"),
+        (MEMORY, "Ray ended xla_nb's process there, because the host's memory ran low"),
+        ("The actor 1f2e is unavailable: The actor is temporarily unavailable: RpcError: RPC Error "
+         "message: Socket closed; RPC Error details: . The task may or may not have been executed "
+         "on the actor.", "it cannot be reached any more"),
+        (RAISED, "FileNotFoundError: a file is unavailable, its process was killed"),
+        ("Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left",
+         "OSError: [Errno 28] No space left"),
+        ("\x1b[36msomething else.\x1b[39m\nand more", "something else"),
+        ("", "nothing was said"),
+    ],
+)  # fmt: skip
+def test_why_a_host_was_lost_is_said_in_a_clause(said, why):
+    assert faults.why_lost(said) == why
+
+
+# ---------------------------------------------------------------- our own process
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[2026-01-01 00:00:00,000 E 1 1] gcs_rpc_client.h:179: Failed to connect to GCS at address "
+        "10.0.0.1:6379 within 5 seconds.",
+        "grpc._channel._MultiThreadedRendezvous: <_MultiThreadedRendezvous of RPC",
+    ],
+)
+def test_a_head_that_is_gone_is_told_when_it_has_ended_our_process(words):
+    text = faults.client_ended(words)
+    assert text.startswith("the connection to the cluster's head was lost")
+    assert is_a_paragraph(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [("Traceback\n\x1b[31mMemoryError\x1b[0m\n", "(MemoryError)"), ("", "(it left no words)")],
+)
+def test_else_our_processs_last_words_are_quoted(words, last):
+    text = faults.client_ended(words)
+    assert text.startswith(f"the process that speaks to the cluster ended {last}")
+    assert is_a_paragraph(text)

@@ -1,0 +1,63 @@
+"""The notebook's record of ranks elsewhere, as those who read a record find it."""
+
+import os
+
+import pytest
+
+from xla_nb import shipping, vitals
+from xla_nb.engines.ray import outbox
+from xla_nb.engines.ray.mirror import Mirror
+from xla_nb.engines.ray.outbox import Outbox, Piece
+from xla_nb.tails import Tail
+from xla_nb.vitals import Vitals
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    return Mirror(tmp_path)
+
+
+def test_what_is_appended_lies_behind_what_came_before(mirror, tmp_path):
+    mirror.take([Piece("rank-0.out", "append", b"one\ntw"), Piece("rank-1.out", "append", b"1\n")])
+    mirror.take([Piece("rank-0.out", "append", b"o\n")])
+    assert (tmp_path / "rank-0.out").read_bytes() == b"one\ntwo\n"
+    assert (tmp_path / "rank-1.out").read_bytes() == b"1\n"
+
+
+def test_files_are_their_owners_alone(mirror, tmp_path):
+    mirror.take([Piece("rank-0.out", "append", b"x"), Piece("rank-0.now", "replace", b"x")])
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_a_log_is_tailed_while_it_arrives(mirror, tmp_path):
+    tail = Tail(tmp_path / "rank-0.out")
+    mirror.take([Piece("rank-0.out", "append", b"one\ntw")])
+    assert list(tail.lines()) == ["one"]
+    mirror.take([Piece("rank-0.out", "append", b"o\n")])
+    assert list(tail.lines()) == ["two"]
+
+
+def test_a_sample_that_is_shorter_than_the_last_one_can_be_read(mirror, tmp_path):
+    for place in ("Cell In[3], line 1000", "", "Cell In[3], line 7"):
+        sample = Vitals(at=1.0, since=1.0, place=place)
+        mirror.take([Piece("rank-0.now", "replace", vitals.encode(sample))])
+        assert vitals.decode((tmp_path / "rank-0.now").read_bytes()) == sample
+
+
+def test_a_result_that_comes_in_parts_is_the_value(mirror, tmp_path, monkeypatch):
+    host = tmp_path / "host"
+    host.mkdir()
+    fd = os.open(host / "rank-0.result", os.O_RDWR | os.O_CREAT)
+    shipping.send_home(fd, list(range(1000)), ())
+    os.close(fd)
+    monkeypatch.setattr(outbox, "_MOST", 512)
+    out, parts = Outbox(host), 0
+    while pieces := out.look():
+        mirror.take(pieces)
+        parts += 1
+    assert parts > 2
+    fd = os.open(tmp_path / "rank-0.result", os.O_RDWR)
+    try:
+        assert shipping.Parcel(fd).group(0)["result"] == list(range(1000))
+    finally:
+        os.close(fd)

@@ -1,0 +1,478 @@
+"""A host without Ray: an engine that only takes notes, and a job that is the test.
+
+(engines/ray/host.py; a test_host.py there is already, of the simulation.)
+"""
+
+import os
+import platform
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+
+from xla_nb import events, record, topology, wire
+from xla_nb.engines.ray import host as host_module
+from xla_nb.engines.ray import outbox
+from xla_nb.engines.ray.host import Host, Part
+from xla_nb.errors import LaunchError
+from xla_nb.inheritance import Inheritance
+from xla_nb.order import ALONE, Order, World
+
+PATIENCE = 10  # seconds for what must come
+
+
+class Engine:
+    """Keeps what was asked of it; `start` gives the reading end of a job's events."""
+
+    def __init__(self):
+        self.order = self.parcel = self.job = self.refuses = None
+        self.interrupted, self.killed = [], []
+        self.during = lambda: None
+        self.closed = False
+
+    def start(self, order, parcel, imports, waiting):
+        self.order, self.parcel = order, os.pread(parcel, 1 << 20, 0)
+        self.during()
+        if self.refuses:
+            raise self.refuses
+        ours, self.job = wire.pair()
+        return ours
+
+    def interrupt(self, run, pids):
+        self.interrupted.append((run, pids))
+
+    def kill(self, run):
+        self.killed.append(run)
+
+    def close(self):
+        self.closed = True
+
+
+class Job:
+    """The run on a host as its client sees it; the test is the job."""
+
+    def __init__(self, host, engine):
+        self.host, self.engine, self.seen = host, engine, 0
+
+    @property
+    def path(self):
+        return Path(self.engine.order.record)
+
+    def says(self, *happened):
+        for event in happened:
+            wire.Sender(self.engine.job).send(event)
+
+    def writes(self, name, data=b"x"):
+        with (self.path / name).open("ab") as file:
+            file.write(data)
+
+    def news(self, run="r1"):
+        found = self.host.news(run, self.seen)
+        self.seen = found.number
+        return found
+
+    def told(self):
+        """The next answer's events."""
+        return [events.decode(event) for event in self.news().events]
+
+
+def order(**changes):
+    fields = {
+        "run": "r1",
+        "runtime": "xla",
+        "program": "/notebook/runs/r1/program/cell.py",
+        "record": "/notebook/runs/r1",
+        "entry": "f",
+        "takes_lock": False,
+        "by_name": frozenset(),
+        "n": 2,
+        "asked": {},
+        "ranks": 2,
+        "device": "",
+        "env": {},
+        "cwd": "/",
+        "sys_path": (),
+        "authkey": b"",
+        "inheritance": Inheritance(),
+        "world": World(2, 1, ("10.0.0.1", 1234)),
+        **changes,
+    }
+    return Order(**fields)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """An answer without news is not waited for, and the machine has no TPU."""
+    monkeypatch.setattr(host_module, "_LONGEST", 0.0)
+    monkeypatch.setattr(host_module, "_PAUSES", (0.001, 0.001))
+    monkeypatch.setattr(topology, "chips", lambda: 0)
+    for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def engine():
+    made = Engine()
+    yield made
+    if made.job is not None:
+        made.job.close()
+
+
+@pytest.fixture
+def host(engine):
+    made = Host("10.0.0.2", "abcdef", engine)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(host, engine):
+    def start(name="right", program=None, sets=None, **changes):
+        part = Part(name, order(**changes), program or {"cell.py": b"x = 1"}, sets or {})
+        assert host.start(part, b"values") == ""
+        return Job(host, engine)
+
+    return start
+
+
+def finished(rank, **more):
+    return events.RankFinished(rank=rank, preview="1", nbytes=1, **more)
+
+
+def started(rank, pid):
+    return events.RankStarted(rank=rank, local_rank=0, pid=pid, device="xla:0")
+
+
+# ---------------------------------------------------------------- what it is
+
+
+def test_a_host_says_of_itself_what_a_launch_must_know(host, monkeypatch):
+    monkeypatch.setenv("TPU_WORKER_ID", "3")
+    monkeypatch.setenv("MEGASCALE_SLICE_ID", "1")
+    about = host.about()
+    assert (about.address, about.node, about.chips) == ("10.0.0.2", "abcdef", 0)
+    assert (about.python, about.version) == (platform.python_version(), host_module.version())
+    assert about.environ["TPU_WORKER_ID"] == "3"
+    assert about.environ["MEGASCALE_SLICE_ID"] == "1"
+    assert "PATH" not in about.environ
+
+
+def test_a_port_for_the_others_is_held_until_the_next_one_is(engine):
+    host = Host("127.0.0.1", "abcdef", engine)
+    address, port = host.hold_port()
+    assert address == "127.0.0.1"
+    assert host._held.getsockname() == (address, port)
+    assert host.hold_port()[1] > 0
+    host._held.close()
+
+
+# ---------------------------------------------------------------- starting
+
+
+def test_the_program_lies_in_a_record_of_the_hosts_own(start, engine):
+    start(program={"cell.py": b"x = 1", "cell.json": b"{}"})
+    path = record.home() / "parts" / "r1-1"
+    assert engine.order.record == str(path)
+    assert engine.order.program == str(path / "program" / "cell.py")
+    assert (path / "program" / "cell.py").read_bytes() == b"x = 1"
+    assert (path / "program" / "cell.json").read_bytes() == b"{}"
+
+
+def test_the_values_come_with_the_order(start, engine):
+    start()
+    assert engine.parcel == b"values"
+    assert engine.order.world == World(2, 1, ("10.0.0.1", 1234))
+
+
+def test_the_launch_is_fitted_to_the_host(start, engine):
+    start(n=None, ranks=None, asked={"MINE": "1"}, sets={"TPU_WORKER_ID": "1"})
+    assert (engine.order.device, engine.order.ranks) == ("CPU", 4)
+    assert engine.order.env["MINE"] == "1"
+    assert engine.order.env["TPU_WORKER_ID"] == "1"
+
+
+@pytest.mark.parametrize("cwd", ["/not/there", "/" + "x" * 300])
+def test_where_the_notebooks_folder_is_not_ranks_start_in_the_home(start, engine, cwd):
+    start(cwd=cwd)
+    assert engine.order.cwd == str(Path.home())
+
+
+def test_where_the_notebooks_folder_is_ranks_start_in_it(start, engine, tmp_path):
+    start(cwd=str(tmp_path))
+    assert engine.order.cwd == str(tmp_path)
+
+
+def test_a_launch_that_does_not_fit_is_refused_in_words(host):
+    refused = host.start(Part("right", order(n=0), {}), b"")
+    assert refused == "-n 0: a run has at least 1 rank"
+    assert not (record.home() / "parts").exists()
+
+
+def test_a_launch_that_the_engine_refuses_leaves_nothing_that_is_not_tidied_away(host, engine):
+    engine.refuses = LaunchError("no torch_xla")
+    assert host.start(Part("right", order(), {}), b"") == "no torch_xla"
+    assert (record.home() / "parts" / "r1-1" / "run.json").exists()
+
+
+def test_a_launch_that_is_given_up_while_it_is_made_is_ended(host, engine):
+    engine.during = lambda: host.kill("r1")
+    assert host.start(Part("right", order(), {}), b"") == ""
+    assert engine.killed == ["r1", "r1"]
+
+
+def test_a_run_that_nobody_gave_up_is_not_ended(start, engine):
+    start()
+    assert engine.killed == []
+
+
+# ---------------------------------------------------------------- the order of what is told
+
+
+def test_what_the_host_has_to_remark_is_told_first(start, monkeypatch):
+    monkeypatch.setenv("XLA_USE_SPMD", "1")
+    job = start()
+    job.says(started(2, 100))
+    notice, rank = job.told()
+    assert "XLA_USE_SPMD" in notice.text
+    assert rank.rank == 2
+
+
+def test_an_event_of_a_host_says_which_one(start):
+    job = start(name="right")
+    begun = events.JobStarted(pid=1, host="its-hostname", ranks=1, simulated=True, first=2)
+    job.says(begun, started(2, 100), finished(7))
+    job.writes("rank-7.result")
+    assert [getattr(event, "host", None) for event in job.told()] == ["right", "right", None]
+
+
+def test_what_a_rank_printed_comes_no_later_than_what_it_did_next(start):
+    job = start()
+    job.writes("rank-2.out", b"last words")
+    job.says(events.RankStopped(rank=2))
+    news = job.news()
+    assert [piece.data for piece in news.files] == [b"last words"]
+    assert len(news.events) == 1
+
+
+@pytest.fixture
+def in_two_parts(monkeypatch):
+    """A result of more than 10 bytes takes two looks."""
+    monkeypatch.setattr(outbox, "_MOST", 10)
+
+
+def test_a_rank_has_returned_when_its_value_has_arrived(start, in_two_parts):
+    job = start()
+    job.writes("rank-2.result", b"0123456789abcdef")
+    job.says(finished(2))
+    first, second = job.news(), job.news()
+    assert (first.events, first.files[0].data) == ([], b"0123456789")
+    assert [events.decode(event).rank for event in second.events] == [2]
+    assert second.files[0].data == b"abcdef"
+
+
+def test_that_a_rank_has_gone_is_told_after_its_value(start, in_two_parts):
+    job = start()
+    died = events.ProcessDied(pid=102, status=0)
+    job.writes("rank-2.result", b"0123456789abcdef")
+    job.says(started(2, 102), finished(2), died)
+    assert [type(event).__name__ for event in job.told()] == ["RankStarted"]
+    assert [type(event).__name__ for event in job.told()] == ["RankFinished", "ProcessDied"]
+
+
+def test_others_are_not_held_up_by_a_value_on_its_way(start, in_two_parts):
+    job = start()
+    job.writes("rank-2.result", b"0123456789abcdef")
+    job.says(started(3, 103), finished(2), events.ProcessDied(pid=103, status=-9))
+    assert [type(event).__name__ for event in job.told()] == ["RankStarted", "ProcessDied"]
+
+
+def test_the_end_is_told_last_and_once_all_is_sent(start, in_two_parts):
+    job = start()
+    job.writes("rank-2.out", b"0123456789abcdef")
+    job.says(events.RankStopped(rank=2), events.JobEnded(status=0))
+    answers = [job.news()]
+    while not answers[-1].over:
+        answers.append(job.news())
+    told = [events.decode(event) for answer in answers for event in answer.events]
+    assert [type(event).__name__ for event in told] == ["RankStopped", "JobEnded"]
+    assert (told[-1].status, told[-1].host) == (0, "right")
+    assert b"".join(piece.data for answer in answers for piece in answer.files) == (
+        b"0123456789abcdef"
+    )
+
+
+def test_a_job_that_hangs_up_without_a_word_has_ended(start, engine):
+    job = start()
+    engine.job.close()
+    news = job.news()
+    (ended,) = map(events.decode, news.events)
+    assert (ended.status, ended.host, news.over) == (None, "right", True)
+
+
+def test_a_jobs_last_line_is_told_though_it_has_no_end(start):
+    job = start()
+    job.writes("job.err", b"Segmentation fault")
+    job.says(events.JobEnded(status=-11))
+    assert [piece.data for piece in job.news().files] == [b"[right] Segmentation fault\n"]
+
+
+def test_the_only_host_is_not_named_in_its_jobs_output(start):
+    job = start(world=World())
+    job.writes("job.err", b"a warning\n")
+    assert [piece.data for piece in job.news().files] == [b"a warning\n"]
+
+
+def test_a_run_that_has_ended_has_a_closed_record_and_no_socket(start, engine):
+    job = start()
+    job.says(events.JobEnded(status=0))
+    assert job.news().over
+    assert (job.path / "run.json").exists()
+    with pytest.raises(BrokenPipeError):
+        engine.job.send(b"anybody there?")
+
+
+# ---------------------------------------------------------------- answers that are lost
+
+
+def test_an_answer_that_was_lost_is_told_again(start):
+    job = start()
+    job.writes("rank-2.out", b"printed")
+    job.says(started(2, 100))
+    lost = job.host.news("r1", 0)
+    assert job.host.news("r1", 0) == lost
+    assert job.news() == lost
+    assert job.news().events == []
+
+
+def test_the_end_is_told_again_too(start):
+    job = start()
+    job.says(events.JobEnded(status=0))
+    lost = job.host.news("r1", 0)
+    assert lost.over
+    assert job.news() == lost
+
+
+def test_an_answer_waits_until_there_is_something_to_tell(start, monkeypatch):
+    monkeypatch.setattr(host_module, "_LONGEST", PATIENCE)
+    job = start()
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(job.news()))
+    asking.start()
+    job.says(started(2, 100))
+    asking.join()
+    assert [events.decode(event).rank for event in answers[0].events] == [2]
+
+
+def test_without_news_an_answer_is_empty_after_a_while(start):
+    job = start()
+    news = job.news()
+    assert (news.number, news.events, news.files, news.over) == (1, [], [], False)
+
+
+# ---------------------------------------------------------------- steering
+
+
+def test_stopping_goes_to_the_engine(start, engine):
+    job = start()
+    job.host.interrupt("r1", [100, 101])
+    job.host.kill("r1")
+    assert engine.interrupted == [("r1", {"": [100, 101]})]
+    assert engine.killed == ["r1"]
+
+
+def test_ranks_are_asked_where_they_are_through_their_record(start):
+    job = start()
+    job.host.ask("r1")
+    assert (job.path / "stacks").exists()
+
+
+def test_the_first_host_learns_that_it_is_alone_through_its_record(start):
+    job = start()
+    job.host.alone("r1")
+    assert (job.path / ALONE).exists()
+
+
+def test_closing_ends_all_processes(start, engine, host):
+    start()
+    host.close()
+    assert engine.closed
+    with pytest.raises(BrokenPipeError):
+        engine.job.send(b"anybody there?")
+
+
+# ---------------------------------------------------------------- reading files
+
+
+def test_a_file_is_read_in_parts_until_its_end(start):
+    job = start()
+    job.writes("rank-2.out", b"0123456789")
+    parts = [job.host.read("r1", "rank-2.out", offset, 4) for offset in (0, 4, 8, 12)]
+    assert parts == [b"0123", b"4567", b"89", b""]
+
+
+@pytest.mark.parametrize("file", ["rank-9.out", "", ".", "..", "../..", "program", "../secret",
+                                  "/etc/passwd"])  # fmt: skip
+def test_nothing_is_read_but_files_of_the_run(start, file):
+    job = start()
+    (job.path.parent / "secret").write_text("of another run's")
+    assert job.host.read("r1", file, 0, 100) == b""
+
+
+# ---------------------------------------------------------------- environment and path
+
+
+@pytest.fixture
+def environ(monkeypatch):
+    """The environment that ranks get on a host that has this one."""
+
+    def environ(here, changed):
+        for name in list(os.environ):
+            monkeypatch.delenv(name)
+        for name, value in here.items():
+            monkeypatch.setenv(name, value)
+        return host_module._environ(changed)
+
+    return environ
+
+
+def test_rays_own_variables_are_not_for_ranks(environ):
+    here = {"RAY_JOB_ID": "1", "OMP_NUM_THREADS": "1", "PYTHONBREAKPOINT": "ray.x", "LANG": "C"}
+    assert environ(here, {}) == {"LANG": "C"}
+
+
+@pytest.mark.parametrize(("here", "left"), [("", {}), ("0,1", {"CUDA_VISIBLE_DEVICES": "0,1"})])
+def test_cards_that_ray_hides_are_there_for_ranks(environ, here, left):
+    assert environ({"CUDA_VISIBLE_DEVICES": here}, {}) == left
+
+
+def test_what_was_set_in_the_notebook_wins(environ):
+    here = {"OMP_NUM_THREADS": "1", "LANG": "C", "MINE": "host's"}
+    changed = {"OMP_NUM_THREADS": "8", "MINE": "notebook's"}
+    assert environ(here, changed) == {"LANG": "C", "OMP_NUM_THREADS": "8", "MINE": "notebook's"}
+
+
+@pytest.mark.parametrize("name", ["PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
+                                  "TMPDIR", "TPU_LIBRARY_PATH", "PJRT_DEVICE"])  # fmt: skip
+def test_where_things_lie_and_what_there_is_each_machine_knows_for_itself(environ, name):
+    assert environ({name: "here"}, {name: "there"}) == {name: "here"}
+    assert environ({}, {name: "there"}) == {}
+
+
+def test_what_is_asked_for_goes_to_the_ranks_whatever_it_is(start, engine):
+    start(asked={"LD_LIBRARY_PATH": "/mine"})
+    assert engine.order.env["LD_LIBRARY_PATH"] == "/mine"
+
+
+def test_the_notebooks_folders_come_first_where_they_are_here(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", ["/own", str(tmp_path)])
+    notebooks = ["", "/not/there", "/" + "x" * 300, str(tmp_path)]
+    assert host_module._path(notebooks) == ("", str(tmp_path), "/own")
+
+
+def test_what_ray_puts_into_a_workers_path_is_not_for_ranks(monkeypatch):
+    ray = types.SimpleNamespace(__file__="/site/ray/__init__.py")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(sys, "path", ["/site/ray/_private/workers", "/site/ray_of_mine", "/site"])
+    assert host_module._path([]) == ("/site/ray_of_mine", "/site")
