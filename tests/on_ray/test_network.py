@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ from ray_nodes import eventually, of_ours
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 PORT = 6399
+IP = shutil.which("ip") or shutil.which("ip", path="/usr/sbin:/sbin")
 SCRIPT = """
 import json
 import xla_nb
@@ -43,7 +46,7 @@ class Lan:
     def run(self, end: str, *command: str, **env: str) -> str:
         """A command on one of them; gives what it prints."""
         done = subprocess.run(
-            ["ip", "netns", "exec", end, *command],
+            [str(IP), "netns", "exec", end, *command],
             env={**os.environ, **env},
             capture_output=True,
             text=True,
@@ -53,12 +56,18 @@ class Lan:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def pids(self, end: str) -> list[int]:
+        """The processes of a host."""
+        found = subprocess.run(
+            [str(IP), "netns", "pids", end], capture_output=True, text=True, check=True
+        )
+        return [int(pid) for pid in found.stdout.split()]
+
 
 def ip(*words: str) -> bool:
-    command = shutil.which("ip") or shutil.which("ip", path="/usr/sbin:/sbin")
-    if command is None:
+    if IP is None:
         return False
-    return subprocess.run([command, *words], capture_output=True, check=False).returncode == 0
+    return subprocess.run([IP, *words], capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture
@@ -91,7 +100,7 @@ def cluster(lan: Lan) -> Iterator[str]:
     ray = str(Path(sys.executable).parent / "ray")
     address = f"{lan.ends[head]}:{PORT}"
     common = ["--num-cpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
-    env = {"RAY_TMPDIR": folder}
+    env = {"RAY_TMPDIR": folder, "TMPDIR": folder}
     try:
         first = [f"--node-ip-address={lan.ends[head]}", f"--port={PORT}"]
         lan.run(head, ray, "start", "--head", *first, "--include-dashboard=false", *common, **env)
@@ -99,20 +108,10 @@ def cluster(lan: Lan) -> Iterator[str]:
         lan.run(other, ray, "start", *second, *common, **env)
         yield address
     finally:
-        for pid in under(folder):
+        for pid in [pid for end in lan.ends for pid in lan.pids(end)]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def under(folder: str) -> list[int]:
-    """The processes of a cluster whose files are in this folder."""
-    found = []
-    for path in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if path.name.isdigit() and folder in (path / "environ").read_text(errors="replace"):
-                found.append(int(path.name))
-    return found
 
 
 def test_ranks_of_hosts_with_addresses_of_their_own_reduce_together(lan: Lan) -> None:
@@ -120,6 +119,6 @@ def test_ranks_of_hosts_with_addresses_of_their_own_reduce_together(lan: Lan) ->
         head = next(iter(lan.ends))
         said = lan.run(head, sys.executable, "-c", SCRIPT, RAY_ADDRESS=address)
         eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
-    told = __import__("json").loads(said.splitlines()[-1])
+    told = json.loads(said.splitlines()[-1])
     assert told["results"] == {str(rank): [10.0, 10.0] for rank in range(4)}
     assert all(any(where in name for where in lan.ends.values()) for name in told["hosts"])

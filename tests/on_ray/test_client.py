@@ -1,0 +1,61 @@
+"""A cluster that is reached through Ray's client server alone, and that loses its head."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from kernel import Notebook
+from ray_nodes import Nodes, eventually, of_ours
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def far(kernel: Notebook) -> Iterator[tuple[Nodes, str]]:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    nodes = Nodes(1, ray_client_server_port=port)
+    yield nodes, f"ray://127.0.0.1:{port}"
+    kernel.ok("from xla_nb import api\napi.release()")
+    nodes.close()
+
+
+@pytest.mark.leaves("processes")  # the host, held for the next launch
+def test_a_cell_runs_through_rays_client(notebook: Notebook, far: tuple[Nodes, str]) -> None:
+    shown = notebook.ok(
+        f"%%xla_spawn --on {far[1]} --hosts 1 -n 2 --view text -o through\n"
+        "import torch_xla.core.xla_model as xm\n"
+        "def f(rank):\n"
+        "    print('here')\n"
+        "    return xm.mesh_reduce('sum', rank + 1, sum)",
+        timeout=200,
+    )
+    assert {"[0] here", "[1] here"} <= set(shown.lines)
+    assert notebook.value("through.results") == "{0: 3, 1: 3}"
+    assert notebook.value("through.output(1)") == r"'here\n'"
+
+
+@pytest.mark.leaves("processes")  # of the cluster, which has lost its head
+def test_a_lost_head_is_said_in_a_paragraph(notebook: Notebook, far: tuple[Nodes, str]) -> None:
+    nodes, where = far
+    killed = []
+
+    def kill(shown: object) -> None:
+        if "begun" in shown.stdout and not killed:  # type: ignore[attr-defined]
+            killed.append(True)
+            nodes.kill_head()
+
+    shown = notebook.run(
+        f"%%xla_spawn --on {where} --hosts 1 -n 2 --view text\n"
+        "import time\n"
+        "def f(rank):\n"
+        "    print('begun')\n"
+        "    time.sleep(100)",
+        timeout=90,
+        during=kill,
+    )
+    assert shown.ename == "RunFailed"
+    assert "was lost, and ranks 0, 1 with it" in shown.error
+    eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
