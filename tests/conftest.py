@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -45,6 +48,26 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_NB_HOME", str(tmp_path_factory.mktemp("home")))
         yield
+
+
+@pytest.fixture(scope="session")
+def torch_xla_says() -> Iterator[Callable[[list[dict[str, Any]]], list[dict[str, Any]]]]:
+    """Asks a process that has torch_xla what it makes of environments; one for all tests."""
+    script = Path(__file__).with_name("torch_xla_topology.py")
+    with subprocess.Popen(
+        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        told, answers = process.stdin, process.stdout
+        assert told is not None
+        assert answers is not None
+
+        def ask(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            print(json.dumps(cases), file=told, flush=True)
+            found: list[dict[str, Any]] = json.loads(answers.readline())
+            return found
+
+        yield ask
+        told.close()
 
 
 @pytest.fixture(autouse=True)

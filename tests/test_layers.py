@@ -13,17 +13,17 @@ PACKAGE = Path(__file__).parent.parent / "xla_nb"
 ROWS = {
     "words": (
         "errors events vitals state inheritance order source escapes live reach patches plan entry "
-        "items extraction program topology"
+        "items extraction program topology slices grids"
     ),
     "in a rank": (
         "wire addresses arrays shipping loading tracebacks processes reporting meter "
         "simulation.* spmd.* runtimes.* torchax machine rank job"
     ),
-    "starting ranks": "engines.*",
-    "this notebook": "record tails history sentences recorded session notebook",
+    "starting ranks": "record engines.*",
+    "this notebook": "tails history sentences recorded session notebook",
     "seen by people": (
-        "ansi chart glance observer still.* opened stacks follow text panel frontend doctor api "
-        "magics"
+        "ansi chart glance observer still.* opened stacks follow text panel frontend doctor "
+        "drawing api magics"
     ),
     "top": "__init__",
 }
@@ -121,7 +121,7 @@ def test_imports_keep_to_the_layers(module: str) -> None:
         ("events", "from xla_nb import __version__"),
         ("events", "import xla_nb"),
         ("events", "from . import state"),
-        ("engines", "from ..record import Record"),
+        ("engines", "from ..session import Run"),
         ("topology", "def f():\n    from xla_nb import rank"),
         ("topology", "if TYPE_CHECKING:\n    import xla_nb.rank"),
         ("record", "import torch"),

@@ -145,6 +145,7 @@ def hostile(evil: str) -> Glance:
                 1,
                 {evil: 1},
                 (bar,),
+                {evil: 3},
             )
             for rank in range(2)
         ),
@@ -287,6 +288,7 @@ def test_a_card_has_everything_that_is_known() -> None:
         compile_seconds=8.4,
         steps=1240,
         fallbacks={"aten::nonzero": 12},
+        clients={"torch_xla": 1, "jax": 2},
         bars=(Bar("epoch 6", 1, 4),),
     )
     for said in both(glance(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2"))):
@@ -306,6 +308,7 @@ def test_a_card_has_everything_that_is_known() -> None:
             "3 in 8.40 s",
             "1,240",
             "aten::nonzero 12",
+            "jax 2, torch_xla 1",
             "25 %",
         ):
             assert part in said.replace("\xa0", " "), part
@@ -315,6 +318,20 @@ def test_what_is_not_known_is_not_said() -> None:
     for said in both(glance(cards=(Card(0, "running"),))):
         for word in ("memory", "CPU", "compiles", "steps", "device", "pid", "None", "for "):
             assert word not in said, word
+
+
+def test_the_one_client_that_every_rank_has_is_not_said() -> None:
+    for count in (1, 300):
+        for said in both(
+            glance(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(count)])
+        ):
+            assert "clients" not in said
+
+
+def test_of_many_ranks_it_is_said_who_started_clients() -> None:
+    many = [replace(card, clients={"torch_xla": 1, "jax": 1}) for card in cards(300)]
+    for said in both(glance(cards=tuple(many))):
+        assert "torch_xla 300, jax 300" in said.replace("\xa0", " ")
 
 
 def test_an_ended_rank_says_how_long_it_took() -> None:

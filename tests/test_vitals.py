@@ -1,5 +1,7 @@
 """A rank's newest sample, as it lies in a file."""
 
+import json
+
 import pytest
 
 from xla_nb import vitals
@@ -20,6 +22,7 @@ FULL = Vitals(
     compile_seconds=1.5,
     steps=40,
     fallbacks={"aten::nonzero": 2},
+    clients={"torch_xla": 1, "jax": 1},
     loops=(
         Loop(label="epochs", done=1, total=3, rate=None),
         Loop(label="", done=9, total=None, rate=2.5),
@@ -30,6 +33,12 @@ FULL = Vitals(
 @pytest.mark.parametrize("sample", [FULL, Vitals(at=1.0, since=0.5)])
 def test_a_sample_is_read_as_it_was_written(sample):
     assert vitals.decode(vitals.encode(sample)) == sample
+
+
+def test_a_sample_of_an_older_record_has_no_clients():
+    old = json.loads(vitals.encode(FULL))
+    del old["clients"]
+    assert vitals.decode(json.dumps(old).encode()).clients == {}
 
 
 def test_a_sample_is_one_line():

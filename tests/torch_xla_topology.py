@@ -1,8 +1,8 @@
-"""Run by test_topology.py in a process of its own: what torch_xla makes of an environment.
+"""A process of its own behind the fixture `torch_xla_says`: what torch_xla makes of an environment.
 
-Reads cases from stdin as JSON, answers on stdout with how many processes `xmp.spawn` would start
-for each and the TPU variables each of them would have. Only the chips and the metadata server are
-pretended; every decision is torch_xla's own.
+Reads lists of cases from stdin, a line of JSON each, and answers on stdout with how many processes
+`xmp.spawn` would start for each and the TPU variables each of them would have. Only the chips and
+the metadata server are pretended; every decision is torch_xla's own.
 """
 
 import json
@@ -73,4 +73,6 @@ def outcome(case):
 
 
 if __name__ == "__main__":
-    print(json.dumps([outcome(case) for case in json.load(sys.stdin)]))
+    for line in sys.stdin:
+        print(json.dumps([outcome(case) for case in json.loads(line)]), flush=True)
+    os._exit(0)  # torch takes seconds to take itself down

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from xla_nb import follow, frontend, notebook, program, rank, session, stacks, text
 from xla_nb.engines.local import LocalEngine
+from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.follow import View
 from xla_nb.opened import OpenedRun
@@ -30,6 +31,39 @@ def engine() -> LocalEngine:
 
 
 @functools.cache
+def _clusters() -> dict[str, Cluster]:
+    """The Ray clusters that this process has used, by address."""
+    made: dict[str, Cluster] = {}
+    atexit.register(release)
+    return made
+
+
+def release() -> None:
+    """Give back the hosts of Ray clusters that are held for the next launch, and end what runs
+    there; they are given back by themselves after 10 minutes without a launch, and at the end."""
+    clusters = _clusters()
+    while clusters:
+        clusters.popitem()[1].close()
+
+
+def _engine_for(options: Options) -> session.Engine:
+    """Where the ranks of a launch are started. Raises UsageError."""
+    if options.on == "local":
+        for name, value in (("hosts", options.hosts), ("slices", options.slices)):
+            if value not in (None, 1):
+                raise UsageError(
+                    f"--{name} {value}: this machine is one host. What to do: add `--on ray` for "
+                    "the hosts of a Ray cluster; `%xla_topology` shows on paper how they would be"
+                )
+        return engine()
+    if options.on != "ray" and not options.on.startswith("ray://"):
+        raise UsageError(f"--on {options.on}: there are local, ray and ray://HOST:PORT")
+    where = address(options.on, {**os.environ, **options.env})
+    cluster = _clusters().setdefault(where, Cluster(where))
+    return RayEngine(cluster, options.hosts, options.slices, options.wait)
+
+
+@functools.cache
 def _launched() -> list[Run]:
     """This process's runs, ended ones until somebody looks."""
     return []
@@ -42,7 +76,7 @@ def living() -> list[Run]:
     return list(runs)
 
 
-def spawn(
+def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     fn: Callable[..., object],
     args: tuple[object, ...] = (),
     n: int | None = None,
@@ -51,6 +85,10 @@ def spawn(
     env: Mapping[str, str] | None = None,
     grace: float = 5.0,
     runtime: str = "xla",
+    on: str = "local",
+    hosts: int | None = None,
+    slices: int | None = None,
+    wait: float = 0.0,
     keep_going: bool = False,
     bg: bool = False,
     view: frontend.View | None = None,
@@ -62,6 +100,9 @@ def spawn(
     on when one has failed. env: environment variables of the ranks.
     runtime: what a rank joins: "xla"; "spmd", one process that owns all devices (`n` of them
     without a TPU); "torchax", one JAX world of `n` processes.
+    on: "local", "ray" or "ray://HOST:PORT": the ranks are on this machine, or `n` of them on each
+    of `hosts` machines of a Ray cluster, by default all of them; `slices`: how many TPU slices
+    these are in; `wait`: for how many seconds they may be waited for.
     keep_going: give a failed Run back instead of raising. bg: return at once.
     view: "panel", "text" or "none"; by default what the front end can show.
 
@@ -73,7 +114,7 @@ def spawn(
     scope = here.scope(launching=False) if here else _script()
     resolve = here.resolve if here else scope.values.__getitem__
     what = program.build_call(fn, scope, args=args, name="xla_nb_call")
-    options = Options(n, dict(env or {}), timeout, grace, runtime)
+    options = Options(n, dict(env or {}), timeout, grace, runtime, on, hosts, slices, wait)
     return run(what, args, options, resolve, keep_going=keep_going, bg=bg, view=view)
 
 
@@ -95,7 +136,7 @@ def run(
             "from the notebook, not from the function that is launched"
         )
     try:
-        started = session.launch(what, args, options, engine(), resolve, _waiting())
+        started = session.launch(what, args, options, _engine_for(options), resolve, _waiting())
     except KeyboardInterrupt:
         raise LaunchError(
             "you interrupted the launch before any rank was started; torch_xla goes on being "

@@ -38,6 +38,7 @@ class Card:
     rss, device_*     bytes; None where nobody knows
     cpu               1.0 is one core
     fallbacks         calls by `aten::` operator that ran on the CPU
+    clients           clients of a device that it started, by who did: torch_xla, jax
     """
 
     rank: int
@@ -58,6 +59,7 @@ class Card:
     steps: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
     bars: tuple[Bar, ...] = ()
+    clients: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

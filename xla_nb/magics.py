@@ -44,6 +44,7 @@ def unload(shell: InteractiveShell) -> None:
     """End what `load` started."""
     shell.events.unregister("pre_run_cell", notebook.of(shell).before_cell)
     api.engine().close()
+    api.release()
 
 
 # ---------------------------------------------------------------- options
@@ -64,9 +65,7 @@ def _duration(text: str) -> float:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of ranks; there is at least 1 rank"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of them; there is at least 1")
     return int(text)
 
 
@@ -78,6 +77,14 @@ def _one_of(kind: str, names: tuple[str, ...]) -> Callable[[str], str]:
         return text
 
     return read
+
+
+def _where(text: str) -> str:
+    if text not in ("local", "ray") and not text.startswith("ray://"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no place for ranks; there are local, ray and ray://HOST:PORT"
+        )
+    return text
 
 
 _view, _runtime = _one_of("view", VIEWS), _one_of("runtime", runtimes.NAMES)
@@ -101,6 +108,10 @@ def _parser() -> _Parser:
     parser.add_argument("entry", nargs="?")
     parser.add_argument("-n", type=_count)
     parser.add_argument("--runtime", type=_runtime)
+    parser.add_argument("--on", type=_where)
+    parser.add_argument("--hosts", type=_count)
+    parser.add_argument("--slices", type=_count)
+    parser.add_argument("--wait", type=_duration)
     parser.add_argument("--args", default="()")
     parser.add_argument("--env", type=_assignment, action="append", default=[])
     parser.add_argument("--timeout", type=_duration)
@@ -124,6 +135,10 @@ def _read(line: str) -> argparse.Namespace:
 SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "n": (_count, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
     "runtime": (_runtime, "xla", "what a rank joins: xla, spmd or torchax"),
+    "on": (_where, "local", "where the ranks are: local, ray or ray://HOST:PORT"),
+    "hosts": (_count, None, "machines of the Ray cluster; by default all of them"),
+    "slices": (_count, None, "TPU slices that the hosts are in"),
+    "wait": (_duration, 0.0, "seconds to wait until the cluster has the hosts free"),
     "timeout": (_duration, None, "seconds after which a run is stopped"),
     "grace": (_duration, 5.0, "seconds the other ranks may go on when one has failed"),
     "view": (_view, None, "panel, text or none; by default what the front end can show"),
@@ -149,9 +164,9 @@ class XlaMagics(Magics):
     def xla_spawn(self, line: str, cell: str) -> Run | None:
         """Run the cell on every rank: of the TPU, or of a simulated TPU host.
 
-            %%xla_spawn [FUNCTION] [-n N] [--runtime NAME] [--args EXPR] [--env NAME=VALUE]...
-                        [--timeout TIME] [--grace TIME] [--keep-going] [--view VIEW] [--bg]
-                        [-o NAME]
+            %%xla_spawn [FUNCTION] [-n N] [--runtime NAME] [--on WHERE] [--hosts H] [--slices S]
+                        [--wait TIME] [--args EXPR] [--env NAME=VALUE]... [--timeout TIME]
+                        [--grace TIME] [--keep-going] [--view VIEW] [--bg] [-o NAME]
 
         The function named, else the last one that the cell defines, is called on each rank
         with the rank's index first, as xmp.spawn does it:
@@ -170,6 +185,11 @@ class XlaMagics(Magics):
         -n N             ranks (default: all of the TPU's, or 4 simulated ones)
         --runtime NAME   xla (default); spmd: one process that owns all devices, -n of them
                          without a TPU; torchax: one JAX world of all ranks
+        --on WHERE       local (default); ray: a Ray cluster, by RAY_ADDRESS or this machine's;
+                         ray://HOST:PORT: one that is reached through its client server
+        --hosts H        machines of the cluster, each with -n ranks (default: all it has)
+        --slices S       TPU slices that the hosts are in
+        --wait TIME      how long to wait until the cluster has the hosts free (default: not)
         --args EXPR      a tuple of further arguments, evaluated in the notebook
         --env NAME=VALUE an environment variable of the ranks; may be given again
         --timeout TIME   stop the run after that long: 90, 5m, 2h
@@ -207,6 +227,10 @@ class XlaMagics(Magics):
                 timeout=self._setting(asked.timeout, "timeout"),
                 grace=self._setting(asked.grace, "grace"),
                 runtime=self._setting(asked.runtime, "runtime"),
+                on=self._setting(asked.on, "on"),
+                hosts=self._setting(asked.hosts, "hosts"),
+                slices=self._setting(asked.slices, "slices"),
+                wait=self._setting(asked.wait, "wait"),
             ),
             self.notebook.resolve,
             keep_going=self._setting(asked.keep_going, "keep_going"),

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,7 +43,7 @@ _ITEM = "aten::_local_scalar_dense"
 
 @dataclass(frozen=True)
 class Counts:
-    """torch_xla's counters at one moment."""
+    """torch_xla's counters at one moment, or what another runtime has of them."""
 
     hits: int  # graphs that were looked up in the cache and found
     misses: int  # graphs that were not: each is compiled next
@@ -51,6 +51,7 @@ class Counts:
     compile_seconds: float
     steps: int
     fallbacks: dict[str, int]
+    clients: dict[str, int] = field(default_factory=dict)  # of a device, by who started them
 
 
 def counts(xlac: Any) -> Counts:
@@ -230,6 +231,7 @@ class Meter:
             compile_seconds=seen.compile_seconds,
             steps=seen.steps,
             fallbacks=seen.fallbacks,
+            clients=seen.clients,
             loops=self._rates.look(self._book.loops, now),
         )
 

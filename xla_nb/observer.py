@@ -301,6 +301,7 @@ class Observer:
             compile_seconds=seen.compile_seconds if seen else 0.0,
             steps=seen.steps if seen else 0,
             fallbacks=seen.fallbacks if seen else {},
+            clients=seen.clients if seen else {},
             bars=(
                 *(map(bar, seen.loops) if seen else ()),
                 *(found for _, found in standing if found is not None),

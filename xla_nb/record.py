@@ -12,12 +12,14 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from xla_nb.events import Event, encode
 
 #: How many runs of processes that have ended are kept, the newest ones.
 KEPT = 50
+#: Where in the home: runs of a notebook's, and what of another machine's runs was on this one.
+Folder = Literal["runs", "parts"]
 _WEEK = 7 * 24 * 3600
 
 
@@ -48,9 +50,9 @@ class Record:
         return str(self.path)
 
     @classmethod
-    def create(cls, run: str) -> Record:
+    def create(cls, run: str, folder: Folder = "runs") -> Record:
         """A new, empty record. Raises OSError when it cannot be written."""
-        path = home() / "runs" / run
+        path = home() / folder / run
         path.mkdir(parents=True, mode=0o700)
         (path / "program").mkdir(mode=0o700)
         (path / "owner").write_text(_process(os.getpid()))
@@ -94,12 +96,12 @@ class Record:
             scratch.rename(self.path / "run.json")
 
 
-def tidy() -> None:
+def tidy(folder: Folder = "runs") -> None:
     """Remove the oldest ended runs beyond KEPT, and unended ones not touched for a week.
 
     What a living notebook has launched stays: it may hold the Run.
     """
-    runs = home() / "runs"
+    runs = home() / folder
     with contextlib.suppress(OSError):
         found = sorted(runs.iterdir(), key=lambda path: path.name, reverse=True)
         found = [path for path in found if not _owned(path)]

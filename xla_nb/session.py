@@ -72,6 +72,10 @@ class Options:
     n: ranks (devices, for `spmd`); None is all of a TPU's, or those of a simulated host.
     runtime: what the ranks join, one of `runtimes.NAMES`.
     grace: how long the others may go on once a rank has failed.
+    on: where the ranks are: "local", this machine; "ray", a Ray cluster (RAY_ADDRESS);
+    "ray://HOST:PORT", one that is reached through its client server.
+    hosts: how many of the cluster's machines, with `n` ranks on each; None is all of them.
+    slices: how many TPU slices the hosts are in. wait: how long to wait for free hosts.
     """
 
     n: int | None = None
@@ -79,6 +83,10 @@ class Options:
     timeout: float | None = None
     grace: float = 5.0
     runtime: str = "xla"
+    on: str = "local"
+    hosts: int | None = None
+    slices: int | None = None
+    wait: float = 0.0
 
 
 class RunFailed(XlaNbError):
@@ -200,8 +208,8 @@ class Run(RecordedRun):
 
     def _take_or_end(self, event: events.Event | None) -> None:
         """An event; None is the end of all that could tell."""
-        if event is not None:
-            self.take(event)
+        if event is not None or self.state.ended is not None:
+            self.take(event or events.JobEnded(status=None))
             return
         why = self._engine.why_lost()
         for host in list(self.state.hosts) if why else []:

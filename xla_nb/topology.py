@@ -88,7 +88,7 @@ def possible(accelerator: str | None, chips: int) -> list[int]:
 
     A process has one chip, and a rank is a device: two to a chip on v2 and v3, else one.
     """
-    if _several_hosts(accelerator, chips) or _generation(accelerator) == "tpu7x":
+    if _several_hosts(accelerator, chips) or generation(accelerator) == "tpu7x":
         return []
     return [size * devices_per_chip(accelerator) for size in _PROCESS_BOUNDS if size <= chips]
 
@@ -125,21 +125,23 @@ def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> 
         if devices_per_chip(accelerator) == 2
         else ""
     )
-    return f"-n {n} is not possible on {host}: it can be {_either(can)}.{two}"
+    return f"-n {n} is not possible on {host}: it can be {either(can)}.{two}"
 
 
-def _either(numbers: list[int]) -> str:
+def either(numbers: list[int]) -> str:
+    """`1, 2 or 4`."""
     *most, last = map(str, numbers)
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _generation(accelerator: str | None) -> str:
+def generation(accelerator: str | None) -> str:
+    """`v5litepod` of `v5litepod-8`."""
     return (accelerator or "").partition("-")[0]
 
 
 def devices_per_chip(accelerator: str | None) -> int:
     """Devices of a chip (_internal/tpu.py, num_logical_cores_per_chip)."""
-    return 2 if _generation(accelerator) in ("v2", "v3") else 1
+    return 2 if generation(accelerator) in ("v2", "v3") else 1
 
 
 def one_host(accelerator: str | None, chips: int, runtime: str) -> None:
@@ -151,14 +153,18 @@ def one_host(accelerator: str | None, chips: int, runtime: str) -> None:
         )
 
 
-def _several_hosts(accelerator: str | None, chips: int) -> bool:
-    """Whether the slice has more chips than this host. The number in the type counts the chips
-    of v5e and v6e, and the cores, two to a chip, of the others."""
+def slice_chips(accelerator: str | None) -> int | None:
+    """The chips of a whole slice. The number in the type counts the chips of v5e and v6e, and the
+    cores, two to a chip, of the others. None where it says no number."""
     size = (accelerator or "").rpartition("-")[2]
     if not size.isdigit():
-        return False
-    per_chip = 1 if _generation(accelerator) in ("v5litepod", "v5e", "v6e") else 2
-    return int(size) // per_chip > chips
+        return None
+    return int(size) // (1 if generation(accelerator) in ("v5litepod", "v5e", "v6e") else 2)
+
+
+def _several_hosts(accelerator: str | None, chips: int) -> bool:
+    """Whether the slice has more chips than this host."""
+    return (slice_chips(accelerator) or 0) > chips
 
 
 # --- the environment of a launch ----------------------------------------------------------------
@@ -238,9 +244,13 @@ def _on(value: str, environ: Mapping[str, str]) -> bool:
     return value == "true" or (value.isdigit() and int(value) > 0)
 
 
+def lists_hosts(value: str) -> bool:
+    """Whether this is a list of hosts (name, or name:port:address) and not, say, a warning."""
+    return re.fullmatch(r"[\w.:-]+(,[\w.:-]+)*", value) is not None
+
+
 def _no_hosts(value: str, environ: Mapping[str, str]) -> bool:
-    """Whether this is no list of hosts (name, or name:port:address) but, say, a warning's text."""
-    return not re.fullmatch(r"[\w.:-]+(,[\w.:-]+)*", value)
+    return not lists_hosts(value)
 
 
 def _torchrun(value: str, environ: Mapping[str, str]) -> bool:
@@ -288,6 +298,14 @@ _TRAPS = (
         "it holds no list of hosts",
         devices=("TPU",),
         when=_no_hosts,
+    ),
+    # _internal/jax_workarounds.py, jax_env_context sets it around JAX's client; two threads that
+    # trace at once can leave it set in the notebook. A rank sets it itself, once its own client is
+    # there (runtimes/discovery.py).
+    _Trap(
+        "SKIP_MEGASCALE_PJRT_CLIENT",
+        "torch_xla's own client, too, would leave out the other slices",
+        devices=("TPU",),
     ),
     # core/xla_env_vars.py names it, nothing reads it, though the error of xmp.spawn recommends it.
     _Trap("TPU_NUM_DEVICES", "torch_xla does not read it; -n says how many ranks there are"),

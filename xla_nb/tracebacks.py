@@ -44,8 +44,7 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
     text = "".join(told.format()).rstrip()
     if ours:
         text = text.replace(f"{kind.__module__}.{name}", name)
-    cells = [frame for frame in frames if frame.filename in labels]
-    place = f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
+    place = place_in(frames, labels)
     where = "\n".join([name, *(f"{frame.filename}:{frame.lineno}" for frame in frames)])
     return Told(name, _message(error), text, place, where)
 
@@ -58,9 +57,13 @@ def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
     summary = traceback.extract_stack(frame, limit=DEPTH)
     first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
     kept = traceback.StackSummary.from_list(summary[first:])
-    cells = [entry for entry in kept if entry.filename in labels]
-    place = f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
-    return place, "".join(kept.format()).rstrip()
+    return place_in(kept, labels), "".join(kept.format()).rstrip()
+
+
+def place_in(frames: traceback.StackSummary, labels: Container[str]) -> str:
+    """The innermost line of the notebook in a stack, `Cell In[3], line 7`; or nothing."""
+    cells = [frame for frame in frames if frame.filename in labels]
+    return f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
 
 
 def innermost(thread: int, labels: Container[str]) -> str:

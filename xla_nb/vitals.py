@@ -33,6 +33,7 @@ class Vitals:
     cpu             seconds of processor time so far
     compiles        graphs compiled, in `compile_seconds`; steps: step markers (torch_xla.sync)
     fallbacks       calls of each `aten::` operator that XLA left to the CPU
+    clients         clients of a device that this process started, by who did: torch_xla, jax
     """
 
     at: float
@@ -49,6 +50,7 @@ class Vitals:
     compile_seconds: float = 0.0
     steps: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
+    clients: dict[str, int] = field(default_factory=dict)
     loops: tuple[Loop, ...] = ()
 
 

@@ -75,7 +75,10 @@ def run_job(job: dict[str, Any]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # with which a broken pool ends other ranks
     os.environ.update({"XLA_NB_COLLECTIVE_TIMEOUT": "20"} | job["env"], FOLDER=str(folder))
-    host.install(host.Place(**job["place"]))
+    place = job["place"]
+    if place.get("store"):  # JSON has lists for tuples
+        place["store"] = tuple(place["store"])
+    host.install(host.Place(**place))
     if not (child := os.fork()):  # as the code of a cell may, before the ranks start
         os._exit(0)
     os.waitpid(child, 0)

@@ -6,13 +6,15 @@ that comes about, ends it and everything it started.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,6 +73,12 @@ class Helper:
         """It has said something, or has ended."""
         return wire.ready(self._control, 0)
 
+    def ended_within(self, seconds: float) -> bool:
+        """Whether it has ended, or does so now: its sockets close before it can be seen."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return not self.alive
+
     def send(self, request: Mapping[str, Any], *fds: int) -> None:
         """Tell it something. Raises OSError when it is gone."""
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
@@ -103,3 +111,15 @@ class Helper:
             self.process.kill()
             self.process.wait()
         self._words.close()
+
+
+@contextlib.contextmanager
+def in_memory(content: bytes) -> Iterator[int]:
+    """A file with this content that is nowhere on disk."""
+    fd = os.memfd_create("xla_nb-told", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:  # a descriptor, not a path
+            file.write(content)
+        yield fd
+    finally:
+        os.close(fd)

@@ -13,10 +13,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from xla_nb import machine, wire
-from xla_nb.engines.helper import Helper
+from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.errors import LaunchError
 from xla_nb.machine import Fit
 from xla_nb.order import Order
@@ -58,7 +58,7 @@ class LocalEngine:
 
         `parcel` is the file of its values. Raises LaunchError when the server cannot be had.
         """
-        with self._lock, _in_memory(pickle.dumps(order)) as told:
+        with self._lock, in_memory(pickle.dumps(order)) as told:
             return self._start(order.run, (parcel, told), tuple(imports), waiting)
 
     def _start(
@@ -116,18 +116,6 @@ class LocalEngine:
         """The process id of the fork server with these modules, None where there is none."""
         server = self._servers.get(tuple(imports))
         return None if server is None else server.helper.process.pid
-
-
-@contextlib.contextmanager
-def _in_memory(content: bytes) -> Iterator[int]:
-    """A file with this content that is nowhere on disk."""
-    fd = os.memfd_create("xla_nb-order", os.MFD_CLOEXEC)
-    try:
-        with open(fd, "wb", closefd=False) as file:  # a descriptor, not a path
-            file.write(content)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 class _Server:

@@ -7,7 +7,8 @@ process that runs the user's function; nobody else, and no second process, opens
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from xla_nb import meter, topology
@@ -15,7 +16,7 @@ from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
 from xla_nb.order import Order, World
 from xla_nb.processes import Lifecycle, fork_ranks
-from xla_nb.runtimes import Machine, Place, Plan, xla
+from xla_nb.runtimes import Machine, Place, Plan, discovery, xla
 
 _WHY_NOT = (
     "under --runtime spmd one process owns all devices, and a second one would find none. What to "
@@ -80,7 +81,7 @@ def set_up() -> None:
 
 def prepare(order: Order) -> Devices:
     """Nothing is to be done before the fork: the process itself opens the devices."""
-    return Devices(order.world)
+    return Devices(order.world, discovery.Clients(Path(order.program)))
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Devices:
     """The one process, and all devices of the host."""
 
     world: World
+    clients: discovery.Clients
     ranks: int = 1
     simulated: bool = False  # of a TPU host there is nothing but the number of its devices
 
@@ -100,6 +102,7 @@ class Devices:
 
         os.environ.pop("XLA_USE_SPMD", None)
         torch_xla.runtime.use_spmd()
+        self.clients.open()
 
     def place(self, rank: int) -> Place:
         import torch_xla
@@ -122,7 +125,7 @@ class Devices:
     def counts(self) -> Counts:
         import torch_xla
 
-        return meter.counts(torch_xla._XLAC)
+        return replace(meter.counts(torch_xla._XLAC), clients=self.clients.counts())
 
     def memory(self) -> tuple[int, int] | None:
         """Not known: torch_xla does not tell it under SPMD."""

@@ -7,14 +7,15 @@ torch_xla decides (how many, which chip, which ordinal) is left to torch_xla.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from xla_nb import meter, topology
 from xla_nb.meter import Counts, Waiting
 from xla_nb.order import Order
 from xla_nb.processes import Lifecycle, RankContext
-from xla_nb.runtimes import Machine, Place, Plan
+from xla_nb.runtimes import Machine, Place, Plan, discovery
 
 #: What its fork server imports, so that no job and no rank pays for it.
 IMPORTS = (
@@ -56,8 +57,9 @@ def prepare(order: Order) -> Chips:
     from torch_xla._internal import pjrt
 
     own = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
+    clients = discovery.Clients(Path(order.program))
     if order.device == "TPU":
-        return Chips(*_chips(), False, *own)
+        return Chips(*_chips(), False, *own, clients)
     from xla_nb.simulation import host
 
     assert order.ranks is not None
@@ -71,7 +73,7 @@ def prepare(order: Order) -> Chips:
             serves=world.index == 0,
         )
     )
-    return Chips(order.ranks, order.ranks, True, *own)
+    return Chips(order.ranks, order.ranks, True, *own, clients)
 
 
 def _chips() -> tuple[int, int]:
@@ -96,6 +98,7 @@ class Chips:
     #: torch_xla's and torch's own, in whose places `start` puts ours.
     enter_runtime: Callable[[int, int], None]
     get_context: Callable[..., Any]
+    clients: discovery.Clients
 
     def start(self, life: Lifecycle) -> None:
         import torch
@@ -115,6 +118,7 @@ class Chips:
 
         torch.multiprocessing.get_context = self.get_context
         self.enter_runtime(local_rank, processes)
+        self.clients.open()
 
     def place(self, rank: int) -> Place:
         import torch_xla
@@ -148,7 +152,7 @@ class Chips:
     def counts(self) -> Counts:
         import torch_xla
 
-        return meter.counts(torch_xla._XLAC)
+        return replace(meter.counts(torch_xla._XLAC), clients=self.clients.counts())
 
     def memory(self) -> tuple[int, int] | None:
         import torch_xla

@@ -131,16 +131,24 @@ def facts(card: Card) -> list[tuple[str, str]]:
         said.append(("compiles", f"{card.compiles:,} in {span(card.compile_seconds)}"))
     if card.steps:
         said.append(("steps", f"{card.steps:,}"))
-    if card.fallbacks:
-        said.append(("ran on the CPU", _fallbacks([card])))
+    return said + _by_name([card])
+
+
+def _by_name(cards: Sequence[Card]) -> list[tuple[str, str]]:
+    """What is counted by name, over these ranks: operators, and clients beside the usual one."""
+    said = []
+    if any(card.fallbacks for card in cards):
+        said.append(("ran on the CPU", _most([card.fallbacks for card in cards])))
+    if any(sum(card.clients.values()) > 1 for card in cards):
+        said.append(("clients", _most([card.clients for card in cards])))
     return said
 
 
-def _fallbacks(cards: Iterable[Card], most: int = 4) -> str:
+def _most(each: Iterable[dict[str, int]], most: int = 4) -> str:
     """`aten::nonzero 12, aten::unique 3`: the most frequent."""
     counts: dict[str, int] = {}
-    for card in cards:
-        for name, number in card.fallbacks.items():
+    for counted in each:
+        for name, number in counted.items():
             counts[name] = counts.get(name, 0) + number
     named = sorted(counts.items(), key=lambda item: -item[1])
     said = [f"{cut(name, 60)} {number:,}" for name, number in named[:most]]
@@ -161,9 +169,7 @@ def over_all(cards: Sequence[Card]) -> list[tuple[str, str]]:
         known = [number for number in numbers if number is not None]
         if known:
             said.append((name, _from_to(show(min(known)), show(max(known)))))
-    if any(card.fallbacks for card in cards):
-        said.append(("ran on the CPU", _fallbacks(cards)))
-    return said
+    return said + _by_name(cards)
 
 
 def _from_to(low: str, high: str) -> str:

@@ -1,0 +1,125 @@
+"""Slices on paper, held to what torch_xla itself makes of a host of theirs."""
+
+import pytest
+
+from xla_nb import grids, slices, topology
+from xla_nb.errors import UsageError
+from xla_nb.slices import Host
+
+# accelerator type: (hosts, chips of each, bounds of the hosts, of the chips of one), as torch_xla's
+# table, Google's pages on v5e and v6e and, for one host, the tests of topology have them
+SLICES = {
+    "v2-8": (1, 4, "1,1,1", "2,2,1"),
+    "v2-32": (4, 4, "2,2,1", "2,2,1"),
+    "v3-64": (8, 4, "2,4,1", "2,2,1"),
+    "v4-8": (1, 4, "1,1,1", "2,2,1"),
+    "v5litepod-1": (1, 1, "1,1,1", "1,1,1"),
+    "v5litepod-8": (1, 8, "1,1,1", "2,4,1"),
+    "v5litepod-16": (4, 4, "2,2,1", "2,2,1"),
+    "v5litepod-64": (16, 4, "4,4,1", "2,2,1"),
+    "v6e-8": (1, 8, "1,1,1", "2,4,1"),
+    "v6e-32": (8, 4, "2,4,1", "2,2,1"),
+}
+
+
+# ---------------------------------------------------------------- torch_xla's own word
+
+
+def addresses(accelerator):
+    return [f"10.0.0.{n}" for n in range(1, SLICES[accelerator][0] + 1)]
+
+
+def asks_the_metadata_server(accelerator, worker):
+    """A TPU VM by itself, with what its metadata server answers."""
+    _, _, host, chips = SLICES[accelerator]
+    return {}, {
+        "tpu-env": f"ACCELERATOR_TYPE: '{accelerator}'\nTPU_PROCESS_BOUNDS: '{host}'\n"
+        f"TPU_CHIPS_PER_PROCESS_BOUNDS: '{chips}'\nWORKER_ID: '{worker}'\n",
+        "worker-network-endpoints": ",".join(f"a:b:{one}" for one in addresses(accelerator)),
+    }
+
+
+def is_told_by_its_seat(accelerator, worker):
+    """A host that may not ask, in the last of two slices: its seat says who it is."""
+    _, _, host, chips = SLICES[accelerator]
+    other = [Host(f"10.1.0.{n}") for n in range(SLICES[accelerator][0])]
+    own = [Host(address) for address in addresses(accelerator)]
+    seat = slices.seats([*other, *own], 2, pod=False)[len(other) + worker]
+    return {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": accelerator,
+        "TPU_HOST_BOUNDS": host,
+        "TPU_CHIPS_PER_HOST_BOUNDS": chips,
+        **seat.variables,
+    }, {}
+
+
+KNOWS = {"asks": asks_the_metadata_server, "is told": is_told_by_its_seat}
+CASES = [
+    (accelerator, knows, worker, n)
+    for accelerator, (hosts, *_) in SLICES.items()
+    for knows in KNOWS
+    for worker in sorted({0, hosts - 1})
+    for n in ([None, 4] if accelerator in ("v5litepod-8", "v2-8") else [None])
+]
+
+
+def case(accelerator, knows, worker, n):
+    chips = SLICES[accelerator][1]
+    environ, metadata = KNOWS[knows](accelerator, worker)
+    sets = topology.bounds(accelerator, chips, n)
+    environ, _ = topology.clean(environ, device="TPU", sets=sets)
+    return {"environ": environ, "chips": chips, "metadata": metadata}
+
+
+@pytest.fixture(scope="module")
+def answers(torch_xla_says):
+    return dict(zip(CASES, torch_xla_says([case(*key) for key in CASES]), strict=True))
+
+
+@pytest.mark.parametrize("key", CASES, ids=lambda key: "-".join(map(str, key)))
+def test_each_process_is_told_what_torch_xla_tells_it(answers, key):
+    accelerator, _, worker, n = key
+    told = grids.processes(accelerator, addresses(accelerator), worker, n)
+    assert told == answers[key]["ranks"]
+    assert len(told) == answers[key]["processes"]
+
+
+# ---------------------------------------------------------------- hosts, and what is not known
+
+
+@pytest.mark.parametrize("accelerator", SLICES)
+def test_a_type_says_how_many_hosts_its_slices_have(accelerator):
+    hosts, chips, *_ = SLICES[accelerator]
+    assert grids.hosts(accelerator) == hosts
+    assert grids.chips_per_host(accelerator, hosts) == chips
+
+
+def test_eight_chips_may_be_two_machines():
+    told = grids.processes("v5litepod-8", ["a", "b"], 1)
+    assert [one["CLOUD_TPU_TASK_ID"] for one in told] == ["4", "5", "6", "7"]
+    assert {one["TPU_PROCESS_BOUNDS"] for one in told} == {"2,4,1"}
+
+
+@pytest.mark.parametrize("accelerator", ["v4-16", "v5p-128"])
+def test_the_shape_of_a_block_is_not_guessed(accelerator):
+    hosts = [f"host-{n}" for n in range(grids.hosts(accelerator))]
+    with pytest.raises(UsageError, match="asks the metadata server"):
+        grids.processes(accelerator, hosts, 0)
+
+
+@pytest.mark.parametrize("accelerator", ["tpu7x-8", "v9-8", "v5litepod", "v5litepod-12", "H100"])
+def test_an_unknown_type_is_refused_with_some_that_are_known(accelerator):
+    with pytest.raises(UsageError, match="v5litepod-16"):
+        grids.hosts(accelerator)
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 8])
+def test_hosts_that_are_not_those_of_the_type_are_refused(hosts):
+    with pytest.raises(UsageError, match="a v5litepod-16 has 16 chips on 4 hosts"):
+        grids.chips_per_host("v5litepod-16", hosts)
+
+
+def test_a_part_of_several_hosts_is_refused():
+    with pytest.raises(UsageError, match="leave -n out"):
+        grids.processes("v5litepod-16", ["a", "b", "c", "d"], 0, n=2)

@@ -1,0 +1,236 @@
+"""Which host stands where, and what it is told: a table of topologies, and what hosts preset."""
+
+import pytest
+
+from xla_nb import slices
+from xla_nb.errors import UsageError
+from xla_nb.slices import Host
+
+
+def hosts(count, **environs):
+    """host-0, host-1 ...; `host_1={...}` is that one's environment."""
+    return [
+        Host(f"10.0.0.{n}", f"host-{n}", environs.get(f"host_{n}", {})) for n in range(1, count + 1)
+    ]
+
+
+def preset(count, *environs):
+    """Hosts whose environments are these, in order."""
+    return hosts(count, **{f"host_{n}": environ for n, environ in enumerate(environs, 1)})
+
+
+def stands(found):
+    return [(seat.host.name, seat.slice, seat.worker) for seat in found]
+
+
+# ---------------------------------------------------------------- the table
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("pod", [False, True])
+def test_hosts_are_seated_slice_by_slice(count, workers, pod):
+    found = slices.seats(hosts(count * workers), count, pod=pod)
+    assert stands(found) == [
+        (f"host-{n + 1}", n // workers, n % workers) for n in range(count * workers)
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("pod", [False, True])
+def test_hosts_of_several_slices_are_told_where_they_meet_and_who_they_are(count, workers, pod):
+    for seat in slices.seats(hosts(count * workers), count, pod=pod):
+        told = {k: v for k, v in seat.variables.items() if k.startswith("MEGASCALE")}
+        assert told == {
+            "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1",
+            "MEGASCALE_PORT": "8081",
+            "MEGASCALE_NUM_SLICES": str(count),
+            "MEGASCALE_SLICE_ID": str(seat.slice),
+        }
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_one_slice_has_no_variables_of_several(workers):
+    for seat in slices.seats(hosts(workers), 1, pod=False):
+        assert set(seat.variables) == {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"}
+
+
+def test_off_a_pod_a_host_is_told_its_number_and_its_neighbours_in_the_slice():
+    told = [
+        (seat.variables["TPU_WORKER_ID"], seat.variables["TPU_WORKER_HOSTNAMES"])
+        for seat in slices.seats(hosts(4), 2, pod=False)
+    ]
+    first, second = "10.0.0.1,10.0.0.2", "10.0.0.3,10.0.0.4"
+    assert told == [("0", first), ("1", first), ("0", second), ("1", second)]
+
+
+def test_on_a_pod_what_is_not_preset_is_left_to_its_metadata_server():
+    assert [dict(seat.variables) for seat in slices.seats(hosts(2), None, pod=True)] == [{}, {}]
+
+
+def test_off_a_pod_the_machines_own_tpu_variables_are_not_asked():
+    kaggle = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    found = slices.seats(preset(2, kaggle, kaggle), None, pod=False)
+    assert [seat.variables["TPU_WORKER_ID"] for seat in found] == ["0", "1"]
+
+
+def test_the_variables_are_those_that_ray_sets():
+    tpu = pytest.importorskip("ray.util.tpu")
+    (_, seat) = slices.seats(hosts(2), 2, pod=True)
+    assert seat.variables == tpu.get_tpu_coordinator_env_vars("10.0.0.1", 2, 1)
+
+
+# ---------------------------------------------------------------- presets that are respected
+
+
+def of_slice(number, worker, count=2):
+    return {
+        "MEGASCALE_NUM_SLICES": str(count),
+        "MEGASCALE_SLICE_ID": str(number),
+        "MEGASCALE_COORDINATOR_ADDRESS": "leader:8080",
+        "TPU_WORKER_ID": str(worker),
+        "TPU_WORKER_HOSTNAMES": f"s{number}-w0,s{number}-w1",
+    }
+
+
+@pytest.mark.parametrize("asked", [None, 2])
+def test_hosts_of_a_pod_are_seated_by_what_they_say(asked):
+    given = preset(4, of_slice(1, 1), of_slice(0, 1), of_slice(1, 0), of_slice(0, 0))
+    found = slices.seats(given, asked, pod=True)
+    assert stands(found) == [("host-4", 0, 0), ("host-2", 0, 1), ("host-3", 1, 0), ("host-1", 1, 1)]
+    for seat in found:
+        own = of_slice(seat.slice, seat.worker)
+        assert seat.variables == {**own, "MEGASCALE_PORT": "8080"}
+
+
+def test_who_says_nothing_takes_what_is_free():
+    given = preset(4, {}, {}, {"MEGASCALE_SLICE_ID": "0"}, {})
+    found = slices.seats(given, 2, pod=False)
+    assert stands(found) == [("host-3", 0, 0), ("host-1", 0, 1), ("host-2", 1, 0), ("host-4", 1, 1)]
+
+
+def test_slices_without_numbers_are_told_apart_by_the_workers_in_them():
+    given = preset(4, *({"TPU_WORKER_ID": worker} for worker in "1010"))
+    found = slices.seats(given, 2, pod=True)
+    assert stands(found) == [("host-2", 0, 0), ("host-1", 0, 1), ("host-4", 1, 0), ("host-3", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "port", "expected"),
+    [
+        ({}, None, "8081"),
+        ({}, 9000, "9000"),
+        ({"MEGASCALE_PORT": "7000"}, None, "7000"),
+        ({"MEGASCALE_PORT": "7000"}, 7000, "7000"),
+        ({"MEGASCALE_COORDINATOR_ADDRESS": "leader:8080"}, None, "8080"),
+        ({"MEGASCALE_COORDINATOR_ADDRESS": "[fd00::1]:8080"}, None, "8080"),
+        ({"MEGASCALE_COORDINATOR_ADDRESS": "fd00::1"}, None, "8081"),
+    ],
+)
+def test_the_port_is_the_one_preset_or_asked_for(environ, port, expected):
+    found = slices.seats(preset(2, environ), 2, pod=False, port=port)
+    assert {seat.variables["MEGASCALE_PORT"] for seat in found} == {expected}
+
+
+def test_one_hosts_coordinator_is_everybodys():
+    found = slices.seats(preset(2, {}, {"MEGASCALE_COORDINATOR_ADDRESS": "here"}), 2, pod=True)
+    assert {seat.variables["MEGASCALE_COORDINATOR_ADDRESS"] for seat in found} == {"here"}
+
+
+def test_a_warning_in_place_of_a_list_of_hosts_is_not_one():
+    warned = {"TPU_WORKER_HOSTNAMES": "WARNING: could not determine TPU worker hostnames"}
+    (seat,) = slices.seats(preset(1, warned), None, pod=True)
+    assert seat.variables == {}
+
+
+# ---------------------------------------------------------------- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("count", "asked", "said"),
+    [
+        (4, 0, "--slices 0: there is at least 1"),
+        (0, 1, "no host"),
+        (4, 3, "3 slices of 4 hosts.*4 hosts can be 1, 2 or 4 slices"),
+        (6, 4, "6 hosts can be 1, 2, 3 or 6 slices"),
+        (1, 2, "2 slices of 1 host: .* 1 host can be 1 slice"),
+    ],
+)
+def test_hosts_that_do_not_make_so_many_slices(count, asked, said):
+    with pytest.raises(UsageError, match=said):
+        slices.seats(hosts(count), asked, pod=False)
+
+
+@pytest.mark.parametrize(
+    ("environs", "asked", "said"),
+    [
+        (
+            [{"MEGASCALE_NUM_SLICES": "2"}],
+            1,
+            "host-1 has MEGASCALE_NUM_SLICES=2, and --slices says 1",
+        ),
+        (
+            [{"MEGASCALE_NUM_SLICES": "2"}, {"MEGASCALE_NUM_SLICES": "4"}],
+            None,
+            "host-1 has MEGASCALE_NUM_SLICES=2 and host-2 has MEGASCALE_NUM_SLICES=4",
+        ),
+        ([{"MEGASCALE_NUM_SLICES": "two"}], None, "host-1 has MEGASCALE_NUM_SLICES=two.*no number"),
+        ([{"MEGASCALE_NUM_SLICES": "0"}], None, "host-1 has MEGASCALE_NUM_SLICES=0.*at least 1"),
+        ([{"MEGASCALE_NUM_SLICES": "3"}], None, "4 hosts can be 1, 2 or 4 slices"),
+        (
+            [{"MEGASCALE_SLICE_ID": "2"}],
+            2,
+            "host-1 has MEGASCALE_SLICE_ID=2, and with 2 slices the last is 1",
+        ),
+        (
+            [{"MEGASCALE_SLICE_ID": "1"}],
+            1,
+            "host-1 has MEGASCALE_SLICE_ID=1, and with 1 slice there is only 0",
+        ),
+        (
+            [{"MEGASCALE_SLICE_ID": "0"}] * 3,
+            2,
+            "host-3 has MEGASCALE_SLICE_ID=0, but .*taken: host-1 has MEGASCALE_SLICE_ID=0 and h",
+        ),
+        (
+            [{"TPU_WORKER_ID": "2"}],
+            2,
+            "host-1 has TPU_WORKER_ID=2, and with 2 hosts a slice the last is 1",
+        ),
+        (
+            [{"TPU_WORKER_ID": "1"}] * 2,
+            1,
+            "host-2 has TPU_WORKER_ID=1, but .*1 slice with 4 hosts.*host-1 has TPU_WORKER_ID=1",
+        ),
+        (
+            [{"TPU_WORKER_HOSTNAMES": "a,b"}, {"TPU_WORKER_HOSTNAMES": "b,a"}],
+            2,
+            "host-1 has TPU_WORKER_HOSTNAMES=a,b and host-2 has TPU_WORKER_HOSTNAMES=b,a",
+        ),
+        (
+            [{"TPU_WORKER_HOSTNAMES": "a,b,c,d"}],
+            2,
+            "TPU_WORKER_HOSTNAMES=a,b,c,d, which is 4 hosts, and here a slice has 2 hosts",
+        ),
+        (
+            [{"MEGASCALE_COORDINATOR_ADDRESS": "a"}, {"MEGASCALE_COORDINATOR_ADDRESS": "b"}],
+            2,
+            "MEGASCALE_COORDINATOR_ADDRESS=a and host-2 has MEGASCALE_COORDINATOR_ADDRESS=b",
+        ),
+        (
+            [{"MEGASCALE_COORDINATOR_ADDRESS": "a:1", "MEGASCALE_PORT": "2"}],
+            2,
+            "host-1 has MEGASCALE_PORT=2, and MEGASCALE_COORDINATOR_ADDRESS says 1",
+        ),
+    ],
+)
+def test_a_contradiction_names_both(environs, asked, said):
+    with pytest.raises(UsageError, match=said) as refused:
+        slices.seats(preset(4, *environs), asked, pod=True)
+    assert "What to do: " in str(refused.value)
+
+
+def test_a_port_that_is_not_the_preset_one_is_refused():
+    with pytest.raises(UsageError, match="host-1 has MEGASCALE_PORT=1, and the port asked for"):
+        slices.seats(preset(2, {"MEGASCALE_PORT": "1"}), 2, pod=False, port=2)

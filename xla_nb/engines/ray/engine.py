@@ -1,0 +1,194 @@
+"""Ranks on the hosts of a Ray cluster, from the kernel's side.
+
+The rule: Ray is not imported here. What is asked of the cluster is asked of our own process
+beside the kernel, and when that one ends, so does all that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xla_nb import wire
+from xla_nb.engines.helper import Helper, in_memory
+from xla_nb.engines.ray import faults
+from xla_nb.errors import LaunchError, UsageError
+from xla_nb.machine import Fit
+from xla_nb.order import Order
+
+#: What a launch is told while it waits: for how many seconds by now, and for what.
+Waiting = Callable[[float, str], None]
+
+
+class Cluster:
+    """A cluster, and our process that is its client; started again when it has ended.
+
+    address: "ray://HOST:PORT", or what RAY_ADDRESS may be; empty for one of this machine's, which
+    is started if there is none.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._helper: Helper | None = None
+        self._lock = threading.RLock()
+        self._launches = 0
+
+    def launch(
+        self, asked: Mapping[str, Any], files: tuple[int, int], waiting: Waiting
+    ) -> socket.socket:
+        """Start a run; gives the socket of its events. Raises LaunchError."""
+        with self._lock:
+            helper = self._started()
+            self._launches += 1
+            number = self._launches
+            ours, theirs = wire.pair()
+            try:
+                with theirs:
+                    told = {"do": "launch", "id": number, **asked}
+                    helper.send(told, theirs.fileno(), *files)
+                self._wait(helper, number, waiting)
+            except BaseException as problem:
+                ours.close()
+                if not isinstance(problem, LaunchError):  # somebody has interrupted it
+                    self.say({"do": "abandon", "id": number})
+                raise
+            return ours
+
+    def _started(self) -> Helper:
+        if self._helper is None or not self._helper.alive:
+            self.close()
+            module = "xla_nb.engines.ray.driver"
+            self._helper = Helper(module, [self.address], dict(os.environ))
+        return self._helper
+
+    def _wait(self, helper: Helper, number: int, waiting: Waiting) -> None:
+        """Until the launch has been made, or refused."""
+        what, since = "starting the process that speaks to the Ray cluster …", time.monotonic()
+        while True:
+            answer = helper.receive(lambda: waiting(time.monotonic() - since, what))  # noqa: B023
+            if answer is None:
+                raise LaunchError(faults.client_ended(helper.last_words()))
+            if answer["id"] != number:  # of one that was abandoned
+                continue
+            if "refused" in answer:
+                raise LaunchError(answer["refused"])
+            if "started" in answer:
+                return
+            if answer["waiting"] != what:
+                what, since = answer["waiting"], time.monotonic()
+
+    def say(self, request: Mapping[str, Any], *fds: int) -> None:
+        """Tell our process something; nothing if it is gone."""
+        if self._helper is not None:
+            with contextlib.suppress(OSError):
+                self._helper.send(request, *fds)
+
+    def why_ended(self) -> str:
+        """Why our process has ended; empty if it has not."""
+        helper = self._helper
+        if helper is None or not helper.ended_within(1.0):
+            return ""
+        return faults.client_ended(helper.last_words())
+
+    def close(self) -> None:
+        """End our process, and with it all that it started in the cluster."""
+        with self._lock:
+            if self._helper is not None:
+                self._helper.close()
+                self._helper = None
+
+
+class RayEngine:
+    """A cluster as one launch wants it: so many hosts, in so many slices.
+
+    `wait` is how many seconds the launch may wait for the cluster to have them.
+    """
+
+    def __init__(
+        self, cluster: Cluster, hosts: int | None, slices: int | None, wait: float
+    ) -> None:
+        self._cluster = cluster
+        self._hosts, self._slices, self._wait = hosts, slices, wait
+
+    def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
+        """Nothing but what was set here: each host fits the launch to itself."""
+        if n is not None and n < 1:
+            raise UsageError(f"-n {n}: a host has at least 1 rank")
+        return Fit("", n, changed(), ())
+
+    def start(
+        self, order: Order, parcel: int, imports: Sequence[str], waiting: Waiting
+    ) -> socket.socket:
+        """Start it on all hosts; gives the socket that its events come from."""
+        folder = Path(order.program).parent
+        program = {file.name: file.read_bytes() for file in folder.iterdir()}
+        asked = {"hosts": self._hosts, "slices": self._slices, "wait": self._wait}
+        with in_memory(pickle.dumps((order, program))) as told:
+            return self._cluster.launch(asked, (parcel, told), waiting)
+
+    def interrupt(self, run: str, pids: Mapping[str, Sequence[int]]) -> None:
+        """Ask ranks to stop at the next line of Python."""
+        found = {host: list(numbers) for host, numbers in pids.items()}
+        self._cluster.say({"do": "interrupt", "run": run, "pids": found})
+
+    def kill(self, run: str) -> None:
+        """End every process of the run, on all hosts."""
+        self._cluster.say({"do": "kill", "run": run})
+
+    def ask(self, run: str) -> None:
+        """Have the ranks asked where they are."""
+        self._cluster.say({"do": "ask", "run": run})
+
+    def fetch(self, run: str, host: str, file: str) -> bytes | None:
+        """The file as it lies on its host; None where that cannot be reached."""
+        reader, writer = os.pipe()
+        with open(reader, "rb", buffering=0) as pipe:  # noqa: PTH123 # a descriptor, not a path
+            self._cluster.say({"do": "fetch", "run": run, "host": host, "file": file}, writer)
+            os.close(writer)
+            found = b"".join(_until_the_end(pipe.fileno()))
+        return found[1:] if found else None
+
+    def why_lost(self) -> str:
+        """Why there are no more events."""
+        return self._cluster.why_ended()
+
+
+def _until_the_end(fd: int) -> Iterator[bytes]:
+    while wire.ready(fd, faults.PATIENCE) and (block := os.read(fd, 1 << 20)):
+        yield block
+
+
+def changed() -> dict[str, str]:
+    """The variables that were set in this process since it began (proc(5), environ)."""
+    lines = Path("/proc/self/environ").read_bytes().split(b"\0")
+    began = dict(os.fsdecode(line).partition("=")[::2] for line in lines if line)
+    return {name: value for name, value in os.environ.items() if began.get(name) != value}
+
+
+def address(wanted: str, environ: Mapping[str, str]) -> str:
+    """The cluster that `--on` means: a ray:// address; for "ray" what RAY_ADDRESS says, else the
+    one that this notebook has opened itself; empty where there is none."""
+    if wanted != "ray":
+        return wanted
+    told = environ.get("RAY_ADDRESS", "")
+    return told if told not in ("", "auto", "local") else _opened()
+
+
+def _opened() -> str:
+    """Where the notebook's own `ray.init()` has led."""
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
+        return ""
+    try:
+        found: str = ray.get_runtime_context().gcs_address
+    except Exception:  # through Ray's client, which does not know it
+        return ""
+    return found

@@ -1,0 +1,275 @@
+"""One host of a run: what the actor on it does.
+
+The rule: ranks are started by the same engine as on one machine, and nothing here knows Ray. What
+the host has to tell is asked for, an answer at a time, and told again if an answer was lost.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from xla_nb import addresses, events, machine, record, topology, wire
+from xla_nb.engines.local import LocalEngine
+from xla_nb.engines.ray.outbox import Outbox, Piece
+from xla_nb.errors import XlaNbError
+from xla_nb.order import ALONE, Order
+
+_LONGEST = 1.0  # seconds that an answer is held back while there is nothing to tell
+_PAUSES = (0.005, 0.05)  # seconds between two looks at the files: at first, and later on
+_LIVELY = 1.0  # seconds for which they are looked at often
+
+#: What Ray puts into its workers' environment and a rank is not to have.
+_RAYS = ("RAY_", "OMP_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a host says of itself: `node` is Ray's number of it, `version` xla_nb's, `chips` are a
+    TPU's."""
+
+    hostname: str
+    address: str
+    node: str
+    python: str
+    version: str
+    chips: int
+    environ: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A host's part of a run.
+
+    `order` is as the notebook's machine has it, its `env` only what was set there; `program` are
+    the files of the program by name; `sets` what the host's place among the others needs.
+    """
+
+    name: str
+    order: Order
+    program: Mapping[str, bytes]
+    sets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class News:
+    """One answer, the `number`th. `events` are as `events.encode` makes them; `over`: there will be
+    no more."""
+
+    number: int
+    events: list[bytes]
+    files: list[Piece]
+    over: bool
+
+
+class Host:
+    """The actor's methods; each may be called while another one waits."""
+
+    def __init__(self, address: str, node: str) -> None:
+        self._address, self._node = address, node
+        self._engine = LocalEngine()
+        self._runs: dict[str, _Running] = {}
+
+    def about(self) -> About:
+        return About(
+            hostname=socket.gethostname(),
+            address=self._address,
+            node=self._node,
+            python=platform.python_version(),
+            version=version(),
+            chips=topology.chips(),
+            environ={
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith(("TPU_", "MEGASCALE_"))
+            },
+        )
+
+    def hold_port(self) -> tuple[str, int]:
+        """An address at which the other hosts reach this one; free until the next is asked for."""
+        self._held = addresses.hold_port(self._address)
+        port: int = self._held.getsockname()[1]
+        return self._address, port
+
+    def start(self, part: Part, parcel: bytes) -> str:
+        """Start the ranks. Gives why they cannot be, empty where they can."""
+        try:
+            self._runs[part.order.run] = self._start(part, parcel)
+        except (XlaNbError, OSError) as problem:
+            return str(problem)
+        return ""
+
+    def _start(self, part: Part, parcel: bytes) -> _Running:
+        given, world = part.order, part.order.world
+        fit = machine.fit(
+            given.runtime,
+            given.n,
+            given.asked,
+            _environ(given.env),
+            hosts=world.hosts,
+            sets=part.sets,
+        )
+        files = record.Record.create(f"{given.run}-{world.index}", "parts")
+        for name, content in part.program.items():
+            (files.path / "program" / name).write_bytes(content)
+        order = replace(
+            given,
+            program=str(files.path / "program" / Path(given.program).name),
+            record=str(files.path),
+            ranks=fit.ranks,
+            device=fit.device,
+            env=fit.env,
+            cwd=given.cwd if Path(given.cwd).is_dir() else str(Path.home()),
+            sys_path=_path(given.sys_path),
+        )
+        fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as file:  # a descriptor, not a path
+                file.write(parcel)
+            sock = self._engine.start(order, fd, fit.imports, lambda seconds, what: None)
+        finally:
+            os.close(fd)
+        running = _Running(part.name, files, sock, several=world.hosts > 1)
+        running.tell(events.Notice(text=text) for text in fit.notices)
+        return running
+
+    def news(self, run: str, seen: int) -> News:
+        """What is new since answer `seen`, as soon as there is something; empty after a while."""
+        return self._runs[run].news(seen)
+
+    def interrupt(self, run: str, pids: list[int]) -> None:
+        self._engine.interrupt(run, {"": pids})
+
+    def kill(self, run: str) -> None:
+        self._engine.kill(run)
+
+    def ask(self, run: str) -> None:
+        """Somebody wants to know where the ranks are."""
+        self._runs[run].files.asked.write_text(repr(time.time()))
+
+    def alone(self, run: str) -> None:
+        """The ranks of all other hosts have ended."""
+        (self._runs[run].files.path / ALONE).touch()
+
+    def read(self, run: str, file: str, offset: int, count: int) -> bytes:
+        """Bytes of a file of the run's record; none behind its end."""
+        path = self._runs[run].files.path / Path(file).name
+        if not path.exists():
+            return b""
+        with path.open("rb") as opened:
+            return os.pread(opened.fileno(), count, offset)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._engine.close()
+        for running in self._runs.values():
+            running.close()
+
+
+class _Running:
+    """A run on this host, and what of it is told already."""
+
+    def __init__(
+        self, name: str, files: record.Record, sock: socket.socket, *, several: bool
+    ) -> None:
+        self.files = files
+        self._name = name
+        self._sock = sock
+        self._outbox = Outbox(files.path, name if several else "")
+        self._told = News(0, [], [], False)
+        self._waiting: list[events.Event] = []  # until what they speak of has been sent
+        self._ended: events.JobEnded | None = None
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def tell(self, happened: Iterable[events.Event]) -> None:
+        self._waiting += happened
+
+    def news(self, seen: int) -> News:
+        with self._lock:
+            if seen == self._told.number:
+                self._told = self._gather(seen + 1)
+            return self._told
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _gather(self, number: int) -> News:
+        deadline = time.monotonic() + _LONGEST
+        while True:
+            # Events first: what was printed before them is in the files by then.
+            self._take_events()
+            pieces = self._outbox.look()
+            due = self._due(pieces)
+            over = self._ended is not None and not self._waiting and not pieces
+            if over and self._ended:
+                due.append(events.encode(self._ended))
+                self.files.close({"run": self.files.path.name, "ok": True, "headline": ""})
+                record.tidy("parts")
+            if due or pieces or over or time.monotonic() >= deadline:
+                return News(number, due, pieces, over)
+            self._pause()
+
+    def _pause(self) -> None:
+        lively = time.monotonic() - self._began < _LIVELY
+        pause = _PAUSES[0] if lively else _PAUSES[1]
+        if self._ended is None:
+            wire.ready(self._sock, pause)
+        else:
+            time.sleep(pause)
+
+    def _take_events(self) -> None:
+        if self._ended is not None:
+            return
+        for event in wire.receive(self._sock):
+            told = event or events.JobEnded(status=None)
+            if isinstance(told, events.OfHost):
+                told = replace(told, host=self._name)
+            if isinstance(told, events.JobEnded):
+                self._ended = told
+                return
+            self._waiting.append(told)
+
+    def _due(self, pieces: list[Piece]) -> list[bytes]:
+        """The events whose time has come: a rank has returned when its value is on its way."""
+        held: list[events.Event] = [
+            event
+            for event in self._waiting
+            if isinstance(event, events.RankFinished) and not self._outbox.delivered(event.rank)
+        ]
+        due = [events.encode(event) for event in self._waiting if event not in held]
+        self._waiting = held
+        return due
+
+
+def version() -> str:
+    """xla_nb's own, as it was installed."""
+    try:
+        return importlib.metadata.version("xla_nb")
+    except importlib.metadata.PackageNotFoundError:
+        return "from its source"
+
+
+def _environ(changed: Mapping[str, str]) -> dict[str, str]:
+    """This host's environment, without Ray's own, and with what was set in the notebook."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_RAYS)}
+    if own.get("CUDA_VISIBLE_DEVICES") == "":  # Ray's, for an actor that asked for no GPU
+        del own["CUDA_VISIBLE_DEVICES"]
+    return {**own, **changed}
+
+
+def _path(notebooks: Iterable[str]) -> tuple[str, ...]:
+    """The notebook's folders that are here, too; then this host's own, without those that Ray
+    puts before its workers'."""
+    here = [entry for entry in notebooks if not entry or Path(entry).exists()]
+    ray = str(Path(sys.modules["ray"].__file__ or "").parent) if "ray" in sys.modules else None
+    own = [entry for entry in sys.path if ray is None or not entry.startswith(ray)]
+    return tuple(dict.fromkeys([*here, *own]))

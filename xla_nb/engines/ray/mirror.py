@@ -1,0 +1,42 @@
+"""The notebook's record of a run whose ranks are elsewhere.
+
+The rule: it is written as ranks on this machine would write it, so that nothing which reads a
+record can tell the difference; but for logs, of which a host keeps the whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from xla_nb.engines.ray.outbox import Piece
+
+
+class Mirror:
+    """The files of the record at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._replaced: dict[str, int] = {}
+
+    def take(self, pieces: Iterable[Piece]) -> None:
+        """Write what came."""
+        for piece in pieces:
+            path = self._path / piece.name
+            if piece.mode == "append":
+                _put(path, piece.data, os.O_APPEND)
+            else:
+                # Over the last sample, in one write; spaces cover what was longer (meter.py).
+                last = self._replaced.get(piece.name, 0)
+                _put(path, piece.data.ljust(last), 0)
+                self._replaced[piece.name] = max(last, len(piece.data))
+
+
+def _put(path: Path, data: bytes, how: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
