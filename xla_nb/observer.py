@@ -16,7 +16,7 @@ from xla_nb import ansi, sentences, tails
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 from xla_nb.history import Rows
 from xla_nb.recorded import RecordedRun
-from xla_nb.state import ENDED, RankState, cause_of_death
+from xla_nb.state import ENDED, RankState
 from xla_nb.tails import Piece, Tail
 from xla_nb.vitals import Loop, Vitals
 
@@ -231,6 +231,7 @@ class Observer:
             ok=None if state.ended is None else state.ok,
             simulated=state.simulated,
             hosts=tuple(state.hosts),
+            lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
             notices=tuple(_notices(self.run)),
             bar=bar,
@@ -360,7 +361,7 @@ def _detail(rank: RankState, seen: Vitals | None) -> str:
     if rank.failure is not None:
         return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
     if rank.phase == "killed":
-        return cause_of_death(rank.death) if rank.death is not None else "its process is gone"
+        return sentences.death(rank)
     if rank.phase == "running" and seen is not None and seen.operation:
         late = f", for {sentences.ranks(seen.missing)}" if seen.missing else ""
         return f"in {seen.operation}{late}"

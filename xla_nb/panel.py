@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,11 +19,12 @@ import anywidget
 import traitlets
 from IPython.display import DisplayHandle
 
-from xla_nb import ansi, still, tails
-from xla_nb.glance import Card, Glance, of_hosts
+from xla_nb import ansi, sentences, still, tails
+from xla_nb.glance import Bar, Card, Glance, Trouble, of_hosts
 from xla_nb.observer import STREAMS, Observer
 from xla_nb.session import Run
-from xla_nb.stacks import Inquiry
+from xla_nb.stacks import Group, Inquiry
+from xla_nb.still import words
 
 _STATIC = Path(__file__).parent / "static"
 _BEAT = 0.05  # seconds between two messages
@@ -91,7 +91,7 @@ class News:
 
     def __init__(self) -> None:
         self._told: dict[str, Any] = {}
-        self._cards: dict[int, dict[str, Any]] = {}
+        self._cards: dict[int, Card] = {}
         self._points: dict[tuple[str, int], tuple[int, int]] = {}
 
     def forget(self) -> None:
@@ -102,16 +102,15 @@ class News:
         """The parts that changed since the last time."""
         parts: dict[str, Any] = {
             "about": _about(glance),
-            "bar": None if glance.bar is None else asdict(glance.bar),
-            "troubles": [asdict(trouble) for trouble in glance.troubles],
+            "bar": None if glance.bar is None else _bar(glance.bar),
+            "troubles": [_trouble(trouble, glance) for trouble in glance.troubles],
         }
         news = {name: part for name, part in parts.items() if self._told.get(name, ...) != part}
         self._told.update(news)
-        cards = [_plain(card) for card in glance.cards]
-        changed = [card for card in cards if self._cards.get(card["rank"]) != card]
+        changed = [card for card in glance.cards if self._cards.get(card.rank) != card]
         if changed:
-            news["cards"] = changed
-            self._cards.update((card["rank"], card) for card in changed)
+            news["cards"] = [_card(card) for card in changed]
+            self._cards.update((card.rank, card) for card in changed)
         figures = self._figures(eyes)
         if figures:
             news["figures"] = figures
@@ -131,9 +130,37 @@ class News:
         return found
 
 
-def _plain(card: Card) -> dict[str, Any]:
-    """A card for JSON: `asdict` copies deeply, which 256 cards four times a second feel."""
-    return {**vars(card), "bars": [vars(bar) for bar in card.bars]}
+#: Of a card that the page words by itself; the rest is in its facts.
+_OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
+_GAUGE = ("device_used", "device_limit")
+
+
+def _card(card: Card) -> dict[str, Any]:
+    return {
+        **{name: getattr(card, name) for name in (*_OWN, *_GAUGE)},
+        "facts": dict(words.facts(card)),
+        "bars": [_bar(bar) for bar in card.bars],
+    }
+
+
+def _bar(bar: Bar) -> dict[str, Any]:
+    part = words.portion(bar) if bar.total else None
+    done, *left = words.progress(bar)[0 if part is None else 1 :]
+    return {"label": bar.label, "part": part, "done": done, "left": " · ".join(left)}
+
+
+def _trouble(trouble: Trouble, glance: Glance) -> dict[str, Any]:
+    """`open`: the traceback is to be seen at once."""
+    phases = {card.rank: card.phase for card in glance.cards}
+    phase = "killed" if phases.get(trouble.ranks[0]) == "killed" else "failed"
+    alone = len(glance.troubles) == 1
+    first = "" if alone else words.first(trouble)
+    who = f"{sentences.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
+    return {**vars(trouble), "who": who, "phase": phase, "open": trouble.first or alone}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {**vars(group), "who": sentences.ranks(group.ranks)}
 
 
 def _finite(value: float) -> float | None:
@@ -146,7 +173,8 @@ def _about(glance: Glance) -> dict[str, Any]:
         "cell": glance.cell,
         "headline": glance.headline,
         "simulated": glance.simulated,
-        "host": of_hosts(glance.hosts),
+        "host": of_hosts(glance),
+        "lost": glance.lost,
         "started": glance.started,
         "ended": glance.ended,
         # The page counts on by itself while the run goes on.
@@ -294,7 +322,7 @@ class PanelView:
         for request, inquiry in self._inquiries[:]:
             if inquiry.settled:
                 self._inquiries.remove((request, inquiry))
-                groups = [asdict(group) for group in inquiry.groups()]
+                groups = [_group(group) for group in inquiry.groups()]
                 self._send("stacks", request=request, groups=groups)
 
     def _on_earlier(self, message: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from browser.harness import STATIC, Panel, about, block, card
+from browser.harness import STATIC, Panel, about, bar, block, card, trouble
 
 Opener = Callable[..., Panel]
 
@@ -124,8 +124,7 @@ def test_a_gap_in_the_sequence_asks_for_everything_at_most_once_a_second(panel: 
 
 
 def test_what_a_whole_message_does_not_name_is_gone_but_lines_stay(panel: Panel) -> None:
-    failed = {"ranks": [0], "first": True, "title": "x", "place": "", "text": "", "others": []}
-    panel.tell(troubles=[failed], lines=[block(0, "kept")])
+    panel.tell(troubles=[trouble(0)], lines=[block(0, "kept")])
     expect(panel.page.get_by_role("region", name="Errors")).to_be_visible()
     panel.begin(card(0), card(1))
     expect(panel.page.get_by_role("region", name="Errors")).to_be_hidden()
@@ -169,10 +168,10 @@ def test_the_elapsed_time_counts_on_without_messages(panel: Panel) -> None:
 
 
 def test_the_bar_of_the_run_has_counts_rate_and_time_to_go(panel: Panel) -> None:
-    panel.tell(bar={"label": "epochs", "done": 250, "total": 1000, "rate": 12.5, "eta": 60})
-    bar = panel.page.get_by_role("progressbar", name="epochs")
-    expect(bar).to_have_attribute("aria-valuenow", "250")
-    expect(panel.page.locator(".xn-runbar")).to_have_text("epochs250 / 1,00013/s · 1:00 left")
+    panel.tell(bar=bar("epochs", 0.25, "250 of 1,000", "12.5/s · 60 s to go"))
+    shown = panel.page.get_by_role("progressbar", name="epochs")
+    expect(shown).to_have_attribute("aria-valuenow", "25")
+    expect(panel.page.locator(".xn-runbar")).to_have_text("epochs250 of 1,00012.5/s · 60 s to go")
 
 
 # ------------------------------------------------------------------------------ stop, stacks
@@ -215,14 +214,14 @@ def test_stacks_are_shown_by_group_with_the_notebooks_lines_told_apart(panel: Pa
     button(panel, "Stacks").click()
     request = panel.wait_sent("stacks")["request"]
     groups = [
-        {"ranks": [3], "place": "Cell In[3], line 9", "stack": "", "note": "does not answer"},
-        {"ranks": [0, 1, 2], "place": "Cell In[3], line 7", "stack": stack, "note": ""},
+        {"ranks": [3], "who": "rank 3", "place": "Cell In[3], line 9", "stack": "", "note": "does not answer"},
+        {"ranks": [0, 1, 2], "who": "ranks 0-2", "place": "Cell In[3]", "stack": stack, "note": ""},
     ]
     panel.give({"type": "stacks", "run": "run-1", "request": request, "groups": groups})
     shown = panel.page.get_by_role("region", name="Stacks")
     expect(shown.locator("[data-ranks='3']")).to_contain_text("does not answer")
     group = shown.locator("[data-ranks='0,1,2']")
-    expect(group).to_contain_text("ranks 0–2")
+    expect(group).to_contain_text("ranks 0-2")
     expect(group.locator("pre .xn-own")).to_have_text("Cell In[3], line 7, in train")
     button(panel, "Close stacks").click()
     expect(shown).to_be_hidden()
@@ -241,19 +240,17 @@ def test_stacks_nobody_answers_for_say_where_ranks_were_last(panel: Panel) -> No
 # ------------------------------------------------------------------------------ errors
 
 
-def test_errors_stand_above_the_cards_and_the_first_one_first(panel: Panel) -> None:
-    later = {"ranks": [1], "first": False, "title": "late", "place": "", "text": "", "others": []}
-    first = {
-        "ranks": [0, 2, 3],
-        "first": True,
-        "title": "RuntimeError: shapes",
-        "place": "Cell In[3], line 12",
-        "text": "Traceback\n  Cell In[3], line 12\n\x1b[31mRuntimeError\x1b[0m: shapes",
-        "others": ["rank 3: other shapes"],
-    }
-    panel.tell(troubles=[later, first], cards=[card(1, "killed")])
+def test_errors_stand_above_the_cards_and_lead_to_the_output(panel: Panel) -> None:
+    text = "Traceback\n  Cell In[3], line 12\n\x1b[31mRuntimeError\x1b[0m: shapes"
+    said = {"open": True, "text": text, "others": ["rank 3: other shapes"]}
+    panel.tell(
+        troubles=[
+            trouble(0, 2, 3, who="ranks 0, 2, 3 failed, rank 0 first", **said),
+            trouble(1, who="rank 1 killed", phase="killed"),
+        ]
+    )
     troubles = panel.page.get_by_role("region", name="Errors").locator(".xn-trouble")
-    expect(troubles.nth(0)).to_contain_text("ranks 0, 2, 3 failed, one of them first")
+    expect(troubles.nth(0)).to_contain_text("ranks 0, 2, 3 failed, rank 0 first")
     expect(troubles.nth(0)).to_contain_text("rank 3: other shapes")
     expect(troubles.nth(0).locator("details pre")).to_contain_text("RuntimeError: shapes")
     expect(troubles.nth(1)).to_contain_text("rank 1 killed")
@@ -276,41 +273,31 @@ def test_a_card_says_all_that_is_known_of_its_rank(panel: Panel) -> None:
                 since=time.time() - 75,
                 device="TPU v4 core 1",
                 host="worker-0",
-                pid=4711,
                 detail="graph 4",
                 line="\x1b[32mlast\x1b[0m line",
-                rss=3 << 29,
-                cpu=0.97,
                 device_used=8 << 30,
                 device_limit=32 << 30,
-                compiles=3,
-                compile_seconds=4.25,
-                steps=1204,
-                fallbacks={"aten::nonzero": 12},
-                bars=[{"label": "epoch", "done": 3, "total": None, "rate": None, "eta": None}],
+                facts={"pid": "4711", "steps": "1,204", "on device": "8.0 of 32.0 GiB"},
+                bars=[bar("epoch", None, "3 done")],
             )
         ]
     )
     shown = option(panel, 1)
-    for text in ("compiling", "TPU v4 core 1", "worker-0 · pid 4711", "Cell In[3], line 7"):
+    for text in ("compiling", "TPU v4 core 1", "worker-0", "Cell In[3], line 7"):
         expect(shown).to_contain_text(text)
-    for text in ("graph 4", "last line", "epoch3"):
+    for text in ("graph 4", "last line", "epoch3 done"):
         expect(shown).to_contain_text(text)
     expect(shown.locator(".xn-since")).to_have_text(re.compile(r"1:1\d"))
-    for stat, value in {
-        "steps": "1,204",
-        "compiles": "3 · 4.3 s",
-        "cpu": "97 %",
-        "memory": "1.5 GiB",
-        "device": "8.0 / 32.0 GiB",
-        "fallbacks": "aten::nonzero ×12",
-    }.items():
-        expect(shown.locator(f"[data-stat={stat}] dd")).to_have_text(value)
+    for fact, value in {"pid": "4711", "steps": "1,204", "on device": "8.0 of 32.0 GiB"}.items():
+        expect(shown.locator(f"[data-fact='{fact}'] dd")).to_have_text(value)
+    expect(shown.locator("[data-fact='on device'] .xn-gauge i")).to_have_css(
+        "transform", "matrix(0.25, 0, 0, 1, 0, 0)"
+    )
 
 
 def test_what_is_not_known_of_a_rank_takes_no_room(panel: Panel) -> None:
-    expect(option(panel, 0).locator("[data-stat=device]")).to_be_hidden()
-    expect(option(panel, 0).locator("[data-stat=fallbacks]")).to_be_hidden()
+    expect(option(panel, 0).locator("[data-fact]")).to_have_count(1)
+    expect(option(panel, 0).locator(".xn-gauge")).to_have_count(0)
 
 
 def test_many_ranks_are_sorted_by_trouble_or_by_rank(opened: Opener) -> None:
@@ -419,7 +406,7 @@ def test_a_figure_of_many_ranks_is_bundled_and_the_chosen_one_stands_out(opened:
     expect(shown.locator("[data-legend='30']")).to_have_text("rank 3030")
 
 
-def test_points_are_thinned_out_when_they_are_too_many(panel: Panel) -> None:
+def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
     panel.page.evaluate(
         "message => { for (const figure of message.figures)"
         " figure.points = Array.from({length: 30000}, (_, i) => [i, i]); give(message); }",
@@ -523,18 +510,20 @@ HOSTILE = (
 
 def test_hostile_text_is_shown_and_nothing_of_it_is_executed(panel: Panel) -> None:
     for text in HOSTILE:
-        trouble = {"title": text, "place": text, "text": text, "others": [text]}
+        said = {"who": text, "title": text, "place": text, "text": text, "others": [text]}
         panel.tell(
-            about=about(**dict.fromkeys(("cell", "headline", "host", "record"), text)),
-            bar={"label": text, "done": 1, "total": 2, "rate": None, "eta": None},
+            about=about(
+                **dict.fromkeys(("cell", "headline", "host", "record"), text), lost={text: text}
+            ),
+            bar=bar(text, 0.5, text, text),
             cards=[
                 card(
                     0,
                     **dict.fromkeys(("place", "detail", "line", "device", "host"), text),
-                    fallbacks={text: 1},
+                    facts={text: text},
                 )
             ],
-            troubles=[{"ranks": [0], "first": True, **trouble}],
+            troubles=[trouble(0, **said)],
             figures=[{"name": text, "rank": 0, "replace": True, "points": [[0, 1], [1, 2]]}],
             lines=[block(0, text, start=panel.seq)],
         )
@@ -545,7 +534,8 @@ def test_hostile_text_is_shown_and_nothing_of_it_is_executed(panel: Panel) -> No
             "run": "run-1",
             "request": None,
             "groups": [
-                {"ranks": [0], "place": text, "stack": text, "note": text} for text in HOSTILE
+                {"ranks": [0], "who": text, "place": text, "stack": text, "note": text}
+                for text in HOSTILE
             ],
         }
     )
@@ -687,10 +677,8 @@ def test_a_flood_leaves_a_bounded_page(opened: Opener, ranks: int) -> None:
 
 def full(panel: Panel) -> None:
     panel.tell(
-        bar={"label": "epochs", "done": 1, "total": 2, "rate": 1, "eta": 1},
-        troubles=[
-            {"ranks": [1], "first": True, "title": "t", "place": "p", "text": "x", "others": []}
-        ],
+        bar=bar("epochs"),
+        troubles=[trouble(1, place="p", text="x")],
         figures=[figure(0, 1, 2)],
         lines=[block(0, "a", start=9)],
     )
