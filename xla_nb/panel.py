@@ -136,9 +136,13 @@ _GAUGE = ("device_used", "device_limit")
 
 
 def _card(card: Card) -> dict[str, Any]:
+    """`from`: the host and the process."""
+    facts = dict(words.facts(card))
+    pid = [f"pid {facts.pop('pid')}"] if "pid" in facts else []
     return {
         **{name: getattr(card, name) for name in (*_OWN, *_GAUGE)},
-        "facts": dict(words.facts(card)),
+        "from": " · ".join([card.host, *pid] if card.host else pid),
+        "facts": facts,
         "bars": [_bar(bar) for bar in card.bars],
     }
 

@@ -33,7 +33,8 @@ def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
         "line": "",
         "device_used": None,
         "device_limit": None,
-        "facts": {"pid": str(4000 + rank)},
+        "from": f"pid {4000 + rank}",
+        "facts": {},
         "bars": [],
         **more,
     }

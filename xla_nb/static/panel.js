@@ -55,7 +55,7 @@ const each = (kind, names) => Object.fromEntries(names.split(" ").map((name) => 
 const readBar = reader({ part: number, ...each(string, "label done left") });
 const readCard = reader({
 	phase: (x) => (PHASES.includes(x) ? x : "starting"),
-	...each(string, "device host place detail line"),
+	...each(string, "device host from place detail line"),
 	...each(number, "since device_used device_limit"),
 	rank: amount,
 	facts,
@@ -760,7 +760,7 @@ class Card {
 		put(this.place, card.place);
 		put(this.what, card.detail);
 		put(this.last, card.line);
-		put(this.from, card.host);
+		put(this.from, card.from);
 		this.bars.forEach((bar, i) => bar.set(card.bars[i]));
 		this.list(card);
 		this.time(card, store);
