@@ -216,9 +216,11 @@ class Observer:
         """What is known now, without output."""
         state = self.run.state
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
-        bar = together(one.bars[0] for one in map(self.card, ranks) if one.bars)
+        own = [self.card(rank) for rank in ranks]
+        bar = together(card.bars[0] for card in own if card.bars)
         shared = any(rank.devices for rank in ranks)
-        cards = tuple(card for rank in ranks for card in self._cards(rank))
+        pairs = zip(ranks, own, strict=True)
+        cards = tuple(card for rank, one in pairs for card in _of_devices(rank, one))
         return Glance(
             run=self.run.name,
             cell=self.run.label,
@@ -309,16 +311,6 @@ class Observer:
             ),
         )
 
-    def _cards(self, rank: RankState) -> list[Card]:
-        """One, or one for each device that the rank drives."""
-        card = self.card(rank)
-        if not rank.devices:
-            return [card]
-        # What the process printed, counts and returned is said once, not on each card.
-        detail = "" if rank.phase == "finished" else card.detail
-        own = replace(card, detail=detail, line="", bars=())
-        return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
-
     def _last_line(self, rank: int, standing: list[str]) -> str:
         last = standing[-1] if standing else ansi.plain(self._last.get(rank, ""))
         return last if len(last) <= _LAST_LINE else last[: _LAST_LINE - 1] + "…"
@@ -334,6 +326,16 @@ def observe(run: RecordedRun) -> Glance:
     eyes.read(budget=2 * max(1, len(run.state.ranks)))
     eyes.sample()
     return eyes.still()
+
+
+def _of_devices(rank: RankState, card: Card) -> list[Card]:
+    """A rank's card, or one for each device that the rank drives."""
+    if not rank.devices:
+        return [card]
+    # What the process printed, counts and returned is said once, not on each card.
+    detail = "" if rank.phase == "finished" else card.detail
+    own = replace(card, detail=detail, line="", bars=())
+    return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
 def _joined(before: Piece, after: Piece, limit: int) -> Piece:

@@ -30,7 +30,7 @@ _STATIC = Path(__file__).parent / "static"
 _BEAT = 0.05  # seconds between two messages
 _SAMPLE = 0.25  # seconds between two looks at samples and figures,
 _AT_ONCE = 128  # of so many ranks: more are looked at less often
-_WHOLE = 2.0  # seconds after which everything is told again: the page may not be able to ask
+_WHOLE = 2.0  # seconds or more until everything is told again: the page may not be able to ask
 _STILL = 10.0  # seconds between two still pictures
 _BUDGET = 500  # lines of output in one message, about
 _MOST = 1000  # lines that the page may ask for at once
@@ -203,7 +203,7 @@ class PanelView:
         self._eyes = Observer(run)
         self._news = News()
         self._sequence = 0
-        self._due = dict.fromkeys(("beat", "sample", "whole", "still"), 0.0)
+        self._due = dict.fromkeys(("beat", "sample", "phases", "whole", "still"), 0.0)
         self._focus: int | None = None
         self._phases: Sequence[str] = ()
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -249,14 +249,16 @@ class PanelView:
     def _tell(self, now: float) -> None:
         message: dict[str, Any] = {}
         lines = self._eyes.read(_BUDGET, self._focus)
-        whole = self._is_due("whole", now, _WHOLE)
+        phases = [rank.phase for rank in self._run.state.ranks.values()]
+        pause = _SAMPLE * max(1.0, len(phases) / _AT_ONCE)
+        whole = self._is_due("whole", now, max(_WHOLE, 4 * pause))
         if whole:
             self._news.forget()
-        phases = [rank.phase for rank in self._run.state.ranks.values()]
-        changed, self._phases = phases != self._phases, phases
-        pause = _SAMPLE * max(1.0, len(phases) / _AT_ONCE)
-        if self._is_due("sample", now, pause) or whole or changed:
+        sample = self._is_due("sample", now, pause) or whole
+        if sample:
             self._eyes.sample()
+        if sample or (phases != self._phases and self._is_due("phases", now, pause / 8)):
+            self._phases = phases
             message |= self._news.of(self._eyes.glance(), self._eyes)
         if lines:
             message["lines"] = [
