@@ -214,7 +214,13 @@ def test_stacks_are_shown_by_group_with_the_notebooks_lines_told_apart(panel: Pa
     button(panel, "Stacks").click()
     request = panel.wait_sent("stacks")["request"]
     groups = [
-        {"ranks": [3], "who": "rank 3", "place": "Cell In[3], line 9", "stack": "", "note": "does not answer"},
+        {
+            "ranks": [3],
+            "who": "rank 3",
+            "place": "Cell In[3], line 9",
+            "stack": "",
+            "note": "does not answer",
+        },
         {"ranks": [0, 1, 2], "who": "ranks 0-2", "place": "Cell In[3]", "stack": stack, "note": ""},
     ]
     panel.give({"type": "stacks", "run": "run-1", "request": request, "groups": groups})
