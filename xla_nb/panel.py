@@ -132,15 +132,16 @@ class News:
 
 #: Of a card that the page words by itself; the rest is in its facts.
 _OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
-_GAUGE = ("device_used", "device_limit")
 
 
 def _card(card: Card) -> dict[str, Any]:
-    """`from`: the host and the process."""
+    """`from`: the host and the process; `used`: the share of the device's memory."""
     facts = dict(words.facts(card))
     pid = [f"pid {facts.pop('pid')}"] if "pid" in facts else []
+    used = (card.device_used or 0) / card.device_limit if card.device_limit else None
     return {
-        **{name: getattr(card, name) for name in (*_OWN, *_GAUGE)},
+        **{name: getattr(card, name) for name in _OWN},
+        "used": used,
         "from": " · ".join([card.host, *pid] if card.host else pid),
         "facts": facts,
         "bars": [_bar(bar) for bar in card.bars],

@@ -281,8 +281,7 @@ def test_a_card_says_all_that_is_known_of_its_rank(panel: Panel) -> None:
                 **{"host": "worker-0", "from": "worker-0 · pid 4711"},
                 detail="graph 4",
                 line="\x1b[32mlast\x1b[0m line",
-                device_used=8 << 30,
-                device_limit=32 << 30,
+                used=0.25,
                 facts={"steps": "1,204", "on device": "8.0 of 32.0 GiB"},
                 bars=[bar("epoch", None, "3 done")],
             )
@@ -363,6 +362,102 @@ def test_256_ranks_are_tiles_and_the_one_pointed_at_is_explained(opened: Opener)
     expect(detail).to_contain_text("line of 200")
     panel.tell(cards=[card(rank, "waiting") for rank in range(256)])
     expect(panel.page.locator("[role=option][data-phase=waiting]")).to_have_count(256)
+
+
+# ------------------------------------------------------------------------------ hosts
+
+
+def on_hosts(hosts: int, each: int, lost: int | None = None) -> list[dict[str, Any]]:
+    """The cards of ranks that run on hosts, one of which may be lost."""
+    of = [rank // each for rank in range(hosts * each)]
+    phase = {lost: "killed"}
+    return [card(r, phase.get(host, "running"), host=f"w-{host}") for r, host in enumerate(of)]
+
+
+def host(panel: Panel, name: str) -> Any:
+    return panel.page.get_by_role("group", name=name, exact=True)
+
+
+def hosts_shown(panel: Panel) -> list[str]:
+    names = panel.page.locator(".xn-host-head:visible strong")
+    return list(names.all_inner_texts())
+
+
+@pytest.mark.parametrize(("hosts", "each"), [(3, 2), (4, 8), (16, 4)])
+def test_ranks_stand_below_their_host_which_counts_their_phases(
+    opened: Opener, hosts: int, each: int
+) -> None:
+    panel = opened()
+    panel.begin(*on_hosts(hosts, each), about=about(host=f"{hosts} hosts"))
+    panel.tell(cards=[card(each, "compiling", host="w-1")])
+    assert hosts_shown(panel) == [f"w-{n}" for n in range(hosts)]
+    ranks = host(panel, "w-1").locator("[role=option]")
+    expect(ranks).to_have_count(each)
+    expect(ranks.first).to_have_attribute("data-rank", str(each))
+    counts = host(panel, "w-1").get_by_role("list", name="Ranks by phase")
+    expect(counts.locator("[data-phase=compiling]")).to_have_attribute("data-count", "1")
+    expect(counts.locator("[data-phase=running]")).to_have_attribute("data-count", str(each - 1))
+    expect(panel.page.locator(".xn-head")).to_contain_text(f"{hosts} hosts")
+
+
+def test_the_name_of_the_only_host_stands_on_no_group(panel: Panel) -> None:
+    panel.begin(*on_hosts(1, 4), about=about(host="w-0"))
+    assert hosts_shown(panel) == []
+    assert panel.order() == [0, 1, 2, 3]
+
+
+def test_a_lost_host_stands_first_and_says_why(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*on_hosts(16, 4), about=about(host="16 hosts"))
+    lost = about(host="16 hosts, 1 lost", lost={"w-7": "its node is gone"})
+    panel.tell(about=lost, cards=on_hosts(16, 4, lost=7)[28:32])
+    panel.page.wait_for_function("document.querySelector('.xn-host strong').innerText === 'w-7'")
+    expect(host(panel, "w-7")).to_contain_text("lost · its node is gone")
+    expect(host(panel, "w-7")).to_have_attribute("data-phase", "killed")
+    expect(panel.page.get_by_text("16 hosts, 1 lost")).to_have_attribute("data-phase", "killed")
+
+
+def test_a_host_that_is_lost_before_it_has_ranks_is_shown(opened: Opener) -> None:
+    panel = opened()
+    lost = about(host="3 hosts, 1 lost", lost={"w-9": "it never answered"})
+    panel.begin(*on_hosts(12, 1), about=lost)
+    assert hosts_shown(panel)[0] == "w-9"
+    expect(host(panel, "w-9")).to_contain_text("it never answered")
+
+
+def test_ranks_are_found_by_host_number_phase_and_line(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*on_hosts(16, 4, lost=7))
+    for words, found in {
+        "W-12": ["w-12"],
+        "rank 41": ["w-10"],
+        "killed": ["w-7"],
+        "": None,
+    }.items():
+        panel.page.get_by_label("Find ranks").fill(words)
+        panel.settle()
+        assert found is None or hosts_shown(panel) == found
+    assert len(hosts_shown(panel)) == 16
+
+
+def test_a_rank_that_is_opened_says_its_host_and_its_clients(opened: Opener) -> None:
+    panel = opened()
+    told = {"from": "w-2 · pid 77", "facts": {"clients": "torch_xla 1, jax 1"}}
+    panel.begin(*on_hosts(16, 4))
+    panel.tell(cards=[card(9, host="w-2", **told)])
+    option(panel, 9).click()
+    detail = panel.page.locator(".xn-detail")
+    expect(detail).to_contain_text("w-2 · pid 77")
+    expect(detail.locator("[data-fact=clients]")).to_contain_text("torch_xla 1, jax 1")
+
+
+def test_the_keyboard_goes_from_host_to_host(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*on_hosts(16, 4))
+    panel.page.locator("[role=option][tabindex='0']").focus()
+    for key, rank in {"ArrowRight": 1, "ArrowDown": 5, "End": 63, "ArrowUp": 59}.items():
+        panel.page.keyboard.press(key)
+        expect(option(panel, rank)).to_be_focused()
 
 
 # ------------------------------------------------------------------------------ figures
@@ -575,6 +670,17 @@ def test_copying_gives_the_lines_that_are_shown_without_styles(panel: Panel) -> 
     assert panel.page.evaluate("copied") == "[0] a\n[1] b"
     button(panel, "Copy path").click()
     assert panel.page.evaluate("copied") == about()["record"]
+
+
+def test_copying_goes_the_old_way_where_the_clipboard_is_closed(panel: Panel) -> None:
+    panel.page.evaluate(
+        "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
+        "document.addEventListener('copy', event => {"
+        " copied = event.clipboardData.getData('text/plain') })"
+    )
+    panel.tell(lines=[block(0, "a")])
+    button(panel, "Copy output").click()
+    panel.page.wait_for_function("copied === '[0] a'")
 
 
 def test_the_path_is_that_of_the_chosen_rank_and_stream(panel: Panel) -> None:

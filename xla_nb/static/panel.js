@@ -56,7 +56,7 @@ const readBar = reader({ part: number, ...each(string, "label done left") });
 const readCard = reader({
 	phase: (x) => (PHASES.includes(x) ? x : "starting"),
 	...each(string, "device host from place detail line"),
-	...each(number, "since device_used device_limit"),
+	...each(number, "since used"),
 	rank: amount,
 	facts,
 	bars: (x) => objects(x).slice(0, 3).map(readBar),
@@ -618,7 +618,7 @@ class Head {
 		this.title = div("title", glyph(), this.cell, this.headline);
 		this.elapsed = span("elapsed");
 		const toggle = () => (store.stacks.state === "closed" ? store.askStacks() : store.setStacks("closed"));
-		this.stacks = button("Stacks", toggle, { "data-action": "stacks", "aria-expanded": false });
+		this.stacks = button("Stacks", toggle, { "aria-expanded": false });
 		this.stop = button("Stop", () => store.halt(), { "data-action": "stop" });
 		this.counts = h("ul.counts", { label: "Ranks by phase" });
 		this.simulated = span("simulated", "simulated TPU host");
@@ -766,14 +766,14 @@ class Card {
 		this.time(card, store);
 	}
 
-	list({ facts, device_used: used, device_limit: limit }) {
+	list({ facts, used }) {
 		const value = (name) => held(this.values, name, () => h("dd"));
 		const fact = ([name]) => h("div", { "data-fact": name }, h("dt", {}, name), value(name), name === "on device" ? this.gauge : "");
 		fill(this.facts, String(facts.map(([name]) => name)), () => facts.map(fact));
 		for (const [name, text] of facts) put(value(name), text);
-		show(this.gauge, limit);
-		stretch(this.used, limit ? Math.min(1, used / limit) : 0);
-		this.gauge.classList.toggle("xn-full", limit > 0 && used > 0.9 * limit);
+		show(this.gauge, used !== null);
+		stretch(this.used, Math.min(1, used ?? 0));
+		this.gauge.classList.toggle("xn-full", used > 0.9);
 	}
 
 	time({ phase, since }, { now }) {
@@ -1240,8 +1240,8 @@ class Output {
 		this.filter = search("Filter output", choose);
 		this.matches = status("quiet.matches");
 		const follow = () => (this.rows ? this.refresh() : this.hold(false));
-		this.follow = button("Follow", follow, { "data-action": "follow" });
-		this.copy = button("Copy", () => this.copyLines(), { label: "Copy output", "data-action": "copy" });
+		this.follow = button("Follow", follow);
+		this.copy = button("Copy", () => this.copyLines(), { label: "Copy output" });
 		this.earlier = link("Earlier output", () => this.goBack());
 		this.words = status("quiet");
 		this.body = div("rows");
@@ -1456,7 +1456,6 @@ class View {
 		this.root = h("div.panel", {
 			role: "region",
 			label: `Run ${store.run}`,
-			"data-run": store.run,
 			"data-lm-suppress-shortcuts": "true", // keys in here are not for the notebook
 			keydown: (event) => this.key(event),
 		});
