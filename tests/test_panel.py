@@ -18,7 +18,7 @@ from run_double import Run
 from xla_nb import panel
 from xla_nb.glance import Bar, Card, Glance, Trouble
 from xla_nb.observer import Observer
-from xla_nb.panel import News, fault
+from xla_nb.panel import News, Turns, fault
 
 # ---------------------------------------------------------------- what a page may say
 
@@ -170,6 +170,20 @@ def test_hosts_are_counted_and_it_is_told_why_one_was_lost(eyes):
     whole = glance(hosts=("a", "b", "c"), lost={"b": "its node is gone"})
     about = News().of(whole, eyes)["about"]
     assert (about["host"], about["lost"]) == ("3 hosts, 1 lost", {"b": "its node is gone"})
+
+
+def test_of_very_many_ranks_those_whose_turn_it_is_are_told_again(eyes):
+    news = News()
+    cards = [Card(rank) for rank in range(5)]
+    news.of(glance(*cards), eyes)
+    news.forget([1, 3])
+    assert [card["rank"] for card in news.of(glance(*cards), eyes)["cards"]] == [1, 3]
+
+
+def test_turns_go_round():
+    turns = Turns(2)
+    assert [list(turns.take(range(5))) for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
+    assert list(turns.take(range(2))) == [0, 1]
 
 
 # ---------------------------------------------------------------- in a kernel

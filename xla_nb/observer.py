@@ -185,9 +185,9 @@ class Observer:
             self._tails[key] = Tail(self.run.record.log(rank, stream))
         return self._tails[key]
 
-    def sample(self) -> None:
-        """Take in the ranks' newest samples and figures."""
-        for rank in self.run.state.ranks:
+    def sample(self, ranks: Iterable[int] | None = None) -> None:
+        """Take in the newest samples and figures of these ranks, by default of all."""
+        for rank in list(self.run.state.ranks) if ranks is None else ranks:
             self._take_vitals(rank)
             if rank not in self._rows:
                 self._rows[rank] = Rows(self.run.record.history(rank))
