@@ -7,9 +7,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.client import ROOT
 from xla_nb import events
 from xla_nb.record import Record
 from xla_nb.recorded import RecordedRun
@@ -33,28 +35,48 @@ print(written * streams)
 """
 
 
-class FloodedRun(RecordedRun):
+class ShownRun(RecordedRun):
     """A run of which only the files are real."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
+    done = False
+
+    def __init__(self, folder: Path) -> None:
         super().__init__("flood", "Cell In[1]", Record(folder), dict[str, object]().__getitem__)
+        self.changed = threading.Condition()
+
+    def go_on(self) -> None:
+        """Let happen what is to happen by now."""
+
+
+class FloodedRun(ShownRun):
+    """All its ranks are there, and print."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        super().__init__(folder)
         self.state.apply(events.JobStarted(pid=1, host="here", ranks=ranks, simulated=True))
         for rank in range(ranks):
             self.state.apply(
                 events.RankStarted(rank=rank, local_rank=rank, pid=rank, device="xla:0")
             )
-        self.changed = threading.Condition()
-
-    done = False
 
 
 def watch(streams: int, rate: int, seconds: int) -> dict[str, float]:
-    """Show a flood in a panel; what the kernel's process used of a core, messages and lines a
-    second, and the lines that the files have in the end beside those that were written."""
+    """Show a flood in a panel; what `shown` measures of it."""
+    writer = [sys.executable, "-c", WRITER]
+    numbers = [str(streams), str(rate), str(seconds)]
+    return shown(lambda folder: FloodedRun(folder, streams), writer, numbers)
+
+
+def shown(
+    make: Callable[[Path], ShownRun], writer: Sequence[str], numbers: Sequence[str]
+) -> dict[str, float]:
+    """Show a run in a panel while the writer fills its files; what the kernel's process used of a
+    core, messages and lines a second, and how many lines that were written the files lack."""
     from xla_nb.panel import PanelView
 
     with tempfile.TemporaryDirectory() as folder:
-        view: Any = PanelView(FloodedRun(Path(folder), streams))  # type: ignore[arg-type]
+        run = make(Path(folder))
+        view: Any = PanelView(run)  # type: ignore[arg-type]
         messages, send = 0, view._page.send
 
         def counted(content: object, buffers: object = None) -> None:
@@ -63,16 +85,16 @@ def watch(streams: int, rate: int, seconds: int) -> dict[str, float]:
             send(content, buffers)
 
         view._page.send = counted
-        arguments = [folder, str(streams), str(rate), str(seconds)]
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, text=True
+        process = subprocess.Popen(
+            [*writer, folder, *numbers], stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
         began, busy = time.monotonic(), time.process_time()
-        while writer.poll() is None:
+        while process.poll() is None:
+            run.go_on()
             time.sleep(view.draw())
         took, used = time.monotonic() - began, time.process_time() - busy
-        assert writer.stdout is not None
-        written = int(writer.stdout.read())
+        assert process.stdout is not None
+        written = int(process.stdout.read())
         view.finish()
         found = sum(path.read_bytes().count(b"\n") for path in Path(folder).glob("rank-*.out"))
     return {

@@ -29,12 +29,14 @@ FLOODS = {  # streams: lines a second, least frames a second
     8: (30_000, 55),
     256: (100_000, 50),
 }
+#: Hosts of the crowd and ranks on each, least frames a second, most of a core.
+CROWD = (256, 4, 50, 0.5)
 LAUNCH = "%%xla_spawn -n 4\nimport time\ntime.sleep(1.5)"
 WATCH = f"""\
 import json, sys
 sys.path.insert(0, {str(ROOT)!r})
-from benchmarks.flood import watch
-found = watch(STREAMS, RATE, SECONDS)
+from benchmarks import crowd, flood
+found = CALL
 print(json.dumps(found))
 """
 #: Notes when a panel is first in the page.
@@ -74,13 +76,20 @@ def rows() -> Iterator[Row]:
         opened = statistics.median(_openings(notebook))
         yield Row("panel in the page / 150 ms", opened, 150, "ms", aim=1)
         for streams, (rate, least) in FLOODS.items():
-            found = flooded(notebook, streams, rate, SECONDS)
-            where = f"{streams} streams, {found['lines']:,.0f} lines/s"
-            yield Row(f"{where}: {least} frames/s / those shown", least, found["fps"], "", aim=1)
-            yield Row(f"{where}: lag of the last line / 100 ms", found["lag"], 100, "ms", aim=1)
-            yield Row(f"{where}: kernel's share / 0.2 of a core", found["share"], 0.2, "", aim=1)
-            yield Row(f"{where}: messages a second / 20", found["messages"], 20, "", aim=1)
-            yield Row(f"{where}: heap, 2nd half / 1st half", found["end"], found["half"], "MB")
+            found = watched(notebook, f"flood.watch({streams}, {rate}, {SECONDS})", SECONDS)
+            yield from _aims(f"{streams} streams, {found['lines']:,.0f} lines/s", found, least, 0.2)
+    hosts, each, least, most = CROWD
+    with _notebook() as notebook:  # of its own: a panel is drawn only while it can be seen
+        found = watched(notebook, f"crowd.watch({hosts}, {each}, {SECONDS})", SECONDS)
+    yield from _aims(f"{hosts} hosts, {hosts * each:,} ranks", found, least, most)
+
+
+def _aims(where: str, found: dict[str, float], least: int, most: float) -> Iterator[Row]:
+    yield Row(f"{where}: {least} frames/s / those shown", least, found["fps"], "", aim=1)
+    yield Row(f"{where}: lag of the last line / 100 ms", found["lag"], 100, "ms", aim=1)
+    yield Row(f"{where}: kernel's share / {most} of a core", found["share"], most, "", aim=1)
+    yield Row(f"{where}: messages a second / 20", found["messages"], 20, "", aim=1)
+    yield Row(f"{where}: heap, 2nd half / 1st half", found["end"], found["half"], "MB")
 
 
 @contextmanager
@@ -114,10 +123,10 @@ def _openings(notebook: LabNotebook) -> Iterator[float]:
         notebook.done(cell)
 
 
-def flooded(notebook: LabNotebook, streams: int, rate: int, seconds: int) -> dict[str, float]:
-    """What a flood of so many seconds does to the page and takes of the kernel."""
-    code = WATCH.replace("STREAMS", str(streams)).replace("RATE", str(rate))
-    cell = notebook.add(code.replace("SECONDS", str(seconds)))
+def watched(notebook: LabNotebook, call: str, seconds: int) -> dict[str, float]:
+    """What a run that is made up by `call`, for so many seconds, does to the page and takes of the
+    kernel."""
+    cell = notebook.add(WATCH.replace("CALL", call))
     notebook.run(cell)
     notebook.page.locator(".xn-row .xn-text").first.wait_for()
     notebook.page.wait_for_timeout(WARM)

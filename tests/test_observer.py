@@ -104,6 +104,16 @@ def test_a_killed_rank_says_by_what(run, eyes):
     assert "SIGKILL" in card(eyes, 0).detail
 
 
+def test_a_rank_whose_host_was_lost_says_so_and_so_does_the_run(run, eyes):
+    run.state.apply(events.HostsPlaced(names=("a", "b")))
+    for first, host in enumerate("ab"):
+        run.state.apply(events.JobStarted(host=host, pid=1, ranks=1, simulated=False, first=first))
+    run.state.apply(events.HostLost(host="b", why="its node died"))
+    assert card(eyes, 1).detail == "its host b was lost: its node died"
+    assert eyes.glance().hosts == ("a", "b")
+    assert eyes.glance().lost == {"b": "its node died"}
+
+
 def test_the_share_of_a_core_is_between_two_samples(run, eyes):
     started(run, 0)
     samples(run, 0, at=20.0, cpu=1.0)

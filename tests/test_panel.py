@@ -16,9 +16,9 @@ from kernel import Notebook
 from run_double import Run
 
 from xla_nb import panel
-from xla_nb.glance import Card, Glance
+from xla_nb.glance import Bar, Card, Glance, Trouble
 from xla_nb.observer import Observer
-from xla_nb.panel import News, fault
+from xla_nb.panel import News, Turns, fault
 
 # ---------------------------------------------------------------- what a page may say
 
@@ -128,6 +128,62 @@ def test_after_a_loss_everything_is_told_again(eyes):
     news.of(glance(Card(0)), eyes)
     news.forget()
     assert set(news.of(glance(Card(0)), eyes)) == {"about", "bar", "troubles", "cards"}
+
+
+def test_a_rank_is_told_in_the_words_of_what_stays(eyes):
+    clients = {"torch_xla": 1, "jax": 1}
+    rank = Card(3, host="w-1", pid=77, rss=3 << 29, cpu=0.97, steps=1204, clients=clients)
+    (told,) = News().of(glance(rank), eyes)["cards"]
+    assert told["from"] == "w-1 · pid 77"
+    assert told["facts"] == {
+        "memory": "1.5 GiB",
+        "CPU": "97 %",
+        "steps": "1,204",
+        "clients": "torch_xla 1, jax 1",
+    }
+
+
+def test_how_far_a_loop_is_is_told_in_words_and_as_a_share(eyes):
+    known, endless = Bar("epoch", 250, 1000, 12.5, 30), Bar("", 3, None)
+    news = News().of(glance(Card(0, bars=(known, endless)), bar=known), eyes)
+    told = {"label": "epoch", "part": 0.25, "done": "250 of 1,000", "left": "12.5/s · 30 s to go"}
+    assert news["bar"] == told
+    without = {"label": "", "part": None, "done": "3 done", "left": ""}
+    assert news["cards"][0]["bars"] == [told, without]
+
+
+def trouble(*ranks, first=False):
+    return Trouble(ranks=ranks, first=first, title="t", place="", text="")
+
+
+def test_an_error_is_told_with_its_ranks_and_which_was_first(eyes):
+    cards = (*(Card(rank, "failed") for rank in range(4)), Card(4, "killed"))
+    troubles = (trouble(2, 0, 1, first=True), trouble(4))
+    several = News().of(glance(*cards, troubles=troubles), eyes)["troubles"]
+    assert [one["who"] for one in several] == ["ranks 0-2 failed, rank 2 first", "rank 4 killed"]
+    assert [one["open"] for one in several] == [True, False]
+    (alone,) = News().of(glance(*cards, troubles=troubles[1:]), eyes)["troubles"]
+    assert (alone["who"], alone["open"]) == ("rank 4 killed", True)
+
+
+def test_hosts_are_counted_and_it_is_told_why_one_was_lost(eyes):
+    whole = glance(hosts=("a", "b", "c"), lost={"b": "its node is gone"})
+    about = News().of(whole, eyes)["about"]
+    assert (about["host"], about["lost"]) == ("3 hosts, 1 lost", {"b": "its node is gone"})
+
+
+def test_of_very_many_ranks_those_whose_turn_it_is_are_told_again(eyes):
+    news = News()
+    cards = [Card(rank) for rank in range(5)]
+    news.of(glance(*cards), eyes)
+    news.forget([1, 3])
+    assert [card["rank"] for card in news.of(glance(*cards), eyes)["cards"]] == [1, 3]
+
+
+def test_turns_go_round():
+    turns = Turns(2)
+    assert [list(turns.take(range(5))) for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
+    assert list(turns.take(range(2))) == [0, 1]
 
 
 # ---------------------------------------------------------------- in a kernel
@@ -327,7 +383,7 @@ def test_stop_is_acknowledged_and_stops(behind, notebook):
 def test_stacks_name_the_line_of_each_rank(behind):
     behind.ask("stacks", request=8)
     (group,) = behind.answer("stacks")["groups"]
-    assert group["ranks"] == [0, 1]
+    assert (group["ranks"], group["who"]) == ([0, 1], "ranks 0, 1")
     assert re.fullmatch(r"Cell In\[\d+\], line [345]", group["place"])
 
 

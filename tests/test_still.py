@@ -320,6 +320,44 @@ def test_what_is_not_known_is_not_said() -> None:
             assert word not in said, word
 
 
+def spread(hosts: int, each: int, lost: str = "worker-1") -> Glance:
+    """A run of several hosts, of which one is lost."""
+    ranks = tuple(
+        replace(card, host=f"worker-{card.rank // each}") for card in cards(hosts * each, "running")
+    )
+    ranks = tuple(replace(card, phase="killed") if card.host == lost else card for card in ranks)
+    names = tuple(f"worker-{number}" for number in range(hosts))
+    return glance(hosts=names, lost={lost: "its node is gone"}, cards=ranks, ok=None)
+
+
+@pytest.mark.parametrize(("hosts", "each"), [(3, 2), (256, 4)])
+def test_of_several_hosts_a_lost_one_stands_first(hosts: int, each: int) -> None:
+    html, text = both(spread(hosts, each))
+    assert f"{hosts} hosts, 1 lost" in html
+    assert f"{hosts} hosts, 1 lost" in text
+    lost = f"worker-1† lostits node is gone† {each} killed"
+    assert html.index(lost) < html.index(f"worker-0● {each} running")
+    lost = f"worker-1 († lost: its node is gone): ranks {each}"
+    assert text.index(lost) < text.index("worker-0: ranks 0")
+
+
+def test_of_few_ranks_each_has_its_card_below_its_host() -> None:
+    html, _ = both(spread(3, 2))
+    places = [html.index(word) for word in ("worker-1†", "rank 2", "worker-0●", "rank 0", "rank 1")]
+    assert places == sorted(places)
+
+
+def test_of_many_hosts_a_bounded_number_is_named() -> None:
+    html, text = both(spread(1000, 4))
+    assert "and 976 more hosts" in html
+    assert "and 976 more hosts" in text
+
+
+def test_a_run_on_one_host_has_no_list_of_them() -> None:
+    html, text = both(glance(hosts=("h",), cards=cards(3)))
+    assert "3 finished" not in html + text
+
+
 def test_the_one_client_that_every_rank_has_is_not_said() -> None:
     for count in (1, 300):
         for said in both(

@@ -102,16 +102,12 @@ class Series:
     lines: dict[int, list[tuple[float, float]]]
 
 
-def of_hosts(names: tuple[str, ...]) -> str:
-    """The hosts of a run in a few words: its name, or `4 hosts`."""
-    return f"{len(names)} hosts" if len(names) > 1 else "".join(names)
-
-
 @dataclass(frozen=True)
 class Glance:
     """The whole run. Times are seconds since the epoch, `elapsed` seconds; `ok` None: it runs.
     A card is a rank's, or, where one process drives several, a device's: `unit` says which.
-    `hosts` are the machines in their order, of which a card names one."""
+    `hosts` are the machines in their order, of which a card names one; `lost` says why of those
+    that are gone."""
 
     run: str
     cell: str
@@ -124,6 +120,7 @@ class Glance:
     ok: bool | None = None
     simulated: bool = False
     hosts: tuple[str, ...] = ()
+    lost: dict[str, str] = field(default_factory=dict)
     stopping: str = ""
     notices: tuple[str, ...] = ()
     bar: Bar | None = None
@@ -132,3 +129,9 @@ class Glance:
     troubles: tuple[Trouble, ...] = ()
     series: tuple[Series, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
+
+
+def of_hosts(glance: Glance) -> str:
+    """The hosts of a run in a few words: its name, or `4 hosts, 1 lost`."""
+    names = f"{len(glance.hosts)} hosts" if len(glance.hosts) > 1 else "".join(glance.hosts)
+    return f"{names}, {len(glance.lost)} lost" if glance.lost else names

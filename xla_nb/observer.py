@@ -16,7 +16,7 @@ from xla_nb import ansi, sentences, tails
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 from xla_nb.history import Rows
 from xla_nb.recorded import RecordedRun
-from xla_nb.state import ENDED, RankState, cause_of_death
+from xla_nb.state import ENDED, RankState
 from xla_nb.tails import Piece, Tail
 from xla_nb.vitals import Loop, Vitals
 
@@ -185,9 +185,9 @@ class Observer:
             self._tails[key] = Tail(self.run.record.log(rank, stream))
         return self._tails[key]
 
-    def sample(self) -> None:
-        """Take in the ranks' newest samples and figures."""
-        for rank in self.run.state.ranks:
+    def sample(self, ranks: Iterable[int] | None = None) -> None:
+        """Take in the newest samples and figures of these ranks, by default of all."""
+        for rank in list(self.run.state.ranks) if ranks is None else ranks:
             self._take_vitals(rank)
             if rank not in self._rows:
                 self._rows[rank] = Rows(self.run.record.history(rank))
@@ -216,9 +216,11 @@ class Observer:
         """What is known now, without output."""
         state = self.run.state
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
-        bar = together(one.bars[0] for one in map(self.card, ranks) if one.bars)
+        own = [self.card(rank) for rank in ranks]
+        bar = together(card.bars[0] for card in own if card.bars)
         shared = any(rank.devices for rank in ranks)
-        cards = tuple(card for rank in ranks for card in self._cards(rank))
+        pairs = zip(ranks, own, strict=True)
+        cards = tuple(card for rank, one in pairs for card in _of_devices(rank, one))
         return Glance(
             run=self.run.name,
             cell=self.run.label,
@@ -231,6 +233,7 @@ class Observer:
             ok=None if state.ended is None else state.ok,
             simulated=state.simulated,
             hosts=tuple(state.hosts),
+            lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
             notices=tuple(_notices(self.run)),
             bar=bar,
@@ -308,16 +311,6 @@ class Observer:
             ),
         )
 
-    def _cards(self, rank: RankState) -> list[Card]:
-        """One, or one for each device that the rank drives."""
-        card = self.card(rank)
-        if not rank.devices:
-            return [card]
-        # What the process printed, counts and returned is said once, not on each card.
-        detail = "" if rank.phase == "finished" else card.detail
-        own = replace(card, detail=detail, line="", bars=())
-        return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
-
     def _last_line(self, rank: int, standing: list[str]) -> str:
         last = standing[-1] if standing else ansi.plain(self._last.get(rank, ""))
         return last if len(last) <= _LAST_LINE else last[: _LAST_LINE - 1] + "…"
@@ -333,6 +326,16 @@ def observe(run: RecordedRun) -> Glance:
     eyes.read(budget=2 * max(1, len(run.state.ranks)))
     eyes.sample()
     return eyes.still()
+
+
+def _of_devices(rank: RankState, card: Card) -> list[Card]:
+    """A rank's card, or one for each device that the rank drives."""
+    if not rank.devices:
+        return [card]
+    # What the process printed, counts and returned is said once, not on each card.
+    detail = "" if rank.phase == "finished" else card.detail
+    own = replace(card, detail=detail, line="", bars=())
+    return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
 def _joined(before: Piece, after: Piece, limit: int) -> Piece:
@@ -360,7 +363,7 @@ def _detail(rank: RankState, seen: Vitals | None) -> str:
     if rank.failure is not None:
         return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
     if rank.phase == "killed":
-        return cause_of_death(rank.death) if rank.death is not None else "its process is gone"
+        return sentences.death(rank)
     if rank.phase == "running" and seen is not None and seen.operation:
         late = f", for {sentences.ranks(seen.missing)}" if seen.missing else ""
         return f"in {seen.operation}{late}"

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,17 +19,18 @@ import anywidget
 import traitlets
 from IPython.display import DisplayHandle
 
-from xla_nb import ansi, still, tails
-from xla_nb.glance import Card, Glance, of_hosts
-from xla_nb.observer import STREAMS, Observer
+from xla_nb import ansi, sentences, still, tails
+from xla_nb.glance import Bar, Card, Glance, Trouble, of_hosts
+from xla_nb.observer import STREAMS, Lines, Observer
 from xla_nb.session import Run
-from xla_nb.stacks import Inquiry
+from xla_nb.stacks import Group, Inquiry
+from xla_nb.still import words
 
 _STATIC = Path(__file__).parent / "static"
 _BEAT = 0.05  # seconds between two messages
-_SAMPLE = 0.25  # seconds between two looks at samples and figures,
-_AT_ONCE = 128  # of so many ranks: more are looked at less often
-_WHOLE = 2.0  # seconds after which everything is told again: the page may not be able to ask
+_FEW, _SAMPLE = 128, 0.25  # of so many ranks, seconds between two looks at samples and figures;
+_MANY, _SELDOM = 256, 0.5  # of more than these, at so many in turn
+_AGAIN = 2.0  # seconds until as many are told again: the page may not be able to ask
 _STILL = 10.0  # seconds between two still pictures
 _BUDGET = 500  # lines of output in one message, about
 _MOST = 1000  # lines that the page may ask for at once
@@ -91,27 +91,29 @@ class News:
 
     def __init__(self) -> None:
         self._told: dict[str, Any] = {}
-        self._cards: dict[int, dict[str, Any]] = {}
+        self._cards: dict[int, Card] = {}
         self._points: dict[tuple[str, int], tuple[int, int]] = {}
 
-    def forget(self) -> None:
-        """The page knows nothing: tell everything."""
-        self.__init__()  # type: ignore[misc]
+    def forget(self, ranks: Collection[int] | None = None) -> None:
+        """The page may know nothing of these ranks, by default of all: tell it again."""
+        gone = frozenset(self._cards if ranks is None else ranks)
+        self._told = {}
+        self._cards = {rank: card for rank, card in self._cards.items() if rank not in gone}
+        self._points = {key: told for key, told in self._points.items() if key[1] not in gone}
 
     def of(self, glance: Glance, eyes: Observer) -> dict[str, Any]:
         """The parts that changed since the last time."""
         parts: dict[str, Any] = {
             "about": _about(glance),
-            "bar": None if glance.bar is None else asdict(glance.bar),
-            "troubles": [asdict(trouble) for trouble in glance.troubles],
+            "bar": None if glance.bar is None else _bar(glance.bar),
+            "troubles": [_trouble(trouble, glance) for trouble in glance.troubles],
         }
         news = {name: part for name, part in parts.items() if self._told.get(name, ...) != part}
         self._told.update(news)
-        cards = [_plain(card) for card in glance.cards]
-        changed = [card for card in cards if self._cards.get(card["rank"]) != card]
+        changed = [card for card in glance.cards if self._cards.get(card.rank) != card]
         if changed:
-            news["cards"] = changed
-            self._cards.update((card["rank"], card) for card in changed)
+            news["cards"] = [_card(card) for card in changed]
+            self._cards.update((card.rank, card) for card in changed)
         figures = self._figures(eyes)
         if figures:
             news["figures"] = figures
@@ -131,9 +133,56 @@ class News:
         return found
 
 
-def _plain(card: Card) -> dict[str, Any]:
-    """A card for JSON: `asdict` copies deeply, which 256 cards four times a second feel."""
-    return {**vars(card), "bars": [vars(bar) for bar in card.bars]}
+class Turns:
+    """Ranks go by turns: of very many, the next so many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._at = 0
+
+    def take(self, ranks: Sequence[int]) -> Sequence[int]:
+        if self._at >= len(ranks):
+            self._at = 0
+        self._at += self._most
+        return ranks[self._at - self._most : self._at]
+
+
+#: Of a card that the page words by itself; the rest is in its facts.
+_OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
+
+
+def _card(card: Card) -> dict[str, Any]:
+    """`from`: the host and the process; `used`: the share of the device's memory."""
+    facts = dict(words.facts(card))
+    pid = [f"pid {facts.pop('pid')}"] if "pid" in facts else []
+    used = (card.device_used or 0) / card.device_limit if card.device_limit else None
+    return {
+        **{name: getattr(card, name) for name in _OWN},
+        "used": used,
+        "from": " · ".join([card.host, *pid] if card.host else pid),
+        "facts": facts,
+        "bars": [_bar(bar) for bar in card.bars],
+    }
+
+
+def _bar(bar: Bar) -> dict[str, Any]:
+    part = words.portion(bar) if bar.total else None
+    done, *left = words.progress(bar)[0 if part is None else 1 :]
+    return {"label": bar.label, "part": part, "done": done, "left": " · ".join(left)}
+
+
+def _trouble(trouble: Trouble, glance: Glance) -> dict[str, Any]:
+    """`open`: the traceback is to be seen at once."""
+    phases = {card.rank: card.phase for card in glance.cards}
+    phase = "killed" if phases.get(trouble.ranks[0]) == "killed" else "failed"
+    alone = len(glance.troubles) == 1
+    first = "" if alone else words.first(trouble)
+    who = f"{sentences.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
+    return {**vars(trouble), "who": who, "phase": phase, "open": trouble.first or alone}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {**vars(group), "who": sentences.ranks(group.ranks)}
 
 
 def _finite(value: float) -> float | None:
@@ -146,7 +195,8 @@ def _about(glance: Glance) -> dict[str, Any]:
         "cell": glance.cell,
         "headline": glance.headline,
         "simulated": glance.simulated,
-        "host": of_hosts(glance.hosts),
+        "host": of_hosts(glance),
+        "lost": glance.lost,
         "started": glance.started,
         "ended": glance.ended,
         # The page counts on by itself while the run goes on.
@@ -157,6 +207,17 @@ def _about(glance: Glance) -> dict[str, Any]:
         "notices": list(glance.notices),
         "ranks": len(glance.cards),
         "unit": glance.unit,
+    }
+
+
+def _lines(read: Lines) -> dict[str, Any]:
+    piece = read.piece
+    return {
+        "rank": read.rank,
+        "stream": read.stream,
+        "start": piece.start,
+        "skipped": piece.skipped,
+        "lines": piece.lines,
     }
 
 
@@ -171,7 +232,9 @@ class PanelView:
         self._eyes = Observer(run)
         self._news = News()
         self._sequence = 0
-        self._due = dict.fromkeys(("beat", "sample", "whole", "still"), 0.0)
+        self._due = dict.fromkeys(("beat", "sample", "again", "still"), 0.0)
+        self._whole = True
+        self._looked, self._retold = Turns(_MANY), Turns(_MANY)
         self._focus: int | None = None
         self._phases: Sequence[str] = ()
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -181,7 +244,7 @@ class PanelView:
         _answer_while_the_cell_runs(self._page)
         self._live = _displayed(*_widget(self._page, run))
         self._still = _displayed(self._picture())
-        self._due["still"] = time.monotonic() + _WHOLE  # soon, when there are ranks to be seen
+        self._due["still"] = time.monotonic() + _AGAIN  # soon, when there are ranks to be seen
 
     def draw(self) -> float:
         """Tell the page what is new; gives the seconds until the next time."""
@@ -217,29 +280,33 @@ class PanelView:
     def _tell(self, now: float) -> None:
         message: dict[str, Any] = {}
         lines = self._eyes.read(_BUDGET, self._focus)
-        whole = self._is_due("whole", now, _WHOLE)
-        if whole:
-            self._news.forget()
-        phases = [rank.phase for rank in self._run.state.ranks.values()]
-        changed, self._phases = phases != self._phases, phases
-        pause = _SAMPLE * max(1.0, len(phases) / _AT_ONCE)
-        if self._is_due("sample", now, pause) or whole or changed:
-            self._eyes.sample()
+        whole, self._whole = self._whole, False
+        if whole or self._is_to_be_seen(now):
+            self._forget(whole, now)
             message |= self._news.of(self._eyes.glance(), self._eyes)
         if lines:
-            message["lines"] = [
-                {
-                    "rank": one.rank,
-                    "stream": one.stream,
-                    "start": one.piece.start,
-                    "skipped": one.piece.skipped,
-                    "lines": one.piece.lines,
-                }
-                for one in lines
-            ]
+            message["lines"] = [_lines(one) for one in lines]
         if message:
             self._sequence += 1
             self._send("news", seq=self._sequence, whole=whole, now=time.time(), **message)
+
+    def _is_to_be_seen(self, now: float) -> bool:
+        """Whether it is time for samples, or ranks have come or ended: of a crowd that can wait."""
+        states = self._run.state.ranks.values()
+        phases = [rank.phase for rank in states]
+        changed, self._phases = phases != self._phases, phases
+        few = len(phases) <= _FEW
+        if self._is_due("sample", now, _SAMPLE if few else _SELDOM) or (changed and few):
+            self._eyes.sample(self._looked.take(list(self._run.state.ranks)))
+            return True
+        return False
+
+    def _forget(self, whole: bool, now: float) -> None:
+        again = self._is_due("again", now, _AGAIN)
+        if whole:
+            self._news.forget()
+        elif again:
+            self._news.forget(self._retold.take(list(self._run.state.ranks)))
 
     def _send(self, kind: str, **body: Any) -> None:
         self._page.send({"type": kind, "run": self._run.name, **body})
@@ -269,7 +336,7 @@ class PanelView:
 
     def _obey(self) -> None:
         actions: dict[str, Callable[[dict[str, Any]], None]] = {
-            "whole": lambda message: self._due.update(whole=0.0, beat=0.0),
+            "whole": self._on_whole,
             "focus": lambda message: setattr(self, "_focus", message["rank"]),
             "stop": self._on_stop,
             "stacks": self._on_stacks,
@@ -281,6 +348,10 @@ class PanelView:
             except Empty:
                 return
             actions[message["type"]](message)
+
+    def _on_whole(self, _message: dict[str, Any]) -> None:
+        self._whole = True
+        self._due["beat"] = 0.0
 
     def _on_stop(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
@@ -294,7 +365,7 @@ class PanelView:
         for request, inquiry in self._inquiries[:]:
             if inquiry.settled:
                 self._inquiries.remove((request, inquiry))
-                groups = [asdict(group) for group in inquiry.groups()]
+                groups = [_group(group) for group in inquiry.groups()]
                 self._send("stacks", request=request, groups=groups)
 
     def _on_earlier(self, message: dict[str, Any]) -> None:

@@ -46,11 +46,12 @@ def errors(state: RunState) -> dict[int, RankError]:
             said = rank.failure
             found[rank.rank] = RankError(rank.rank, said.kind, said.message, said.place, said.text)
         elif rank.phase == "killed":
-            found[rank.rank] = RankError(rank.rank, "Killed", _death(rank), rank.place, "")
+            found[rank.rank] = RankError(rank.rank, "Killed", death(rank), rank.place, "")
     return found
 
 
-def _death(rank: RankState) -> str:
+def death(rank: RankState) -> str:
+    """Why a rank that did not end by itself is gone."""
     if rank.lost:
         return f"its host {rank.host} was lost: {rank.lost}"
     return cause_of_death(rank.death) if rank.death is not None else "its process is gone"

@@ -28,18 +28,12 @@ def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
         "since": time.time() - 3,
         "device": f"xla:{rank}",
         "host": "",
-        "pid": 4000 + rank,
         "place": "Cell In[3], line 7",
         "detail": "",
         "line": "",
-        "rss": None,
-        "cpu": None,
-        "device_used": None,
-        "device_limit": None,
-        "compiles": 0,
-        "compile_seconds": 0.0,
-        "steps": 0,
-        "fallbacks": {},
+        "used": None,
+        "from": f"pid {4000 + rank}",
+        "facts": {},
         "bars": [],
         **more,
     }
@@ -51,6 +45,7 @@ def about(**more: Any) -> dict[str, Any]:
         "headline": "4 ranks run",
         "simulated": False,
         "host": "",
+        "lost": {},
         "started": time.time() - 5,
         "ended": None,
         "elapsed": 5.0,
@@ -61,6 +56,17 @@ def about(**more: Any) -> dict[str, Any]:
         "ranks": 4,
         **more,
     }
+
+
+def trouble(*ranks: int, **more: Any) -> dict[str, Any]:
+    """Ranks that failed alike."""
+    said = {"who": f"ranks {ranks} failed", "title": "x", "place": "", "text": "", "others": []}
+    return {"ranks": list(ranks), "phase": "failed", "open": False, **said, **more}
+
+
+def bar(label: str, part: float | None = 0.5, done: str = "1 of 2", left: str = "") -> Any:
+    """How far a loop is."""
+    return {"label": label, "part": part, "done": done, "left": left}
 
 
 def block(
@@ -138,7 +144,7 @@ class Panel:
         """How many lines and points the page holds."""
         found = self.page.evaluate(
             "() => { const { lines, figures } = document.querySelector('.xn-panel').xnView.store;"
-            " const all = [...figures.values()].flatMap(figure => [...figure.lines.values()]);"
+            " const all = [...figures.values()].flatMap(figure => [...figure.values()]);"
             " return { lines: [...lines.byRank.values()].flat().length,"
             "          points: all.flatMap(line => line.x).length }; }"
         )

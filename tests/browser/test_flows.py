@@ -236,7 +236,7 @@ def test_an_error_on_three_of_four_ranks(notebook: LabNotebook) -> None:
     run.in_phase("failed", 3)
     trouble = run.panel.get_by_role("region", name="Errors").locator(".xn-trouble")
     expect(trouble).to_have_count(1)
-    expect(trouble).to_have_attribute("data-first", "true")
+    expect(trouble.locator("details")).to_have_attribute("open", "")
     ranks = trouble.get_attribute("data-ranks") or ""
     assert ranks.startswith("2,") and set(ranks.split(",")) == {"0", "2", "3"}
     for text in ("rank 2", "Cell In[", "line 12", "ValueError: bad batch on 2"):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from browser.harness import STATIC, Panel, about, block, card
+from browser.harness import STATIC, Panel, about, bar, block, card, trouble
 
 Opener = Callable[..., Panel]
 
@@ -124,8 +124,7 @@ def test_a_gap_in_the_sequence_asks_for_everything_at_most_once_a_second(panel: 
 
 
 def test_what_a_whole_message_does_not_name_is_gone_but_lines_stay(panel: Panel) -> None:
-    failed = {"ranks": [0], "first": True, "title": "x", "place": "", "text": "", "others": []}
-    panel.tell(troubles=[failed], lines=[block(0, "kept")])
+    panel.tell(troubles=[trouble(0)], lines=[block(0, "kept")])
     expect(panel.page.get_by_role("region", name="Errors")).to_be_visible()
     panel.begin(card(0), card(1))
     expect(panel.page.get_by_role("region", name="Errors")).to_be_hidden()
@@ -169,10 +168,10 @@ def test_the_elapsed_time_counts_on_without_messages(panel: Panel) -> None:
 
 
 def test_the_bar_of_the_run_has_counts_rate_and_time_to_go(panel: Panel) -> None:
-    panel.tell(bar={"label": "epochs", "done": 250, "total": 1000, "rate": 12.5, "eta": 60})
-    bar = panel.page.get_by_role("progressbar", name="epochs")
-    expect(bar).to_have_attribute("aria-valuenow", "250")
-    expect(panel.page.locator(".xn-runbar")).to_have_text("epochs250 / 1,00013/s · 1:00 left")
+    panel.tell(bar=bar("epochs", 0.25, "250 of 1,000", "12.5/s · 60 s to go"))
+    shown = panel.page.get_by_role("progressbar", name="epochs")
+    expect(shown).to_have_attribute("aria-valuenow", "25")
+    expect(panel.page.locator(".xn-runbar")).to_have_text("epochs250 of 1,00012.5/s · 60 s to go")
 
 
 # ------------------------------------------------------------------------------ stop, stacks
@@ -215,14 +214,20 @@ def test_stacks_are_shown_by_group_with_the_notebooks_lines_told_apart(panel: Pa
     button(panel, "Stacks").click()
     request = panel.wait_sent("stacks")["request"]
     groups = [
-        {"ranks": [3], "place": "Cell In[3], line 9", "stack": "", "note": "does not answer"},
-        {"ranks": [0, 1, 2], "place": "Cell In[3], line 7", "stack": stack, "note": ""},
+        {
+            "ranks": [3],
+            "who": "rank 3",
+            "place": "Cell In[3], line 9",
+            "stack": "",
+            "note": "does not answer",
+        },
+        {"ranks": [0, 1, 2], "who": "ranks 0-2", "place": "Cell In[3]", "stack": stack, "note": ""},
     ]
     panel.give({"type": "stacks", "run": "run-1", "request": request, "groups": groups})
     shown = panel.page.get_by_role("region", name="Stacks")
     expect(shown.locator("[data-ranks='3']")).to_contain_text("does not answer")
     group = shown.locator("[data-ranks='0,1,2']")
-    expect(group).to_contain_text("ranks 0–2")
+    expect(group).to_contain_text("ranks 0-2")
     expect(group.locator("pre .xn-own")).to_have_text("Cell In[3], line 7, in train")
     button(panel, "Close stacks").click()
     expect(shown).to_be_hidden()
@@ -241,19 +246,17 @@ def test_stacks_nobody_answers_for_say_where_ranks_were_last(panel: Panel) -> No
 # ------------------------------------------------------------------------------ errors
 
 
-def test_errors_stand_above_the_cards_and_the_first_one_first(panel: Panel) -> None:
-    later = {"ranks": [1], "first": False, "title": "late", "place": "", "text": "", "others": []}
-    first = {
-        "ranks": [0, 2, 3],
-        "first": True,
-        "title": "RuntimeError: shapes",
-        "place": "Cell In[3], line 12",
-        "text": "Traceback\n  Cell In[3], line 12\n\x1b[31mRuntimeError\x1b[0m: shapes",
-        "others": ["rank 3: other shapes"],
-    }
-    panel.tell(troubles=[later, first], cards=[card(1, "killed")])
+def test_errors_stand_above_the_cards_and_lead_to_the_output(panel: Panel) -> None:
+    text = "Traceback\n  Cell In[3], line 12\n\x1b[31mRuntimeError\x1b[0m: shapes"
+    said = {"open": True, "text": text, "others": ["rank 3: other shapes"]}
+    panel.tell(
+        troubles=[
+            trouble(0, 2, 3, who="ranks 0, 2, 3 failed, rank 0 first", **said),
+            trouble(1, who="rank 1 killed", phase="killed"),
+        ]
+    )
     troubles = panel.page.get_by_role("region", name="Errors").locator(".xn-trouble")
-    expect(troubles.nth(0)).to_contain_text("ranks 0, 2, 3 failed, one of them first")
+    expect(troubles.nth(0)).to_contain_text("ranks 0, 2, 3 failed, rank 0 first")
     expect(troubles.nth(0)).to_contain_text("rank 3: other shapes")
     expect(troubles.nth(0).locator("details pre")).to_contain_text("RuntimeError: shapes")
     expect(troubles.nth(1)).to_contain_text("rank 1 killed")
@@ -275,42 +278,31 @@ def test_a_card_says_all_that_is_known_of_its_rank(panel: Panel) -> None:
                 "compiling",
                 since=time.time() - 75,
                 device="TPU v4 core 1",
-                host="worker-0",
-                pid=4711,
+                **{"host": "worker-0", "from": "worker-0 · pid 4711"},
                 detail="graph 4",
                 line="\x1b[32mlast\x1b[0m line",
-                rss=3 << 29,
-                cpu=0.97,
-                device_used=8 << 30,
-                device_limit=32 << 30,
-                compiles=3,
-                compile_seconds=4.25,
-                steps=1204,
-                fallbacks={"aten::nonzero": 12},
-                bars=[{"label": "epoch", "done": 3, "total": None, "rate": None, "eta": None}],
+                used=0.25,
+                facts={"steps": "1,204", "on device": "8.0 of 32.0 GiB"},
+                bars=[bar("epoch", None, "3 done")],
             )
         ]
     )
     shown = option(panel, 1)
     for text in ("compiling", "TPU v4 core 1", "worker-0 · pid 4711", "Cell In[3], line 7"):
         expect(shown).to_contain_text(text)
-    for text in ("graph 4", "last line", "epoch3"):
+    for text in ("graph 4", "last line", "epoch3 done"):
         expect(shown).to_contain_text(text)
     expect(shown.locator(".xn-since")).to_have_text(re.compile(r"1:1\d"))
-    for stat, value in {
-        "steps": "1,204",
-        "compiles": "3 · 4.3 s",
-        "cpu": "97 %",
-        "memory": "1.5 GiB",
-        "device": "8.0 / 32.0 GiB",
-        "fallbacks": "aten::nonzero ×12",
-    }.items():
-        expect(shown.locator(f"[data-stat={stat}] dd")).to_have_text(value)
+    for fact, value in {"steps": "1,204", "on device": "8.0 of 32.0 GiB"}.items():
+        expect(shown.locator(f"[data-fact='{fact}'] dd")).to_have_text(value)
+    expect(shown.locator("[data-fact='on device'] .xn-gauge i")).to_have_css(
+        "transform", "matrix(0.25, 0, 0, 1, 0, 0)"
+    )
 
 
 def test_what_is_not_known_of_a_rank_takes_no_room(panel: Panel) -> None:
-    expect(option(panel, 0).locator("[data-stat=device]")).to_be_hidden()
-    expect(option(panel, 0).locator("[data-stat=fallbacks]")).to_be_hidden()
+    expect(option(panel, 0).locator("[data-fact]")).to_have_count(0)
+    expect(option(panel, 0).locator(".xn-gauge")).to_have_count(0)
 
 
 def test_many_ranks_are_sorted_by_trouble_or_by_rank(opened: Opener) -> None:
@@ -372,6 +364,102 @@ def test_256_ranks_are_tiles_and_the_one_pointed_at_is_explained(opened: Opener)
     expect(panel.page.locator("[role=option][data-phase=waiting]")).to_have_count(256)
 
 
+# ------------------------------------------------------------------------------ hosts
+
+
+def on_hosts(hosts: int, each: int, lost: int | None = None) -> list[dict[str, Any]]:
+    """The cards of ranks that run on hosts, one of which may be lost."""
+    of = [rank // each for rank in range(hosts * each)]
+    phase = {lost: "killed"}
+    return [card(r, phase.get(host, "running"), host=f"w-{host}") for r, host in enumerate(of)]
+
+
+def host(panel: Panel, name: str) -> Any:
+    return panel.page.get_by_role("group", name=name, exact=True)
+
+
+def hosts_shown(panel: Panel) -> list[str]:
+    names = panel.page.locator(".xn-host-head:visible strong")
+    return list(names.all_inner_texts())
+
+
+@pytest.mark.parametrize(("hosts", "each"), [(3, 2), (4, 8), (16, 4)])
+def test_ranks_stand_below_their_host_which_counts_their_phases(
+    opened: Opener, hosts: int, each: int
+) -> None:
+    panel = opened()
+    panel.begin(*on_hosts(hosts, each), about=about(host=f"{hosts} hosts"))
+    panel.tell(cards=[card(each, "compiling", host="w-1")])
+    assert hosts_shown(panel) == [f"w-{n}" for n in range(hosts)]
+    ranks = host(panel, "w-1").locator("[role=option]")
+    expect(ranks).to_have_count(each)
+    expect(ranks.first).to_have_attribute("data-rank", str(each))
+    counts = host(panel, "w-1").get_by_role("list", name="Ranks by phase")
+    expect(counts.locator("[data-phase=compiling]")).to_have_attribute("data-count", "1")
+    expect(counts.locator("[data-phase=running]")).to_have_attribute("data-count", str(each - 1))
+    expect(panel.page.locator(".xn-head")).to_contain_text(f"{hosts} hosts")
+
+
+def test_the_name_of_the_only_host_stands_on_no_group(panel: Panel) -> None:
+    panel.begin(*on_hosts(1, 4), about=about(host="w-0"))
+    assert hosts_shown(panel) == []
+    assert panel.order() == [0, 1, 2, 3]
+
+
+def test_a_lost_host_stands_first_and_says_why(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*on_hosts(16, 4), about=about(host="16 hosts"))
+    lost = about(host="16 hosts, 1 lost", lost={"w-7": "its node is gone"})
+    panel.tell(about=lost, cards=on_hosts(16, 4, lost=7)[28:32])
+    panel.page.wait_for_function("document.querySelector('.xn-host strong').innerText === 'w-7'")
+    expect(host(panel, "w-7")).to_contain_text("lost · its node is gone")
+    expect(host(panel, "w-7")).to_have_attribute("data-phase", "killed")
+    expect(panel.page.get_by_text("16 hosts, 1 lost")).to_have_attribute("data-phase", "killed")
+
+
+def test_a_host_that_is_lost_before_it_has_ranks_is_shown(opened: Opener) -> None:
+    panel = opened()
+    lost = about(host="3 hosts, 1 lost", lost={"w-9": "it never answered"})
+    panel.begin(*on_hosts(12, 1), about=lost)
+    assert hosts_shown(panel)[0] == "w-9"
+    expect(host(panel, "w-9")).to_contain_text("it never answered")
+
+
+def test_ranks_are_found_by_host_number_phase_and_line(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*on_hosts(16, 4, lost=7))
+    for words, found in {
+        "W-12": ["w-12"],
+        "rank 41": ["w-10"],
+        "killed": ["w-7"],
+        "": None,
+    }.items():
+        panel.page.get_by_label("Find ranks").fill(words)
+        panel.settle()
+        assert found is None or hosts_shown(panel) == found
+    assert len(hosts_shown(panel)) == 16
+
+
+def test_a_rank_that_is_opened_says_its_host_and_its_clients(opened: Opener) -> None:
+    panel = opened()
+    told = {"from": "w-2 · pid 77", "facts": {"clients": "torch_xla 1, jax 1"}}
+    panel.begin(*on_hosts(16, 4))
+    panel.tell(cards=[card(9, host="w-2", **told)])
+    option(panel, 9).click()
+    detail = panel.page.locator(".xn-detail")
+    expect(detail).to_contain_text("w-2 · pid 77")
+    expect(detail.locator("[data-fact=clients]")).to_contain_text("torch_xla 1, jax 1")
+
+
+def test_the_keyboard_goes_from_host_to_host(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*on_hosts(16, 4))
+    panel.page.locator("[role=option][tabindex='0']").focus()
+    for key, rank in {"ArrowRight": 1, "ArrowDown": 5, "End": 63, "ArrowUp": 59}.items():
+        panel.page.keyboard.press(key)
+        expect(option(panel, rank)).to_be_focused()
+
+
 # ------------------------------------------------------------------------------ figures
 
 
@@ -419,7 +507,7 @@ def test_a_figure_of_many_ranks_is_bundled_and_the_chosen_one_stands_out(opened:
     expect(shown.locator("[data-legend='30']")).to_have_text("rank 3030")
 
 
-def test_points_are_thinned_out_when_they_are_too_many(panel: Panel) -> None:
+def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
     panel.page.evaluate(
         "message => { for (const figure of message.figures)"
         " figure.points = Array.from({length: 30000}, (_, i) => [i, i]); give(message); }",
@@ -523,18 +611,20 @@ HOSTILE = (
 
 def test_hostile_text_is_shown_and_nothing_of_it_is_executed(panel: Panel) -> None:
     for text in HOSTILE:
-        trouble = {"title": text, "place": text, "text": text, "others": [text]}
+        said = {"who": text, "title": text, "place": text, "text": text, "others": [text]}
         panel.tell(
-            about=about(**dict.fromkeys(("cell", "headline", "host", "record"), text)),
-            bar={"label": text, "done": 1, "total": 2, "rate": None, "eta": None},
+            about=about(
+                **dict.fromkeys(("cell", "headline", "host", "record"), text), lost={text: text}
+            ),
+            bar=bar(text, 0.5, text, text),
             cards=[
                 card(
                     0,
                     **dict.fromkeys(("place", "detail", "line", "device", "host"), text),
-                    fallbacks={text: 1},
+                    facts={text: text},
                 )
             ],
-            troubles=[{"ranks": [0], "first": True, **trouble}],
+            troubles=[trouble(0, **said)],
             figures=[{"name": text, "rank": 0, "replace": True, "points": [[0, 1], [1, 2]]}],
             lines=[block(0, text, start=panel.seq)],
         )
@@ -545,7 +635,8 @@ def test_hostile_text_is_shown_and_nothing_of_it_is_executed(panel: Panel) -> No
             "run": "run-1",
             "request": None,
             "groups": [
-                {"ranks": [0], "place": text, "stack": text, "note": text} for text in HOSTILE
+                {"ranks": [0], "who": text, "place": text, "stack": text, "note": text}
+                for text in HOSTILE
             ],
         }
     )
@@ -579,6 +670,17 @@ def test_copying_gives_the_lines_that_are_shown_without_styles(panel: Panel) -> 
     assert panel.page.evaluate("copied") == "[0] a\n[1] b"
     button(panel, "Copy path").click()
     assert panel.page.evaluate("copied") == about()["record"]
+
+
+def test_copying_goes_the_old_way_where_the_clipboard_is_closed(panel: Panel) -> None:
+    panel.page.evaluate(
+        "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
+        "document.addEventListener('copy', event => {"
+        " copied = event.clipboardData.getData('text/plain') })"
+    )
+    panel.tell(lines=[block(0, "a")])
+    button(panel, "Copy output").click()
+    panel.page.wait_for_function("copied === '[0] a'")
 
 
 def test_the_path_is_that_of_the_chosen_rank_and_stream(panel: Panel) -> None:
@@ -687,10 +789,8 @@ def test_a_flood_leaves_a_bounded_page(opened: Opener, ranks: int) -> None:
 
 def full(panel: Panel) -> None:
     panel.tell(
-        bar={"label": "epochs", "done": 1, "total": 2, "rate": 1, "eta": 1},
-        troubles=[
-            {"ranks": [1], "first": True, "title": "t", "place": "p", "text": "x", "others": []}
-        ],
+        bar=bar("epochs"),
+        troubles=[trouble(1, place="p", text="x")],
         figures=[figure(0, 1, 2)],
         lines=[block(0, "a", start=9)],
     )

@@ -10,12 +10,13 @@ const HELD_FOCUSED = 2000; // and these of one that is looked at
 const ROWS = 1000; // lines in the page while it is held,
 const ROWS_LIVE = 100; // and while it follows: nobody reads more, and frames are lost over it
 const LONGEST = 4000; // characters of a line
-const POINTS = 40000; // points held of one figure
+const POINTS = 2000; // held of a line; the kernel gives fewer, thinned out
 
 // --- values from outside ---
 
 const isObject = (x) => typeof x === "object" && x !== null && !Array.isArray(x);
-const objects = (x) => (Array.isArray(x) ? x.filter(isObject) : []);
+const list = (x) => (Array.isArray(x) ? x : []);
+const objects = (x) => list(x).filter(isObject);
 const isRank = (x) => Number.isInteger(x) && x >= 0;
 
 // Python has cleaned the text; what slipped through is made visible rather than obeyed.
@@ -32,29 +33,36 @@ const plain = (text) => inert(text.replace(SGR, "")).replaceAll("\x1b", "␛");
 // Each of these gives a value of its type, whatever came.
 const raw = (x) => (typeof x === "string" ? x : "");
 const string = (x) => plain(raw(x));
-const strings = (x) => (Array.isArray(x) ? x.map(string) : []);
+const strings = (x) => list(x).map(string);
 const number = (x) => (typeof x === "number" && Number.isFinite(x) ? x : null);
 const amount = (x) => number(x) ?? 0;
-const ranks = (x) => (Array.isArray(x) ? x.filter(isRank) : []);
+const ranks = (x) => list(x).filter(isRank);
+const facts = (x) => (isObject(x) ? Object.entries(x).map((fact) => fact.map(string)) : []);
 const reader = (shape) => (from) => {
 	const value = {};
 	for (const key in shape) value[key] = shape[key](from[key]);
 	return value;
 };
 
+/** What a map holds under a key, made if it is not there yet. */
+function held(map, key, make) {
+	if (!map.has(key)) map.set(key, make());
+	return map.get(key);
+}
+
 const each = (kind, names) => Object.fromEntries(names.split(" ").map((name) => [name, kind]));
 
-const readBar = reader({ label: string, done: amount, ...each(number, "total rate eta") });
+const readBar = reader({ part: number, ...each(string, "label done left") });
 const readCard = reader({
 	phase: (x) => (PHASES.includes(x) ? x : "starting"),
-	...each(string, "device host place detail line"),
-	...each(number, "since pid rss cpu device_used device_limit"),
-	...each(amount, "rank compiles compile_seconds steps"),
-	fallbacks: (x) => (isObject(x) ? Object.entries(x).map(([name, n]) => [plain(name), amount(n)]) : []),
+	...each(string, "device host from place detail line"),
+	...each(number, "since used"),
+	rank: amount,
+	facts,
 	bars: (x) => objects(x).slice(0, 3).map(readBar),
 });
-const readTrouble = reader({ ranks, first: Boolean, ...each(string, "title place"), text: raw, others: strings });
-const readGroup = reader({ ranks, ...each(string, "place note"), stack: raw });
+const readTrouble = reader({ ranks, open: Boolean, ...each(string, "who phase title place"), text: raw, others: strings });
+const readGroup = reader({ ranks, ...each(string, "who place note"), stack: raw });
 const readAbout = reader({
 	...each(string, "cell headline host stopping record"),
 	unit: (x) => (x === "device" ? x : "rank"),
@@ -62,6 +70,7 @@ const readAbout = reader({
 	ok: (x) => (typeof x === "boolean" ? x : null),
 	simulated: Boolean,
 	notices: strings,
+	lost: (x) => new Map(facts(x)),
 	ranks: amount,
 });
 
@@ -84,34 +93,11 @@ function duration(seconds) {
 	return m < 60 ? `${m}:${two(s % 60)}` : `${Math.floor(m / 60)}:${two(m % 60)}:${two(s % 60)}`;
 }
 
-function size(n) {
-	const power = n < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(n) / 10));
-	const value = n / 1024 ** power;
-	return `${value.toFixed(power && value < 100 ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
-}
-
 function figure(value) {
 	if (!Number.isFinite(value)) return "–";
 	const large = Math.abs(value);
 	if (large >= 1e9 || (large < 1e-3 && large > 0)) return value.toExponential(2);
 	return large >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
-}
-
-function pace(rate) {
-	if (rate === null) return "";
-	if (rate >= 0.1) return `${rate >= 10 ? count(rate) : rate.toFixed(1)}/s`;
-	return `${(rate * 60).toFixed(1)}/min`;
-}
-
-function spell(ranks) {
-	const list = [...ranks].sort((a, b) => a - b);
-	const parts = [];
-	for (let i = 0, j; i < list.length; i = j) {
-		for (j = i + 1; list[j] === list[j - 1] + 1; ) j++;
-		if (j - i > 2) parts.push(`${list[i]}–${list[j - 1]}`);
-		else parts.push(...list.slice(i, j));
-	}
-	return `rank${list.length === 1 ? "" : "s"} ${parts.join(", ")}`;
 }
 
 // --- nodes ---
@@ -136,9 +122,10 @@ const span = (names, ...children) => h(`span.${names}`, {}, ...children);
 const title = (text) => h("h4.h", {}, text);
 const status = (names) => h(`div.${names}`, { role: "status" });
 const glyph = () => h("i.glyph", { "aria-hidden": true });
-const section = (name, label, ...children) => h(`section.${name}`, { role: "region", label }, ...children);
+const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);
 const button = (text, click, attributes, name = "button") =>
 	h(`button.${name}`, { type: "button", click, ...attributes }, text);
+const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
 const link = (text, click) => button(text, click, {}, "link");
 
 /** Sets the text of a node of ours; the page is touched only when it differs. */
@@ -147,10 +134,17 @@ function put(node, text) {
 }
 
 function mark(node, name, value) {
-	const text = value === null ? null : String(value);
-	if (node.getAttribute(name) === text) return;
-	if (text === null) node.removeAttribute(name);
-	else node.setAttribute(name, text);
+	if (value === null) node.removeAttribute(name);
+	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+}
+
+/** Puts nodes in order into one; those that stand right are not touched. */
+function arrange(into, nodes) {
+	let at = into.firstChild;
+	for (const node of nodes) {
+		if (node === at) at = at.nextSibling;
+		else into.insertBefore(node, at);
+	}
 }
 
 /** Fills a node anew when what it shows, told by `key`, differs. */
@@ -172,8 +166,14 @@ const tint = (node, rank) => {
 	return node;
 };
 
-const share = (bar) => (bar?.total > 0 ? Math.min(1, Math.max(0, bar.done / bar.total)) : null);
 const stretch = (node, part) => (node.style.transform = `scaleX(${part.toFixed(3)})`);
+
+/** Tells how many ranks are in which phase. */
+function tally(node, cards) {
+	const counts = PHASES.map((phase) => [phase, cards.filter((card) => card.phase === phase).length]).filter(([, n]) => n);
+	const chip = ([phase, n]) => h("li.chip", { "data-phase": phase, "data-count": n }, glyph(), count(n), span("word", ` ${phase}`));
+	fill(node, String(counts), () => counts.map(chip));
+}
 
 /** A progress bar with its label, counts, rate and time to go. */
 function meter(name = "bar") {
@@ -184,16 +184,15 @@ function meter(name = "bar") {
 	const set = (bar) => {
 		show(node, bar);
 		if (!bar) return;
-		const part = share(bar);
+		const { part } = bar;
 		put(label, bar.label);
+		put(done, bar.done);
+		put(left, bar.left);
 		mark(track, "aria-label", bar.label || "progress");
-		mark(track, "aria-valuemax", bar.total);
-		mark(track, "aria-valuenow", bar.total === null ? null : bar.done);
+		mark(track, "aria-valuenow", part === null ? null : Math.round(100 * part));
+		mark(track, "aria-valuetext", bar.done);
 		track.classList.toggle("xn-endless", part === null);
 		stretch(fill, part ?? 1);
-		put(done, figure(bar.done) + (bar.total === null ? "" : ` / ${figure(bar.total)}`));
-		const going = bar.eta !== null && part !== 1;
-		put(left, joined(pace(bar.rate), going && `${duration(bar.eta)} left`));
 	};
 	return { node, set };
 }
@@ -203,14 +202,12 @@ async function copy(text) {
 		await navigator.clipboard.writeText(text);
 	} catch {
 		// No permission, or a page without https: the old way.
-		const back = document.activeElement;
-		const area = h("textarea.copy", { "aria-hidden": true });
-		area.value = text;
-		document.body.append(area);
-		area.select();
+		const give = (event) => {
+			event.clipboardData.setData("text/plain", text);
+			event.preventDefault();
+		};
+		document.addEventListener("copy", give, { capture: true, once: true });
 		document.execCommand("copy");
-		area.remove();
-		back?.focus?.();
 	}
 }
 
@@ -334,11 +331,10 @@ class Lines {
 		const file = `${rank} ${stream}`;
 		if (start <= (this.newest.get(file) ?? -1)) return; // told again
 		if (lines.length) this.newest.set(file, start);
-		if (!this.byRank.has(rank)) this.byRank.set(rank, []);
-		const held = this.byRank.get(rank);
-		if (skipped > 0) held.push({ id: this.next++, rank, stream, at: start, gap: skipped, text: "" });
-		for (const line of this.read(rank, stream, start, lines)) held.push(line);
-		held.splice(0, Math.max(0, held.length - this.cap(rank)));
+		const all = held(this.byRank, rank, () => []);
+		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, text: "" });
+		all.push(...this.read(rank, stream, start, lines));
+		all.splice(0, Math.max(0, all.length - this.cap(rank)));
 		this.received.set(rank, this.total(rank) + skipped + lines.length);
 	}
 
@@ -355,37 +351,16 @@ class Lines {
 	/** Those of a rank (undefined: of all) newer than `id` that match: the last `most`, in order. */
 	since(rank, id, matches, most) {
 		const found = [];
-		for (const held of rank === undefined ? this.byRank.values() : [this.byRank.get(rank) ?? []]) {
-			for (let i = held.length - 1, n = 0; i >= 0 && held[i].id > id && n < most; i--)
-				if (matches(held[i])) n += found.push(held[i]) > 0;
+		for (const all of rank === undefined ? this.byRank.values() : [this.byRank.get(rank) ?? []]) {
+			for (let i = all.length - 1, n = 0; i >= 0 && all[i].id > id && n < most; i--)
+				if (matches(all[i])) n += found.push(all[i]) > 0;
 		}
-		found.sort((a, b) => a.id - b.id);
-		return found.length > most ? found.slice(-most) : found;
+		return found.sort((a, b) => a.id - b.id).slice(-most);
 	}
 
 	total(rank) {
 		if (rank !== undefined) return this.received.get(rank) ?? 0;
 		return [...this.received.values()].reduce((sum, n) => sum + n, 0);
-	}
-}
-
-/** A reported figure: the points of each rank, thinned out when there are too many. */
-class Figure {
-	lines = new Map();
-
-	add(rank, replace, points) {
-		if (replace || !this.lines.has(rank)) this.lines.set(rank, { x: [], y: [] });
-		const line = this.lines.get(rank);
-		for (const point of points) {
-			if (!Array.isArray(point) || number(point[0]) === null) continue;
-			line.x.push(point[0]);
-			line.y.push(number(point[1]) ?? NaN);
-		}
-		const most = Math.max(64, Math.min(2000, Math.floor(POINTS / this.lines.size)));
-		while (line.x.length > most) {
-			const kept = (_, i, all) => i % 2 === 0 || i === all.length - 1;
-			[line.x, line.y] = [line.x.filter(kept), line.y.filter(kept)];
-		}
 	}
 }
 
@@ -429,8 +404,8 @@ class Store {
 
 	get elapsed() {
 		const { started, ended, elapsed } = this.about;
-		if (elapsed !== null && (this.over || started === null)) return elapsed;
-		return started === null ? 0 : (ended ?? this.now) - started;
+		if (started === null || (this.over && elapsed !== null)) return elapsed ?? 0;
+		return (ended ?? this.now) - started;
 	}
 
 	changed(...parts) {
@@ -450,8 +425,7 @@ class Store {
 		if (!Number.isInteger(message.seq)) return;
 		const all = Boolean(message.whole);
 		if (all) {
-			clearTimeout(this.later);
-			this.later = undefined;
+			this.later = clearTimeout(this.later);
 			message = { bar: null, cards: [], troubles: [], figures: [], ...message };
 		} else if (message.seq !== this.seq + 1) this.askWhole();
 		this.seq = message.seq;
@@ -481,17 +455,28 @@ class Store {
 		if (all) this.cards = new Map();
 		for (const card of cards) if (isRank(card.rank)) this.cards.set(card.rank, readCard(card));
 		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
-		this.changed("head", "ranks", "troubles");
+		this.changed("head", "ranks");
 	}
 
 	plot(figures, all) {
 		if (all) this.figures = new Map();
 		for (const { name, rank, replace, points } of figures) {
 			if (typeof name !== "string" || !isRank(rank) || !Array.isArray(points)) continue;
-			if (!this.figures.has(name)) this.figures.set(name, new Figure());
-			this.figures.get(name).add(rank, replace === true, points);
+			this.trace(held(this.figures, name, () => new Map()), rank, replace, points);
 		}
 		this.changed("figures");
+	}
+
+	/** Adds to the points that a figure has of a rank. */
+	trace(lines, rank, replace, points) {
+		if (replace) lines.delete(rank);
+		const { x, y } = held(lines, rank, () => ({ x: [], y: [] }));
+		for (const point of points.map(list)) {
+			if (number(point[0]) === null) continue;
+			x.push(point[0]);
+			y.push(number(point[1]) ?? NaN);
+		}
+		for (const values of [x, y]) values.splice(0, values.length - POINTS);
 	}
 
 	print(blocks) {
@@ -596,11 +581,11 @@ class Store {
 		const groups = new Map();
 		for (const { rank, phase, place, detail } of this.cards.values()) {
 			const note = detail ? `${phase}: ${detail}` : phase;
-			const key = `${place}\n${note}`;
-			if (!groups.has(key)) groups.set(key, { ranks: [], place, stack: "", note });
-			groups.get(key).ranks.push(rank);
+			const group = { ranks: [], place, stack: "", note };
+			held(groups, `${place}\n${note}`, () => group).ranks.push(rank);
 		}
-		return [...groups.values()];
+		const who = (ranks) => `ranks ${ranks.slice(0, 12).join(", ")}${ranks.length > 12 ? " …" : ""}`;
+		return [...groups.values()].map((group) => ({ ...group, who: who(group.ranks) }));
 	}
 
 	focus() {
@@ -624,10 +609,6 @@ class Store {
 
 class Head {
 	every = 100;
-	chips = PHASES.map((phase) => {
-		const text = h("span");
-		return { phase, text, node: h("li.chip", { "data-phase": phase }, glyph(), text) };
-	});
 
 	constructor(view) {
 		this.view = view;
@@ -637,26 +618,18 @@ class Head {
 		this.title = div("title", glyph(), this.cell, this.headline);
 		this.elapsed = span("elapsed");
 		const toggle = () => (store.stacks.state === "closed" ? store.askStacks() : store.setStacks("closed"));
-		this.stacks = button("Stacks", toggle, { "data-action": "stacks", "aria-expanded": false });
+		this.stacks = button("Stacks", toggle, { "aria-expanded": false });
 		this.stop = button("Stop", () => store.halt(), { "data-action": "stop" });
-		this.counts = h("ul.counts", { label: "Ranks by phase" }, ...this.chips.map(({ node }) => node));
+		this.counts = h("ul.counts", { label: "Ranks by phase" });
 		this.simulated = span("simulated", "simulated TPU host");
 		this.host = span("quiet");
 		this.bar = meter("runbar");
 		this.say = status("say");
 		this.notices = h("ul.notices", { label: "Notices" });
 		this.live = h("div.live", { "aria-live": "polite" });
-		this.node = h(
-			"header.head",
-			{},
-			this.title,
-			div("actions", this.elapsed, this.stacks, this.stop),
-			div("sub", this.counts, this.simulated, span("space"), this.host),
-			this.bar.node,
-			this.say,
-			this.notices,
-			this.live,
-		);
+		const actions = div("actions", this.elapsed, this.stacks, this.stop);
+		const sub = div("sub", this.counts, this.simulated, span("space"), this.host);
+		this.node = h("header.head", {}, this.title, actions, sub, this.bar.node, this.say, this.notices, this.live);
 	}
 
 	get state() {
@@ -680,31 +653,20 @@ class Head {
 		this.stop.disabled = over;
 		this.stacks.disabled = over && stacks.state === "closed";
 		mark(this.stacks, "aria-expanded", stacks.state !== "closed");
-		this.count();
+		tally(this.counts, [...store.cards.values()]);
 		show(this.simulated, about.simulated);
 		put(this.host, about.host);
+		mark(this.host, "data-phase", about.lost.size ? "killed" : null);
 		this.bar.set(store.bar);
 		const say = store.say || about.stopping;
 		show(this.say, say);
 		put(this.say, say);
-		show(this.notices, about.notices.length);
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
 		// A screen reader hears of a new headline at most every five seconds.
 		const due = over || now - (this.spoken ?? -5000) >= 5000;
 		if (!due || !about.headline || this.live.xnText === about.headline) return;
 		this.spoken = now;
 		put(this.live, about.headline);
-	}
-
-	count() {
-		const tally = new Map();
-		for (const { phase } of this.view.store.cards.values()) tally.set(phase, (tally.get(phase) ?? 0) + 1);
-		for (const { node, text, phase } of this.chips) {
-			const n = tally.get(phase) ?? 0;
-			show(node, n);
-			mark(node, "data-count", n);
-			put(text, `${count(n)} ${phase}`);
-		}
 	}
 }
 
@@ -717,36 +679,18 @@ class Troubles {
 	}
 
 	draw() {
-		const { troubles, cards } = this.view.store;
-		const phase = ({ ranks: [rank] }) => (cards.get(rank)?.phase === "killed" ? "killed" : "failed");
-		const sorted = [...troubles].sort((a, b) => b.first - a.first);
-		const alone = troubles.length === 1;
+		const { troubles } = this.view.store;
 		show(this.node, troubles.length);
-		fill(this.node, JSON.stringify([sorted, sorted.map(phase)]), () => sorted.map((one) => this.entry(one, phase(one), alone)));
+		fill(this.node, JSON.stringify(troubles), () => troubles.map((trouble) => this.entry(trouble)));
 	}
 
-	entry({ ranks: who, first, title, place, text, others }, phase, alone) {
-		const many = who.length > 1;
-		const order = !first || alone ? "" : many ? ", one of them first" : " first";
+	entry({ ranks, who, phase, open, title, place, text, others }) {
 		const output = (rank) => link(`Output of rank ${rank}`, () => this.view.focus(rank, true));
-		const node = h(
-			"article.trouble",
-			{ "data-ranks": who, "data-first": first, "data-phase": phase },
-			div(
-				"trouble-head",
-				glyph(),
-				h("strong", {}, `${spell(who)} ${phase}${order}`),
-				span("own", place),
-				span("links", ...who.slice(0, 3).map(output)),
-			),
-			div("trouble-title", title),
-			...others.map((line) => div("other", line)),
-		);
-		if (text) {
-			const summary = h("summary", {}, many ? `Traceback of rank ${who[0]}` : "Traceback");
-			node.append(h("details", { open: first || alone ? "" : null }, summary, block(text)));
-		}
-		return node;
+		const links = span("links", ...ranks.slice(0, 3).map(output));
+		const head = div("trouble-head", glyph(), h("strong", {}, who), span("own", place), links);
+		const lines = [div("trouble-title", title), ...others.map((line) => div("other", line))];
+		const traceback = () => h("details", { open: open ? "" : null }, h("summary", {}, "Traceback"), block(text));
+		return h("article.trouble", { "data-ranks": ranks, "data-phase": phase }, head, ...lines, text && traceback());
 	}
 }
 
@@ -757,12 +701,9 @@ class Stacks {
 		const { store } = (this.view = view);
 		this.words = status("quiet");
 		this.groups = div("groups");
-		const head = div(
-			"bar-head",
-			title("Where each rank is"),
-			link("Ask again", () => store.askStacks()),
-			link("Close stacks", () => store.setStacks("closed")),
-		);
+		const again = link("Ask again", () => store.askStacks());
+		const close = link("Close stacks", () => store.setStacks("closed"));
+		const head = div("bar-head", title("Where each rank is"), again, close);
 		this.node = section("stacks", "Stacks", head, this.words, this.groups);
 	}
 
@@ -780,50 +721,34 @@ class Stacks {
 	}
 }
 
-function group({ ranks: who, place, stack, note }) {
-	const many = who.length > 2 ? span("quiet", `(${who.length})`) : "";
+function group({ ranks, who, place, stack, note }) {
+	const many = ranks.length > 2 ? span("quiet", `(${ranks.length})`) : "";
 	const where = [span("own", place || "place not known"), span("quiet", note)];
-	const head = div("trouble-head", h("strong", {}, spell(who)), many, ...where);
-	return h("article.group", { "data-ranks": who }, head, stack ? block(stack) : "");
+	const head = div("trouble-head", h("strong", {}, who), many, ...where);
+	return h("article.group", { "data-ranks": ranks }, head, stack ? block(stack) : "");
 }
 
 // --- ranks ---
 
-const STATS = {
-	steps: ["Steps", (card) => count(card.steps)],
-	compiles: ["Compiles", (card) => joined(count(card.compiles), card.compiles && `${card.compile_seconds.toFixed(1)} s`)],
-	cpu: ["CPU", ({ cpu }) => cpu !== null && `${Math.round(100 * cpu)} %`],
-	memory: ["Memory", ({ rss }) => rss !== null && size(rss)],
-	device: ["Device memory", deviceMemory],
-	fallbacks: ["⚠ CPU fallbacks", (card) => card.fallbacks.map(([name, n]) => `${name} ×${count(n)}`).join(", ")],
-};
-
-function deviceMemory({ device_used: used, device_limit: limit }) {
-	if (used === null) return "";
-	// A unit that both have is said once.
-	return limit === null ? size(used) : `${size(used)} / ${size(limit)}`.replace(/ (\w+)(?= \/ \S+ \1$)/, "");
-}
+const FALLBACKS = "ran on the CPU"; // a fact that is a warning
 
 /** A rank's card: all that is known; in the compact size the style sheet leaves out the rest. */
 class Card {
 	constructor() {
-		for (const name of ["number", "phase", "since", "device", "place", "what", "process"]) this[name] = span(name);
+		for (const name of ["number", "phase", "since", "device", "place", "what", "from"]) this[name] = span(name);
 		this.last = div("last");
 		this.bars = [meter(), meter(), meter()];
 		this.used = h("i");
 		this.gauge = h("span.gauge", { "aria-hidden": true }, this.used);
-		this.stats = {};
-		for (const key in STATS) this.stats[key] = h("dd");
-		const stat = (key) => h("div", { "data-stat": key }, h("dt", {}, STATS[key][0]), this.stats[key]);
-		const list = h("dl.stats", {}, ...Object.keys(STATS).map(stat));
-		this.stats.device.after(this.gauge);
+		this.facts = h("dl.facts");
+		this.values = new Map();
 		this.children = [
 			div("card-head", this.number, span("state", glyph(), this.phase), this.since, this.device),
 			div("where", this.place, this.what),
 			div("bars", ...this.bars.map((bar) => bar.node)),
 			this.last,
-			list,
-			this.process,
+			this.facts,
+			this.from,
 		];
 	}
 
@@ -835,18 +760,20 @@ class Card {
 		put(this.place, card.place);
 		put(this.what, card.detail);
 		put(this.last, card.line);
+		put(this.from, card.from);
 		this.bars.forEach((bar, i) => bar.set(card.bars[i]));
-		for (const key in STATS) {
-			const text = STATS[key][1](card);
-			show(this.stats[key].parentNode, text);
-			put(this.stats[key], text || "");
-		}
-		const { device_used: used, device_limit: limit } = card;
-		show(this.gauge, limit);
-		stretch(this.used, limit ? Math.min(1, used / limit) : 0);
-		this.gauge.classList.toggle("xn-full", limit > 0 && used > 0.9 * limit);
-		put(this.process, joined(card.host, card.pid !== null && `pid ${card.pid}`));
+		this.list(card);
 		this.time(card, store);
+	}
+
+	list({ facts, used }) {
+		const value = (name) => held(this.values, name, () => h("dd"));
+		const fact = ([name]) => h("div", { "data-fact": name }, h("dt", {}, name), value(name), name === "on device" ? this.gauge : "");
+		fill(this.facts, String(facts.map(([name]) => name)), () => facts.map(fact));
+		for (const [name, text] of facts) put(value(name), text);
+		show(this.gauge, used !== null);
+		stretch(this.used, Math.min(1, used ?? 0));
+		this.gauge.classList.toggle("xn-full", used > 0.9);
 	}
 
 	time({ phase, since }, { now }) {
@@ -861,7 +788,7 @@ class Tile {
 
 	set(card, store, node) {
 		put(this.number, String(card.rank));
-		node.style.backgroundSize = `${Math.round(100 * (share(card.bars[0]) ?? 0))}% 2px`;
+		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
 	}
 }
 
@@ -872,12 +799,33 @@ function urgency({ phase, since }, now) {
 	return phase === "waiting" && since !== null && now - since > 5 ? 2 : 3;
 }
 
+/** A host's cards, below its name; where a run has no hosts, all of them. */
+class Host {
+	lost = span("lost");
+	counts = h("ul.counts", { label: "Ranks by phase" });
+	cards = div("cards");
+
+	constructor(name) {
+		this.head = div("host-head", glyph(), h("strong", {}, name), this.lost, this.counts);
+		this.node = h("div.host", { role: "group", label: name || null }, this.head, this.cards);
+	}
+
+	set(cards, why) {
+		mark(this.node, "data-phase", why === undefined ? null : "killed");
+		put(this.lost, why === undefined ? "" : joined("lost", why));
+		mark(this.cards, "data-ranks", cards.length);
+		tally(this.counts, cards);
+	}
+}
+
 const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: "up", ArrowDown: "down", Home: "home", End: "end" };
 
 class Ranks {
 	boxes = new Map();
-	order = [];
+	hosts = new Map();
+	groups = new Map(); // ranks by host, as they are shown
 	queue = []; // ranks yet to be drawn: a few in each frame
+	needle = "";
 
 	constructor(view) {
 		this.view = view;
@@ -885,6 +833,10 @@ class Ranks {
 		const sort = (by) => button(`By ${by}`, () => this.sortBy(by), {}, "choice");
 		this.sorts = { trouble: sort("trouble"), rank: sort("rank") };
 		this.sorting = h("span.choices", { role: "group", label: "Order of ranks" }, ...Object.values(this.sorts));
+		this.finder = search("Find ranks", () => {
+			this.needle = this.finder.value.trim().toLowerCase();
+			view.redraw("ranks");
+		});
 		const redraw = () => view.redraw("ranks");
 		const at = ({ target }) => {
 			const box = target.closest?.("[role=option]");
@@ -902,7 +854,8 @@ class Ranks {
 		});
 		this.more = new Card();
 		this.detail = h("div.detail.card", {}, ...this.more.children);
-		this.node = section("ranks", "All ranks", div("bar-head", this.title, this.sorting), this.grid, this.detail);
+		const head = div("bar-head", this.title, this.sorting, this.finder);
+		this.node = section("ranks", "All ranks", head, this.grid, this.detail);
 	}
 
 	get every() {
@@ -920,6 +873,7 @@ class Ranks {
 		if (this.queue.length) return true;
 		for (const [rank, { node }] of this.boxes) mark(node, "aria-selected", rank === this.view.rank);
 		this.sort(now);
+		this.tell();
 		this.explain();
 		return false;
 	}
@@ -927,53 +881,67 @@ class Ranks {
 	resize(n) {
 		put(this.title, plural(n, this.view.store.about.unit));
 		show(this.sorting, n > 1);
-		mark(this.grid, "data-ranks", n);
+		show(this.finder, n > 8);
 		const fits = n <= 8 ? "roomy" : n <= 48 ? "compact" : "dense";
 		if (fits === this.size && this.boxes.size <= n) return;
 		this.size = fits;
 		if (!this.chosen) this.by = fits === "roomy" ? "rank" : "trouble";
 		mark(this.view.root, "data-size", fits);
+		for (const known of [this.boxes, this.hosts, this.groups]) known.clear();
 		this.grid.replaceChildren();
-		this.boxes.clear();
 		this.queue = [];
-		this.order = [];
 	}
 
 	fill(card) {
-		const { rank, phase, place, detail } = card;
-		let box = this.boxes.get(rank);
-		if (!box) {
-			box = this.size === "dense" ? new Tile() : new Card();
-			const about = { role: "option", tabindex: -1, "data-rank": rank };
-			box.node = h(`div.card.${this.size}`, about, ...box.children);
-			this.boxes.set(rank, box);
-		}
+		const { rank, host, phase, place, detail, facts } = card;
+		const box = held(this.boxes, rank, () => (this.size === "dense" ? new Tile() : new Card()));
+		box.node ??= h(`div.card.${this.size}`, { role: "option", tabindex: -1, "data-rank": rank }, ...box.children);
 		box.card = card;
+		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, facts.some(([name]) => name === FALLBACKS) && "CPU fallbacks", host);
 		mark(box.node, "data-phase", phase);
-		const warning = card.fallbacks.length && "CPU fallbacks";
-		mark(box.node, "aria-label", joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, warning));
+		mark(box.node, "aria-label", box.label);
 		box.set(card, this.view.store, box.node);
 	}
 
 	/** Puts the cards in order, but moves none under the pointer or the keyboard. */
 	sort(now) {
-		const { cards, now: clock } = this.view.store;
-		const held = this.hovered !== undefined || this.grid.contains(document.activeElement);
+		const { cards, about, now: clock } = this.view.store;
+		const busy = this.hovered !== undefined || this.grid.contains(document.activeElement);
 		const known = this.order.length === this.boxes.size;
-		if (known && !this.resort && (held || now - this.sorted < 500)) return;
+		if (known && !this.resort && (busy || now - this.sorted < 500)) return;
 		this.resort = false;
 		this.sorted = now;
 		for (const by in this.sorts) mark(this.sorts[by], "aria-pressed", by === this.by);
-		const level = (rank) => (this.by === "trouble" ? urgency(cards.get(rank), clock) : 0);
-		const levels = new Map([...this.boxes.keys()].map((rank) => [rank, level(rank)]));
-		this.order = [...levels.keys()].sort((a, b) => levels.get(a) - levels.get(b) || a - b);
-		let at = this.grid.firstChild;
-		for (const rank of this.order) {
-			const { node } = this.boxes.get(rank);
-			if (node === at) at = at.nextSibling;
-			else this.grid.insertBefore(node, at);
+		const trouble = this.by === "trouble";
+		const levels = new Map([...this.boxes.keys()].map((rank) => [rank, trouble ? urgency(cards.get(rank), clock) : 0]));
+		const order = [...levels.keys()].sort((a, b) => levels.get(a) - levels.get(b) || a - b);
+		// A host stands where its first rank does; one that is lost may have none.
+		this.groups = new Map(trouble ? [...about.lost.keys()].map((name) => [name, []]) : []);
+		for (const rank of order) held(this.groups, cards.get(rank).host, () => []).push(rank);
+		for (const [name, ranks] of this.groups) {
+			const { cards } = held(this.hosts, name, () => new Host(name));
+			arrange(cards, ranks.map((rank) => this.boxes.get(rank).node));
 		}
+		arrange(this.grid, [...this.groups.keys()].map((name) => this.hosts.get(name).node));
+		this.grid.style.setProperty("--xn-each", Math.max(...[...this.groups.values()].map(({ length }) => length)));
+		mark(this.grid, "data-hosts", this.groups.size);
 		this.rove(this.boxes.has(this.active) ? this.active : this.order[0]);
+	}
+
+	get order() {
+		return [...this.groups.values()].flat();
+	}
+
+	/** Tells of each host, and hides what is not looked for. */
+	tell() {
+		const { cards, about } = this.view.store;
+		const found = (text) => text.toLowerCase().includes(this.needle);
+		for (const { node, label } of this.boxes.values()) show(node, found(label));
+		for (const [name, ranks] of this.groups) {
+			const host = this.hosts.get(name);
+			host.set(ranks.map((rank) => cards.get(rank)), about.lost.get(name));
+			show(host.node, found(name) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
+		}
 	}
 
 	sortBy(by) {
@@ -1005,10 +973,12 @@ class Ranks {
 	}
 
 	go(move) {
-		const at = this.order.indexOf(this.active);
-		const columns = getComputedStyle(this.grid).gridTemplateColumns.split(" ").length;
-		const to = { up: at - columns, down: at + columns, home: 0, end: this.order.length - 1 }[move] ?? at + move;
-		this.boxes.get(this.order[to])?.node.focus();
+		const nodes = this.order.map((rank) => this.boxes.get(rank).node).filter(({ hidden }) => !hidden);
+		const here = this.boxes.get(this.active).node;
+		const at = nodes.indexOf(here);
+		const columns = getComputedStyle(here.parentNode).gridTemplateColumns.split(" ").length;
+		const to = { up: at - columns, down: at + columns, home: 0, end: nodes.length - 1 }[move] ?? at + move;
+		nodes[to]?.focus();
 	}
 
 	pick(rank) {
@@ -1049,6 +1019,18 @@ function tickText(value, step) {
 	return digits ? value.toFixed(digits) : count(value);
 }
 
+/** The least and the greatest of all numbers in the lists; NaN is none. */
+function reach(lists) {
+	let [low, high] = [Infinity, -Infinity];
+	for (const list of lists) {
+		for (const value of list) {
+			if (value < low) low = value;
+			if (value > high) high = value;
+		}
+	}
+	return low > high ? [0, 1] : [low, high];
+}
+
 /** The index of the point nearest to x. */
 const nearest = (xs, x) =>
 	xs.reduce((best, value, i) => (Math.abs(value - x) < Math.abs(xs[best] - x) ? i : best), 0);
@@ -1080,6 +1062,7 @@ class Chart {
 	cross = svg("line.cross", { y1: TOP, y2: HIGH - BOTTOM });
 	at = span("quiet.at");
 	legend = div("legend");
+	paths = new Map();
 
 	constructor(view, name) {
 		this.view = view;
@@ -1088,35 +1071,29 @@ class Chart {
 			this.pointer = x;
 			view.redraw("figures");
 		};
-		const key = (event) => {
-			const move = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
-			if (!move) return;
-			event.preventDefault();
-			const end = this.wide - RIGHT;
-			point(Math.min(end, Math.max(LEFT, (this.pointer ?? end) + move)));
+		const about = {
+			...{ height: HIGH, tabindex: 0, role: "img" },
+			pointermove: (event) => point(event.offsetX),
+			pointerleave: () => point(),
+			blur: () => point(),
+			keydown: (event) => {
+				const move = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
+				if (!move) return;
+				event.preventDefault();
+				const end = this.wide - RIGHT;
+				point(Math.min(end, Math.max(LEFT, (this.pointer ?? end) + move)));
+			},
 		};
-		const leave = () => point(undefined);
-		const pointermove = (event) => point(event.offsetX);
-		const listeners = { pointermove, pointerleave: leave, blur: leave, keydown: key };
-		const about = { height: HIGH, tabindex: 0, role: "img", ...listeners };
 		this.svg = svg("svg.plot", about, this.axes, this.plot, this.ends, this.cross);
 		const caption = h("figcaption.caption", {}, h("strong", {}, this.name), this.at);
 		this.node = h("figure.figure", { "data-figure": name }, caption, this.svg, this.legend);
 	}
 
-	draw({ lines }, wide) {
-		this.wide = wide;
-		let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
-		for (const { x, y } of lines.values()) {
-			for (let i = 0; i < x.length; i++) {
-				if (x[i] < x0) x0 = x[i];
-				if (x[i] > x1) x1 = x[i];
-				if (y[i] < y0) y0 = y[i];
-				if (y[i] > y1) y1 = y[i];
-			}
-		}
-		if (x0 > x1) [x0, x1] = [0, 1];
-		if (y0 > y1) [y0, y1] = [0, 1];
+	draw(lines) {
+		const wide = (this.wide = this.svg.clientWidth);
+		if (!wide) return;
+		let [x0, x1] = reach([...lines.values()].map(({ x }) => x));
+		let [y0, y1] = reach([...lines.values()].map(({ y }) => y));
 		if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
 		const margin = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
 		[y0, y1] = [y0 - margin, y1 + margin];
@@ -1156,19 +1133,15 @@ class Chart {
 			bundles.forEach((d, i) => wanted.set(`many ${i}`, d));
 		}
 		for (const [rank, line] of named) wanted.set(rank, trace(line, sx, sy));
-		const keys = [...wanted.keys()];
-		fill(this.plot, String(keys), () => {
-			const one = (rank) => tint(svg("path.trace", { "data-rank": rank }), rank);
-			const path = (key) => (typeof key === "string" ? svg("path.many") : one(key));
-			this.paths = new Map(keys.map((key) => [key, path(key)]));
-			return this.paths.values();
-		});
-		for (const [key, d] of wanted) {
-			const path = this.paths.get(key);
+		const one = (rank) => tint(svg("path.trace", { "data-rank": rank }), rank);
+		const paths = [...wanted].map(([key, d]) => {
+			const path = held(this.paths, key, () => (typeof key === "string" ? svg("path.many") : one(key)));
 			mark(path, "d", d);
 			path.classList.toggle("xn-lit", key === focused);
 			path.classList.toggle("xn-pale", named.has(focused) && key !== focused);
-		}
+			return path;
+		});
+		fill(this.plot, String([...wanted.keys()]), () => paths);
 		this.plot.style.setProperty("--xn-many", Math.max(0.15, Math.min(0.5, 16 / lines.size)));
 		this.drawEnds(named, sx, sy);
 	}
@@ -1201,10 +1174,13 @@ class Chart {
 		put(this.at, step === null ? "last" : `step ${figure(step)}`);
 		mark(this.cross, "visibility", step === null ? "hidden" : null);
 		if (step !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(step));
-		const rows = lines.size <= 8 ? [...values] : this.summary(values);
-		this.list(rows);
-		const words = rows.map(([key, value]) => `${typeof key === "number" ? "rank " : ""}${key} ${figure(value)}`);
-		mark(this.svg, "aria-label", `${this.name}: ${words.join(", ")}`);
+		const rows = (lines.size <= 8 ? [...values] : this.summary(values)).map(([key, value]) => [key, figure(value)]);
+		const name = (key) => (typeof key === "number" ? `rank ${key}` : key);
+		mark(this.svg, "aria-label", `${this.name}: ${rows.map(([key, value]) => `${name(key)} ${value}`).join(", ")}`);
+		fill(this.legend, String(rows), () => rows.map(([key, value]) => {
+			const label = typeof key === "number" ? tint(span("key.one", name(key)), key) : span("key", key);
+			return h("span", { "data-legend": key }, label, h("b", {}, value));
+		}));
 	}
 
 	summary(values) {
@@ -1212,18 +1188,6 @@ class Chart {
 		const rows = [["min", sorted[0]], ["median", sorted[sorted.length >> 1]], ["max", sorted.at(-1)]];
 		const { rank } = this.view;
 		return values.has(rank) ? [[rank, values.get(rank)], ...rows] : rows;
-	}
-
-	list(rows) {
-		fill(this.legend, String(rows.map(([key]) => key)), () => {
-			this.items = new Map(rows.map(([key]) => [key, h("b")]));
-			return rows.map(([key]) => {
-				const isOne = typeof key === "number";
-				const label = span(isOne ? "key.one" : "key", isOne ? `rank ${key}` : key);
-				return h("span", { "data-legend": key }, isOne ? tint(label, key) : label, this.items.get(key));
-			});
-		});
-		for (const [key, value] of rows) put(this.items.get(key), figure(value));
 	}
 }
 
@@ -1246,15 +1210,12 @@ class Figures {
 	draw() {
 		const { figures } = this.view.store;
 		show(this.node, figures.size);
-		fill(this.grid, JSON.stringify([...figures.keys()]), () => {
-			this.charts = new Map([...figures.keys()].map((name) => [name, this.charts.get(name) ?? new Chart(this.view, name)]));
-			return [...this.charts.values()].map(({ node }) => node);
-		});
-		if (!this.queue.length) this.queue = [...this.charts.keys()];
+		const names = [...figures.keys()];
+		const chart = (name) => held(this.charts, name, () => new Chart(this.view, name));
+		fill(this.grid, JSON.stringify(names), () => names.map((name) => chart(name).node));
+		if (!this.queue.length) this.queue = names;
 		const name = this.queue.shift();
-		const chart = this.charts.get(name);
-		const wide = chart?.svg.clientWidth;
-		if (wide) chart.draw(figures.get(name), wide);
+		if (figures.has(name)) chart(name).draw(figures.get(name));
 		return this.queue.length > 0;
 	}
 }
@@ -1276,30 +1237,25 @@ class Output {
 		this.whose = h("select.select", { label: "Ranks shown", change: choose });
 		const streams = [["both", "stdout + stderr"], ["out", "stdout"], ["err", "stderr"]];
 		this.streams = h("select.select", { label: "Stream", change: choose }, ...streams.map(option));
-		this.filter = h("input.filter", { type: "search",
-			label: "Filter output",
-			placeholder: "Filter output",
-			spellcheck: "false",
-			input: choose,
-		});
+		this.filter = search("Filter output", choose);
 		this.matches = status("quiet.matches");
 		const follow = () => (this.rows ? this.refresh() : this.hold(false));
-		this.follow = button("Follow", follow, { "data-action": "follow" });
-		this.copy = button("Copy", () => this.copyLines(), { label: "Copy output", "data-action": "copy" });
+		this.follow = button("Follow", follow);
+		this.copy = button("Copy", () => this.copyLines(), { label: "Copy output" });
 		this.earlier = link("Earlier output", () => this.goBack());
 		this.words = status("quiet");
 		this.body = div("rows");
-		const listeners = {
+		const about = {
+			...{ role: "log", label: "Output", "aria-live": "off", tabindex: 0 },
 			scroll: () => this.scrolled(),
 			wheel: ({ deltaY }) => deltaY < 0 && !this.rows && this.log.scrollTop > 0 && this.hold(true),
 			selectstart: () => this.rows || this.hold(true), // the lines that are selected stay
 			keydown: ({ key }) => key === "End" && this.rows && this.refresh(),
 		};
-		const top = div("top", this.earlier, this.words);
-		this.log = h("div.log", { role: "log", label: "Output", "aria-live": "off", tabindex: 0, ...listeners }, top, this.body);
+		this.log = h("div.log", about, div("top", this.earlier, this.words), this.body);
 		this.jump = button("", () => this.refresh(), {}, "button.jump");
 		this.path = h("code.path");
-		const copyPath = ({ currentTarget }) => this.copied(currentTarget, this.path.textContent, "Copied", "Copy path");
+		const copyPath = ({ currentTarget }) => this.copied(currentTarget, this.path.textContent);
 		this.foot = div("foot", span("quiet", "Full output"), this.path, link("Copy path", copyPath));
 		const head = div("bar-head", title("Output"), this.whose, this.streams, this.filter, this.matches, span("space"), this.follow, this.copy);
 		this.node = section("output", "Output", head, div("screen", this.log, this.jump), this.foot);
@@ -1311,9 +1267,9 @@ class Output {
 		return this.view.store.about.unit === "device" ? undefined : this.view.rank;
 	}
 
-	matching = (line) => {
-		if (this.stream !== "both" && line.stream !== this.stream) return false;
-		return !this.needle || (!line.gap && plain(line.text).toLowerCase().includes(this.needle));
+	matching = ({ stream, gap, text }) => {
+		if (this.stream !== "both" && stream !== this.stream) return false;
+		return !this.needle || (!gap && plain(text).toLowerCase().includes(this.needle));
 	};
 
 	choose() {
@@ -1360,11 +1316,12 @@ class Output {
 	}
 
 	options() {
-		const all = [...this.view.store.cards.keys()].sort((a, b) => a - b);
+		const { cards } = this.view.store;
 		const job = this.lines.byRank.has(null);
-		const offers = [["all", "All ranks"], ...all.map((rank) => [rank, `Rank ${rank}`])];
-		if (job) offers.splice(1, 0, ["job", "The cell itself"]);
-		fill(this.whose, `${job} ${all}`, () => offers.map(option));
+		fill(this.whose, `${job} ${cards.size}`, () => {
+			const all = [...cards.keys()].sort((a, b) => a - b).map((rank) => [rank, `Rank ${rank}`]);
+			return [["all", "All ranks"], ...(job ? [["job", "The cell itself"]] : []), ...all].map(option);
+		});
 		const value = this.rank === undefined ? "all" : String(this.rank ?? "job");
 		if (this.whose.value !== value) this.whose.value = value;
 	}
@@ -1378,16 +1335,12 @@ class Output {
 	}
 
 	row({ rank, stream, gap, text }) {
-		const tag = tint(span("tag", rank === null ? "cell" : String(rank)), rank);
+		const tag = tint(span("tag", rank ?? "cell"), rank);
 		const words = span("text");
-		const row = h("div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, words);
-		if (stream === "err") words.before(h("span.err", { title: "stderr" }, "err"));
-		if (!gap) ansi(words, text, this.needle);
-		else {
-			row.classList.add("xn-gap");
-			words.textContent = `… ${plural(gap, "line")} not shown, in ${file(rank, stream)}`;
-		}
-		return row;
+		if (gap) words.append(`… ${plural(gap, "line")} not shown, in ${file(rank, stream)}`);
+		else ansi(words, text, this.needle);
+		const err = stream === "err" ? h("span.err", { title: "stderr" }, "err") : "";
+		return h(gap ? "div.row.gap" : "div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, err, words);
 	}
 
 	count(now) {
@@ -1439,18 +1392,12 @@ class Output {
 		if (!this.rows) this.hold(false);
 		const first = this.rows.length ? this.rows[0].id : Infinity;
 		const older = this.lines.since(this.rank, -1, (line) => line.id < first && this.matching(line), ROWS / 2);
-		if (older.length && !Object.keys(this.before).length) {
-			this.prepend(older);
-			return;
-		}
+		if (older.length && !Object.keys(this.before).length) return this.prepend(older);
 		for (const stream of this.stream === "both" ? ["out", "err"] : [this.stream]) {
 			const isOf = (line) => line.stream === stream;
 			const oldest = this.rows.find(isOf) ?? this.lines.byRank.get(this.rank)?.find(isOf);
-			const before = this.before[stream] ?? oldest?.at ?? 2 ** 53 - 1;
-			if (before > 0) {
-				this.fetch(stream, before);
-				return;
-			}
+			const before = this.before[stream] ?? oldest?.at ?? Number.MAX_SAFE_INTEGER;
+			if (before > 0) return this.fetch(stream, before);
 		}
 		this.first = true;
 		put(this.words, "The output begins here.");
@@ -1482,14 +1429,15 @@ class Output {
 	copyLines() {
 		const rows = this.rows ?? this.lines.since(this.rank, -1, this.matching, ROWS);
 		const lines = rows.filter(({ gap }) => !gap);
-		const tag = ({ rank }) => (this.rank === undefined ? `[${rank ?? "cell"}] ` : "");
-		const text = lines.map((line) => tag(line) + plain(line.text)).join("\n");
-		this.copied(this.copy, text, `Copied ${plural(lines.length, "line")}`, "Copy");
+		const tag = (rank) => (this.rank === undefined ? `[${rank ?? "cell"}] ` : "");
+		const text = lines.map((line) => tag(line.rank) + plain(line.text)).join("\n");
+		this.copied(this.copy, text, ` ${plural(lines.length, "line")}`);
 	}
 
-	copied(node, text, done, label) {
+	copied(node, text, what = "") {
 		copy(text);
-		put(node, done);
+		const label = (node.xnLabel ??= node.textContent);
+		put(node, `Copied${what}`);
 		setTimeout(() => put(node, label), 1500);
 	}
 }
@@ -1508,7 +1456,6 @@ class View {
 		this.root = h("div.panel", {
 			role: "region",
 			label: `Run ${store.run}`,
-			"data-run": store.run,
 			"data-lm-suppress-shortcuts": "true", // keys in here are not for the notebook
 			keydown: (event) => this.key(event),
 		});
@@ -1522,12 +1469,9 @@ class View {
 		};
 		this.root.append(...Object.values(this.parts).map((part) => part.node));
 		this.root.xnView = this; // for tests
-		this.watch = new IntersectionObserver((entries) => {
-			this.inSight = entries.at(-1).isIntersecting;
-			this.schedule();
-		});
-		this.watch.observe(this.root);
 		this.wake = () => this.schedule();
+		this.watch = new IntersectionObserver((entries) => this.wake((this.inSight = entries.at(-1).isIntersecting)));
+		this.watch.observe(this.root);
 		document.addEventListener("visibilitychange", this.wake);
 		this.clock = setInterval(() => this.tick(), 1000);
 		store.views.add(this);
@@ -1589,14 +1533,14 @@ class View {
 
 	/** Whether it is dark behind the panel: every front end says so in another way. */
 	shade() {
-		let behind = [255, 255, 255];
-		for (let node = this.root.parentElement; node; node = node.parentElement) {
-			const rgb = getComputedStyle(node).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
-			if (rgb.length < 3 || (rgb[3] ?? 1) < 0.5) continue;
-			behind = rgb;
+		let light = 255;
+		for (let node = this.root; (node = node.parentElement); ) {
+			const [red, green, blue, alpha = 1] = getComputedStyle(node).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
+			if (blue === undefined || alpha < 0.5) continue;
+			light = 0.299 * red + 0.587 * green + 0.114 * blue;
 			break;
 		}
-		mark(this.root, "data-dark", 0.299 * behind[0] + 0.587 * behind[1] + 0.114 * behind[2] < 128);
+		mark(this.root, "data-dark", light < 128);
 	}
 
 	key(event) {

@@ -13,7 +13,7 @@ from html import escape
 
 from xla_nb import chart, sentences
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
-from xla_nb.still import bounds, colours, look, words
+from xla_nb.still import bounds, colours, hosts, look, words
 from xla_nb.still.tags import bit, code, details, div, escaped, faint, gap, mark, pre, section
 
 _CHART = (350, 96)
@@ -27,7 +27,7 @@ def html(glance: Glance) -> str:
         *(_notice(text) for text in glance.notices[:20]),
         _troubles(glance.troubles),
         _bar(glance.bar, state.colour) if glance.bar else "",
-        _cards(glance) if len(glance.cards) <= bounds.CARDS else _crowd(glance),
+        _ranks(glance) if len(glance.cards) <= bounds.CARDS else _crowd(glance),
         _figures(glance.series),
     ]
     output = _output(glance, bounds.LARGEST - sum(map(bounds.size_of, above)))
@@ -118,13 +118,28 @@ def _bar(bar: Bar, colour: str) -> str:
     )
 
 
-def _cards(glance: Glance) -> str:
+_PAIRS = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(390px,100%),1fr))"
+
+
+def _ranks(glance: Glance) -> str:
+    """A card for each rank; where there are several hosts, below the name of its own."""
+    groups = hosts.by_host(glance)
+    if not groups:
+        return _cards(sorted(glance.cards, key=lambda card: card.rank), glance)
+    told = [
+        div("margin-top:12px", hosts.heading(name, cards, glance), _cards(cards, glance))
+        for name, cards in groups.items()
+    ]
+    beside = max(map(len, groups.values())) <= 2  # else each of them has more than one pair
+    return div(f"{_PAIRS};gap:0 8px" if beside else "", *told)
+
+
+def _cards(ranks: Sequence[Card], glance: Glance) -> str:
     """Cards in pairs, so that four stand four in a row or two by two, never three and one."""
-    cards = [_card(card, glance) for card in sorted(glance.cards, key=lambda card: card.rank)]
+    cards = [_card(card, glance) for card in ranks]
     pair = "display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:8px"
     pairs = [div(pair, *cards[start : start + 2]) for start in range(0, len(cards), 2)]
-    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(390px,100%),1fr))"
-    return div(f"margin-top:12px;{columns};gap:8px", *pairs) if pairs else ""
+    return div(f"margin-top:8px;{_PAIRS};gap:8px", *pairs) if pairs else ""
 
 
 def _card(card: Card, glance: Glance) -> str:
@@ -181,9 +196,8 @@ def _crowd(glance: Glance) -> str:
         tiles.append(_tiles(phase, cards[:room], len(cards), glance))
         room = max(room - len(cards), 0)
     troubled = [card for phase, cards in groups.items() if phase in look.TROUBLED for card in cards]
-    return section(
-        words.count(len(glance.cards), glance.unit), summary, *tiles, _table(troubled, glance)
-    )
+    title = words.count(len(glance.cards), glance.unit)
+    return section(title, summary, hosts.listed(glance), *tiles, _table(troubled, glance))
 
 
 def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> str:

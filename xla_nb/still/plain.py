@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import sentences
 from xla_nb.glance import Bar, Card, Glance, Series, Trouble
-from xla_nb.still import bounds, look, words
+from xla_nb.still import bounds, hosts, look, words
 
 _WIDTH = 100  # columns of our own sentences in text
 
@@ -23,6 +23,7 @@ def text(glance: Glance) -> str:
     ]
     if glance.bar:
         lines.append(_bar_in_text(glance.bar))
+    lines += hosts.text(glance)
     lines += _ranks_in_text(glance)
     lines += _figures_in_text(glance.series)
     lines += _output_in_text(glance)

@@ -33,7 +33,7 @@ def state(glance: Glance) -> State:
 def about(glance: Glance) -> list[str]:
     """The small print below the headline."""
     said = ["simulated TPU host"] if glance.simulated else []
-    said += [of_hosts(glance.hosts)] if glance.hosts else []
+    said += [of_hosts(glance)] if glance.hosts else []
     if glance.ok is None:
         said += [f"stopping: {glance.stopping}"] if glance.stopping else []
         said += [

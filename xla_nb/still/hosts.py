@@ -1,0 +1,73 @@
+"""The machines of a run that has several: a line each, in HTML and in text.
+
+The rule: those that are lost or have ranks in trouble stand first, and of the others a bounded
+number is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xla_nb import sentences
+from xla_nb.glance import Card, Glance
+from xla_nb.still import look, words
+from xla_nb.still.tags import bit, div, escaped, mark
+
+#: Hosts that have a line.
+MOST = 24
+_LOST = look.PHASES["killed"]
+
+
+def by_host(glance: Glance) -> dict[str, list[Card]]:
+    """The ranks of each host, those first that want attention; none where there is but one."""
+    if len(glance.hosts) < 2:
+        return {}
+    found: dict[str, list[Card]] = {name: [] for name in glance.hosts}
+    for card in sorted(glance.cards, key=lambda card: card.rank):
+        found.setdefault(card.host, []).append(card)
+
+    def calm(name: str) -> int:
+        if name in glance.lost:
+            return 0
+        return 1 if any(card.phase in ("failed", "killed") for card in found[name]) else 2
+
+    return {name: found[name] for name in sorted(found, key=calm)}
+
+
+def heading(name: str, cards: Sequence[Card], glance: Glance) -> str:
+    """A host's name, whether it is lost, and how many of its ranks are in which phase."""
+    lost = glance.lost.get(name)
+    said = [mark(_LOST.glyph, "lost", _LOST.colour), escaped(lost, 100)] if lost else []
+    for phase, alike in words.by_phase(cards).items():
+        sign = look.PHASES[phase]
+        said.append(mark(sign.glyph, f"{len(alike)} {phase}", sign.colour))
+    return div(
+        "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px",
+        bit("min-width:0", f"<b>{escaped(name, 60)}</b>"),
+        *said,
+    )
+
+
+def listed(glance: Glance) -> str:
+    """The hosts of a crowd."""
+    groups = list(by_host(glance).items())
+    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
+    lines = [heading(name, cards, glance) for name, cards in groups[:MOST]]
+    more = f"… and {words.count(len(groups) - MOST, 'more host')}" if groups[MOST:] else ""
+    return div(f"margin-top:6px;{columns};gap:2px 20px", *lines, more) if groups else ""
+
+
+def text(glance: Glance) -> list[str]:
+    groups = list(by_host(glance).items())
+    lines = [_line(name, cards, glance) for name, cards in groups[:MOST]]
+    if groups[MOST:]:
+        lines.append(f"… and {words.count(len(groups) - MOST, 'more host')}")
+    return ["", *lines] if lines else []
+
+
+def _line(name: str, cards: Sequence[Card], glance: Glance) -> str:
+    lost = glance.lost.get(name)
+    said = f" ({_LOST.glyph} lost: {words.cut(lost, 100)})" if lost else ""
+    phases = [f"{len(alike)} {phase}" for phase, alike in words.by_phase(cards).items()]
+    ranks = f": {sentences.ranks(card.rank for card in cards)}: {', '.join(phases)}"
+    return f"{words.cut(name, 60)}{said}{ranks if cards else ''}"
