@@ -358,12 +358,14 @@ def test_a_run_on_one_host_has_no_list_of_them() -> None:
     assert "3 finished" not in html + text
 
 
-def test_the_one_client_that_every_rank_has_is_not_said() -> None:
-    for count in (1, 300):
-        for said in both(
-            glance(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(count)])
-        ):
-            assert "clients" not in said
+def test_a_card_counts_its_clients() -> None:
+    for said in both(glance(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(1)])):
+        assert "torch_xla 1" in said.replace("\xa0", " ")
+
+
+def test_of_many_ranks_the_one_client_that_each_has_is_not_said() -> None:
+    for said in both(glance(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(300)])):
+        assert "clients" not in said
 
 
 def test_of_many_ranks_it_is_said_who_started_clients() -> None:

@@ -810,11 +810,11 @@ class Host {
 		this.node = h("div.host", { role: "group", label: name || null }, this.head, this.cards);
 	}
 
-	set(cards, why) {
+	set(ranks, told, why) {
 		mark(this.node, "data-phase", why === undefined ? null : "killed");
 		put(this.lost, why === undefined ? "" : joined("lost", why));
-		mark(this.cards, "data-ranks", cards.length);
-		tally(this.counts, cards);
+		mark(this.cards, "data-ranks", ranks);
+		tally(this.counts, told);
 	}
 }
 
@@ -939,7 +939,9 @@ class Ranks {
 		for (const { node, label } of this.boxes.values()) show(node, found(label));
 		for (const [name, ranks] of this.groups) {
 			const host = this.hosts.get(name);
-			host.set(ranks.map((rank) => cards.get(rank)), about.lost.get(name));
+			// What the only host's ranks do is said above.
+			const told = this.groups.size > 1 ? ranks.map((rank) => cards.get(rank)) : [];
+			host.set(ranks.length, told, about.lost.get(name));
 			show(host.node, found(name) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
 		}
 	}

@@ -131,16 +131,10 @@ def facts(card: Card) -> list[tuple[str, str]]:
         said.append(("compiles", f"{card.compiles:,} in {span(card.compile_seconds)}"))
     if card.steps:
         said.append(("steps", f"{card.steps:,}"))
-    return said + _by_name([card])
-
-
-def _by_name(cards: Sequence[Card]) -> list[tuple[str, str]]:
-    """What is counted by name, over these ranks: operators, and clients beside the usual one."""
-    said = []
-    if any(card.fallbacks for card in cards):
-        said.append(("ran on the CPU", _most([card.fallbacks for card in cards])))
-    if any(sum(card.clients.values()) > 1 for card in cards):
-        said.append(("clients", _most([card.clients for card in cards])))
+    if card.fallbacks:
+        said.append(("ran on the CPU", _most([card.fallbacks])))
+    if card.clients:
+        said.append(("clients", _most([card.clients])))
     return said
 
 
@@ -169,7 +163,11 @@ def over_all(cards: Sequence[Card]) -> list[tuple[str, str]]:
         known = [number for number in numbers if number is not None]
         if known:
             said.append((name, _from_to(show(min(known)), show(max(known)))))
-    return said + _by_name(cards)
+    if any(card.fallbacks for card in cards):
+        said.append(("ran on the CPU", _most([card.fallbacks for card in cards])))
+    if any(sum(card.clients.values()) > 1 for card in cards):  # more than the usual one
+        said.append(("clients", _most([card.clients for card in cards])))
+    return said
 
 
 def _from_to(low: str, high: str) -> str:
