@@ -24,6 +24,7 @@ from xla_nb.slices import Host, Seat, seats
 #: Seconds after which hosts that nobody uses are given back.
 IDLE = 600.0
 _FREED = 5.0  # seconds until what was given back counts as free
+_LOOK = 0.5  # seconds between two looks at what is free
 _READY = 60.0  # seconds for a placement that is known to be possible
 _CALLS = 16  # calls at once to one host
 
@@ -159,7 +160,7 @@ class Cluster:
             elif wish.wait:
                 left = _clock(deadline - now, wish.wait)
                 wish.tell(f"waiting for the cluster, up to {left}: {found.short}")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(_LOOK)
 
     async def _survey(self) -> list[Node]:
         try:
