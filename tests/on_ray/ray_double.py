@@ -107,7 +107,12 @@ class Ray:
         self.options, self.actors, self.made = [], [], []
         self.fits, self.asked, self.frees = True, asyncio.Event(), True
         self.taken = 0
-        self.init = lambda *given, **how: None
+        self.connects, self.refuses = 0, None
+
+    def connect(self, *given, **how):
+        self.connects += 1
+        if self.refuses:
+            raise self.refuses
 
     def nodes(self):
         return [
@@ -156,7 +161,7 @@ def installed(monkeypatch):
     client = types.SimpleNamespace(ray=types.SimpleNamespace(is_connected=lambda: False))
     modules = {
         "ray": types.SimpleNamespace(
-            init=lambda *given, **how: made.init(*given, **how),
+            init=made.connect,
             shutdown=made.shutdown,
             kill=made.killed.append,
             exceptions=types.SimpleNamespace(ActorUnavailableError=ConnectionError),

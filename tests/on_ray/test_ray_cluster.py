@@ -5,13 +5,14 @@
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 import ray_double
 from ray_double import NEVER, Actor, a_group, a_wish, about
 
 from xla_nb.engines.ray import cluster as cluster_module
-from xla_nb.engines.ray.cluster import Cluster
+from xla_nb.engines.ray.cluster import Cluster, Unreachable
 from xla_nb.errors import LaunchError, UsageError
 
 
@@ -59,13 +60,48 @@ def test_what_is_left_of_a_wait_is_told_in_steps(seconds, most, shown):
 # ---------------------------------------------------------------- the connection
 
 
-@pytest.mark.parametrize("refusal", [ConnectionError("no route"), TimeoutError()])
-def test_a_cluster_that_is_not_connected_is_a_refusal(ray, hosts, refusal):
-    def init(*given, **how):
-        raise refusal
+def test_a_cluster_that_cannot_be_reached_is_a_refusal(ray, hosts):
+    ray.refuses = RuntimeError("no route")
+    with pytest.raises(Unreachable, match="a Ray cluster cannot be reached"):
+        hosts(a_wish())
 
-    ray.init = init
-    with pytest.raises(LaunchError, match="a Ray cluster (cannot be reached|does not answer)"):
+
+def test_a_cluster_is_connected_to_once_whatever_comes_of_it(ray):
+    async def twice():
+        cluster = Cluster("")
+        for _ in range(2):
+            with contextlib.suppress(Unreachable):
+                await cluster.hosts(a_wish())
+
+    ray.refuses = RuntimeError("no route")
+    asyncio.run(twice())
+    assert ray.connects == 1
+
+
+def test_a_launch_that_is_given_up_while_it_connects_leaves_that_to_the_next(ray, monkeypatch):
+    waits = threading.Event()
+    monkeypatch.setattr(cluster_module, "_connect", lambda address: waits.wait())
+
+    async def twice():
+        cluster = Cluster("")
+        first = asyncio.ensure_future(cluster.hosts(a_wish()))
+        while cluster._connecting is None:
+            await asyncio.sleep(0)
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        waits.set()
+        return await cluster.hosts(a_wish())
+
+    assert len(asyncio.run(twice()).actors) == 2
+
+
+def test_a_cluster_that_does_not_answer_any_more_is_a_refusal(ray, hosts, monkeypatch):
+    def survey():
+        raise TimeoutError
+
+    monkeypatch.setattr(cluster_module, "_survey", survey)
+    with pytest.raises(Unreachable, match="a Ray cluster does not answer"):
         hosts(a_wish())
 
 
@@ -234,5 +270,3 @@ def test_a_number_of_hosts_is_another_than_all_of_them():
 )
 def test_hosts_of_a_pod_serve_what_they_were_asked_for_as(wish, served):
     assert pod(slices=1).serves(wish) is served
-
-

@@ -31,6 +31,10 @@ _CALLS = 16  # calls at once to one host
 T = TypeVar("T")
 
 
+class Unreachable(LaunchError):
+    """The cluster does not answer, and this process may not ask it anew: Ray connects once."""
+
+
 @dataclass
 class Wish:
     """What hosts the notebook asks for; None for all that there are. `tell` is for what is waited
@@ -92,23 +96,28 @@ class Cluster:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._connected = False
+        self._connecting: asyncio.Future[None] | None = None
         self._groups: list[Group] = []
         self._released = 0.0
 
     # ------------------------------------------------------------ the connection
 
     async def connect(self) -> None:
-        """Raises LaunchError."""
-        if self._connected:
-            return
+        """Raises Unreachable."""
+        if self._connecting is None:  # once, be it for a launch that is given up meanwhile
+            call = asyncio.to_thread(_connect, self.address)
+            self._connecting = asyncio.ensure_future(call)
         try:
-            await within(faults.PATIENCE, _connect, self.address)
+            await asyncio.wait_for(asyncio.shield(self._connecting), faults.PATIENCE)
         except Exception as problem:
             kind = type(problem).__name__
             said = faults.unreachable(self.address, kind, str(problem))
-            raise LaunchError(said) from problem
-        self._connected = True
+            raise Unreachable(said) from problem
+
+    @property
+    def _connected(self) -> bool:
+        made = self._connecting
+        return made is not None and made.done() and made.exception() is None
 
     async def close(self) -> None:
         """Give everything back."""
@@ -168,7 +177,7 @@ class Cluster:
         except Exception as problem:
             kind = type(problem).__name__
             said = faults.unreachable(self.address, kind, str(problem))
-            raise LaunchError(said) from problem
+            raise Unreachable(said) from problem
 
     async def _place(self, wish: Wish, bundles: Sequence[Bundle]) -> Group:
         from ray.util import placement_group
