@@ -38,8 +38,8 @@ def a_wish(hosts=2, slices=None, wait=0.0, tell=lambda what: None, cpu=False):
     return Wish(1, hosts, slices, wait, tell, cpu)
 
 
-def a_launch(record="/r", sock=None, parcel=-1, wish=None):
-    order = Order("r1", "xla", "/p", str(record), "f", False, frozenset(), None, {}, None, "", {},
+def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1"):
+    order = Order(run, "xla", "/p", str(record), "f", False, frozenset(), None, {}, None, "", {},
                   "/", (), b"", Inheritance())  # fmt: skip
     return Launch(wish or a_wish(), order, {}, sock, parcel)
 
@@ -146,7 +146,7 @@ class Ray:
         self.asked.set()
         number = len(self.made)
         made = (
-            self.actors.pop(0) if self.actors else Actor(about=lambda: about(number % self.count))
+            self.actors.pop(0) if self.actors else ready(about=lambda: about(number % self.count))
         )
         self.made.append(made)
         return types.SimpleNamespace(remote=lambda: made)
