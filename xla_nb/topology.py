@@ -106,7 +106,7 @@ def bounds(accelerator: str | None, chips: int, n: int | None, hosts: int = 1) -
         if n not in (None, chips * devices_per_chip(accelerator)):
             raise UsageError(
                 f"-n {n}: a run on {hosts} TPU hosts has all of their chips, and "
-                f"{_chips_of(accelerator, chips)} has {chips * devices_per_chip(accelerator)} "
+                f"{_host_with(accelerator, chips)} has {chips * devices_per_chip(accelerator)} "
                 "ranks. What to do: leave -n out"
             )
         return {}
@@ -124,7 +124,7 @@ def bounds(accelerator: str | None, chips: int, n: int | None, hosts: int = 1) -
 
 
 def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> str:
-    host = _chips_of(accelerator, chips)
+    host = _host_with(accelerator, chips)
     if not can:
         return f"-n {n} cannot be set on {host}: leave -n out to use all of its chips."
     two = (
@@ -135,7 +135,7 @@ def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> 
     return f"-n {n} is not possible on {host}: it can be {either(can)}.{two}"
 
 
-def _chips_of(accelerator: str | None, chips: int) -> str:
+def _host_with(accelerator: str | None, chips: int) -> str:
     kind = f" of a {accelerator}" if accelerator else ""
     return f"a host with {chips} chip{'s' * (chips > 1)}{kind}"
 

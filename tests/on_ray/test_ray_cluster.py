@@ -226,6 +226,24 @@ def test_hosts_that_were_given_back_are_not_used_again(ray):
     assert ray.removed == [1]
 
 
+def test_hosts_that_nobody_uses_are_given_back_after_a_while(ray, monkeypatch):
+    monkeypatch.setattr(cluster_module, "IDLE", 0.0)
+    monkeypatch.setattr(cluster_module, "_ROUND", 0.001)
+
+    async def idle():
+        cluster = Cluster("")
+        used, _ = [await cluster.hosts(a_wish(hosts)) for hosts in (1, 2)]
+        used.runs.add("r1")
+        going = asyncio.ensure_future(cluster.release_idle())
+        while not ray.removed:
+            await asyncio.sleep(0.001)
+        going.cancel()
+        return cluster._groups == [used]
+
+    assert asyncio.run(idle())
+    assert ray.removed == [2]
+
+
 def test_everything_is_given_back_at_the_end(ray):
     async def closed():
         cluster = Cluster("")

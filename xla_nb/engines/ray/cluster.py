@@ -24,6 +24,7 @@ from xla_nb.slices import Host, Seat, seats
 #: Seconds after which hosts that nobody uses are given back.
 IDLE = 600.0
 _FREED = 5.0  # seconds until what was given back counts as free
+_ROUND = 10.0  # seconds between two looks at what nobody uses
 _LOOK = 0.5  # seconds between two looks at what is free
 _READY = 60.0  # seconds for a placement that is known to be possible
 _CALLS = 16  # calls at once to one host
@@ -225,7 +226,7 @@ class Cluster:
     async def release_idle(self) -> None:
         """Every now and then: hosts that are not used are for others."""
         while True:
-            await asyncio.sleep(10)
+            await asyncio.sleep(_ROUND)
             for group in list(self._groups):
                 if not group.runs and time.monotonic() - group.used > IDLE:
                     await self.release(group)
