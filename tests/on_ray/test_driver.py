@@ -30,9 +30,9 @@ def ray(monkeypatch):
 class Kernel:
     """The other end of the control socket."""
 
-    def __init__(self, driver, control, stack):
+    def __init__(self, driver, control, stack, record):
         self.driver, self.asked = driver, 0
-        self._control, self._stack = control, stack
+        self._control, self._stack, self._record = control, stack, record
 
     def asks(self, do, *fds, hosts=1, slices=None, **more):
         self.asked += 1
@@ -43,10 +43,13 @@ class Kernel:
         """Gives the socket of the run's events."""
         ours, theirs = wire.pair()
         self._stack.enter_context(ours)
-        order = pickle.dumps((a_launch(self._stack.folder, run=run).order, {}))
+        order = pickle.dumps((a_launch(self._record, run=run).order, {}))
         with theirs, in_memory(told or order) as file, in_memory(b"values") as parcel:
             self.asks("launch", theirs.fileno(), parcel, file, **asked)
         return ours
+
+    def abandons(self, number):
+        self._control.send(json.dumps({"do": "abandon", "id": number}).encode())
 
     async def hears(self):
         return json.loads(await asyncio.get_running_loop().sock_recv(self._control, 1 << 16))
@@ -73,14 +76,13 @@ def serve(ray, tmp_path):
     def serve(work):
         async def served():
             with contextlib.ExitStack() as stack:
-                stack.folder = tmp_path
                 control, ours = map(stack.enter_context, wire.pair())
                 control.setblocking(False)
                 ours.setblocking(False)
                 driver = Driver(control, "")
                 serving = asyncio.ensure_future(driver.serve())
                 async with asyncio.timeout(PATIENCE):
-                    await work(Kernel(driver, ours, stack))
+                    await work(Kernel(driver, ours, stack, tmp_path))
                     ours.shutdown(socket.SHUT_RDWR)
                     await serving
 
@@ -262,7 +264,7 @@ def test_a_run_that_nobody_wants_any_more_is_forgotten_and_its_hosts_are_held(
         await until(lambda: last in host.calls)
         (group,) = kernel.driver._cluster._groups
         assert group.runs == {"r1"}
-        socket.send_fds(kernel._control, [json.dumps({"do": "abandon", "id": 1}).encode()], [])
+        kernel.abandons(1)
         await kernel.idle()
         assert host.told[-1] == ("forget", "r1")
         assert group.runs == set()

@@ -201,6 +201,7 @@ def test_a_run_that_is_forgotten_holds_no_port(here):
     first = here.hold_port("r1")
     here.forget("r1")
     assert not is_held(first)
+    assert not is_held(here.hold_port("r1"))
 
 
 # ---------------------------------------------------------------- starting

@@ -107,6 +107,8 @@ class Host:
         """An address at which the run's other hosts reach this one, free until it is over."""
         self._held[run] = addresses.hold_port(self._address)
         port: int = self._held[run].getsockname()[1]
+        if run in self._forgotten:  # meanwhile
+            self._release(run)
         return self._address, port
 
     def start(self, part: Part, parcel: bytes) -> str:
