@@ -5,6 +5,10 @@ import sys
 
 import pytest
 
+import xla_nb
+from xla_nb import session
+from xla_nb.errors import LaunchError
+
 
 def python(*arguments, folder):
     return subprocess.run(
@@ -96,3 +100,20 @@ def test_plain_ipython_has_the_magic_too(tmp_path):
     )
     assert "[1] on 1" in done.stdout, done.stderr
     assert "{0: 7, 1: 8}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("on", "said"),
+    [
+        ("local", "torch_xla goes on being imported meanwhile"),
+        ("ray", "what it had started on the cluster's hosts is ended there"),
+        ("ray://head:10001", "Hosts that were ready are held for the next launch"),
+    ],
+)
+def test_a_launch_that_is_interrupted_says_what_becomes_of_it(monkeypatch, on, said):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "launch", interrupted)
+    with pytest.raises(LaunchError, match=said):
+        xla_nb.spawn(print, on=on)

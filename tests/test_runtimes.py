@@ -40,6 +40,23 @@ def test_xla_sets_the_bounds_of_a_tpu():
     assert xla.plan(V5E, 4).sets == topology.bounds("v5litepod-8", 8, 4)
 
 
+@pytest.mark.parametrize("runtime", [xla, torchax_runtime])
+@pytest.mark.parametrize("n", [None, 8])
+def test_of_several_hosts_each_has_all_of_its_chips_as_torch_xla_reads_them(runtime, n):
+    assert runtime.plan(replace(V5E, hosts=2), n).sets == {}
+
+
+@pytest.mark.parametrize("runtime", [xla, torchax_runtime])
+def test_a_part_of_a_hosts_chips_is_refused_where_there_are_several_hosts(runtime):
+    said = "-n 4: a run on 2 TPU hosts has all .* v5litepod-8 has 8 ranks.*leave -n out"
+    with pytest.raises(UsageError, match=said):
+        runtime.plan(replace(V5E, hosts=2), 4)
+
+
+def test_hosts_without_a_tpu_have_as_many_ranks_as_asked():
+    assert xla.plan(replace(LAPTOP, hosts=2), 3).ranks == 3
+
+
 def test_a_part_of_a_slice_and_chips_with_two_devices_are_refused_where_they_will_not_do():
     pod, v3 = Machine("TPU", 4, "v4-32"), Machine("TPU", 4, "v3-8")
     with pytest.raises(UsageError, match="is for one host"):

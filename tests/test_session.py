@@ -360,6 +360,17 @@ def test_when_the_engine_knows_why_nobody_is_left_every_host_was_lost(start, eng
     assert [event.host for event in lost] == ["left", "right"]
 
 
+def test_when_the_engine_is_lost_before_there_are_hosts_that_is_why_the_run_was_refused(
+    start, engine
+):
+    engine.lost = "the connection to the cluster's head was lost. What to do: run it again"
+    job = start()
+    job.hangs_up()
+    assert job.run._ended.wait(PATIENCE)
+    with pytest.raises(RunFailed, match=r"head was lost\. What to do"):
+        job.run.check()
+
+
 def test_the_run_ends_with_its_last_host(start):
     job = start(*on_hosts("left", "right"), finished(0), finished(1))
     job.says(events.JobEnded(status=0, host="left"))

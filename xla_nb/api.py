@@ -160,10 +160,7 @@ def run(
     try:
         started = session.launch(what, args, options, _engine_for(options), resolve, _waiting())
     except KeyboardInterrupt:
-        raise LaunchError(
-            "you interrupted the launch before any rank was started; torch_xla goes on being "
-            "imported meanwhile, and the next launch waits for what is left of that"
-        ) from None
+        raise LaunchError(_interrupted(options)) from None
     _launched().append(started)
     launched(started)
     kind = view or default_view()
@@ -175,6 +172,20 @@ def run(
     if not keep_going:
         started.check(brief=kind == "panel")
     return started
+
+
+def _interrupted(options: Options) -> str:
+    """What becomes of a launch that was interrupted."""
+    if options.on == "local":
+        return (
+            "you interrupted the launch before any rank was started; torch_xla goes on being "
+            "imported meanwhile, and the next launch waits for what is left of that"
+        )
+    return (
+        "you interrupted the launch: what it had started on the cluster's hosts is ended there. "
+        "Hosts that were ready are held for the next launch, those that were still awaited are "
+        "not. What to do: run the cell again, or give the hosts back (`xla_nb.api.release()`)"
+    )
 
 
 def _view(kind: frontend.View, run: Run) -> View:

@@ -214,6 +214,8 @@ class Run(RecordedRun):
         why = self._engine.why_lost()
         for host in list(self.state.hosts) if why else []:
             self.take(events.HostLost(host=host, why=why))
+        if why and not self.state.hosts:  # they were still to be told
+            self.take(events.JobFailed(kind="LaunchError", message=why, text=""))
         self.take(events.JobEnded(status=None))
 
     def take(self, event: events.Event) -> None:

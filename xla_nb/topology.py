@@ -93,14 +93,23 @@ def possible(accelerator: str | None, chips: int) -> list[int]:
     return [size * devices_per_chip(accelerator) for size in _PROCESS_BOUNDS if size <= chips]
 
 
-def bounds(accelerator: str | None, chips: int, n: int | None) -> dict[str, str]:
+def bounds(accelerator: str | None, chips: int, n: int | None, hosts: int = 1) -> dict[str, str]:
     """The variables with which torch_xla starts exactly n ranks on this host; None: all of it.
+    They are one host's: of several, each has all of its chips, as torch_xla itself reads them.
 
     torch_xla starts min(chips, size of TPU_PROCESS_BOUNDS) processes (_internal/tpu.py,
     num_local_processes), and process i takes chip i: TPU_VISIBLE_CHIPS is different in each, so it
     must not be set here. Setting the bounds also when n is everything keeps them from being read
     off variables that describe the host (same file, build_tpu_env_from_vars).
     """
+    if hosts > 1:
+        if n not in (None, chips * devices_per_chip(accelerator)):
+            raise UsageError(
+                f"-n {n}: a run on {hosts} TPU hosts has all of their chips, and "
+                f"{_host_with(accelerator, chips)} has {chips * devices_per_chip(accelerator)} "
+                "ranks. What to do: leave -n out"
+            )
+        return {}
     can = possible(accelerator, chips)
     if n is None:
         n = chips * devices_per_chip(accelerator)
@@ -115,9 +124,7 @@ def bounds(accelerator: str | None, chips: int, n: int | None) -> dict[str, str]
 
 
 def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> str:
-    host = f"a host with {chips} chip{'s' * (chips > 1)}" + (
-        f" of a {accelerator}" if accelerator else ""
-    )
+    host = _host_with(accelerator, chips)
     if not can:
         return f"-n {n} cannot be set on {host}: leave -n out to use all of its chips."
     two = (
@@ -126,6 +133,11 @@ def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> 
         else ""
     )
     return f"-n {n} is not possible on {host}: it can be {either(can)}.{two}"
+
+
+def _host_with(accelerator: str | None, chips: int) -> str:
+    kind = f" of a {accelerator}" if accelerator else ""
+    return f"a host with {chips} chip{'s' * (chips > 1)}{kind}"
 
 
 def either(numbers: list[int]) -> str:

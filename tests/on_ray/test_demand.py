@@ -12,7 +12,8 @@ CPU = {"CPU": 1.0}
 
 def machine(number, cpus=8.0, free=None, alive=True):
     free = cpus if free is None else free
-    return Node(f"m{number}", f"10.0.0.{number}", alive, {"CPU": cpus}, {"CPU": free})
+    where = f"10.0.0.{number}"
+    return Node(f"m{number}", where, f"n{number}", alive, {"CPU": cpus}, {"CPU": free})
 
 
 def vm(slice_, worker, kind="v4-16", chips=4.0, busy=False, **more):
@@ -90,6 +91,18 @@ def test_what_is_missing_is_said_for_each_machine_with_what_to_do():
         "What to do: ask for fewer (`--hosts 1`), add nodes (`ray start --address=...` on each), "
         "or wait until others are done (`--wait 5m`).",
     ]
+
+
+def test_of_a_large_cluster_not_every_machine_is_told():
+    lines = choose([machine(n, free=0) for n in range(1000)]).text.splitlines()
+    assert lines[40:42] == ["  m39 (10.0.0.39): 0 of 8 CPU free", "  960 nodes more"]
+    assert len(lines) == 43
+
+
+def test_what_is_as_good_as_free_adds_to_what_is_free():
+    node = machine(1, free=0.5).with_free({"CPU": 0.5, "TPU": 4.0})
+    assert node.free == {"CPU": 1.0, "TPU": 4.0}
+    assert choose([node]) == [CPU]
 
 
 def test_an_empty_cluster_is_said_to_be_one():

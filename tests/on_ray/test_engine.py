@@ -17,6 +17,7 @@ from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.inheritance import Inheritance
 from xla_nb.order import Order
+from xla_nb.slices import Host, Seat
 
 
 class Helper:
@@ -26,6 +27,7 @@ class Helper:
         self.module, self.arguments, self.env = module, arguments, env
         self.ours, self.theirs = wire.pair()
         self.told, self.words, self.alive, self.closed = [], "", True, False
+        self.process = types.SimpleNamespace(returncode=None)
         self.hears = lambda request, fds: None
 
     def send(self, request, *fds):
@@ -43,8 +45,9 @@ class Helper:
     def says(self, **answer):
         self.theirs.send(json.dumps(answer).encode())
 
-    def ends(self, words=""):
+    def ends(self, words="", status=1):
         self.words, self.alive = words, False
+        self.process.returncode = status
         self.theirs.close()
 
     def ended_within(self, seconds):
@@ -77,8 +80,10 @@ def helpers(monkeypatch):
 
 
 def started(helper, request):
-    if request["do"] == "launch":
-        helper.says(id=request["id"], started=True)
+    if "refused" in request:
+        helper.says(id=request["id"], refused=request["refused"], spent=True)
+    elif request["do"] == "launch":
+        helper.says(id=request["id"], done=True)
 
 
 @pytest.fixture
@@ -279,7 +284,7 @@ def test_whoever_waits_is_told_for_what(launch, helper):
     steps = [
         lambda: helper.says(id=1, waiting="connecting …"),
         lambda: helper.says(id=1, waiting="importing …"),
-        lambda: helper.says(id=1, started=True),
+        lambda: helper.says(id=1, done=True),
     ]
     helper.hears = lambda request, fds: None
     launch(waiting=waiting)
@@ -296,9 +301,23 @@ def test_a_launch_that_the_cluster_refuses_says_why(launch, helper):
         launch()
 
 
+def test_a_process_that_is_of_no_more_use_is_ended_and_the_next_launch_has_another(launch, helpers):
+    with pytest.raises(LaunchError, match="no route"):
+        launch({"refused": "no route"})
+    assert helpers[0].closed
+    launch()
+    assert len(helpers) == 2
+
+
 def test_a_process_that_ends_meanwhile_says_its_last_words(launch, helper):
     helper.hears = lambda request, fds: helper.ends("MemoryError")
     with pytest.raises(LaunchError, match=r"speaks to the cluster ended \(MemoryError\)"):
+        launch()
+
+
+def test_a_process_that_is_killed_meanwhile_says_by_what(launch, helper):
+    helper.hears = lambda request, fds: helper.ends(status=-9)
+    with pytest.raises(LaunchError, match="speaks to the cluster was ended by SIGKILL"):
         launch()
 
 
@@ -380,6 +399,19 @@ def test_steering_what_is_gone_does_nothing(engine, cluster, helper):
     cluster.close()
     engine.kill("r1")
     assert helper.told == []
+
+
+def test_a_look_gives_the_seats_that_the_process_has_written(engine, helper):
+    seats = [Seat(Host("10.0.0.1", "a"), 0, 0, {})]
+
+    def hears(request, fds):
+        with open(os.dup(fds[0]), "wb") as file:  # noqa: PTH123 # a descriptor, not a path
+            pickle.dump(seats, file)
+        helper.says(id=request["id"], done=True)
+
+    helper.hears = hears
+    assert engine.look(lambda seconds, what: None) == seats
+    assert helper.told == [{"do": "look", "id": 1, "hosts": None, "slices": None, "wait": 0.0}]
 
 
 def test_closing_ends_the_process(cluster, helper):

@@ -166,7 +166,7 @@ def test_a_host_with_another_version_is_named_with_both(there, told):
         ("Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left",
          "OSError: [Errno 28] No space left"),
         ("\x1b[36msomething else.\x1b[39m\nand more", "something else"),
-        ("", "nothing was said"),
+        ("", "it has not answered for half a minute"),
     ],
 )  # fmt: skip
 def test_why_a_host_was_lost_is_said_in_a_clause(said, why):
@@ -185,7 +185,7 @@ def test_why_a_host_was_lost_is_said_in_a_clause(said, why):
     ],
 )
 def test_a_head_that_is_gone_is_told_when_it_has_ended_our_process(words):
-    text = faults.client_ended(words)
+    text = faults.client_ended(1, words)
     assert text.startswith("the connection to the cluster's head was lost")
     assert is_a_paragraph(text)
 
@@ -195,6 +195,12 @@ def test_a_head_that_is_gone_is_told_when_it_has_ended_our_process(words):
     [("Traceback\n\x1b[31mMemoryError\x1b[0m\n", "(MemoryError)"), ("", "(it left no words)")],
 )
 def test_else_our_processs_last_words_are_quoted(words, last):
-    text = faults.client_ended(words)
+    text = faults.client_ended(1, words)
     assert text.startswith(f"the process that speaks to the cluster ended {last}")
+    assert is_a_paragraph(text)
+
+
+def test_a_process_that_was_killed_is_told_by_the_signal():
+    text = faults.client_ended(-9, "Failed to connect to GCS")
+    assert text.startswith("the process that speaks to the cluster was ended by SIGKILL")
     assert is_a_paragraph(text)

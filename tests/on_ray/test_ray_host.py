@@ -5,6 +5,7 @@
 
 import os
 import platform
+import socket
 import sys
 import threading
 import types
@@ -159,13 +160,48 @@ def test_a_host_says_of_itself_what_a_launch_must_know(host, monkeypatch):
     assert "PATH" not in about.environ
 
 
-def test_a_port_for_the_others_is_held_until_the_next_one_is(engine):
-    host = Host("127.0.0.1", "abcdef", engine)
-    address, port = host.hold_port()
-    assert address == "127.0.0.1"
-    assert host._held.getsockname() == (address, port)
-    assert host.hold_port()[1] > 0
-    host._held.close()
+def is_held(where):
+    """Whether the port cannot be had by others."""
+    with socket.socket() as other:
+        try:
+            other.bind(where)
+        except OSError:
+            return True
+    return False
+
+
+@pytest.fixture
+def here(engine):
+    """A host whose address is this machine's."""
+    made = Host("127.0.0.1", "abcdef", engine)
+    yield made
+    made.close()
+
+
+def test_a_port_for_the_others_is_held_for_each_run(here):
+    first, second = here.hold_port("r1"), here.hold_port("r2")
+    assert first[0] == "127.0.0.1"
+    assert first != second
+    assert is_held(first)
+    assert is_held(second)
+
+
+def test_a_runs_port_is_held_until_it_is_over(here, engine):
+    first, second = here.hold_port("r1"), here.hold_port("r2")
+    here.start(Part("right", order(), {}), b"")
+    assert not here.news("r1", 0).over
+    assert is_held(first)
+    wire.Sender(engine.job).send(events.JobEnded(status=0))
+    assert here.news("r1", 1).over
+    assert not is_held(first)
+    assert is_held(second)
+
+
+def test_a_run_that_is_forgotten_holds_no_port(here):
+    first = here.hold_port("r1")
+    here.forget("r1")
+    assert not is_held(first)
+    assert not is_held(here.hold_port("r1"))
 
 
 # ---------------------------------------------------------------- starting
@@ -217,9 +253,29 @@ def test_a_launch_that_the_engine_refuses_leaves_nothing_that_is_not_tidied_away
 
 
 def test_a_launch_that_is_given_up_while_it_is_made_is_ended(host, engine):
-    engine.during = lambda: host.kill("r1")
+    engine.during = lambda: host.forget("r1")
     assert host.start(Part("right", order(), {}), b"") == ""
     assert engine.killed == ["r1", "r1"]
+    assert is_closed(engine)
+
+
+def is_closed(engine):
+    """Whether nobody has the run's record or its socket open any more."""
+    with pytest.raises(BrokenPipeError):
+        engine.job.send(b"anybody there?")
+    return (Path(engine.order.record) / "run.json").exists()
+
+
+def test_a_run_that_is_forgotten_is_ended_and_closed(start, engine):
+    job = start()
+    job.host.forget("r1")
+    assert engine.killed == ["r1"]
+    assert is_closed(engine)
+
+
+def test_a_run_that_there_never_was_is_forgotten_all_the_same(host, engine):
+    host.forget("r9")
+    assert engine.killed == ["r9"]
 
 
 def test_a_run_that_nobody_gave_up_is_not_ended(start, engine):
@@ -328,9 +384,7 @@ def test_a_run_that_has_ended_has_a_closed_record_and_no_socket(start, engine):
     job = start()
     job.says(events.JobEnded(status=0))
     assert job.news().over
-    assert (job.path / "run.json").exists()
-    with pytest.raises(BrokenPipeError):
-        engine.job.send(b"anybody there?")
+    assert is_closed(engine)
 
 
 # ---------------------------------------------------------------- answers that are lost

@@ -57,7 +57,7 @@ def _plan_tpu(machine: Machine, n: int | None) -> Plan:
             f"--runtime torchax gives a process one device, and a chip of a {machine.accelerator} "
             "has two. What to do: use --runtime xla, or a newer TPU"
         )
-    sets = topology.bounds(machine.accelerator, machine.chips, n)
+    sets = topology.bounds(machine.accelerator, machine.chips, n, machine.hosts)
     return Plan(n or machine.chips, sets, IMPORTS)
 
 

@@ -29,9 +29,10 @@ SIMULATED = 4
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """Ranks: all of the TPU's, or a part that its chips allow; SIMULATED without a TPU."""
+    """Ranks: all of the TPU's, or of one host a part that its chips allow; SIMULATED without."""
     if machine.device == "TPU":
-        return Plan(n, topology.bounds(machine.accelerator, machine.chips, n), IMPORTS)
+        sets = topology.bounds(machine.accelerator, machine.chips, n, machine.hosts)
+        return Plan(n, sets, IMPORTS)
     return Plan(n or SIMULATED, {}, IMPORTS)
 
 

@@ -24,10 +24,16 @@ from xla_nb.slices import Host, Seat, seats
 #: Seconds after which hosts that nobody uses are given back.
 IDLE = 600.0
 _FREED = 5.0  # seconds until what was given back counts as free
+_ROUND = 10.0  # seconds between two looks at what nobody uses
+_LOOK = 0.5  # seconds between two looks at what is free
 _READY = 60.0  # seconds for a placement that is known to be possible
 _CALLS = 16  # calls at once to one host
 
 T = TypeVar("T")
+
+
+class Unreachable(LaunchError):
+    """The cluster does not answer, and this process may not ask it anew: Ray connects once."""
 
 
 @dataclass
@@ -91,23 +97,28 @@ class Cluster:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._connected = False
+        self._connecting: asyncio.Future[None] | None = None
         self._groups: list[Group] = []
         self._released = 0.0
 
     # ------------------------------------------------------------ the connection
 
     async def connect(self) -> None:
-        """Raises LaunchError."""
-        if self._connected:
-            return
+        """Raises Unreachable."""
+        if self._connecting is None:  # once, be it for a launch that is given up meanwhile
+            call = asyncio.to_thread(_connect, self.address)
+            self._connecting = asyncio.ensure_future(call)
         try:
-            await within(faults.PATIENCE, _connect, self.address)
+            await asyncio.wait_for(asyncio.shield(self._connecting), faults.PATIENCE)
         except Exception as problem:
             kind = type(problem).__name__
             said = faults.unreachable(self.address, kind, str(problem))
-            raise LaunchError(said) from problem
-        self._connected = True
+            raise Unreachable(said) from problem
+
+    @property
+    def _connected(self) -> bool:
+        made = self._connecting
+        return made is not None and made.done() and made.exception() is None
 
     async def close(self) -> None:
         """Give everything back."""
@@ -159,7 +170,7 @@ class Cluster:
             elif wish.wait:
                 left = _clock(deadline - now, wish.wait)
                 wish.tell(f"waiting for the cluster, up to {left}: {found.short}")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(_LOOK)
 
     async def _survey(self) -> list[Node]:
         try:
@@ -167,7 +178,7 @@ class Cluster:
         except Exception as problem:
             kind = type(problem).__name__
             said = faults.unreachable(self.address, kind, str(problem))
-            raise LaunchError(said) from problem
+            raise Unreachable(said) from problem
 
     async def _place(self, wish: Wish, bundles: Sequence[Bundle]) -> Group:
         from ray.util import placement_group
@@ -215,7 +226,7 @@ class Cluster:
     async def release_idle(self) -> None:
         """Every now and then: hosts that are not used are for others."""
         while True:
-            await asyncio.sleep(10)
+            await asyncio.sleep(_ROUND)
             for group in list(self._groups):
                 if not group.runs and time.monotonic() - group.used > IDLE:
                     await self.release(group)

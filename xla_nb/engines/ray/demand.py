@@ -21,6 +21,7 @@ _POD_TYPE = "ray.io/tpu-pod-type"
 _ONE_CORE = ("v5litepod", "v6e")  # a chip; others have two (SINGLE_CORE_TPU_TYPES)
 _HEAD = re.compile(r"TPU-(.+)-head")
 _EPSILON = 1e-6
+_ROWS = 40  # of the nodes, in what is said of them
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,8 @@ def _lacking(short: str, nodes: Sequence[Node], resource: str, fewer: str) -> La
         + f", and other VMs of its slice {node.slice} are missing" * (node in partial)
         for node in alive
     ]
+    if len(rows) > _ROWS:
+        rows[_ROWS:] = [f"  {_count(len(rows) - _ROWS, 'node')} more"]
     gone = len(nodes) - len(alive)  # Ray keeps them all in its list
     if gone:
         rows.append(f"  {_count(gone, 'node')} more that {'is' if gone == 1 else 'are'} not alive")

@@ -1,7 +1,7 @@
 """The process that is the cluster's client, and takes its orders from the notebook's kernel.
 
-The rule: one thread, which waits for nothing but events. When the control socket closes,
-everything ends.
+The rule: one thread, which waits for nothing but events, and every request is answered. When the
+control socket closes, everything ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from xla_nb.engines.ray import faults
-from xla_nb.engines.ray.cluster import Cluster, Wish
+from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
 from xla_nb.errors import XlaNbError
 from xla_nb.processes import die_with_parent, name_process
@@ -34,6 +34,7 @@ class Driver:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._order = asyncio.Lock()  # one launch at a time looks for hosts
+        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def serve(self) -> None:
         """Until the notebook's end of the control socket is closed."""
@@ -41,6 +42,7 @@ class Driver:
         over = loop.create_future()
         loop.add_reader(self._control, self._hear, over)
         self._go(self._cluster.release_idle())
+        self._go(self._speak())
         await over
         loop.remove_reader(self._control)
         for task in [*self._tasks.values(), *self._others]:
@@ -61,9 +63,9 @@ class Driver:
         said = json.loads(message)
         match said["do"]:
             case "launch":
-                self._begin(said["id"], self._launch(self._launch_of(said, fds)))
+                self._begin(said["id"], self._launch(said, fds))
             case "look":
-                self._begin(said["id"], self._look(self._wish_of(said), *fds))
+                self._begin(said["id"], self._look(said, *fds))
             case "abandon":
                 if said["id"] in self._tasks:
                     self._tasks[said["id"]].cancel()
@@ -73,9 +75,21 @@ class Driver:
                 self._steer(said)
 
     def _begin(self, number: int, what: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(what)
+        task = asyncio.get_running_loop().create_task(self._answered(number, what))
         self._tasks[number] = task
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    async def _answered(self, number: int, what: Coroutine[Any, Any, None]) -> None:
+        """Whatever becomes of it, somebody waits for an answer."""
+        try:
+            await what
+        except XlaNbError as problem:
+            # With the last one that used the connection goes the process that has it.
+            spent = isinstance(problem, Unreachable) and self._tasks.keys() == {number}
+            self._say(id=number, refused=str(problem), spent=spent)
+        except Exception as problem:
+            self._say(id=number, refused=faults.unplaced(str(problem)))
+            raise
 
     def _wish_of(self, said: dict[str, Any], device: str = "") -> Wish:
         number = said["id"]
@@ -85,47 +99,39 @@ class Driver:
 
         return Wish(number, said["hosts"], said["slices"], said["wait"], tell, device == "CPU")
 
-    def _launch_of(self, said: dict[str, Any], fds: list[int]) -> Launch:
-        happened, parcel, told = fds
-        with open(told, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
-            file.seek(0)
-            order, program = pickle.load(file)
-        sock = socket.socket(fileno=happened)
-        sock.setblocking(False)
-        wish = self._wish_of(said, order.asked.get("PJRT_DEVICE", ""))
-        return Launch(wish, order, program, sock, parcel)
-
-    async def _look(self, wish: Wish, into: int) -> None:
+    async def _look(self, said: dict[str, Any], into: int) -> None:
+        wish = self._wish_of(said)
         with open(into, "wb") as file:  # a descriptor, not a path
-            try:
-                async with self._order:
-                    group = await self._cluster.hosts(wish)
-                pickle.dump(group.seats(wish.slices), file)
-            except XlaNbError as problem:
-                self._say(id=wish.id, refused=str(problem))
-                return
+            async with self._order:
+                group = await self._cluster.hosts(wish)
+            pickle.dump(group.seats(wish.slices), file)
         self._say(id=wish.id, done=True)
 
-    async def _launch(self, launch: Launch) -> None:
+    async def _launch(self, said: dict[str, Any], fds: list[int]) -> None:
+        happened, parcel, told = fds
+        # Descriptors, not paths.
+        with socket.socket(fileno=happened) as sock, open(parcel, "rb") as values:  # noqa: PTH123
+            with open(told, "rb") as file:  # noqa: PTH123
+                file.seek(0)
+                order, program = pickle.load(file)
+            sock.setblocking(False)
+            wish = self._wish_of(said, order.asked.get("PJRT_DEVICE", ""))
+            await self._run(Launch(wish, order, program, sock, values.fileno()))
+        gc.collect()  # what holds references to Ray's objects
+
+    async def _run(self, launch: Launch) -> None:
+        run = launch.order.run
         try:
-            with launch.events:
-                relay = await self._started(launch)
-                self._say(id=launch.wish.id, done=True)
-                await relay.follow()
-        except XlaNbError as problem:
-            self._say(id=launch.wish.id, refused=str(problem))
+            relay = await self._started(launch)
+            self._say(id=launch.wish.id, done=True)
+            await relay.follow()
         except asyncio.CancelledError:  # nobody wants it any more
-            if launch.order.run in self._relays:
-                self._relays[launch.order.run].kill()
-            raise
-        except Exception as problem:  # whatever it is, somebody waits for an answer
-            self._say(id=launch.wish.id, refused=faults.unplaced(str(problem)))
+            if run in self._relays:
+                self._relays[run].forget()
             raise
         finally:
-            os.close(launch.parcel)
-            if launch.order.run in self._relays:
-                await self._leave(self._relays[launch.order.run])
-        gc.collect()  # what holds references to Ray's objects
+            if run in self._relays:
+                await self._leave(self._relays[run])
 
     async def _started(self, launch: Launch) -> Relay:
         """On the hosts that are held; on others, once, if those are gone meanwhile."""
@@ -176,8 +182,16 @@ class Driver:
         self._go(fetch())
 
     def _say(self, **answer: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._control.send(json.dumps(answer).encode())
+        self._said.put_nowait(answer)
+
+    async def _speak(self) -> None:
+        """What is said, as soon as there is room for it."""
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # the end is seen elsewhere
+            while True:
+                answer = json.dumps(await self._said.get()).encode()
+                await asyncio.get_running_loop().sock_sendall(self._control, answer)
 
 
 def main(fd: int, address: str) -> None:

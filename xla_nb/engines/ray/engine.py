@@ -96,6 +96,8 @@ class Cluster:
             if answer["id"] != number:  # of one that was abandoned
                 continue
             if "refused" in answer:
+                if answer.get("spent"):  # of no more use: the next launch starts another one
+                    self.close()
                 raise LaunchError(answer["refused"])
             if "done" in answer:
                 return

@@ -85,7 +85,8 @@ class Host:
         self._address, self._node = address, node
         self._engine = engine or LocalEngine()
         self._runs: dict[str, _Running] = {}
-        self._killed: set[str] = set()
+        self._held: dict[str, socket.socket] = {}  # a port for each run
+        self._forgotten: set[str] = set()
 
     def about(self) -> About:
         return About(
@@ -102,10 +103,12 @@ class Host:
             },
         )
 
-    def hold_port(self) -> tuple[str, int]:
-        """An address at which the other hosts reach this one; free until the next is asked for."""
-        self._held = addresses.hold_port(self._address)
-        port: int = self._held.getsockname()[1]
+    def hold_port(self, run: str) -> tuple[str, int]:
+        """An address at which the run's other hosts reach this one, free until it is over."""
+        self._held[run] = addresses.hold_port(self._address)
+        port: int = self._held[run].getsockname()[1]
+        if run in self._forgotten:  # meanwhile
+            self._release(run)
         return self._address, port
 
     def start(self, part: Part, parcel: bytes) -> str:
@@ -115,8 +118,8 @@ class Host:
             self._runs[run] = self._start(part, parcel)
         except (XlaNbError, OSError) as problem:
             return str(problem)
-        if run in self._killed:  # while it was being started
-            self._engine.kill(run)
+        if run in self._forgotten:  # while it was being started
+            self.forget(run)
         return ""
 
     def _start(self, part: Part, parcel: bytes) -> _Running:
@@ -154,14 +157,30 @@ class Host:
 
     def news(self, run: str, seen: int) -> News:
         """What is new since answer `seen`, as soon as there is something; empty after a while."""
-        return self._runs[run].news(seen)
+        news = self._runs[run].news(seen)
+        if news.over:
+            self._release(run)
+        return news
 
     def interrupt(self, run: str, pids: list[int]) -> None:
         self._engine.interrupt(run, {"": pids})
 
     def kill(self, run: str) -> None:
-        self._killed.add(run)
         self._engine.kill(run)
+
+    def forget(self, run: str) -> None:
+        """End a run that nobody follows, be it that it is only being started."""
+        self._forgotten.add(run)
+        self._engine.kill(run)
+        running = self._runs.pop(run, None)
+        if running is not None:
+            running.give_up()
+        self._release(run)
+
+    def _release(self, run: str) -> None:
+        held = self._held.pop(run, None)
+        if held is not None:
+            held.close()
 
     def ask(self, run: str) -> None:
         """Somebody wants to know where the ranks are."""
@@ -184,6 +203,8 @@ class Host:
         self._engine.close()
         for running in self._runs.values():
             running.close()
+        for run in list(self._held):
+            self._release(run)
 
 
 class _Running:
@@ -215,6 +236,16 @@ class _Running:
     def close(self) -> None:
         self._sock.close()
 
+    def give_up(self) -> None:
+        """There is nobody to tell: the record ends here."""
+        with self._lock:
+            self._finish(ok=False, headline="given up while it was started")
+
+    def _finish(self, *, ok: bool, headline: str) -> None:
+        self._sock.close()
+        self.files.close({"run": self.files.path.name, "ok": ok, "headline": headline})
+        record.tidy("parts")
+
     def _gather(self, number: int) -> News:
         deadline = time.monotonic() + _LONGEST
         while True:
@@ -225,9 +256,7 @@ class _Running:
             over = self._ended is not None and not self._waiting and not pieces
             if over and self._ended:
                 due.append(events.encode(self._ended))
-                self._sock.close()
-                self.files.close({"run": self.files.path.name, "ok": True, "headline": ""})
-                record.tidy("parts")
+                self._finish(ok=True, headline="")
             if due or pieces or over or time.monotonic() >= deadline:
                 return News(number, due, pieces, over)
             self._pause()

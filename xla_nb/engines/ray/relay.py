@@ -67,10 +67,10 @@ class Relay:
         try:
             await self._start(launch)
         except (LaunchError, UsageError):
-            self.kill()
+            self.forget()
             raise
         except Exception as problem:  # Ray has a dozen kinds for a host that is gone
-            self.kill()
+            self.forget()
             self.group.broken = True
             raise HostGone(faults.unplaced(str(problem))) from problem
         self.group.fresh = False
@@ -101,7 +101,7 @@ class Relay:
         self._seats = [hosts.index(seat.host) for seat in seats]
         address = None
         if len(seats) > 1:
-            address = await group.actors[self._seats[0]].hold_port.remote()
+            address = await group.actors[self._seats[0]].hold_port.remote(self.run)
         return [
             Part(
                 seat.host.name,
@@ -173,6 +173,11 @@ class Relay:
     def kill(self) -> None:
         for actor in self.group.actors:
             actor.kill.remote(self.run)
+
+    def forget(self) -> None:
+        """End it where nobody will follow it."""
+        for actor in self.group.actors:
+            actor.forget.remote(self.run)
 
     def ask(self) -> None:
         for actor in self.group.actors:

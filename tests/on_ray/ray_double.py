@@ -1,0 +1,187 @@
+"""Ray's double: a cluster that is only counted, and hosts that answer what the test says.
+
+The rule: nothing is started. What Ray itself does is in test_cluster.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import sys
+import types
+
+from xla_nb import events
+from xla_nb.engines.ray.cluster import Group, Wish
+from xla_nb.engines.ray.host import About, News, version
+from xla_nb.engines.ray.relay import Launch
+from xla_nb.inheritance import Inheritance
+from xla_nb.order import Order
+
+NEVER = object()  # what a host says that does not answer
+
+
+def about(number=1, **changes):
+    fields = {
+        "hostname": f"m{number}",
+        "address": f"10.0.0.{number}",
+        "node": f"n{number}",
+        "python": platform.python_version(),
+        "version": version(),
+        "chips": 0,
+        "environ": {},
+        **changes,
+    }
+    return About(**fields)
+
+
+def a_wish(hosts=2, slices=None, wait=0.0, tell=lambda what: None, cpu=False):
+    return Wish(1, hosts, slices, wait, tell, cpu)
+
+
+def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1"):
+    order = Order(run, "xla", "/p", str(record), "f", False, frozenset(), None, {}, None, "", {},
+                  "/", (), b"", Inheritance())  # fmt: skip
+    return Launch(wish or a_wish(), order, {}, sock, parcel)
+
+
+def a_group(*actors, abouts=None, hosts=None, slices=None):
+    """Hosts that have been placed: these actors, called m0, m1, ..."""
+    abouts = abouts or [about(number) for number in range(len(actors))]
+    bundles = [{"CPU": 1.0}] * len(actors)
+    names = [each.hostname for each in abouts]
+    return Group(hosts, slices, None, bundles, list(actors), abouts, names)
+
+
+class Actor:
+    """It answers a call as `says` has it by name, and one for news with what `has` gave it."""
+
+    def __init__(self, **says):
+        self.says, self.told, self.answers = says, [], asyncio.Queue()
+
+    def __getattr__(self, name):
+        return types.SimpleNamespace(remote=lambda *given: self._call(name, given))
+
+    def _call(self, name, given):
+        self.told.append((name, *given))
+        if name in self.says:
+            answer = asyncio.get_running_loop().create_future()
+            said = self.says[name](*given)
+            if said is not NEVER:
+                (answer.set_exception if isinstance(said, Exception) else answer.set_result)(said)
+            return answer
+        return asyncio.ensure_future(self._news() if name == "news" else asyncio.sleep(0))
+
+    async def _news(self):
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def has(self, number, *happened, files=(), over=False):
+        self.answers.put_nowait(News(number, list(map(events.encode, happened)), files, over))
+
+    def fails(self, problem):
+        self.answers.put_nowait(problem)
+
+    @property
+    def calls(self):
+        return [name for name, *_ in self.told]
+
+
+def ready(**says):
+    """A host on which runs can be started."""
+    return Actor(
+        **{"hold_port": lambda run: ("10.0.0.0", 1234), "start": lambda part, parcel: "", **says}
+    )
+
+
+class Ray:
+    """The cluster: so many nodes with a CPU each, and the actors that were placed there.
+
+    `actors` are given to those who ask for one, while they last; `frees`: what is given back is
+    free again.
+    """
+
+    def __init__(self, nodes=3):
+        self.count, self.placed, self.removed, self.killed = nodes, [], [], []
+        self.options, self.actors, self.made = [], [], []
+        self.fits, self.asked, self.frees = True, asyncio.Event(), True
+        self.taken = 0
+        self.connects, self.refuses = 0, None
+
+    def connect(self, *given, **how):
+        self.connects += 1
+        if self.refuses:
+            raise self.refuses
+
+    def nodes(self):
+        return [
+            {
+                "NodeManagerHostname": f"m{n}",
+                "NodeManagerAddress": f"10.0.0.{n}",
+                "Alive": True,
+                "Resources": {"CPU": 1.0},
+                "NodeID": f"n{n}",
+            }
+            for n in range(self.count)
+        ]
+
+    def available(self):
+        """The first nodes are taken first."""
+        return {f"n{n}": {"CPU": float(n >= self.taken)} for n in range(self.count)}
+
+    def placement_group(self, bundles, strategy):
+        self.placed.append((bundles, strategy))
+        self.taken += len(bundles)
+        return types.SimpleNamespace(
+            number=len(self.placed), size=len(bundles), wait=lambda seconds: self.fits
+        )
+
+    def remove_placement_group(self, placement):
+        self.removed.append(placement.number)
+        self.taken -= placement.size
+
+    def actor(self, **options):
+        self.options.append(options)
+        self.asked.set()
+        number = len(self.made)
+        made = (
+            self.actors.pop(0) if self.actors else ready(about=lambda: about(number % self.count))
+        )
+        self.made.append(made)
+        return types.SimpleNamespace(remote=lambda: made)
+
+    def shutdown(self):
+        pass
+
+
+def installed(monkeypatch):
+    """In place of Ray's own modules."""
+    made = Ray()
+    client = types.SimpleNamespace(ray=types.SimpleNamespace(is_connected=lambda: False))
+    modules = {
+        "ray": types.SimpleNamespace(
+            init=made.connect,
+            shutdown=made.shutdown,
+            kill=made.killed.append,
+            exceptions=types.SimpleNamespace(ActorUnavailableError=ConnectionError),
+            nodes=made.nodes,
+            remote=lambda cls: types.SimpleNamespace(options=made.actor),
+        ),
+        "ray.util": types.SimpleNamespace(
+            placement_group=made.placement_group,
+            remove_placement_group=made.remove_placement_group,
+            client=client,
+        ),
+        "ray.util.scheduling_strategies": types.SimpleNamespace(
+            PlacementGroupSchedulingStrategy=lambda placement, placement_group_bundle_index: (
+                placement.number,
+                placement_group_bundle_index,
+            )
+        ),
+        "ray._private": types.SimpleNamespace(),
+        "ray._private.state": types.SimpleNamespace(available_resources_per_node=made.available),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return made

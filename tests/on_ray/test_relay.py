@@ -1,0 +1,289 @@
+"""A run on hosts that are doubles: started on all of them, followed, and its files fetched."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+
+import pytest
+import ray_double
+from ray_double import Actor, a_group, a_launch, a_wish, ready
+
+from xla_nb import events, wire
+from xla_nb.engines.ray import engine
+from xla_nb.engines.ray import relay as relay_module
+from xla_nb.engines.ray.cluster import Group
+from xla_nb.engines.ray.outbox import Piece
+from xla_nb.engines.ray.relay import HostGone, Relay
+from xla_nb.errors import LaunchError
+from xla_nb.order import World
+
+PATIENCE = 10  # seconds for what must come
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    return ray_double.installed(monkeypatch)
+
+
+# ---------------------------------------------------------------- followed
+
+
+@dataclass
+class Followed:
+    """A run that has been started on hosts, and the socket at which its events arrive."""
+
+    relay: Relay
+    group: Group
+    hosts: list[Actor]
+    sock: socket.socket
+
+    def arrived(self):
+        return list(wire.receive(self.sock))
+
+
+@pytest.fixture
+def follow(ray, tmp_path):
+    """follow(count, work) runs `work(followed)` while a run on so many hosts is followed."""
+
+    def follow(count, work):
+        async def followed():
+            ours, theirs = wire.pair()
+            with ours, theirs:
+                theirs.setblocking(False)
+                hosts = [Actor() for _ in range(count)]
+                group = a_group(*hosts)
+                run = Followed(Relay(a_launch(tmp_path, theirs), group), group, hosts, ours)
+                run.relay._seats = list(range(count))
+                async with asyncio.timeout(PATIENCE):
+                    await asyncio.gather(run.relay.follow(), work(run))
+                return run, run.arrived()
+
+        return asyncio.run(followed())
+
+    return follow
+
+
+def printed(text):
+    return [Piece("rank-0.out", "append", text)]
+
+
+def test_a_run_is_followed_until_every_host_has_told_all(follow, tmp_path):
+    async def work(run):
+        run.hosts[0].has(1, events.Notice(text="a"), files=printed(b"one\n"))
+        run.hosts[0].has(2, events.JobEnded(status=0, host="m0"), over=True)
+        run.hosts[1].has(1, events.JobEnded(status=0, host="m1"), over=True)
+
+    run, arrived = follow(2, work)
+    assert arrived[0].names == ("m0", "m1")
+    assert sorted(type(event).__name__ for event in arrived[1:]) == [
+        "JobEnded",
+        "JobEnded",
+        "Notice",
+    ]
+    assert (tmp_path / "rank-0.out").read_bytes() == b"one\n"
+    assert [told for told in run.hosts[0].told if told[0] == "news"] == [
+        ("news", "r1", 0),
+        ("news", "r1", 1),
+    ]
+
+
+def test_the_first_host_is_told_when_it_is_alone(follow):
+    async def work(run):
+        for host in run.hosts[1:]:
+            host.has(1, over=True)
+        while ("alone", "r1") not in run.hosts[0].told:
+            await asyncio.sleep(0)
+        run.hosts[0].has(1, over=True)
+
+    run, _ = follow(3, work)
+    assert not any(("alone", "r1") in host.told for host in run.hosts[1:])
+
+
+def test_a_host_that_is_gone_is_told_to_be_lost_and_the_others_go_on(follow):
+    async def work(run):
+        run.hosts[0].fails(RuntimeError("The actor died because its node has died."))
+        run.hosts[1].has(1, events.Notice(text="still here"), over=True)
+
+    run, arrived = follow(2, work)
+    (lost,) = [event for event in arrived if isinstance(event, events.HostLost)]
+    assert (lost.host, lost.why) == ("m0", "its node died")
+    assert [event.text for event in arrived if isinstance(event, events.Notice)] == ["still here"]
+    assert run.group.broken
+
+
+def test_a_host_that_is_out_of_reach_for_a_moment_is_asked_again(follow):
+    async def work(run):
+        run.hosts[0].fails(ConnectionError("unavailable"))
+        run.hosts[0].has(1, events.Notice(text="back"), over=True)
+
+    run, arrived = follow(1, work)
+    assert [event.text for event in arrived[1:]] == ["back"]
+    assert not run.group.broken
+
+
+def test_a_host_that_stays_out_of_reach_is_lost(follow, monkeypatch):
+    monkeypatch.setattr(relay_module, "_LOST", 0.0)
+
+    async def work(run):
+        for _ in range(2):
+            run.hosts[0].fails(ConnectionError("it is unavailable"))
+
+    _, arrived = follow(1, work)
+    assert [event.why for event in arrived[1:]] == ["it cannot be reached any more"]
+
+
+def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
+    monkeypatch.setattr(relay_module, "_SILENT", 0.01)
+
+    async def work(run):
+        return
+
+    run, (_, lost) = follow(1, work)
+    assert (lost.host, lost.why) == ("m0", "it has not answered for half a minute")
+    assert run.group.broken
+
+
+def test_no_event_is_lost_when_the_notebook_is_slow_to_take_them(follow):
+    """All hosts wait then for the same socket."""
+    many = [events.Notice(text="x" * 1000) for _ in range(300)]
+
+    async def work(run):
+        for host in run.hosts:
+            host.has(1, *many, over=True)
+        while wire.ready(run.sock, 0) and not all(host.answers.empty() for host in run.hosts):
+            await asyncio.sleep(0)
+        heard = 0
+        while heard < 900:
+            for event in run.arrived():
+                heard += isinstance(event, events.Notice)
+            await asyncio.sleep(0)
+
+    follow(3, work)
+
+
+# ---------------------------------------------------------------- its start, and its files
+
+
+@pytest.fixture
+def start(ray, tmp_path):
+    """start(host, ...) starts a run on these hosts; gives its relay and group."""
+
+    def start(*hosts, wish=None):
+        async def started():
+            start.group = a_group(*hosts)
+            fd = os.memfd_create("parcel")
+            os.write(fd, b"values")
+            launch = a_launch(tmp_path, parcel=fd, wish=wish)
+            relay = Relay(launch, start.group)
+            try:
+                await relay.start(launch)
+            finally:
+                os.close(fd)
+            return relay
+
+        return asyncio.run(started())
+
+    return start
+
+
+def test_each_host_has_its_part_of_a_run(start):
+    left, right = ready(), ready()
+    start(left, right)
+    parts = [(part, parcel) for host in (left, right) for _, part, parcel in host.told[-1:]]
+    assert [parcel for _, parcel in parts] == [b"values", b"values"]
+    assert [part.name for part, _ in parts] == ["m0", "m1"]
+    assert [part.order.world for part, _ in parts] == [
+        World(2, number, ("10.0.0.0", 1234)) for number in range(2)
+    ]
+
+
+def test_the_only_host_has_no_others_to_meet(start):
+    host = ready()
+    start(host)
+    assert [name for name, *_ in host.told] == ["start"]
+    assert host.told[0][1].order.world == World()
+
+
+def test_each_host_is_told_its_place_in_the_slices_that_are_asked_for(start):
+    hosts = ready(), ready()
+    start(*hosts, wish=a_wish(2, slices=2))
+    sets = [host.told[-1][1].sets for host in hosts]
+    assert [(each["MEGASCALE_SLICE_ID"], each["TPU_WORKER_ID"]) for each in sets] == [
+        ("0", "0"),
+        ("1", "0"),
+    ]
+
+
+def test_hosts_that_a_run_was_started_on_are_fresh_no_more(start):
+    start(ready())
+    assert not start.group.fresh
+
+
+def test_what_one_host_refuses_is_refused_in_its_name_and_ended_on_all(start):
+    left, right = ready(), ready(start=lambda part, parcel: "no torch_xla")
+    with pytest.raises(LaunchError, match="m1: no torch_xla"):
+        start(left, right)
+    assert left.told[-1] == right.told[-1] == ("forget", "r1")
+    assert not start.group.broken
+
+
+@pytest.mark.parametrize("when", ["hold_port", "start"])
+def test_a_host_that_died_since_the_last_run_is_gone_and_the_others_end_it(start, when):
+    gone = ready(**{when: lambda *given: RuntimeError("The actor died because its node has died.")})
+    other = ready()
+    with pytest.raises(HostGone, match="could not be started: The actor died"):
+        start(gone, other)
+    assert start.group.broken
+    assert other.told[-1] == ("forget", "r1")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"), [(b"0123456789", b"0123456789"), (b"", b""), (None, None)]
+)
+def test_a_file_comes_home_whole_or_not_at_all(start, monkeypatch, content, found):
+    monkeypatch.setattr(relay_module, "_BLOCK", 4)
+
+    def read(run, file, offset, count):
+        if content is None and offset:
+            return RuntimeError("The actor died because its node has died.")
+        return (b"half a file" if content is None else content)[offset : offset + count]
+
+    relay = start(ready(read=read))
+    reader, writer = os.pipe()
+    with contextlib.suppress(RuntimeError):
+        asyncio.run(relay.fetch("m0", "rank-0.out", writer))
+    with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
+        assert engine._whole(pipe.read()) == found
+
+
+def test_of_a_host_that_is_none_of_the_runs_nothing_comes(start):
+    relay = start(ready())
+    reader, writer = os.pipe()
+    asyncio.run(relay.fetch("m9", "rank-0.out", writer))
+    with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
+        assert engine._whole(pipe.read()) is None
+
+
+# ---------------------------------------------------------------- steered
+
+
+async def steered(how, *given):
+    how(*given)
+
+
+def test_an_interrupt_goes_to_each_host_with_its_own_processes(start):
+    left, right = ready(), ready()
+    relay = start(left, right)
+    asyncio.run(steered(relay.interrupt, {"m1": [7], "elsewhere": [8]}))
+    assert right.told[-1] == ("interrupt", "r1", [7])
+    assert "interrupt" not in left.calls
+
+
+@pytest.mark.parametrize("what", ["kill", "forget", "ask"])
+def test_what_is_for_all_goes_to_every_host(start, what):
+    hosts = ready(), ready()
+    relay = start(*hosts)
+    asyncio.run(steered(getattr(relay, what)))
+    assert [host.told[-1] for host in hosts] == [(what, "r1")] * 2
