@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from playwright.sync_api import Browser, expect, sync_playwright
 
+from benchmarks.nodes import cluster
 from browser.conftest import FLAGS
 from browser.lab import DARK, LIGHT, Lab, LabNotebook
 from browser.test_flows import Flow, flow
@@ -125,7 +127,21 @@ def many(lab: Lab, notebook: LabNotebook) -> None:
     run.ended()
 
 
-PICTURES: list[Callable[[Lab, LabNotebook], None]] = [panel, errors, saved, many]
+def hosts(lab: Lab, notebook: LabNotebook) -> None:
+    with cluster(3) as address:
+        notebook.execute(f"import os; os.environ['RAY_ADDRESS'] = {address!r}")
+        run = flow(notebook, "--on ray --hosts 3 -n 2", TRAIN)
+        for rank in range(6):
+            row = run.panel.locator(f'.xn-row[data-rank="{rank}"]')
+            expect(row.filter(has_text="step 240")).to_be_visible()
+        picture(run, "hosts-light")
+        run.let_go()
+        run.ended()
+        picture(run, "hosts-saved")
+        notebook.execute("from xla_nb import api; api.release()")
+
+
+PICTURES: list[Callable[[Lab, LabNotebook], None]] = [panel, errors, saved, many, hosts]
 
 
 def main(names: list[str], browser: Browser) -> None:

@@ -10,13 +10,20 @@ from kernel import Notebook
 from ray_nodes import Nodes, eventually, of_ours
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
+SIMULATED = "--env PJRT_DEVICE=CPU"
 
 
 @pytest.fixture(scope="module")
 def far(kernel: Notebook) -> Iterator[tuple[Nodes, str]]:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    nodes = Nodes(1, ray_client_server_port=port)
+    # To Ray its only node is a TPU VM, the only one of its slice.
+    nodes = Nodes(
+        1,
+        ray_client_server_port=port,
+        resources={"TPU": 4, "slice-a": 1, "TPU-v4-8-head": 1},
+        labels={"ray.io/tpu-slice-name": "slice-a", "ray.io/tpu-pod-type": "v4-8"},
+    )
     yield nodes, f"ray://127.0.0.1:{port}"
     kernel.ok("from xla_nb import api\napi.release()")
     nodes.close()
@@ -25,7 +32,7 @@ def far(kernel: Notebook) -> Iterator[tuple[Nodes, str]]:
 @pytest.mark.leaves("processes")  # the host, held for the next launch
 def test_a_cell_runs_through_rays_client(notebook: Notebook, far: tuple[Nodes, str]) -> None:
     shown = notebook.ok(
-        f"%%xla_spawn --on {far[1]} --hosts 1 -n 2 --view text -o through\n"
+        f"%%xla_spawn --on {far[1]} --hosts 1 -n 2 {SIMULATED} --view text -o through\n"
         "import torch_xla.core.xla_model as xm\n"
         "def f(rank):\n"
         "    print('here')\n"
@@ -35,6 +42,13 @@ def test_a_cell_runs_through_rays_client(notebook: Notebook, far: tuple[Nodes, s
     assert {"[0] here", "[1] here"} <= set(shown.lines)
     assert notebook.value("through.results") == "{0: 3, 1: 3}"
     assert notebook.value("through.output(1)") == r"'here\n'"
+
+
+def test_a_tpu_vm_that_shows_no_chip_is_said_to_be_one(
+    notebook: Notebook, far: tuple[Nodes, str]
+) -> None:
+    shown = notebook.run(f"%%xla_spawn --on {far[1]}\ndef f(rank): pass")
+    assert "Ray counts 4 TPU chips on vm, and no chip is to be seen there" in shown.error
 
 
 @pytest.mark.leaves("processes")  # of the cluster, which has lost its head
@@ -48,7 +62,7 @@ def test_a_lost_head_is_said_in_a_paragraph(notebook: Notebook, far: tuple[Nodes
             nodes.kill_head()
 
     shown = notebook.run(
-        f"%%xla_spawn --on {where} --hosts 1 -n 2 --view text\n"
+        f"%%xla_spawn --on {where} --hosts 1 -n 2 {SIMULATED} --view text\n"
         "import time\n"
         "def f(rank):\n"
         "    print('begun')\n"

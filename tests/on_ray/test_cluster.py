@@ -133,6 +133,14 @@ def test_the_next_launch_finds_its_hosts_warm(on_ray):
     assert of_ours("xla_nb-server") == before
 
 
+def test_the_hosts_of_the_next_launch_can_be_drawn(on_ray):
+    shown = on_ray.ok("%xla_topology --on ray --hosts 3 -n 2")
+    assert "6 ranks on 3 hosts" in shown.stdout
+    assert "[4][5]" in shown.stdout
+    hosts = on_ray.value("list(far.state.hosts)")
+    assert all(name in shown.stdout for name in hosts.strip("[]").replace("'", "").split(", "))
+
+
 def test_slices_reach_the_ranks(on_ray):
     on_ray.ok(
         spawn(

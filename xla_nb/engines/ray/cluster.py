@@ -194,7 +194,7 @@ class Cluster:
                     "faster. What to do: run the cell again, or wait longer (`--wait 5m`)"
                 )
             actors += [_actor(placement, n, bundle) for n, bundle in enumerate(bundles)]
-            abouts, names = await _introduced(actors)
+            abouts, names = await _introduced(actors, bundles)
         except BaseException as problem:  # an interrupted launch, too
             await self._give_back(placement, actors)
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
@@ -295,12 +295,17 @@ def _actor(placement: Any, index: int, bundle: Bundle) -> Any:
     )
 
 
-async def _introduced(actors: list[Any]) -> tuple[list[About], list[str]]:
+async def _introduced(
+    actors: list[Any], bundles: Sequence[Bundle]
+) -> tuple[list[About], list[str]]:
     """What the hosts say of themselves, and what they are called. Raises LaunchError."""
-    abouts = [await actor.about.remote() for actor in actors]
+    calls = [actor.about.remote() for actor in actors]
+    abouts: list[About] = [await call for call in calls]
     names = demand.names((about.hostname, about.address, about.node) for about in abouts)
-    for name, about in zip(names, abouts, strict=True):
+    for name, about, bundle in zip(names, abouts, bundles, strict=True):
         _check_versions(name, about)
+        if "TPU" in bundle and not about.chips:
+            raise LaunchError(faults.no_chips(name, bundle["TPU"]))
     return abouts, names
 
 

@@ -97,6 +97,15 @@ def differing(host: str, what: str, there: str, here: str) -> str:
     )
 
 
+def no_chips(host: str, counted: float) -> str:
+    """A host that is a TPU VM by Ray's count, and shows no chip."""
+    return (
+        f"Ray counts {counted:g} TPU chips on {host}, and no chip is to be seen there. What to do: "
+        "give the container in which Ray runs the host's devices (`docker run --privileged`), or "
+        "add `--env PJRT_DEVICE=CPU` for simulated hosts"
+    )
+
+
 def why_lost(said: str) -> str:
     """Why a host does not answer any more, from Ray's error."""
     said = ansi.plain(said)
