@@ -155,7 +155,7 @@ SETTINGS: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "n": (_ranks, None, "ranks; by default all of a TPU's, or 4 simulated ones"),
     "runtime": (_runtime, "xla", "what a rank joins: xla, spmd or torchax"),
     "on": (_where, "local", "where the ranks are: local, ray or ray://HOST:PORT"),
-    "hosts": (_hosts, None, "machines of the Ray cluster; by default all of them"),
+    "hosts": (_hosts, None, "machines of the Ray cluster; by default all that are free"),
     "slices": (_slices, None, "TPU slices that the hosts are in"),
     "wait": (_duration, 0.0, "seconds to wait until the cluster has the hosts free"),
     "timeout": (_duration, None, "seconds after which a run is stopped"),
@@ -206,7 +206,7 @@ class XlaMagics(Magics):
                          without a TPU; torchax: one JAX world of all ranks
         --on WHERE       local (default); ray: a Ray cluster, by RAY_ADDRESS or this machine's;
                          ray://HOST:PORT: one that is reached through its client server
-        --hosts H        machines of the cluster, each with -n ranks (default: all it has)
+        --hosts H        machines of the cluster, each with -n ranks (default: all that are free)
         --slices S       TPU slices that the hosts are in
         --wait TIME      how long to wait until the cluster has the hosts free (default: not)
         --args EXPR      a tuple of further arguments, evaluated in the notebook

@@ -44,12 +44,12 @@ def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1"):
     return Launch(wish or a_wish(), order, {}, sock, parcel)
 
 
-def a_group(*actors, abouts=None, hosts=None, slices=None):
+def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None, among_tpus=False):
     """Hosts that have been placed: these actors, called m0, m1, ..."""
     abouts = abouts or [about(number) for number in range(len(actors))]
-    bundles = [{"CPU": 1.0}] * len(actors)
+    bundles = [takes or {"CPU": 1.0}] * len(actors)
     names = [each.hostname for each in abouts]
-    return Group(hosts, slices, None, bundles, list(actors), abouts, names)
+    return Group(hosts, slices, None, bundles, list(actors), abouts, names, among_tpus)
 
 
 class Actor:

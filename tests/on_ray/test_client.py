@@ -9,7 +9,7 @@ import pytest
 from kernel import Notebook
 from ray_nodes import Nodes, eventually, of_ours
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.chaos]
 SIMULATED = "--env PJRT_DEVICE=CPU"
 
 

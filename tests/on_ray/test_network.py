@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from ray_nodes import eventually, of_ours
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.chaos]
 
 PORT = 6399
 IP = shutil.which("ip") or shutil.which("ip", path="/usr/sbin:/sbin")

@@ -259,7 +259,9 @@ def test_everything_is_given_back_at_the_end(ray):
 
 
 def pod(**asked):
-    return a_group(Actor(), abouts=[about(chips=4)], hosts=1, **asked)
+    return a_group(
+        Actor(), abouts=[about(chips=4)], hosts=1, takes={"TPU": 4.0}, among_tpus=True, **asked
+    )
 
 
 @pytest.mark.parametrize("slices", [None, 1, 2])
@@ -288,3 +290,23 @@ def test_a_number_of_hosts_is_another_than_all_of_them():
 )
 def test_hosts_of_a_pod_serve_what_they_were_asked_for_as(wish, served):
     assert pod(slices=1).serves(wish) is served
+
+
+def test_simulated_hosts_on_a_pod_serve_those_who_want_no_tpu():
+    group = a_group(Actor(), abouts=[about(chips=4)], hosts=1, among_tpus=True)
+    assert group.serves(a_wish(1, cpu=True))
+    assert not group.serves(a_wish(1))
+
+
+def test_simulated_hosts_on_a_pod_have_seats_of_their_own():
+    told = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}
+    group = a_group(Actor(), abouts=[about(chips=4, environ=told)], hosts=1, among_tpus=True)
+    assert [seat.worker for seat in group.seats(None)] == [0]
+
+
+def test_a_tpu_vm_without_chips_is_not_used():
+    async def introduce():
+        await cluster_module._introduced([Actor(about=lambda: about(chips=0))], [{"TPU": 4.0}])
+
+    with pytest.raises(LaunchError, match="Ray counts 4 TPU chips on m1, and no chip"):
+        asyncio.run(introduce())

@@ -50,14 +50,14 @@ class Wish:
 
     def choose(self, nodes: Sequence[Node]) -> list[Bundle] | Lacking:
         """What each host takes of these nodes."""
-        tpu = not self.cpu and any(node.alive and node.total.get("TPU") for node in nodes)
+        tpu = not self.cpu and demand.has_tpus(nodes)
         return demand.choose(nodes, self.hosts, self.slices, tpu=tpu)
 
 
 @dataclass
 class Group:
     """Hosts that have been placed, with an actor on each; they serve launch after launch.
-    `hosts` and `slices` are what was asked for."""
+    `hosts` and `slices` are what was asked for; `among_tpus`: the cluster has TPUs."""
 
     hosts: int | None
     slices: int | None
@@ -66,6 +66,7 @@ class Group:
     actors: list[Any]
     abouts: list[About]
     names: list[str]
+    among_tpus: bool = False
     runs: set[str] = field(default_factory=set)
     fresh: bool = True  # nothing has been started there yet
     broken: bool = False
@@ -73,13 +74,14 @@ class Group:
 
     def serves(self, wish: Wish) -> bool:
         """Whether these are the hosts that are asked for; any can stand for simulated slices."""
-        if self.broken or self.hosts != wish.hosts:
+        if self.broken or self.hosts != wish.hosts or (self.tpu and wish.cpu):
             return False
-        return not self.is_pod or (not wish.cpu and self.slices == wish.slices)
+        return self.slices == wish.slices if self.tpu else wish.cpu or not self.among_tpus
 
     @property
-    def is_pod(self) -> bool:
-        return all(about.chips for about in self.abouts)
+    def tpu(self) -> bool:
+        """Whether these are TPU VMs, of which the run has the chips."""
+        return any("TPU" in bundle for bundle in self.bundles)
 
     def known(self) -> list[Host]:
         return [
@@ -89,7 +91,7 @@ class Group:
 
     def seats(self, count: int | None) -> list[Seat]:
         """The hosts in their order, in so many slices. Raises UsageError."""
-        return seats(self.known(), count, pod=self.is_pod)
+        return seats(self.known(), count, pod=self.tpu)
 
 
 class Cluster:
@@ -140,27 +142,22 @@ class Cluster:
         for group in self._groups:
             if group.serves(wish):
                 return group
-        bundles = await self._bundles(wish)
+        nodes, bundles = await self._bundles(wish)
         wish.tell(f"starting xla_nb on {demand.hosts_in_words(len(bundles))} of the cluster …")
-        group = await self._place(wish, bundles)
+        group = await self._place(wish, nodes, bundles)
         self._groups.append(group)
         return group
 
-    async def _bundles(self, wish: Wish) -> list[Bundle]:
-        """What each host takes, as soon as the cluster has it, or the time for that is over."""
+    async def _bundles(self, wish: Wish) -> tuple[list[Node], list[Bundle]]:
+        """What each host takes of the cluster's nodes, as soon as there is enough, or the time for
+        that is over."""
         deadline = time.monotonic() + wish.wait
         while True:
             nodes = await self._survey()
-            idle = [group for group in self._groups if not group.runs]
-            held = {
-                a.node: bundle
-                for one in idle
-                for a, bundle in zip(one.abouts, one.bundles, strict=True)
-            }
             if not isinstance(found := wish.choose(nodes), Lacking):
-                return found
-            # What is only held for later launches is as good as free.
-            found = wish.choose([node.with_free(held.get(node.id, {})) for node in nodes])
+                return nodes, found
+            idle = [group for group in self._groups if not group.runs]
+            found = wish.choose(_with_held(nodes, idle))
             now = time.monotonic()
             if not isinstance(found, Lacking):
                 for group in idle:
@@ -180,10 +177,8 @@ class Cluster:
             said = faults.unreachable(self.address, kind, str(problem))
             raise Unreachable(said) from problem
 
-    async def _place(self, wish: Wish, bundles: Sequence[Bundle]) -> Group:
-        from ray.util import placement_group
-
-        placement = placement_group(list(bundles), strategy="STRICT_SPREAD")
+    async def _place(self, wish: Wish, nodes: Sequence[Node], bundles: Sequence[Bundle]) -> Group:
+        placement = await within(faults.PATIENCE, _placement, bundles)
         actors: list[Any] = []
         try:
             patience = wish.wait + _READY
@@ -193,14 +188,23 @@ class Cluster:
                     f"{patience:g} s, though it said that there is room: others may have been "
                     "faster. What to do: run the cell again, or wait longer (`--wait 5m`)"
                 )
-            actors += [_actor(placement, n, bundle) for n, bundle in enumerate(bundles)]
-            abouts, names = await _introduced(actors, bundles)
+            await within(faults.PATIENCE, _make_actors, placement, bundles, actors)
+            abouts, names = await asyncio.wait_for(_introduced(actors, bundles), _READY)
         except BaseException as problem:  # an interrupted launch, too
             await self._give_back(placement, actors)
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
                 raise
             raise LaunchError(faults.unplaced(str(problem))) from problem
-        return Group(wish.hosts, wish.slices, placement, bundles, actors, abouts, names)
+        return Group(
+            wish.hosts,
+            wish.slices,
+            placement,
+            bundles,
+            actors,
+            abouts,
+            names,
+            demand.has_tpus(nodes),
+        )
 
     async def release(self, group: Group) -> None:
         """End all that runs on these hosts, and give them back."""
@@ -274,6 +278,26 @@ def _survey() -> list[Node]:
         )
         for node in ray.nodes()
     ]
+
+
+def _with_held(nodes: Sequence[Node], idle: Sequence[Group]) -> list[Node]:
+    """What is only held for later launches is as good as free."""
+    for group in idle:
+        held = {about.node: b for about, b in zip(group.abouts, group.bundles, strict=True)}
+        nodes = [node.with_free(held.get(node.id, {})) for node in nodes]
+    return list(nodes)
+
+
+def _placement(bundles: Sequence[Bundle]) -> Any:
+    from ray.util import placement_group
+
+    return placement_group(list(bundles), strategy="STRICT_SPREAD")
+
+
+def _make_actors(placement: Any, bundles: Sequence[Bundle], actors: list[Any]) -> None:
+    """Into the list, which a launch that is given up has to give back as far as it goes."""
+    for index, bundle in enumerate(bundles):
+        actors.append(_actor(placement, index, bundle))
 
 
 def _actor(placement: Any, index: int, bundle: Bundle) -> Any:

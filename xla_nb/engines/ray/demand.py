@@ -77,12 +77,17 @@ class Lacking:
     short: str
 
 
+def has_tpus(nodes: Iterable[Node]) -> bool:
+    """Whether the cluster has TPU VMs."""
+    return any(node.alive and node.total.get("TPU") for node in nodes)
+
+
 def choose(
     nodes: Sequence[Node], hosts: int | None, slices: int | None, *, tpu: bool
 ) -> list[Bundle] | Lacking:
     """What each host of a run takes, in the order of slices and workers.
 
-    hosts: how many in all; None for all that the cluster has (of a TPU, those of `slices` slices).
+    hosts: how many in all; None for all that are free (of a TPU, those of `slices` slices).
     """
     return _tpu_vms(nodes, hosts, slices or 1) if tpu else _any_nodes(nodes, hosts)
 
@@ -90,9 +95,7 @@ def choose(
 def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle] | Lacking:
     bundle: Bundle = {"CPU": 1.0}
     able = [node for node in nodes if node.has(bundle)]
-    # A head is often started with no CPU, so that nothing is placed there.
-    workers = [node for node in nodes if node.alive and node.total.get("CPU", 0) >= 1]
-    wanted = hosts if hosts is not None else max(1, len(workers))
+    wanted = hosts if hosts is not None else max(1, len(able))
     if len(able) >= wanted:
         return [dict(bundle) for _ in range(wanted)]
     short = f"{hosts_in_words(wanted)} asked for, each with 1 CPU free, and there {_are(len(able))}"

@@ -21,7 +21,7 @@ from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
 from xla_nb.errors import XlaNbError
-from xla_nb.processes import die_with_parent, name_process
+from xla_nb.processes import name_process
 
 
 class Driver:
@@ -196,7 +196,6 @@ class Driver:
 
 def main(fd: int, address: str) -> None:
     """Entry of the process."""
-    die_with_parent()
     name_process("xla_nb-ray")
     control = socket.socket(fileno=fd)
     control.setblocking(False)

@@ -74,7 +74,7 @@ def _versions(said: str) -> str:
 
 def unplaced(said: str) -> str:
     """Why the process on a host could not be started."""
-    said = ansi.plain(said)
+    said = ansi.plain(said) or "it did not answer in time"
     missing = re.search(r"No module named '(\w+)", said)
     if missing:
         return (

@@ -24,6 +24,7 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.order import Order, World
 
 _LOST = 5.0  # seconds that a host may be out of reach
+_IMPORT = 300.0  # seconds that hosts may take to import what the ranks need, and to start them
 _SILENT = 30.0  # seconds that it may take for an answer, which it gives each second
 _INLINE = 100_000  # bytes of values that go with the call; more go by the object store
 _BLOCK = 8 << 20  # bytes of a log that are fetched at once
@@ -84,7 +85,7 @@ class Relay:
             self.group.actors[seat].start.remote(part, parcel)
             for seat, part in zip(self._seats, parts, strict=True)
         ]
-        answers = await _all(calls)
+        answers = await asyncio.wait_for(_all(calls), _IMPORT)
         refused = [
             f"{name}: {said}" if len(parts) > 1 else said
             for name, said in zip(self._names, answers, strict=True)
@@ -101,7 +102,8 @@ class Relay:
         self._seats = [hosts.index(seat.host) for seat in seats]
         address = None
         if len(seats) > 1:
-            address = await group.actors[self._seats[0]].hold_port.remote(self.run)
+            first = group.actors[self._seats[0]]
+            address = await asyncio.wait_for(_awaited(first.hold_port.remote(self.run)), _SILENT)
         return [
             Part(
                 seat.host.name,
