@@ -123,7 +123,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     runtime: what a rank joins: "xla"; "spmd", one process that owns all devices (`n` of them
     without a TPU); "torchax", one JAX world of `n` processes.
     on: "local", "ray" or "ray://HOST:PORT": the ranks are on this machine, or `n` of them on each
-    of `hosts` machines of a Ray cluster, by default all of them; `slices`: how many TPU slices
+    of `hosts` machines of a Ray cluster, by default all that are free; `slices`: TPU slices that
     these are in; `wait`: for how many seconds they may be waited for.
     keep_going: give a failed Run back instead of raising. bg: return at once.
     view: "panel", "text" or "none"; by default what the front end can show.

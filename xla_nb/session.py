@@ -74,7 +74,7 @@ class Options:
     grace: how long the others may go on once a rank has failed.
     on: where the ranks are: "local", this machine; "ray", a Ray cluster (RAY_ADDRESS);
     "ray://HOST:PORT", one that is reached through its client server.
-    hosts: how many of the cluster's machines, with `n` ranks on each; None is all of them.
+    hosts: how many of the cluster's machines, with `n` ranks on each; None is all that are free.
     slices: how many TPU slices the hosts are in. wait: how long to wait for free hosts.
     """
 

@@ -137,7 +137,6 @@ def hosts(lab: Lab, notebook: LabNotebook) -> None:
         picture(run, "hosts-light")
         run.let_go()
         run.ended()
-        picture(run, "hosts-saved")
         notebook.execute("from xla_nb import api; api.release()")
 
 
