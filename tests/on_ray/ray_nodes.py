@@ -19,6 +19,7 @@ class Nodes:
 
         # Short: the names of its sockets have a limit.
         self._folder = tempfile.mkdtemp(prefix="xr-", dir="/tmp")
+        self._before = os.environ.get("RAY_TMPDIR")
         os.environ["RAY_TMPDIR"] = self._folder  # where Ray notes which cluster is this machine's
         Path(self._folder, "ray").mkdir()
         common = {"num_cpus": 2, "object_store_memory": 200 << 20}
@@ -53,19 +54,23 @@ class Nodes:
     def close(self) -> None:
         self._cluster.shutdown()
         del os.environ["RAY_TMPDIR"]
+        if self._before is not None:
+            os.environ["RAY_TMPDIR"] = self._before
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def of_ours(*names: str) -> dict[int, str]:
-    """The processes of this machine that have such a name of xla_nb's."""
+    """The processes that these tests have started (conftest's mark) with such a name of xla_nb's."""
+    mark = f"XLA_NB_TEST={os.environ['XLA_NB_TEST']}"
     found = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
                 name = (path / "comm").read_text().strip()
+                ours = mark in (path / "environ").read_text(errors="replace").split("\0")
             except OSError:
                 continue
-            if name.startswith(names):
+            if ours and name.startswith(names):
                 found[int(path.name)] = name
     return found
 
