@@ -60,7 +60,7 @@ class Nodes:
 
 
 def of_ours(*names: str) -> dict[int, str]:
-    """The processes that these tests have started (conftest's mark) with such a name of xla_nb's."""
+    """The processes that these tests have started, with such a name of xla_nb's."""
     mark = f"XLA_NB_TEST={os.environ['XLA_NB_TEST']}"
     found = {}
     for path in Path("/proc").iterdir():
