@@ -55,6 +55,7 @@ def connected(store):
                 callers[-1].shutdown(socket.SHUT_WR)
         connect(1, [0])
         answering.join()
+        assert sorted((rank, stream.rank) for rank, stream in streams) == [(0, 1), (1, 0)]
         return dict(streams)
 
     callers = []
