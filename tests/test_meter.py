@@ -340,7 +340,7 @@ def test_samples_are_the_owners_alone(metered):
 
 def test_whoever_asks_is_answered_with_the_place_and_the_stack(metered):
     with metered():
-        metered.asked.write_text("1")
+        metered.asked.touch()
         (place, stack), *_ = until(lambda: metered.answers)
     assert place.startswith(f"{__file__}, line ")
     assert "until" in stack
@@ -348,7 +348,7 @@ def test_whoever_asks_is_answered_with_the_place_and_the_stack(metered):
 
 def test_a_question_is_answered_once(metered):
     with metered():
-        metered.asked.write_text("1")
+        metered.asked.touch()
         until(lambda: metered.answers)
         metered.next_sample(looks=3)
         assert len(metered.answers) == 1
@@ -360,7 +360,7 @@ def test_a_rank_that_is_sampled_rarely_answers_all_the_same(metered):
     metered.every = 1_000_000
     with metered():
         first = until(metered.sample)
-        metered.asked.write_text("1")
+        metered.asked.touch()
         until(lambda: metered.answers)
         assert metered.sample() == first
 
@@ -417,7 +417,7 @@ def test_counters_that_cannot_be_read_end_the_meter_with_a_line(metered, xlac, c
 
 def test_an_answer_that_cannot_be_sent_ends_the_meter_with_a_line(metered, capsys):
     metered.answers = None
-    metered.asked.write_text("1")
+    metered.asked.touch()
     with metered():
         until(ended)
     assert len(complaints(capsys)) == 1

@@ -222,3 +222,61 @@ def test_ranks_are_numbered_host_by_host(index, first):
     runtime = SimpleNamespace(ranks=4)
     job = rank.Inherited(order, None, {}, None, None, runtime, None, None)
     assert job.first == first
+
+
+A_RANK = """
+import random, sys
+from pathlib import Path
+from types import SimpleNamespace as Some
+from xla_nb import rank
+from xla_nb.order import ARGUMENTS, World
+from xla_nb.runtimes import Place
+
+class Runtime:
+    ranks = {ranks}
+    join = lambda self, local_rank, processes: print("joins", flush=True)
+    place = lambda self, rank: Place(0, 8, "device", "device")
+    leave = lambda self, why: None
+    consequence = lambda self, error: None
+    waiting = memory = lambda self: None
+
+threads = Some(get_num_threads=lambda: 1, set_num_threads=lambda count: None)
+sys.modules["torch"] = threads
+order = Some(record={record!r}, world=World(2, 1), entry="f", takes_lock=False, by_name=frozenset())
+namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
+latch = Some(arrive=lambda: None, wait=lambda: None)
+sender, table = Some(send=lambda event: None), Some(body=None, sources=())
+rank.inherit(rank.Inherited(
+    order, sender, namespace, table, None, Runtime(), latch, random.getstate()
+))
+rank.enter(0, {processes})
+del sys.modules["torch"]
+rank.main({index})
+"""
+
+
+@pytest.fixture
+def printed(tmp_path):
+    """What a process of the second host prints, by the files in which it lies: it is the first of
+    so many, and `index` of all ranks."""
+
+    def printed(ranks, processes, index):
+        code = A_RANK.format(ranks=ranks, processes=processes, index=index, record=str(tmp_path))
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        return {path.stem: path.read_text() for path in sorted(tmp_path.glob("*.out"))}
+
+    return printed
+
+
+def test_a_rank_that_has_the_expected_number_prints_into_one_file(printed):
+    assert printed(4, 4, 4) == {"rank-4": "joins\nis 4\n"}
+
+
+@pytest.mark.parametrize("index", [5, 2], ids=["another of its host's", "another host's"])
+def test_a_rank_that_the_runtime_numbers_otherwise_prints_under_its_own_number(printed, index):
+    assert printed(4, 4, index) == {"rank-4": "joins\n", f"rank-{index}": f"is {index}\n"}
+
+
+def test_ranks_that_are_threads_of_a_process_share_its_output(printed):
+    assert printed(4, 2, 5) == {"rank-4": "joins\nis 5\n"}

@@ -166,6 +166,42 @@ def test_ranks_know_their_host():
     assert list(state.hosts) == ["a", "b"]
 
 
+def numbered_across():
+    """The ranks of both hosts have numbers that do not lie host by host, and rank 3 has not begun:
+    a says so before b's job starts."""
+    return [
+        events.HostsPlaced(names=("a", "b")),
+        events.JobStarted(pid=1, host="a", ranks=2, first=0, simulated=False),
+        *(
+            events.RankStarted(rank=r, local_rank=n, pid=100 + n, device="xla:0", host="a")
+            for n, r in enumerate((0, 2))
+        ),
+        events.JobStarted(pid=1, host="b", ranks=2, first=2, simulated=False),
+        events.RankStarted(rank=1, local_rank=0, pid=100, device="xla:0", host="b"),
+    ]
+
+
+def test_a_rank_that_has_begun_stays_on_its_host():
+    state = fold(*numbered_across())
+    assert {number: rank.host for number, rank in sorted(state.ranks.items())} == {
+        0: "a",
+        1: "b",
+        2: "a",
+        3: "b",
+    }
+
+
+def test_a_rank_that_did_not_come_to_join_is_none_that_runs_on_another_host():
+    state = fold(*numbered_across(), replace(failed(2), host="b"))
+    assert (state.ranks[2].phase, state.ranks[3].phase) == ("running", "failed")
+    assert state.first_trouble == 3
+
+
+def test_a_rank_that_has_joined_fails_under_its_own_number():
+    state = fold(*numbered_across(), replace(failed(2), host="a"))
+    assert (state.ranks[2].phase, state.ranks[3].phase) == ("failed", "starting")
+
+
 def test_a_run_is_not_settled_while_a_host_has_not_begun():
     state = fold(events.HostsPlaced(names=("a", "b")), *on("a", 0), finished(0), finished(1))
     assert not state.settled

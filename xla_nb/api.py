@@ -29,6 +29,7 @@ from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.follow import View
+from xla_nb.machine import Waiting
 from xla_nb.opened import OpenedRun
 from xla_nb.session import Options, Run
 
@@ -239,7 +240,7 @@ def open_run(path: str | os.PathLike[str]) -> OpenedRun:
     return OpenedRun.open(path, resolve)
 
 
-def _waiting() -> session.Waiting:
+def _waiting() -> Waiting:
     said: list[str] = []
 
     def waiting(seconds: float, what: str) -> None:

@@ -80,7 +80,7 @@ class RankFinished(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankFailed(Event):
+class RankFailed(OfHost):
     """The entry raised, or its value could not be sent.
 
     `place` is the innermost line of the notebook, such as ``Cell In[3], line 7``; `where` is

@@ -5,12 +5,15 @@ The rule: asked on the machine that will run the ranks, and before anything is s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from xla_nb import runtimes, topology
 from xla_nb.errors import UsageError
 from xla_nb.runtimes import Machine
+
+#: What a launch is told while it waits: for how many seconds by now, and for what.
+Waiting = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)

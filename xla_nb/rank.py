@@ -35,7 +35,8 @@ from xla_nb.wire import Sender
 class Inherited:
     """What a rank has from its job through the fork.
 
-    `entries` are the threads that run the entry, by rank.
+    `entries` are the threads that run the entry, by rank; `captured` the ranks for which this
+    process's output lies where it belongs.
     """
 
     order: Order
@@ -48,6 +49,7 @@ class Inherited:
     random: Any
     stopping: bool = False
     entries: dict[int, int] = field(default_factory=dict)
+    captured: range = range(0)
 
     @property
     def first(self) -> int:
@@ -79,6 +81,7 @@ def enter(local_rank: int, processes: int) -> None:
     (job,) = _inherited
     die_with_parent()
     rank = job.first + local_rank
+    job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
     capture(Path(job.order.record), f"rank-{rank}")
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
@@ -92,6 +95,13 @@ def enter(local_rank: int, processes: int) -> None:
         job.sender.send(_failure(job, rank, error, job.runtime.consequence(error)))
         job.latch.wait()
         raise
+
+
+def _captured(job: Inherited, rank: int, processes: int) -> range:
+    """The ranks that a process may be whose output is that of `rank`: where it has several
+    threads with a rank each, they share it."""
+    ranks = job.runtime.ranks
+    return range(rank, rank + 1) if processes == ranks else range(job.first, job.first + ranks)
 
 
 def _mend_thread_pool() -> None:
@@ -135,7 +145,7 @@ def main(index: int) -> None:
     job.entries[index] = threading.get_ident()
     try:
         place = job.runtime.place(index)
-        if index not in range(job.first, job.first + job.runtime.ranks):
+        if index not in job.captured:  # the runtime has numbered it otherwise
             capture(Path(job.order.record), f"rank-{index}")
         job.sender.send(
             events.RankStarted(

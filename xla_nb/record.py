@@ -88,6 +88,10 @@ class Record:
         with contextlib.suppress(OSError), (self.path / "events.jsonl").open("ab") as file:
             file.write(encode(event) + b"\n")
 
+    def disown(self) -> None:
+        """The process that launched the run has no more use for it."""
+        (self.path / "owner").unlink(missing_ok=True)
+
     def close(self, summary: dict[str, Any]) -> None:
         """Write what became of the run; from then on the record may be tidied away."""
         scratch = self.path / "run.json.partial"

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from xla_nb import events, loading, program, record, sentences, shipping, wire
 from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.inheritance import Inheritance
-from xla_nb.machine import Fit
+from xla_nb.machine import Fit, Waiting
 from xla_nb.order import ARGUMENTS, Order
 from xla_nb.recorded import RecordedRun
 from xla_nb.state import ENDED
@@ -32,10 +32,6 @@ STOP_PATIENCE = 1.0
 #: Seconds that processes have to go after every rank has returned.
 EXIT_PATIENCE = 3.0
 _TICK = 0.1
-
-
-#: What a launch is told while it waits: for how many seconds by now, and for what.
-Waiting = Callable[[float, str], None]
 
 
 class Engine(Protocol):
@@ -175,7 +171,7 @@ class Run(RecordedRun):
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
-        self.record.asked.write_text(repr(time.time()))
+        self.record.asked.touch()
         self._engine.ask(self.name)
 
     def output(self, rank: int, stream: str = "out") -> str:

@@ -101,10 +101,10 @@ class RunState:
                 self._rank(event.rank).preview = event.preview
                 self._rank(event.rank).end("finished", event.at)
             case events.RankFailed():
-                rank = self._rank(event.rank)
+                rank = self._failed(event)
                 rank.failure, rank.place = event, event.place
                 rank.end("failed", event.at)
-                self._trouble(event.rank)
+                self._trouble(rank.rank)
             case events.RankStopped():
                 self._rank(event.rank).end("stopped", event.at)
             case events.RankAt():
@@ -141,7 +141,17 @@ class RunState:
         self._host(event.host).started = event.at
         self.simulated, self.started = event.simulated, self.started or event.at
         for number in range(event.first, event.first + event.ranks):
-            self._rank(number).host = event.host
+            if self._rank(number).pid is None:  # else it has said itself where it is
+                self._rank(number).host = event.host
+
+    def _failed(self, event: events.RankFailed) -> RankState:
+        """The rank that failed. One that did not come to join knows its number only as its host
+        counts; where that is another host's, it is one of those that have not begun."""
+        rank = self._rank(event.rank)
+        if rank.pid is None or event.host in ("", rank.host):
+            return rank
+        waiting = [other for other in self.ranks.values() if other.pid is None]
+        return min(waiting, key=lambda one: (one.host != event.host, one.rank), default=rank)
 
     def _host(self, name: str) -> HostState:
         return self.hosts.setdefault(name, HostState(name))

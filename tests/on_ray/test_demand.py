@@ -238,3 +238,26 @@ def test_hosts_that_are_no_multiple_of_the_slices_are_refused_with_what_to_do():
 )
 def test_hosts_are_called_by_as_much_as_tells_them_apart(hosts, expected):
     assert demand.names(hosts) == expected
+
+
+# ---------------------------------------------------------------- which worker is which
+
+
+def test_the_workers_of_a_slice_are_numbered_by_their_labels():
+    nodes = [vm("a", 2, id="x"), vm("a", 0, id="y"), vm("a", 1, id="z"), machine(1)]
+    assert demand.workers(nodes, ["x", "y", "z"]) == {"x": 2, "y": 0, "z": 1}
+
+
+def test_each_slice_has_its_own_numbers_and_others_machines_none():
+    nodes = [vm(name, worker, id=f"{name}{worker}") for name in "abc" for worker in (1, 0)]
+    found = demand.workers(nodes, ["a0", "a1", "c0", "c1"])
+    assert found == {"a0": 0, "a1": 1, "c0": 0, "c1": 1}
+
+
+@pytest.mark.parametrize("labels", [("0", ""), ("0", "0"), ("0", "2"), ("1", "2"), ("0", "one")])
+def test_labels_that_do_not_number_a_whole_slice_number_none_of_it(labels):
+    nodes = [
+        vm("a", 0, id=str(place), labels={"ray.io/tpu-worker-id": label})
+        for place, label in enumerate(labels)
+    ]
+    assert demand.workers(nodes, ["0", "1"]) == {}

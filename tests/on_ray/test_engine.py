@@ -393,6 +393,17 @@ def test_steering_goes_to_the_process(engine, helper):
     ]
 
 
+def test_steering_does_nothing_where_another_thread_ends_the_process_meanwhile(helper):
+    class Ending(Cluster):
+        """Its process is there at the first look only."""
+
+        _helper = property(lambda self: looks.pop(0), lambda self, made: None)
+
+    looks = [helper, None]
+    Ending("").say({"do": "kill", "run": "r1"})
+    assert helper.told == [{"do": "kill", "run": "r1"}]
+
+
 def test_steering_what_is_gone_does_nothing(engine, cluster, helper):
     helper.ends()
     engine.kill("r1")

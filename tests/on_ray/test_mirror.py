@@ -6,7 +6,7 @@ import pytest
 
 from xla_nb import shipping, vitals
 from xla_nb.engines.ray import outbox
-from xla_nb.engines.ray.mirror import Mirror
+from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.engines.ray.outbox import Outbox, Piece
 from xla_nb.tails import Tail
 from xla_nb.vitals import Vitals
@@ -27,6 +27,19 @@ def test_what_is_appended_lies_behind_what_came_before(mirror, tmp_path):
 def test_files_are_their_owners_alone(mirror, tmp_path):
     mirror.take([Piece("rank-0.out", "append", b"x"), Piece("rank-0.now", "replace", b"x")])
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("name", ["../rank-0.out", "/rank-0.out", "there/rank-0.out"])
+def test_nothing_is_written_but_files_of_the_record(tmp_path, name):
+    (tmp_path / "record").mkdir()
+    Mirror(tmp_path / "record").take([Piece(name, "append", b"x")])
+    assert (tmp_path / "record" / "rank-0.out").read_bytes() == b"x"
+
+
+def test_on_a_full_disk_it_is_said_where_it_is_full(mirror, tmp_path):
+    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+    with pytest.raises(Unwritable, match=f"{tmp_path}: .*No space left.*What to do"):
+        mirror.take([Piece("rank-0.out", "append", b"x")])
 
 
 def test_a_log_is_tailed_while_it_arrives(mirror, tmp_path):

@@ -145,6 +145,28 @@ def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
     assert run.group.broken
 
 
+def test_a_run_that_nobody_listens_to_is_ended_and_followed_no_more(follow):
+    async def work(run):
+        run.sock.shutdown(socket.SHUT_RDWR)
+        run.hosts[0].has(1, events.Notice(text="anybody there?"))
+
+    run, _ = follow(2, work)
+    assert all(host.told[-1] == ("forget", "r1") for host in run.hosts)
+    assert not run.group.broken
+
+
+def test_a_full_disk_of_the_notebooks_ends_the_run_and_no_host_is_lost(follow, tmp_path):
+    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+
+    async def work(run):
+        run.hosts[0].has(1, files=printed(b"one\n"))
+
+    run, (_, told) = follow(2, work)
+    assert f"cannot be kept on the notebook's machine, in {tmp_path}" in told.text
+    assert all(host.told[-1] == ("forget", "r1") for host in run.hosts)
+    assert not run.group.broken
+
+
 def test_no_event_is_lost_when_the_notebook_is_slow_to_take_them(follow):
     """All hosts wait then for the same socket."""
     many = [events.Notice(text="x" * 1000) for _ in range(300)]
@@ -256,6 +278,23 @@ def test_a_file_comes_home_whole_or_not_at_all(start, monkeypatch, content, foun
         asyncio.run(relay.fetch("m0", "rank-0.out", writer))
     with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
         assert engine._whole(pipe.read()) == found
+
+
+def test_a_file_that_grows_comes_as_long_as_it_was(start, monkeypatch):
+    monkeypatch.setattr(relay_module, "_BLOCK", 4)
+    log = bytearray(b"012345")
+
+    def read(run, file, offset, count):
+        found = bytes(log[offset : offset + count])
+        log.extend(b"x")
+        assert len(log) < 100, "it is read for ever"
+        return found
+
+    relay = start(ready(read=read))
+    reader, writer = os.pipe()
+    asyncio.run(relay.fetch("m0", "rank-0.out", writer))
+    with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
+        assert engine._whole(pipe.read()) == b"012345x"
 
 
 def test_of_a_host_that_is_none_of_the_runs_nothing_comes(start):

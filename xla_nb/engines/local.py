@@ -13,16 +13,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from xla_nb import machine, wire
 from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.errors import LaunchError
-from xla_nb.machine import Fit
+from xla_nb.machine import Fit, Waiting
 from xla_nb.order import Order
-
-#: What a launch is told while it waits: for how many seconds by now, and for what.
-Waiting = Callable[[float, str], None]
 
 
 class LocalEngine:

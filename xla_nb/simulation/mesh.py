@@ -19,6 +19,7 @@ from xla_nb import wire
 
 _CHUNK = 1 << 16  # bytes read at once
 _GATE = 60.0  # seconds for all ranks of a host to begin
+_GREETING = 5.0  # seconds for a rank that calls to say which one it is
 _SLICE = 0.1  # seconds of one wait in the system
 
 
@@ -223,7 +224,8 @@ class Addresses(Protocol):
 def connect_hosts(
     store: Addresses, own_address: str, rank: int, remote: Iterable[int], timeout: float
 ) -> dict[int, Stream]:
-    """Connect this rank with those of other hosts: the higher rank calls, the lower answers."""
+    """Connect this rank with those of other hosts: the higher rank calls, the lower answers. Who
+    else calls is not listened to. Raises TimeoutError."""
     streams = {}
     with socket.create_server((own_address, 0)) as listener:
         host, port = listener.getsockname()[:2]
@@ -232,12 +234,17 @@ def connect_hosts(
         higher = {other for other in remote if other > rank}
         for other in lower:
             streams[other] = Stream(other, _call(store, other, rank, timeout))
-        listener.settimeout(timeout)
-        while higher - streams.keys():
+        deadline = time.monotonic() + timeout
+        while missing := higher - streams.keys():
+            left = deadline - time.monotonic()
+            if left <= 0 or not wire.ready(listener, left):
+                raise TimeoutError(f"ranks {sorted(missing)} did not call within {timeout:g} s")
             sock, _ = listener.accept()
-            sock.settimeout(timeout)
-            other = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "little")
-            streams[other] = Stream(other, sock)
+            caller = _greeting(sock)
+            if caller in missing:
+                streams[caller] = Stream(caller, sock)
+            else:
+                sock.close()
     for stream in streams.values():
         stream.sock.settimeout(None)
         stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -249,3 +256,13 @@ def _call(store: Addresses, other: int, rank: int, timeout: float) -> socket.soc
     sock = socket.create_connection((host, int(port)), timeout)
     sock.sendall(rank.to_bytes(4, "little"))
     return sock
+
+
+def _greeting(sock: socket.socket) -> int:
+    """The rank that calls; -1 for who does not say."""
+    sock.settimeout(_GREETING)
+    try:
+        said = sock.recv(4, socket.MSG_WAITALL)
+    except OSError:
+        return -1
+    return int.from_bytes(said, "little") if len(said) == 4 else -1

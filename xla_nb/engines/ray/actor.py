@@ -1,13 +1,20 @@
 """A host as Ray's actor.
 
-The rule: it adds to `host.Host` only what Ray alone knows there.
+The rule: it adds to `host.Host` only what Ray alone knows there, and takes away what is Ray's own.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from xla_nb.engines.ray.host import Host
+
+#: What Ray puts into its workers' environment and a rank is not to have.
+_RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
 
 class Actor(Host):
@@ -17,4 +24,22 @@ class Actor(Host):
         import ray
 
         context: Any = ray.get_runtime_context()
-        super().__init__(ray.util.get_node_ip_address(), context.get_node_id())
+        super().__init__(
+            ray.util.get_node_ip_address(),
+            context.get_node_id(),
+            environ(os.environ),
+            path(sys.path, Path(ray.__file__).parent),
+        )
+
+
+def environ(workers: Mapping[str, str]) -> dict[str, str]:
+    """A worker's environment without Ray's own."""
+    own = {name: value for name, value in workers.items() if not name.startswith(_RAYS)}
+    if own.get("CUDA_VISIBLE_DEVICES") == "":  # Ray's, for an actor that asked for no GPU
+        del own["CUDA_VISIBLE_DEVICES"]
+    return own
+
+
+def path(workers: Iterable[str], ray: Path) -> list[str]:
+    """A worker's sys.path without the folders of Ray's own package that come before the others."""
+    return [entry for entry in workers if not Path(entry).is_relative_to(ray)]

@@ -154,6 +154,17 @@ def _worker(node: Node) -> int:
     return int(told) if told.isdigit() else 0
 
 
+def workers(nodes: Sequence[Node], ids: Sequence[str]) -> dict[str, int]:
+    """The number in its slice of each of these nodes, by its id: Ray places the bundles of a slice
+    but the first in any order. Only of slices in which the labels number all of them, from 0."""
+    found: dict[str, int] = {}
+    for members in _slices([node for node in nodes if node.id in ids]).values():
+        told = [node.labels.get(_WORKER, "") for node in members]
+        if sorted(told) == sorted(map(str, range(len(members)))):
+            found.update(zip([node.id for node in members], map(int, told), strict=True))
+    return found
+
+
 def _lacking(short: str, nodes: Sequence[Node], resource: str, fewer: str) -> Lacking:
     alive = [node for node in nodes if node.alive]
     partial = [one for found in _slices(nodes).values() if not _is_whole(found) for one in found]

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,9 @@ from xla_nb import wire
 from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.machine import Fit
+from xla_nb.machine import Fit, Waiting
 from xla_nb.order import Order
 from xla_nb.slices import Seat
-
-#: What a launch is told while it waits: for how many seconds by now, and for what.
-Waiting = Callable[[float, str], None]
 
 
 class Cluster:
@@ -106,9 +103,10 @@ class Cluster:
 
     def say(self, request: Mapping[str, Any], *fds: int) -> None:
         """Tell our process something; nothing if it is gone."""
-        if self._helper is not None:
+        helper = self._helper  # which another thread may close meanwhile
+        if helper is not None:
             with contextlib.suppress(OSError):
-                self._helper.send(request, *fds)
+                helper.send(request, *fds)
 
     def why_ended(self) -> str:
         """Why our process has ended; empty if it has not."""

@@ -10,10 +10,11 @@ import importlib.metadata
 import os
 import platform
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,8 +29,7 @@ _LONGEST = 1.0  # seconds that an answer is held back while there is nothing to 
 _PAUSES = (0.005, 0.05)  # seconds between two looks at the files: at first, and later on
 _LIVELY = 1.0  # seconds for which they are looked at often
 
-#: What Ray puts into its workers' environment and a rank is not to have.
-_RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
+_GIVEN_UP = 100  # runs that were given up, of which some may still be started
 #: What a machine has, and where things lie on it: the notebook's own says nothing of a host. Who
 #: means it for the ranks writes --env.
 _PLACES = (
@@ -79,14 +79,25 @@ class News:
 
 
 class Host:
-    """The actor's methods; each may be called while another one waits."""
+    """The actor's methods; each may be called while another one waits.
 
-    def __init__(self, address: str, node: str, engine: LocalEngine | None = None) -> None:
+    `environ` and `path` are what ranks have of this machine's own.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        node: str,
+        environ: Mapping[str, str],
+        path: Sequence[str],
+        engine: LocalEngine | None = None,
+    ) -> None:
         self._address, self._node = address, node
+        self._environ, self._path = environ, path
         self._engine = engine or LocalEngine()
         self._runs: dict[str, _Running] = {}
         self._held: dict[str, socket.socket] = {}  # a port for each run
-        self._forgotten: set[str] = set()
+        self._forgotten: deque[str] = deque(maxlen=_GIVEN_UP)
 
     def about(self) -> About:
         return About(
@@ -98,7 +109,7 @@ class Host:
             chips=topology.chips(),
             environ={
                 name: value
-                for name, value in os.environ.items()
+                for name, value in self._environ.items()
                 if name.startswith(("TPU_", "MEGASCALE_"))
             },
         )
@@ -114,6 +125,7 @@ class Host:
     def start(self, part: Part, parcel: bytes) -> str:
         """Start the ranks. Gives why they cannot be, empty where they can."""
         run = part.order.run
+        self._drop_tidied()
         try:
             self._runs[run] = self._start(part, parcel)
         except (XlaNbError, OSError) as problem:
@@ -128,11 +140,13 @@ class Host:
             given.runtime,
             given.n,
             given.asked,
-            _environ(given.env),
+            _environ(self._environ, given.env),
             hosts=world.hosts,
             sets=part.sets,
         )
-        files = record.Record.create(f"{given.run}-{world.index}", "parts")
+        # Hosts may share a home, and a launch be made again on others of them.
+        name = f"{given.run}-{world.index}-{uuid.uuid4().hex[:6]}"
+        files = record.Record.create(name, "parts")
         for name, content in part.program.items():
             (files.path / "program" / name).write_bytes(content)
         order = replace(
@@ -142,13 +156,14 @@ class Host:
             ranks=fit.ranks,
             device=fit.device,
             env=fit.env,
-            cwd=given.cwd if os.path.isdir(given.cwd) else str(Path.home()),  # noqa: PTH112 # _path
-            sys_path=_path(given.sys_path),
+            cwd=given.cwd if _may_enter(given.cwd) else str(Path.home()),
+            sys_path=_path(given.sys_path, self._path),
         )
         try:
             with in_memory(parcel) as fd:
                 sock = self._engine.start(order, fd, fit.imports, lambda seconds, what: None)
         except BaseException:
+            files.disown()
             files.close({"run": given.run, "ok": False, "headline": "not started"})
             raise
         running = _Running(part.name, files, sock, several=world.hosts > 1)
@@ -170,12 +185,18 @@ class Host:
 
     def forget(self, run: str) -> None:
         """End a run that nobody follows, be it that it is only being started."""
-        self._forgotten.add(run)
+        self._forgotten.append(run)
         self._engine.kill(run)
         running = self._runs.pop(run, None)
         if running is not None:
             running.give_up()
         self._release(run)
+
+    def _drop_tidied(self) -> None:
+        """What of older runs has been tidied away is asked for no more."""
+        for run, running in list(self._runs.items()):
+            if not running.files.path.exists():
+                self._runs.pop(run, None)
 
     def _release(self, run: str) -> None:
         held = self._held.pop(run, None)
@@ -184,27 +205,17 @@ class Host:
 
     def ask(self, run: str) -> None:
         """Somebody wants to know where the ranks are."""
-        self._runs[run].files.asked.write_text(repr(time.time()))
+        self._runs[run].files.asked.touch()
 
     def alone(self, run: str) -> None:
         """The ranks of all other hosts have ended."""
         (self._runs[run].files.path / ALONE).touch()
 
     def read(self, run: str, file: str, offset: int, count: int) -> bytes:
-        """Bytes of a file of the run's record; none behind its end."""
-        path = self._runs[run].files.path / Path(file).name
-        if not path.is_file():
-            return b""
-        with path.open("rb") as opened:
+        """Bytes of a file of the run's record; none behind its end. Raises OSError or KeyError
+        where it is not there."""
+        with (self._runs[run].files.path / Path(file).name).open("rb") as opened:
             return os.pread(opened.fileno(), count, offset)
-
-    def close(self) -> None:
-        """End all processes."""
-        self._engine.close()
-        for running in self._runs.values():
-            running.close()
-        for run in list(self._held):
-            self._release(run)
 
 
 class _Running:
@@ -233,9 +244,6 @@ class _Running:
                 self._told = self._gather(seen + 1)
             return self._told
 
-    def close(self) -> None:
-        self._sock.close()
-
     def give_up(self) -> None:
         """There is nobody to tell: the record ends here."""
         with self._lock:
@@ -243,6 +251,7 @@ class _Running:
 
     def _finish(self, *, ok: bool, headline: str) -> None:
         self._sock.close()
+        self.files.disown()
         self.files.close({"run": self.files.path.name, "ok": ok, "headline": headline})
         record.tidy("parts")
 
@@ -315,20 +324,18 @@ def version() -> str:
         return "from its source"
 
 
-def _environ(changed: Mapping[str, str]) -> dict[str, str]:
-    """This host's environment, without Ray's own, and with what was set in the notebook but for
-    what is each machine's own."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(_RAYS)}
-    if own.get("CUDA_VISIBLE_DEVICES") == "":  # Ray's, for an actor that asked for no GPU
-        del own["CUDA_VISIBLE_DEVICES"]
+def _environ(own: Mapping[str, str], changed: Mapping[str, str]) -> dict[str, str]:
+    """This host's environment, with what was set in the notebook but for what is each machine's
+    own."""
     return {**own, **{name: value for name, value in changed.items() if name not in _PLACES}}
 
 
-def _path(notebooks: Iterable[str]) -> tuple[str, ...]:
-    """The notebook's folders that are here, too; then this host's own, without those that Ray
-    puts before its workers'."""
+def _path(notebooks: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
+    """The notebook's folders that are here, too; then this host's own."""
     # Not Path.exists(), which raises where another user's folder cannot be looked into.
     here = [entry for entry in notebooks if not entry or os.path.exists(entry)]  # noqa: PTH110
-    ray = Path(sys.modules["ray"].__file__ or "").parent if "ray" in sys.modules else None
-    own = [entry for entry in sys.path if ray is None or not Path(entry).is_relative_to(ray)]
     return tuple(dict.fromkeys([*here, *own]))
+
+
+def _may_enter(folder: str) -> bool:
+    return os.path.isdir(folder) and os.access(folder, os.X_OK)  # noqa: PTH112 # as in _path

@@ -11,6 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from xla_nb.engines.ray.outbox import Piece
+from xla_nb.errors import XlaNbError
+
+
+class Unwritable(XlaNbError):
+    """This machine does not keep what came: its disk is full, or the record is gone."""
 
 
 class Mirror:
@@ -21,16 +26,26 @@ class Mirror:
         self._replaced: dict[str, int] = {}
 
     def take(self, pieces: Iterable[Piece]) -> None:
-        """Write what came."""
-        for piece in pieces:
-            path = self._path / piece.name
-            if piece.mode == "append":
-                _put(path, piece.data, os.O_APPEND)
-            else:
-                # Over the last sample, in one write; spaces cover what was longer (meter.py).
-                last = self._replaced.get(piece.name, 0)
-                _put(path, piece.data.ljust(last), 0)
-                self._replaced[piece.name] = max(last, len(piece.data))
+        """Write what came. Raises Unwritable."""
+        try:
+            for piece in pieces:
+                self._take(piece)
+        except OSError as problem:
+            raise Unwritable(
+                "what the ranks wrote cannot be kept on the notebook's machine, in "
+                f"{self._path}: {problem}. The run was ended. What to do: make space on that disk, "
+                "or set XLA_NB_HOME to a folder of yours that has space"
+            ) from problem
+
+    def _take(self, piece: Piece) -> None:
+        path = self._path / Path(piece.name).name
+        if piece.mode == "append":
+            _put(path, piece.data, os.O_APPEND)
+        else:
+            # Over the last sample, in one write; spaces cover what was longer (meter.py).
+            last = self._replaced.get(piece.name, 0)
+            _put(path, piece.data.ljust(last), 0)
+            self._replaced[piece.name] = max(last, len(piece.data))
 
 
 def _put(path: Path, data: bytes, how: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 import time
@@ -19,7 +20,7 @@ from xla_nb import events
 from xla_nb.engines.ray import demand, faults
 from xla_nb.engines.ray.cluster import Group, Wish
 from xla_nb.engines.ray.host import News, Part
-from xla_nb.engines.ray.mirror import Mirror
+from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.order import Order, World
 
@@ -34,6 +35,10 @@ T = TypeVar("T")
 
 class HostGone(LaunchError):
     """A host that was held for launches does not answer."""
+
+
+class _Unheard(Exception):
+    """The notebook does not listen any more."""
 
 
 @dataclass
@@ -115,19 +120,29 @@ class Relay:
         ]
 
     async def follow(self) -> None:
-        """Until every host has told all, or is lost."""
+        """Until every host has told all, or is lost; a run that cannot be followed is ended."""
         self._left = len(self._seats)
-        await self._send(events.encode(events.HostsPlaced(names=tuple(self._names))))
-        await asyncio.gather(*(self._follow(index) for index in range(len(self._seats))))
+        try:
+            await self._send(events.HostsPlaced(names=tuple(self._names)))
+            async with asyncio.TaskGroup() as following:
+                for index in range(len(self._seats)):
+                    following.create_task(self._follow(index))
+        except* _Unheard:
+            self.forget()
+        except* Unwritable as full:
+            self.forget()
+            with contextlib.suppress(_Unheard):
+                await self._send(events.Notice(text=str(full.exceptions[0])))
 
     async def _follow(self, index: int) -> None:
         name, actor = self._names[index], self.group.actors[self._seats[index]]
         try:
             await self._take_all(actor)
+        except (_Unheard, Unwritable):  # which is no fault of the host's
+            raise
         except Exception as problem:
             self.group.broken = True
-            why = faults.why_lost(str(problem))
-            await self._send(events.encode(events.HostLost(host=name, why=why)))
+            await self._send(events.HostLost(host=name, why=faults.why_lost(str(problem))))
         self._left -= 1
         if self._left == 1:
             self._tell_the_first()
@@ -155,15 +170,20 @@ class Relay:
             seen, silent = news.number, 0.0
             self._mirror.take(news.files)
             for event in news.events:
-                await self._send(event)
+                await self._send_encoded(event)
             if news.over:
                 return
 
-    async def _send(self, event: bytes) -> None:
-        # One at a time: of two that wait for a socket, asyncio forgets the first.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody listens any more
-            async with self._sending:
+    async def _send(self, event: events.Event) -> None:
+        await self._send_encoded(events.encode(event))
+
+    async def _send_encoded(self, event: bytes) -> None:
+        """Raises _Unheard."""
+        try:
+            async with self._sending:  # of two that wait for a socket, asyncio forgets the first
                 await asyncio.get_running_loop().sock_sendall(self._events, event)
+        except (BrokenPipeError, ConnectionResetError) as gone:
+            raise _Unheard from gone
 
     # ------------------------------------------------------------ from the notebook
 
@@ -191,14 +211,12 @@ class Relay:
         with open(into, "wb", buffering=0) as pipe:  # a descriptor, not a path
             if host not in self.group.names or self.group.broken:
                 return
-            offset = 0
-            while True:
+            for offset in itertools.count(0, _BLOCK):
                 read = self._actor(host).read.remote(self.run, file, offset, _BLOCK)
                 block: bytes = await asyncio.wait_for(_awaited(read), faults.PATIENCE)
-                size = len(block).to_bytes(4, "big")
-                await asyncio.to_thread(_write, pipe.fileno(), size + block)
-                offset += len(block)
-                if not block:
+                await asyncio.to_thread(_write, pipe.fileno(), _sized(block))
+                if len(block) < _BLOCK:  # the file's end, though it may grow meanwhile
+                    await asyncio.to_thread(_write, pipe.fileno(), _sized(b""))
                     return
 
     def _actor(self, name: str) -> Any:
@@ -218,6 +236,10 @@ def _whole(parcel: int, size: int) -> bytes:
     with open(parcel, "rb", closefd=False) as file:  # a descriptor, not a path
         file.seek(0)
         return file.read(size)
+
+
+def _sized(block: bytes) -> bytes:
+    return len(block).to_bytes(4, "big") + block
 
 
 def _write(fd: int, data: bytes) -> None:
