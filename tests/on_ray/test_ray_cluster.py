@@ -13,6 +13,7 @@ from ray_double import NEVER, Actor, a_group, a_wish, about
 
 from xla_nb.engines.ray import cluster as cluster_module
 from xla_nb.engines.ray.cluster import Cluster, Unreachable
+from xla_nb.engines.ray.demand import Node
 from xla_nb.errors import LaunchError, UsageError
 
 
@@ -310,3 +311,21 @@ def test_a_tpu_vm_without_chips_is_not_used():
 
     with pytest.raises(LaunchError, match="Ray counts 4 TPU chips on m1, and no chip"):
         asyncio.run(introduce())
+
+
+def test_a_tpu_vm_that_does_not_know_its_number_has_that_of_its_label():
+    labels = {
+        "ray.io/tpu-slice-name": "a",
+        "ray.io/tpu-worker-id": "%d",
+        "ray.io/tpu-pod-type": "v4-16",
+    }
+    nodes = [
+        Node(f"m{n}", f"10.0.0.{n}", f"n{n}", total={"TPU": 4},
+             labels={name: text.replace("%d", str(1 - n)) for name, text in labels.items()})
+        for n in (0, 1)
+    ]  # fmt: skip
+    told = {"TPU_WORKER_ID": "1"}
+    abouts = [about(0, chips=4, environ=told), about(1, chips=4)]
+    found = cluster_module._numbered(abouts, nodes)
+    assert [each.environ["TPU_WORKER_ID"] for each in found] == ["1", "0"]
+    assert cluster_module._numbered([about(1)], nodes) == [about(1)]

@@ -11,7 +11,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from xla_nb.engines.ray import demand, faults
@@ -19,6 +19,7 @@ from xla_nb.engines.ray.actor import Actor
 from xla_nb.engines.ray.demand import Bundle, Lacking, Node
 from xla_nb.engines.ray.host import About, version
 from xla_nb.errors import LaunchError
+from xla_nb.slices import WORKER as _WORKER
 from xla_nb.slices import Host, Seat, seats
 
 #: Seconds after which hosts that nobody uses are given back.
@@ -201,7 +202,7 @@ class Cluster:
             placement,
             bundles,
             actors,
-            abouts,
+            _numbered(abouts, nodes),
             names,
             demand.has_tpus(nodes),
         )
@@ -277,6 +278,18 @@ def _survey() -> list[Node]:
             labels=node.get("Labels") or {},
         )
         for node in ray.nodes()
+    ]
+
+
+def _numbered(abouts: Sequence[About], nodes: Sequence[Node]) -> list[About]:
+    """With the number that a host has in its TPU slice by its node's labels, where its environment
+    does not say it: a VM whose metadata server alone knows."""
+    numbers = demand.workers(nodes, [about.node for about in abouts])
+    return [
+        replace(about, environ={_WORKER: str(numbers[about.node]), **about.environ})
+        if about.chips and about.node in numbers
+        else about
+        for about in abouts
     ]
 
 
