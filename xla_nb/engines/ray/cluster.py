@@ -142,6 +142,7 @@ class Cluster:
         await self.connect()
         for group in self._groups:
             if group.serves(wish):
+                group.used = time.monotonic()
                 return group
         nodes, bundles = await self._bundles(wish)
         wish.tell(f"starting xla_nb on {demand.hosts_in_words(len(bundles))} of the cluster …")
