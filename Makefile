@@ -18,10 +18,10 @@ help:  ## list the targets
 demo: $(STAMP)  ## run notebooks/quickstart.ipynb on 4 simulated ranks and show what they returned
 	$(BIN)/python notebooks/run_demo.py
 
-test: $(STAMP)  ## the tests, but for long stories of lost machines
-	$(BIN)/python -m pytest -q -m "not chaos"
+test: $(STAMP)  ## the tests, but for the slow ones
+	$(BIN)/python -m pytest -q -m "not (slow or chaos)"
 
-test-all: $(STAMP)  ## those, too
+test-all: $(STAMP)  ## every test: whole notebooks, and machines of their own that are lost
 	$(BIN)/python -m pytest -q
 
 test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPython, ipykernel and ipywidgets

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TESTS = """
 import os, subprocess, tempfile, threading, time
 import pytest
@@ -41,7 +39,6 @@ LEFT = {
 }
 
 
-@pytest.mark.slow
 def test_what_is_left_behind_is_found(tmp_path: Path) -> None:
     here = Path(__file__).parent
     guard = (here / "conftest.py").read_text()

@@ -114,7 +114,6 @@ def test_when_the_kernel_is_killed_during_the_import_the_fork_server_goes():
     assert gone(everything, seconds=60) == []
 
 
-@pytest.mark.slow
 def test_a_notebook_that_used_threads_the_device_and_memory_launches_all_the_same():
     notebook = Notebook()
     try:

@@ -34,7 +34,8 @@ def nodes(home: None) -> Iterator[Nodes]:
 @pytest.fixture(scope="session")
 def on_ray(kernel: Notebook, nodes: Nodes) -> Iterator[Notebook]:
     """The notebook, its cluster's hosts warm."""
-    kernel.ok(f"import os\nos.environ['RAY_ADDRESS'] = {nodes.address!r}")
+    kernel.ok(f"__import__('os').environ['RAY_ADDRESS'] = {nodes.address!r}")
     kernel.ok(f"%%xla_spawn -n 1 --on ray --hosts {HOSTS}\ndef warm(rank): pass", timeout=300)
     yield kernel
-    kernel.ok("from xla_nb import api\napi.release()\ndel os.environ['RAY_ADDRESS']")
+    kernel.ok("from xla_nb import api\napi.release()")
+    kernel.ok("del __import__('os').environ['RAY_ADDRESS']")

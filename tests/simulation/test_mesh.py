@@ -1,5 +1,6 @@
 """The streams between hosts: ranks that find each other, whoever else calls."""
 
+import contextlib
 import socket
 import threading
 
@@ -52,7 +53,8 @@ def connected(store):
             callers.append(socket.create_connection((host, int(port)), PATIENCE))
             callers[-1].sendall(said)
             if said != SILENT:
-                callers[-1].shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # it may have been turned away by now
+                    callers[-1].shutdown(socket.SHUT_WR)
         connect(1, [0])
         answering.join()
         assert sorted((rank, stream.rank) for rank, stream in streams) == [(0, 1), (1, 0)]

@@ -138,9 +138,10 @@ class Chips:
     def consequence(self, error: BaseException) -> BaseException | None:
         if not self.simulated:
             return None
-        from xla_nb.simulation.agreement import RankLost
+        from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
 
-        return error if isinstance(error, RankLost) else None
+        follows = isinstance(error, CollectiveMismatch) and error.follows
+        return error if follows or isinstance(error, RankLost) else None
 
     def waiting(self) -> Waiting | None:
         """Known on a simulated host; a chip waits inside the compiled graph, out of sight."""

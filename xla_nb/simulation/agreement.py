@@ -30,7 +30,11 @@ _LONGEST = 4000  # characters of an operation that are sent and shown
 
 
 class CollectiveMismatch(RuntimeError):
-    """The ranks do not take part in the same collective."""
+    """The ranks do not take part in the same collective. `follows`: because one had failed."""
+
+    def __init__(self, message: str, follows: bool = False) -> None:
+        super().__init__(message)
+        self.follows = follows
 
 
 class CollectiveTimeout(RuntimeError):
@@ -193,7 +197,8 @@ class Agreement:
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
         if self._gone and not self._gone.keys().isdisjoint(others):
             known = frames | {self.mesh.rank: mine} | self._gone
-            raise CollectiveMismatch(_disagreement(known, set(others) - known.keys()))
+            failed = any(frame.what.startswith("raised") for frame in self._gone.values())
+            raise CollectiveMismatch(_disagreement(known, set(others) - known.keys()), failed)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
         message = f"rank {rank}'s process ended; this rank is in {_show(mine)}"
