@@ -284,9 +284,8 @@ def test_stacks_come_from_all_hosts(on_ray):
         )
     )
     on_ray.ok(
-        "import time\n"
         "while sum('begun' in asleep.output(r) for r in list(asleep.state.ranks)) < 6:\n"
-        "    time.sleep(0.05)"
+        "    __import__('time').sleep(0.05)"
     )
     shown = on_ray.ok("%xla_stacks asleep")
     assert "ranks 0-5 at Cell In[" in shown.stdout
