@@ -24,18 +24,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="Ray is not installed"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nodes(home: None) -> Iterator[Nodes]:
     started = Nodes(HOSTS)
     yield started
     started.close()
 
 
-@pytest.fixture(scope="session")
-def on_ray(kernel: Notebook, nodes: Nodes) -> Iterator[Notebook]:
-    """The notebook, its cluster's hosts warm."""
-    kernel.ok(f"__import__('os').environ['RAY_ADDRESS'] = {nodes.address!r}")
-    kernel.ok(f"%%xla_spawn -n 1 --on ray --hosts {HOSTS}\ndef warm(rank): pass", timeout=300)
-    yield kernel
-    kernel.ok("from xla_nb import api\napi.release()")
-    kernel.ok("del __import__('os').environ['RAY_ADDRESS']")
+@pytest.fixture(scope="module")
+def on_ray(nodes: Nodes) -> Iterator[Notebook]:
+    """A notebook that finds the cluster, its hosts warm. Not the one of all tests: what launched
+    cells bind, torch among it, becomes real there when a later test says one of their names."""
+    notebook = Notebook(RAY_ADDRESS=nodes.address)
+    notebook.ok("%load_ext xla_nb")
+    notebook.ok(f"%%xla_spawn -n 1 --on ray --hosts {HOSTS}\ndef warm(rank): pass", timeout=300)
+    yield notebook
+    notebook.close()

@@ -14,7 +14,7 @@ SIMULATED = "--env PJRT_DEVICE=CPU"
 
 
 @pytest.fixture(scope="module")
-def far(kernel: Notebook) -> Iterator[tuple[Nodes, str]]:
+def far(home: None) -> Iterator[tuple[Nodes, str]]:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
     # To Ray its only node is a TPU VM, the only one of its slice.
@@ -25,8 +25,15 @@ def far(kernel: Notebook) -> Iterator[tuple[Nodes, str]]:
         labels={"ray.io/tpu-slice-name": "slice-a", "ray.io/tpu-pod-type": "v4-8"},
     )
     yield nodes, f"ray://127.0.0.1:{port}"
-    kernel.ok("from xla_nb import api\napi.release()")
     nodes.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(far: tuple[Nodes, str]) -> Iterator[Notebook]:
+    started = Notebook()
+    started.ok("%load_ext xla_nb")
+    yield started
+    started.close()
 
 
 @pytest.mark.leaves("processes")  # the host, held for the next launch
