@@ -114,9 +114,11 @@ class Cluster:
         try:
             await asyncio.wait_for(asyncio.shield(self._connecting), faults.PATIENCE)
         except Exception as problem:
-            kind = type(problem).__name__
-            said = faults.unreachable(self.address, kind, str(problem))
-            raise Unreachable(said) from problem
+            raise self._unreachable(problem) from problem
+
+    def _unreachable(self, problem: Exception) -> Unreachable:
+        kind = type(problem).__name__
+        return Unreachable(faults.unreachable(self.address, kind, str(problem)))
 
     @property
     def _connected(self) -> bool:
@@ -175,9 +177,7 @@ class Cluster:
         try:
             return await within(faults.PATIENCE, _survey)
         except Exception as problem:
-            kind = type(problem).__name__
-            said = faults.unreachable(self.address, kind, str(problem))
-            raise Unreachable(said) from problem
+            raise self._unreachable(problem) from problem
 
     async def _place(self, wish: Wish, nodes: Sequence[Node], bundles: Sequence[Bundle]) -> Group:
         placement = await within(faults.PATIENCE, _placement, bundles)

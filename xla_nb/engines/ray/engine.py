@@ -87,9 +87,7 @@ class Cluster:
         while True:
             answer = helper.receive(lambda: waiting(time.monotonic() - since, what))  # noqa: B023
             if answer is None:
-                raise LaunchError(
-                    faults.client_ended(helper.process.returncode, helper.last_words())
-                )
+                raise LaunchError(_why_ended(helper))
             if answer["id"] != number:  # of one that was abandoned
                 continue
             if "refused" in answer:
@@ -137,7 +135,7 @@ class RayEngine:
         self, cluster: Cluster, hosts: int | None, slices: int | None, wait: float
     ) -> None:
         self._cluster = cluster
-        self._hosts, self._slices, self._wait = hosts, slices, wait
+        self._asked = {"hosts": hosts, "slices": slices, "wait": wait}
 
     def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
         """Nothing but what was set here: each host fits the launch to itself."""
@@ -151,16 +149,14 @@ class RayEngine:
         """Start it on all hosts; gives the socket that its events come from."""
         folder = Path(order.program).parent
         program = {file.name: file.read_bytes() for file in folder.iterdir()}
-        asked = {"hosts": self._hosts, "slices": self._slices, "wait": self._wait}
         with in_memory(pickle.dumps((order, program))) as told:
-            return self._cluster.launch(asked, (parcel, told), waiting)
+            return self._cluster.launch(self._asked, (parcel, told), waiting)
 
     def look(self, waiting: Waiting) -> list[Seat]:
         """The hosts that a launch would have, held for it. Raises LaunchError."""
         fd = os.memfd_create("xla_nb-seats", os.MFD_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
-            asked = {"hosts": self._hosts, "slices": self._slices, "wait": self._wait}
-            self._cluster.look(asked, fd, waiting)
+            self._cluster.look(self._asked, fd, waiting)
             file.seek(0)  # where the other process has written
             seats: list[Seat] = pickle.load(file)
         return seats
