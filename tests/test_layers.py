@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parent.parent / "xla_nb"
 # a package, whose modules are at home with each other. This table is the only place to edit.
 ROWS = {
     "words": (
-        "errors events vitals state inheritance order source escapes live reach patches plan entry "
-        "items extraction program topology slices grids ansi"
+        "plural errors events vitals state inheritance order source escapes live reach patches "
+        "plan entry items extraction program topology slices grids ansi"
     ),
     "in a rank": (
         "wire addresses arrays shipping loading tracebacks processes reporting meter "

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from xla_nb import grids, slices, topology
 from xla_nb.drawing import Host, Process, World
+from xla_nb.plural import several
 from xla_nb.runtimes import xla
 from xla_nb.slices import Seat
 
@@ -101,11 +102,7 @@ def _title(rows: Sequence[Sequence[Host]], accelerator: str | None, where: str) 
     """`16 ranks on 4 hosts in 1 slice, v5litepod-16: on paper`."""
     ranks = rows[-1][-1].processes[-1].ranks[-1] + 1
     hosts = sum(map(len, rows))
-    counts = f"{_several(ranks, 'rank')} on {_several(hosts, 'host')} in "
+    counts = f"{several(ranks, 'rank')} on {several(hosts, 'host')} in "
     kind = accelerator or "simulated"
     each = " each" if accelerator and len(rows) > 1 else ""
-    return f"{counts}{_several(len(rows), 'slice')}, {kind}{each}: {where}"
-
-
-def _several(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{counts}{several(len(rows), 'slice')}, {kind}{each}: {where}"

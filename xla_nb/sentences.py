@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from xla_nb.plural import several
 from xla_nb.state import RankState, RunState, cause_of_death
 
 
@@ -79,7 +80,7 @@ def headline(state: RunState) -> str:
     if not phases:
         return "starting" if state.ended is None else "no rank was started"
     devices = sum(len(rank.devices) for rank in state.ranks.values())
-    total = _count(devices, "device") if devices else _count(len(phases), "rank")
+    total = several(devices, "device") if devices else several(len(phases), "rank")
     words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
     return f"{total} {phases[0]}" if len(words) == 1 else f"{total}: {', '.join(words)}"
 
@@ -185,7 +186,3 @@ def ranks(numbers: Iterable[int], most: int = 12) -> str:
     if spans[most:]:
         said.append(f"and {sum(map(len, spans[most:]))} more")
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(said)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

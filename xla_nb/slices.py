@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from xla_nb import topology
 from xla_nb.errors import UsageError
+from xla_nb.plural import several
 
 #: Ray's default (ray/_private/accelerators/tpu.py, DEFAULT_MEGASCALE_PORT).
 PORT = 8081
@@ -100,7 +101,7 @@ def _slices(hosts: Sequence[Host], asked: int | None) -> int:
         _refuse(f"{_says(said, SLICES)}, and there is at least 1 slice")
     if len(hosts) % count:
         can = [number for number in range(1, len(hosts) + 1) if len(hosts) % number == 0]
-        all_of_them = _several(len(hosts), "host")
+        all_of_them = several(len(hosts), "host")
         raise UsageError(
             f"{count} slices of {all_of_them}: every slice has as many hosts as the others. "
             f"What to do: {all_of_them} can be {topology.either(can)} slice{'s' * (len(can) > 1)}"
@@ -160,7 +161,7 @@ def _place(host: Host, name: str, size: int) -> int | None:
         return None
     number = _number(host, name)
     if number >= size:
-        what = _several(size, "slice") if name == SLICE else f"{_several(size, 'host')} a slice"
+        what = several(size, "slice") if name == SLICE else f"{several(size, 'host')} a slice"
         numbers = "there is only 0" if size == 1 else f"the last is {size - 1}"
         _refuse(f"{_says(host, name)}, and with {what} {numbers}")
     return number
@@ -168,7 +169,7 @@ def _place(host: Host, name: str, size: int) -> int | None:
 
 def _crowded(host: Host, there: Sequence[Host], slices: int, workers: int, pod: bool) -> str:
     names = [SLICE, WORKER] if pod else [SLICE]
-    shape = f"{_several(slices, 'slice')} with {_several(workers, 'host')} each"
+    shape = f"{several(slices, 'slice')} with {several(workers, 'host')} each"
     others = " and ".join(_says(one, *names) for one in there)
     return f"{_says(host, *names)}, but that place in {shape} is taken: {others}"
 
@@ -195,8 +196,8 @@ def _same_neighbours(row: Sequence[Host]) -> None:
     listed = len(lists[0].environ[WORKERS].split(",")) if lists else len(row)
     if listed != len(row):
         _refuse(
-            f"{_says(lists[0], WORKERS)}, which is {_several(listed, 'host')}, and here a slice "
-            f"has {_several(len(row), 'host')}"
+            f"{_says(lists[0], WORKERS)}, which is {several(listed, 'host')}, and here a slice "
+            f"has {several(len(row), 'host')}"
         )
 
 
@@ -232,10 +233,6 @@ def _number(host: Host, name: str) -> int:
 def _says(host: Host, *names: str) -> str:
     said = [f"{name}={host.environ[name]}" for name in names if host.environ.get(name)]
     return f"{host.shown} has {' and '.join(said)}"
-
-
-def _several(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _refuse(why: str) -> NoReturn:

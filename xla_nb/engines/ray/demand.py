@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from xla_nb.plural import several
+
 _SLICE = "ray.io/tpu-slice-name"
 _WORKER = "ray.io/tpu-worker-id"
 _TOPOLOGY = "ray.io/tpu-topology"
@@ -119,7 +121,7 @@ def _tpu_vms(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bund
     size = "" if each is None else f" of {hosts_in_words(each)}"
     like = " of one kind" if slices > 1 else ""
     most = max(map(len, alike.values()), default=0)
-    short = f"{_count(slices, 'whole TPU slice')}{size}{like} asked for, and {most} free"
+    short = f"{several(slices, 'whole TPU slice')}{size}{like} asked for, and {most} free"
     return _lacking(short, nodes, "TPU", fewer="")
 
 
@@ -174,10 +176,10 @@ def _lacking(short: str, nodes: Sequence[Node], resource: str, fewer: str) -> La
         for node in alive
     ]
     if len(rows) > _ROWS:
-        rows[_ROWS:] = [f"  {_count(len(rows) - _ROWS, 'node')} more"]
+        rows[_ROWS:] = [f"  {several(len(rows) - _ROWS, 'node')} more"]
     gone = len(nodes) - len(alive)  # Ray keeps them all in its list
     if gone:
-        rows.append(f"  {_count(gone, 'node')} more that {'is' if gone == 1 else 'are'} not alive")
+        rows.append(f"  {several(gone, 'node')} more that {'is' if gone == 1 else 'are'} not alive")
     ask = f"ask for fewer ({fewer}), " if fewer else ""
     what = (
         f"What to do: {ask}add nodes (`ray start --address=...` on each), or wait until others are "
@@ -195,11 +197,7 @@ def _free(node: Node, resource: str) -> str:
 
 def hosts_in_words(number: int) -> str:
     """1 host, 2 hosts."""
-    return _count(number, "host")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return several(number, "host")
 
 
 def _are(number: int) -> str:
