@@ -28,7 +28,8 @@ from typing import Any
 
 import pytest
 from jupyter_core.utils import ensure_event_loop
-from kernel import Notebook
+
+from tests.support.kernel import Notebook
 
 PATIENCE = 5.0  # seconds for what is on its way out
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
@@ -53,7 +54,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def torch_xla_says() -> Iterator[Callable[[list[dict[str, Any]]], list[dict[str, Any]]]]:
     """Asks a process that has torch_xla what it makes of environments; one for all tests."""
-    script = Path(__file__).with_name("torch_xla_topology.py")
+    script = Path(__file__).parent.joinpath("support", "torch_xla_topology.py")
     with subprocess.Popen(
         [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

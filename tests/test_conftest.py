@@ -57,7 +57,7 @@ def test_what_is_left_behind_is_found(tmp_path: Path) -> None:
             tmp_path / "base",
             tmp_path,
         ],
-        env={**os.environ, "PYTHONPATH": str(here)},  # for what conftest.py imports
+        env={**os.environ, "PYTHONPATH": str(here.parent)},  # for what conftest.py imports
         capture_output=True,
         text=True,
         timeout=60,

@@ -46,7 +46,7 @@ def told(tmp_path_factory):
         for when in ("jax_first", "jax_later")
     }
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("torch_xla_discovery.py")],
+        [sys.executable, Path(__file__).parent.joinpath("support", "torch_xla_discovery.py")],
         input=json.dumps(asked),
         stdout=subprocess.PIPE,
         text=True,

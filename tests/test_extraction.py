@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from notebook_double import importable_folder, opened, shipped
 
+from tests.support.notebook_double import importable_folder, opened, shipped
 from xla_nb.errors import ProgramError
 from xla_nb.program import Cell
 

@@ -4,8 +4,7 @@ import io
 import signal
 from types import SimpleNamespace
 
-from run_double import Run
-
+from tests.support.run_double import Run
 from xla_nb.follow import follow
 from xla_nb.text import TextView
 

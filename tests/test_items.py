@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from notebook_double import opened
+
+from tests.support.notebook_double import opened
 
 notebook = pytest.fixture(opened)
 

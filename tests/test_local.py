@@ -6,7 +6,8 @@ import time
 
 import psutil
 import pytest
-from kernel import Notebook
+
+from tests.support.kernel import Notebook
 
 SPAWN = "%%xla_spawn -n 2 "
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from run_double import Run
 
+from tests.support.run_double import Run
 from xla_nb import events, observer, vitals
 from xla_nb.glance import Bar
 from xla_nb.observer import Line, Observer, together, tqdm

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kernel import Notebook
-from run_double import Run
 
+from tests.support.kernel import Notebook
+from tests.support.run_double import Run
 from xla_nb import panel
 from xla_nb.glance import Bar, Card, Glance, Trouble
 from xla_nb.observer import Observer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from notebook_double import opened
 
+from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
 from xla_nb.program import Cell, bound, definitions
 

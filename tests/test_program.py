@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from notebook_double import importable_folder, opened, shipped
 
+from tests.support.notebook_double import importable_folder, opened, shipped
 from xla_nb.program import Cell, Restore, Section, build_call, module_source
 
 notebook = pytest.fixture(opened)

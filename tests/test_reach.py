@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from notebook_double import opened, shipped
+
+from tests.support.notebook_double import opened, shipped
 
 notebook = pytest.fixture(opened)
 

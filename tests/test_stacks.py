@@ -3,8 +3,8 @@
 import time
 
 import pytest
-import run_double
 
+from tests.support import run_double
 from xla_nb import events, stacks, vitals
 from xla_nb.stacks import Group, Inquiry
 from xla_nb.vitals import Vitals

@@ -3,8 +3,8 @@
 import io
 
 import pytest
-from run_double import Run
 
+from tests.support.run_double import Run
 from xla_nb import events, text
 from xla_nb.text import TextView
 

@@ -1,1 +1,0 @@
-"""Tests in a real browser. A package, so that `scope="package"` ends what they start with them."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from browser.lab import Lab, LabNotebook
+from tests.browser.lab import Lab, LabNotebook
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 MISSING = "there is no browser on PATH: none of " + ", ".join(NAMES)

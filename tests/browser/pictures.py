@@ -10,15 +10,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from benchmarks.nodes import cluster
-from browser.conftest import FLAGS
-from browser.lab import DARK, LIGHT, Lab, LabNotebook
-from browser.test_flows import Flow, flow
+from tests.browser.conftest import FLAGS
+from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook
+from tests.browser.test_flows import Flow, flow
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 

@@ -17,7 +17,7 @@ import pytest
 from nbformat import NotebookNode
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from browser.lab import Lab, LabNotebook
+from tests.browser.lab import Lab, LabNotebook
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NUMBERS = count()
@@ -295,7 +295,7 @@ CROWD = """\
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from run_double import Run
+from tests.support.run_double import Run
 from xla_nb import events, follow, panel
 
 class Crowd(Run):
@@ -316,8 +316,8 @@ follow.follow(run, panel.PanelView(run))
 
 def test_a_crowd_of_256_ranks(notebook: LabNotebook) -> None:
     number = next(NUMBERS)
-    tests = str(Path(__file__).parents[1])
-    cell = notebook.add(CROWD.format(tests=tests, number=number))
+    root = str(Path(__file__).parents[2])
+    cell = notebook.add(CROWD.format(root=root, number=number))
     notebook.run(cell)
     run = Flow(notebook, cell, number)
     run.in_phase("running", 254)

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from browser.conftest import MISSING
-from browser.lab import DARK, LIGHT, Lab, LabNotebook
+from tests.browser.conftest import MISSING
+from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook
 
 HELLO = "%%xla_spawn -n 2 --view text\nprint(f'rank {rank} of {world_size}')"
 ENDLESS = """\

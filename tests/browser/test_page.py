@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from browser.harness import STATIC, Panel, about, bar, block, card, trouble
+from tests.browser.harness import STATIC, Panel, about, bar, block, card, trouble
 
 Opener = Callable[..., Panel]
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import Job
+
+from tests.simulation.harness import Job
 
 SCENARIOS = Path(__file__).with_name("scenarios.py").read_text()
 CHECKS = re.findall(r"^def (check_\w+)", SCENARIOS, re.MULTILINE)

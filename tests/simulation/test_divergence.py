@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from harness import Job
+
+from tests.simulation.harness import Job
 
 Simulate = Callable[..., Job]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness import Job, Launcher, job
 
+from tests.simulation.harness import Job, Launcher, job
 from xla_nb import addresses
 
 Simulate = Callable[..., Job]

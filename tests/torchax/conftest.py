@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worlds import Worlds
 
+from tests.torchax.worlds import Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.runtimes import versions
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from worlds import Worlds
+
+from tests.torchax.worlds import Worlds
 
 
 def test_what_ranks_return_comes_home_as_cpu_tensors_and_numpy(worlds: Worlds) -> None:

@@ -6,8 +6,8 @@ import signal
 import sys
 
 import pytest
-from worlds import Run, Worlds
 
+from tests.torchax.worlds import Run, Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.runtimes import jax_world
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-import world_scenarios
-from worlds import Worlds
+
+from tests.torchax import world_scenarios
+from tests.torchax.worlds import Worlds
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from worlds import Worlds
+
+from tests.torchax.worlds import Worlds
 
 WIDE = torch.arange(32.0).reshape(8, 4)
 KINDS = {

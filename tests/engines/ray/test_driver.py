@@ -8,9 +8,9 @@ import pickle
 import socket
 
 import pytest
-import ray_double
-from ray_double import NEVER, a_launch, about, ready
 
+from tests.engines.ray import ray_double
+from tests.engines.ray.ray_double import NEVER, a_launch, about, ready
 from xla_nb import events, wire
 from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.engines.ray import cluster as cluster_module

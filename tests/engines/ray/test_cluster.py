@@ -6,7 +6,8 @@ import os
 import signal
 
 import pytest
-from ray_nodes import eventually, of_ours
+
+from tests.engines.ray.ray_nodes import eventually, of_ours
 
 pytestmark = pytest.mark.ray
 

@@ -8,9 +8,9 @@ import contextlib
 import threading
 
 import pytest
-import ray_double
-from ray_double import NEVER, Actor, a_group, a_wish, about
 
+from tests.engines.ray import ray_double
+from tests.engines.ray.ray_double import NEVER, Actor, a_group, a_wish, about
 from xla_nb.engines.ray import cluster as cluster_module
 from xla_nb.engines.ray.cluster import Cluster, Unreachable
 from xla_nb.engines.ray.demand import Node

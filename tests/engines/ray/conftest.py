@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kernel import Notebook
-from ray_nodes import Nodes
+
+from tests.engines.ray.ray_nodes import Nodes
+from tests.support.kernel import Notebook
 
 HERE = Path(__file__).parent
 HOSTS = 3

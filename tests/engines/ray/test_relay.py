@@ -7,9 +7,9 @@ import socket
 from dataclasses import dataclass
 
 import pytest
-import ray_double
-from ray_double import Actor, a_group, a_launch, a_wish, ready
 
+from tests.engines.ray import ray_double
+from tests.engines.ray.ray_double import Actor, a_group, a_launch, a_wish, ready
 from xla_nb import events, wire
 from xla_nb.engines.ray import engine
 from xla_nb.engines.ray import relay as relay_module

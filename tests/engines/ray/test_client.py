@@ -6,8 +6,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from kernel import Notebook
-from ray_nodes import Nodes, eventually, of_ours
+
+from tests.engines.ray.ray_nodes import Nodes, eventually, of_ours
+from tests.support.kernel import Notebook
 
 pytestmark = [pytest.mark.ray, pytest.mark.chaos]
 SIMULATED = "--env PJRT_DEVICE=CPU"

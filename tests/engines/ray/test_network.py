@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ray_nodes import eventually, of_ours
+
+from tests.engines.ray.ray_nodes import eventually, of_ours
 
 pytestmark = [pytest.mark.ray, pytest.mark.chaos]
 
