@@ -11,8 +11,9 @@ import traceback
 
 import pytest
 
-from xla_nb import loading, program, shipping
+from xla_nb import loading, shipping
 from xla_nb.loading import Map, Piece
+from xla_nb.program.build import future_flags
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"
 HEAD = '"""A program."""\nfrom xla_nb.loading import restore\n\n'
@@ -174,9 +175,7 @@ def test_a_helper_process_can_import_the_file(load, tmp_path):
 
 
 def test_future_imports_are_in_force(load):
-    module = load(
-        (FIRST, 1, "def f(x: Missing): pass"), flags=program.future_flags(["annotations"])
-    )
+    module = load((FIRST, 1, "def f(x: Missing): pass"), flags=future_flags(["annotations"]))
     assert module.f.__annotations__ == {"x": "Missing"}
 
 
@@ -247,7 +246,7 @@ def test_an_error_in_a_body_is_at_its_line_of_the_cell(text):
 
 
 def test_future_imports_are_in_force_in_a_body():
-    flags = program.future_flags(["annotations"])
+    flags = future_flags(["annotations"])
     assert body("def f(x: Missing): pass\nf.__annotations__", flags=flags) == {"x": "Missing"}
 
 

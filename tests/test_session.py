@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import events, loading, machine, program, record, session, shipping, topology, wire
+from xla_nb import events, loading, machine, record, session, shipping, topology, wire
 from xla_nb.errors import LaunchError, ShippingError, UsageError
 from xla_nb.order import ARGUMENTS, ARGUMENTS_GROUP
+from xla_nb.program.build import Program, Restore, Section
 from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run, RunFailed
 from xla_nb.state import RunState
@@ -607,7 +608,7 @@ def cell(**changes):
     fields = {
         "name": "xla_nb_cell_3",
         "label": "Cell In[3]",
-        "steps": (program.Restore(0), program.Section("Cell In[3]", 1, SOURCE)),
+        "steps": (Restore(0), Section("Cell In[3]", 1, SOURCE)),
         "groups": ({"n": 41},),
         "entry": "f",
         "sources": {"Cell In[3]": SOURCE},
@@ -615,7 +616,7 @@ def cell(**changes):
         "defines": ("f",),
         **changes,
     }
-    return program.Program(**fields)
+    return Program(**fields)
 
 
 @pytest.fixture
@@ -693,7 +694,7 @@ def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, eng
 
 
 def test_a_cell_of_statements_is_written_with_its_body(launch):
-    body = program.Section("Cell In[3]", 2, "rank + 1\n")
+    body = Section("Cell In[3]", 2, "rank + 1\n")
     run = launch(cell(entry=None, body=body), args=())
     table = loading.Map.open(run.record.program("xla_nb_cell_3").with_suffix(".json"))
     assert table.body == ("Cell In[3]", 2, "rank + 1\n")

@@ -13,24 +13,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xla_nb import (
-    drawing,
-    follow,
-    frontend,
-    layouts,
-    notebook,
-    program,
-    rank,
-    session,
-    stacks,
-    text,
-)
+from xla_nb import drawing, follow, frontend, layouts, notebook, rank, session, stacks, text
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.follow import View
 from xla_nb.machine import Waiting
 from xla_nb.opened import OpenedRun
+from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.session import Options, Run
 
 
@@ -136,13 +126,13 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     here = notebook.current()
     scope = here.scope(launching=False) if here else _script()
     resolve = here.resolve if here else scope.values.__getitem__
-    what = program.build_call(fn, scope, args=args, name="xla_nb_call")
+    what = build_call(fn, scope, args=args, name="xla_nb_call")
     options = Options(n, dict(env or {}), timeout, grace, runtime, on, hosts, slices, wait)
     return run(what, args, options, resolve, keep_going=keep_going, bg=bg, view=view)
 
 
 def run(
-    what: program.Program,
+    what: Program,
     args: tuple[object, ...],
     options: Options,
     resolve: Callable[[str], object],
@@ -251,12 +241,12 @@ def _waiting() -> Waiting:
     return waiting
 
 
-def _script() -> program.Scope:
+def _script() -> Scope:
     """What a plain script holds: its globals, and its file as one cell."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     cells = []
     if file and Path(file).exists():
         source = "".join(linecache.getlines(file))
-        cells.append(program.Cell(label=file, source=source, filename=file))
-    return program.Scope(values=vars(main), cells=cells)
+        cells.append(Cell(label=file, source=source, filename=file))
+    return Scope(values=vars(main), cells=cells)

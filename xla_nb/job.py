@@ -23,9 +23,10 @@ from typing import Any
 
 import torch
 
-from xla_nb import events, loading, rank, runtimes, tracebacks
+from xla_nb import events, loading, rank, runtimes
 from xla_nb.order import ARGUMENTS_GROUP, Order
 from xla_nb.processes import Latch, Lifecycle, name_process
+from xla_nb.program import tracebacks
 from xla_nb.wire import Sender
 
 

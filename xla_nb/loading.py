@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xla_nb.escapes import RankShell
+from xla_nb.program.ipython_syntax import RankShell
 from xla_nb.shipping import Parcel
 
 #: Where the values of this process's run lie: a path that opens the parcel.

@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from xla_nb import api, drawing, layouts, notebook, opened, program, recorded, runtimes
+from xla_nb import api, drawing, layouts, notebook, opened, recorded, runtimes
 from xla_nb.errors import UsageError
+from xla_nb.program.build import build
 from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run
 
@@ -224,7 +225,7 @@ class XlaMagics(Magics):
         asked = _read(_parser(), line)
         args = self._arguments(asked.args)
         launched = self.notebook.cell(line, cell)
-        what = program.build(
+        what = build(
             launched,
             self.notebook.scope(launching=True),
             entry=asked.entry,

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import tracebacks, vitals
+from xla_nb import vitals
+from xla_nb.program import tracebacks
 from xla_nb.reporting import Book, Progress
 from xla_nb.vitals import Activity, Loop, Vitals
 

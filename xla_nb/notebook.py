@@ -15,8 +15,8 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from xla_nb import program
-from xla_nb.source import DEFINITION
+from xla_nb.program.build import Cell, Scope, bound, definitions
+from xla_nb.program.cells import DEFINITION
 
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -26,8 +26,8 @@ class Notebook:
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
-        self.launched: dict[int, program.Cell] = {}
-        self._pending: dict[int, program.Cell] = {}
+        self.launched: dict[int, Cell] = {}
+        self._pending: dict[int, Cell] = {}
 
     @property
     def number(self) -> int:
@@ -43,13 +43,13 @@ class Notebook:
         get_parent = getattr(self.shell, "get_parent", dict)
         return dict(get_parent())
 
-    def cell(self, line: str, body: str) -> program.Cell:
+    def cell(self, line: str, body: str) -> Cell:
         """The cell that %%xla_spawn was called with, as a user sees it: the magic's own line
         stays, as a comment, so that lines count from it."""
         source: str = self.shell.transform_cell(f"#%%xla_spawn {line}\n{body}")
-        return program.Cell(label=f"Cell In[{self.number}]", source=source)
+        return Cell(label=f"Cell In[{self.number}]", source=source)
 
-    def scope(self, launching: bool) -> program.Scope:
+    def scope(self, launching: bool) -> Scope:
         """What the notebook holds now, its cells oldest first; without the one that runs now
         where that is the one being launched."""
         history = self.shell.history_manager
@@ -62,9 +62,9 @@ class Notebook:
         # What IPython itself put there (`open`, `exit`, `get_ipython`, In, Out) is not the user's.
         names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
         values = {k: v for k, v in names.items() if k not in hidden or hidden[k] is not v}
-        return program.Scope(values=values, cells=cells, pending=list(self._pending.values()))
+        return Scope(values=values, cells=cells, pending=list(self._pending.values()))
 
-    def begun(self, cell: program.Cell) -> None:
+    def begun(self, cell: Cell) -> None:
         """The cell that runs now has been launched."""
         self.launched[self.number] = self._pending[self.number] = cell
 
@@ -83,8 +83,8 @@ class Notebook:
         self._materialise({name})
         return self.shell.user_ns[name]
 
-    def _executed(self, number: int, raw: str, source: str) -> program.Cell:
-        return program.Cell(
+    def _executed(self, number: int, raw: str, source: str) -> Cell:
+        return Cell(
             label=f"Cell In[{number}]",
             source=source,
             filename=self.shell.compile.get_code_name(raw, source, number),
@@ -99,20 +99,20 @@ class Notebook:
             fresh = {
                 number
                 for number, cell in self._pending.items()
-                if number not in wanted and names & set(program.bound(cell))
+                if number not in wanted and names & set(bound(cell))
             }
             for cell in map(self._pending.__getitem__, fresh):
                 # What it binds as well: an older cell that binds it too must come before.
-                names = names | _names_in(cell.source) | set(program.bound(cell))
+                names = names | _names_in(cell.source) | set(bound(cell))
             wanted |= fresh
         for number, cell in [(number, self._pending.pop(number)) for number in sorted(wanted)]:
             self._execute(number, cell)
 
-    def _execute(self, number: int, cell: program.Cell) -> None:
+    def _execute(self, number: int, cell: Cell) -> None:
         name = self.shell.compile.cache(cell.source, number)
-        self.launched[number] = program.Cell(cell.label, cell.source, name)
+        self.launched[number] = Cell(cell.label, cell.source, name)
         try:
-            code = compile(program.definitions(cell), name, "exec", dont_inherit=True)
+            code = compile(definitions(cell), name, "exec", dont_inherit=True)
             exec(code, self.shell.user_ns)
         except Exception as problem:
             print(

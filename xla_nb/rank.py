@@ -23,10 +23,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from xla_nb import events, loading, reporting, shipping, tracebacks
+from xla_nb import events, loading, reporting, shipping
 from xla_nb.meter import Meter
 from xla_nb.order import ARGUMENTS, Order
 from xla_nb.processes import Latch, die_with_parent, name_process
+from xla_nb.program import tracebacks
 from xla_nb.runtimes import Place, Prepared
 from xla_nb.wire import Sender
 

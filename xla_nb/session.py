@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import events, loading, program, record, sentences, shipping, wire
+from xla_nb import events, loading, record, sentences, shipping, wire
 from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.inheritance import Inheritance
 from xla_nb.machine import Fit, Waiting
 from xla_nb.order import ARGUMENTS, Order
+from xla_nb.program.build import Program, module_source
 from xla_nb.recorded import RecordedRun
 from xla_nb.state import ENDED
 
@@ -251,7 +252,7 @@ class Run(RecordedRun):
 
 
 def launch(
-    what: program.Program,
+    what: Program,
     args: tuple[object, ...],
     options: Options,
     engine: Engine,
@@ -303,7 +304,7 @@ def launch(
 
 
 def _start(
-    what: program.Program,
+    what: Program,
     args: tuple[object, ...],
     order: Order,
     fit: Fit,
@@ -327,9 +328,9 @@ def _directory() -> str:
         ) from None
 
 
-def _write(what: program.Program, files: record.Record) -> Path:
+def _write(what: Program, files: record.Record) -> Path:
     path = files.program(what.name)
-    text, pieces = program.module_source(what)
+    text, pieces = module_source(what)
     path.write_text(text)
     body = what.body
     loading.Map(
@@ -341,7 +342,7 @@ def _write(what: program.Program, files: record.Record) -> Path:
     return path
 
 
-def _pack(what: program.Program, args: tuple[object, ...]) -> int:
+def _pack(what: Program, args: tuple[object, ...]) -> int:
     groups = [*what.groups, {ARGUMENTS: args}]
     try:
         return shipping.send(groups, what.defines)

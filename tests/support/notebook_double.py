@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from xla_nb.program import Cell, Program, Scope, build, build_call, module_source
+from xla_nb.program.build import Cell, Program, Scope, build, build_call, module_source
 
 
 class Notebook:

@@ -26,7 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from xla_nb import loading, tracebacks
+from xla_nb import loading
+from xla_nb.program import tracebacks
 
 GUARD = "SKIP_MEGASCALE_PJRT_CLIENT"
 

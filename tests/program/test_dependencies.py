@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
 from xla_nb.errors import ProgramError
-from xla_nb.program import Cell
+from xla_nb.program.build import Cell
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)

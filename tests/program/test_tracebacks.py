@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from xla_nb import loading, tracebacks
+from xla_nb import loading
 from xla_nb.errors import UsageError
+from xla_nb.program import tracebacks
 
 CELL, OTHER = "Cell In[3]", "Cell In[5]"
 LABELS = {CELL, OTHER}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
-from xla_nb.program import Cell
+from xla_nb.program.build import Cell
 
 notebook = pytest.fixture(opened)
 

@@ -14,13 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-from xla_nb import live
 from xla_nb.errors import ProgramError
-from xla_nb.items import Group, Item, generated, layout
-from xla_nb.patches import Patch, patches
-from xla_nb.plan import RANK_NAMES, Plan, lasting, vet
-from xla_nb.reach import reached
-from xla_nb.source import (
+from xla_nb.program import origins
+from xla_nb.program.cells import (
     DEFINITION,
     Cell,
     Cells,
@@ -34,6 +30,10 @@ from xla_nb.source import (
     parsed,
     star_names,
 )
+from xla_nb.program.ordering import Group, Item, generated, layout
+from xla_nb.program.patches import Patch, patches
+from xla_nb.program.references import reached
+from xla_nb.program.split import RANK_NAMES, Plan, lasting, vet
 
 PREFIX = "_xla_nb_"
 _BUILTINS = frozenset(vars(builtins))
@@ -100,12 +100,12 @@ class Extraction:
 
     def callable(self, fn: Callable[..., object]) -> str:
         """Take along a live callable; answers with the name it will have in the module."""
-        own = live.name_of(fn)
-        named = [own] if self._values.get(own) is fn else live.names_of(fn, self._values)
+        own = origins.name_of(fn)
+        named = [own] if self._values.get(own) is fn else origins.names_of(fn, self._values)
         if named:
             self._need(named[0])
             return named[0]
-        name = own if live.importable(fn, self._mains) else f"{PREFIX}entry"
+        name = own if origins.importable(fn, self._mains) else f"{PREFIX}entry"
         self._take(self._from_value(name, fn))
         return name
 
@@ -165,7 +165,7 @@ class Extraction:
         if name in self._pending:
             return True
         held = self._values.get(name, getattr(builtins, name))
-        python_s = any(part is getattr(builtins, name) for part in live.unwrapped(held))
+        python_s = any(part is getattr(builtins, name) for part in origins.unwrapped(held))
         return not python_s and type(held).__module__.partition(".")[0] != "IPython"
 
     def _take(self, item: Item, *, early: bool = False) -> None:
@@ -247,10 +247,10 @@ class Extraction:
     def _from_value(self, name: str, value: object) -> Item:
         if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             return Item(name, module=value)
-        line = live.import_line(name, value, self._cells, self._mains)
+        line = origins.import_line(name, value, self._cells, self._mains)
         if line:
             return Item(name, [generated(line)])
-        found = live.definition(name, value, self._cells, self._mains)
+        found = origins.definition(name, value, self._cells, self._mains)
         if found is None:
             return self._shipped(name, value)
         bound = found.node.name if isinstance(found.node, DEFINITION) else name
@@ -262,8 +262,8 @@ class Extraction:
 
     def _defined(self, name: str, value: object, found: Statement) -> Item:
         """A live class or function from its statement, and what was done to it since."""
-        bare = live.without_shipped_decorators(found, value, self._values)
-        item = self._from_source(name, [bare, *live.registered(name, found, self._cells)])
+        bare = origins.without_shipped_decorators(found, value, self._values)
+        item = self._from_source(name, [bare, *origins.registered(name, found, self._cells)])
         self.sources[found.cell.label] = found.cell.source
         item.is_definition = True
         item.later |= {self._patch(patch) for patch in patches(name, value, found, self._values)}
@@ -275,7 +275,7 @@ class Extraction:
 
     def _patch(self, patch: Patch) -> str:
         """Note the item of an attribute set after the definition; answers with its name."""
-        shown = live.live_name(patch.value, self._values)
+        shown = origins.live_name(patch.value, self._values)
         if shown is None:
             shown = f"{PREFIX}{patch.owner}_{patch.attribute}"
             self._patched[shown] = self._shipped(shown, patch.value)

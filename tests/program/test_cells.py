@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from xla_nb.errors import ProgramError
-from xla_nb.source import (
+from xla_nb.program.cells import (
     Cell,
     Cells,
     Statement,

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MemberDescriptorType
 
-from xla_nb.live import is_from, method_functions
-from xla_nb.reach import PLAIN, contents
-from xla_nb.source import FUNCTION, Function, Statement, bindings
+from xla_nb.program.cells import FUNCTION, Function, Statement, bindings
+from xla_nb.program.origins import is_from, method_functions
+from xla_nb.program.references import PLAIN, contents
 
 _DATA = (*PLAIN, list, tuple, set, frozenset, dict)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TypeAlias
 
-from xla_nb.source import Section
+from xla_nb.program.cells import Section
 
 GENERATED = "<xla_nb>"
 Group: TypeAlias = dict[str, object]

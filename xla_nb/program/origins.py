@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
-from xla_nb.source import DEFINITION, FUNCTION, Cells, Statement, names_in, span
+from xla_nb.program.cells import DEFINITION, FUNCTION, Cells, Statement, names_in, span
 
 # --- what an object says of itself ------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xla_nb.errors import ProgramError, UsageError
-from xla_nb.escapes import RankShell, check, find
+from xla_nb.program.ipython_syntax import RankShell, check, find
 
 
 def line_magic(name: str, line: str = "") -> str:
@@ -84,7 +84,7 @@ def test_a_command_writes_to_the_ranks_own_stdout_and_stderr(capfd):
 
 def test_what_was_printed_before_a_command_comes_before_its_output():
     source = "print('one'); RankShell().system('echo two'); print('three')"
-    source = f"from xla_nb.escapes import RankShell; {source}"
+    source = f"from xla_nb.program.ipython_syntax import RankShell; {source}"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", source]
     done = subprocess.run(command, env=env, capture_output=True, check=False)

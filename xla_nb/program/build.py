@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xla_nb.entry import check_live, check_planned
-from xla_nb.extraction import PREFIX, Extraction, Scope
-from xla_nb.items import GENERATED, Group
-from xla_nb.live import name_of
-from xla_nb.plan import RANK_NAMES, lasting, make_plan, only
-from xla_nb.source import Cell, Section, bindings, future_flags, parse
+from xla_nb.program.cells import Cell, Section, bindings, future_flags, parse
+from xla_nb.program.dependencies import PREFIX, Extraction, Scope
+from xla_nb.program.entry import check_live, check_planned
+from xla_nb.program.ordering import GENERATED, Group
+from xla_nb.program.origins import name_of
+from xla_nb.program.split import RANK_NAMES, lasting, make_plan, only
 
 __all__ = [
     "RANK_NAMES",

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
-from xla_nb.program import Cell
+from xla_nb.program.build import Cell
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
-from xla_nb.program import Cell, Restore, Section, build_call, module_source
+from xla_nb.program.build import Cell, Restore, Section, build_call, module_source
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)

@@ -22,7 +22,7 @@ from types import (
 )
 from typing import Any
 
-from xla_nb.live import module_of
+from xla_nb.program.origins import module_of
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)

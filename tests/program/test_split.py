@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
-from xla_nb.program import Cell, bound, definitions
+from xla_nb.program.build import Cell, bound, definitions
 
 notebook = pytest.fixture(opened)
 

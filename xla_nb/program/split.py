@@ -10,9 +10,9 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from xla_nb import escapes
 from xla_nb.errors import ProgramError
-from xla_nb.source import (
+from xla_nb.program import ipython_syntax
+from xla_nb.program.cells import (
     ASSIGNMENT,
     DEFINITION,
     FUNCTION,
@@ -102,7 +102,7 @@ def vet(tree: ast.AST, label: str) -> tuple[str, ...]:
                 f"{label}, line {node.lineno}: a relative import has no package to start "
                 "from in a notebook. Write the module's full name."
             )
-    return escapes.check(tree, label)
+    return ipython_syntax.check(tree, label)
 
 
 def functions(tree: ast.Module) -> list[Function]:

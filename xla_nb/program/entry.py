@@ -16,9 +16,9 @@ from types import FunctionType
 from typing import Any
 
 from xla_nb.errors import ProgramError
-from xla_nb.live import own_name
-from xla_nb.plan import Plan, functions
-from xla_nb.source import DEFINITION, FUNCTION, IMPORT, Function, Statement, bindings
+from xla_nb.program.cells import DEFINITION, FUNCTION, IMPORT, Function, Statement, bindings
+from xla_nb.program.origins import own_name
+from xla_nb.program.split import Plan, functions
 
 _FIX = '--args "({},)"'
 
