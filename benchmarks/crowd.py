@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.flood import ShownRun, shown
-from xla_nb import events
+from xla_nb.protocol import events
 from xla_nb.vitals import Activity
 
 BEAT = 0.05  # seconds between two writes, in each of which it is the turn of some ranks:

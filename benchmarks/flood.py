@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client import ROOT
-from xla_nb import events
+from xla_nb.protocol import events
 from xla_nb.record import Record
 from xla_nb.recorded import RecordedRun
 

@@ -11,9 +11,10 @@ import traceback
 
 import pytest
 
-from xla_nb import loading, shipping
+from xla_nb import loading
 from xla_nb.loading import Map, Piece
 from xla_nb.program.build import future_flags
+from xla_nb.protocol import pickling
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"
 HEAD = '"""A program."""\nfrom xla_nb.loading import restore\n\n'
@@ -57,7 +58,7 @@ def parcel(monkeypatch):
     opened = []
 
     def parcel(*groups):
-        opened.append(shipping.send(groups, ()))
+        opened.append(pickling.send(groups, ()))
         monkeypatch.setenv(loading.PARCEL, loading.parcel_path(opened[-1]))
 
     yield parcel

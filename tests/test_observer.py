@@ -8,9 +8,10 @@ from itertools import pairwise
 import pytest
 
 from tests.support.run_double import Run
-from xla_nb import events, observer, vitals
+from xla_nb import observer, vitals
 from xla_nb.glance import Bar
 from xla_nb.observer import Line, Observer, together, tqdm
+from xla_nb.protocol import events
 from xla_nb.vitals import Loop, Vitals
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from xla_nb import events
 from xla_nb.opened import OpenedRun, table
+from xla_nb.protocol import events
 from xla_nb.record import Record
 from xla_nb.recorded import Entry
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from xla_nb import rank
-from xla_nb.order import World
+from xla_nb.protocol.order import World
 
 # ---------------------------------------------------------------- a result in a line
 

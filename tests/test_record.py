@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import events, record
+from xla_nb import record
+from xla_nb.protocol import events
 from xla_nb.record import Record, home, tidy
 
 WEEK = 7 * 24 * 3600

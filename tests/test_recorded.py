@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from xla_nb import events, shipping, vitals
+from xla_nb import vitals
 from xla_nb.errors import UsageError, XlaNbError
+from xla_nb.protocol import events, pickling
 from xla_nb.record import Record
 from xla_nb.recorded import RecordedRun, entries
 from xla_nb.vitals import Vitals
@@ -38,7 +39,7 @@ class Made:
 
     def returns(self, rank, value, at=BEGAN + 5):
         fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CREAT)
-        size = shipping.send_home(fd, value, ())
+        size = pickling.send_home(fd, value, ())
         os.close(fd)
         self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size, at=at))
 

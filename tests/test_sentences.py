@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from xla_nb import events, sentences
+from xla_nb import sentences
+from xla_nb.protocol import events
 from xla_nb.state import RunState
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import events, loading, machine, record, session, shipping, topology, wire
+from xla_nb import loading, machine, record, session, topology
 from xla_nb.errors import LaunchError, ShippingError, UsageError
-from xla_nb.order import ARGUMENTS, ARGUMENTS_GROUP
 from xla_nb.program.build import Program, Restore, Section
+from xla_nb.protocol import channel, events, pickling
+from xla_nb.protocol.order import ARGUMENTS, ARGUMENTS_GROUP
 from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run, RunFailed
 from xla_nb.state import RunState
@@ -37,7 +38,7 @@ class Engine:
 
     def start(self, order, parcel, imports, waiting):
         waiting(0.5, "a server")
-        self.groups = [shipping.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP)]
+        self.groups = [pickling.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP)]
         self.order = order
         if self.refuses:
             raise self.refuses
@@ -85,7 +86,7 @@ class Started:
     """A run of which the test is the job: `says` sends its events, `hangs_up` ends the socket."""
 
     def __init__(self, engine, **options):
-        ours, self.theirs = wire.pair()
+        ours, self.theirs = channel.pair()
         self.run = a_run(engine, **options)
         self.run.follow(ours)
 
@@ -93,19 +94,19 @@ class Started:
         """Returns when the run has taken the events in."""
         due = self.run.heard + len(happened)
         for event in happened:
-            wire.Sender(self.theirs).send(event)
+            channel.Sender(self.theirs).send(event)
         with self.run.changed:
             assert self.run.changed.wait_for(lambda: self.run.heard == due, PATIENCE)
 
     def returns(self, rank, value):
         path = self.run.record.result(rank)
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        size = shipping.send_home(fd, value, ())
+        size = pickling.send_home(fd, value, ())
         os.close(fd)
         self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size))
 
     def ends(self, status=0):
-        wire.Sender(self.theirs).send(events.JobEnded(status=status))
+        channel.Sender(self.theirs).send(events.JobEnded(status=status))
         assert self.run._ended.wait(PATIENCE)
 
     def hangs_up(self):
@@ -218,7 +219,7 @@ def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
     main["Net"] = Net
     try:
         fd = os.open(job.run.record.result(0), os.O_RDWR | os.O_CREAT)
-        shipping.send_home(fd, Net, ("Net",))
+        pickling.send_home(fd, Net, ("Net",))
         os.close(fd)
     finally:
         del main["Net"]
@@ -426,7 +427,7 @@ def test_old_records_are_tidied_away_when_a_run_has_ended(start, monkeypatch):
 def test_whoever_waits_for_a_change_is_told_of_the_end(start):
     job = start(*ranks(1))
     with job.run.changed:
-        wire.Sender(job.theirs).send(events.JobEnded(status=0))
+        channel.Sender(job.theirs).send(events.JobEnded(status=0))
         while not job.run.done:
             assert job.run.changed.wait(PATIENCE)
 
@@ -625,7 +626,7 @@ def launch(engine):
     made, ends = [], []
 
     def launch(what, args=(1,), **options):
-        engine.sock, engine.job = wire.pair()
+        engine.sock, engine.job = channel.pair()
         ends.append((engine.sock, engine.job))
         made.append(session.launch(what, args, Options(**options), engine, {}.__getitem__))
         return made[-1]
@@ -772,7 +773,7 @@ def test_what_the_program_and_the_environment_have_to_say_is_told_first(launch, 
 def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
     run = launch(cell())
     assert run.state == RunState()
-    wire.Sender(engine.job).send(events.JobEnded(status=1))
+    channel.Sender(engine.job).send(events.JobEnded(status=1))
     assert run._ended.wait(PATIENCE)
     assert run.label == "Cell In[3]"
 

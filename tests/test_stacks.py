@@ -5,7 +5,8 @@ import time
 import pytest
 
 from tests.support import run_double
-from xla_nb import events, stacks, vitals
+from xla_nb import stacks, vitals
+from xla_nb.protocol import events
 from xla_nb.stacks import Group, Inquiry
 from xla_nb.vitals import Vitals
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from xla_nb import events
+from xla_nb.protocol import events
 from xla_nb.state import RunState, cause_of_death
 
 

@@ -5,7 +5,8 @@ import io
 import pytest
 
 from tests.support.run_double import Run
-from xla_nb import events, text
+from xla_nb import text
+from xla_nb.protocol import events
 from xla_nb.text import TextView
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb.program.ipython_syntax import RankShell
-from xla_nb.shipping import Parcel
+from xla_nb.protocol.pickling import Parcel
 
 #: Where the values of this process's run lie: a path that opens the parcel.
 PARCEL = "XLA_NB_PARCEL"

@@ -20,7 +20,7 @@ from multiprocessing import context
 from pathlib import Path
 from typing import Any
 
-from xla_nb.events import ProcessDied
+from xla_nb.protocol.events import ProcessDied
 
 
 def die_with_parent() -> None:

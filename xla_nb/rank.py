@@ -23,13 +23,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from xla_nb import events, loading, reporting, shipping
+from xla_nb import loading, reporting
 from xla_nb.meter import Meter
-from xla_nb.order import ARGUMENTS, Order
 from xla_nb.processes import Latch, die_with_parent, name_process
 from xla_nb.program import tracebacks
+from xla_nb.protocol import events, pickling
+from xla_nb.protocol.channel import Sender
+from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.runtimes import Place, Prepared
-from xla_nb.wire import Sender
 
 
 @dataclass
@@ -225,7 +226,7 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
     scratch = path.with_suffix(".partial")
     fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        nbytes = shipping.send_home(fd, value, job.order.by_name)
+        nbytes = pickling.send_home(fd, value, job.order.by_name)
     except Exception as problem:
         scratch.unlink()
         kind = f"{type(value).__module__}.{type(value).__qualname__}"

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from xla_nb.events import Event, encode
+from xla_nb.protocol.events import Event, encode
 
 #: How many runs of processes that have ended are kept, the newest ones.
 KEPT = 50

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from xla_nb import events, record, sentences, shipping, vitals
+from xla_nb import record, sentences, vitals
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.history import History
+from xla_nb.protocol import events, pickling
 from xla_nb.record import Record
 from xla_nb.sentences import RankError
 from xla_nb.state import RunState
@@ -99,7 +100,7 @@ class RecordedRun:
                 "result with them. What to do: run the cell again"
             ) from None
         try:
-            return shipping.Parcel(fd).group(0, self._resolve)["result"]
+            return pickling.Parcel(fd).group(0, self._resolve)["result"]
         finally:
             os.close(fd)
 

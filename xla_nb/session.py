@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import events, loading, record, sentences, shipping, wire
+from xla_nb import loading, record, sentences
 from xla_nb.errors import LaunchError, XlaNbError
-from xla_nb.inheritance import Inheritance
 from xla_nb.machine import Fit, Waiting
-from xla_nb.order import ARGUMENTS, Order
 from xla_nb.program.build import Program, module_source
+from xla_nb.protocol import channel, events, pickling
+from xla_nb.protocol.order import ARGUMENTS, Order
+from xla_nb.protocol.random_state import Inheritance
 from xla_nb.recorded import RecordedRun
 from xla_nb.state import ENDED
 
@@ -193,8 +194,8 @@ class Run(RecordedRun):
     def _follow(self, sock: socket.socket) -> None:
         with sock:
             while self.state.ended is None:
-                if wire.ready(sock, _TICK):
-                    for event in wire.receive(sock):
+                if channel.ready(sock, _TICK):
+                    for event in channel.receive(sock):
                         self._take_or_end(event)
                 self._act(time.monotonic())
         self.record.close(self.summary())
@@ -345,7 +346,7 @@ def _write(what: Program, files: record.Record) -> Path:
 def _pack(what: Program, args: tuple[object, ...]) -> int:
     groups = [*what.groups, {ARGUMENTS: args}]
     try:
-        return shipping.send(groups, what.defines)
+        return pickling.send(groups, what.defines)
     except Exception as problem:
         named = [*what.groups, {f"--args[{n}]": value for n, value in enumerate(args)}]
-        raise shipping.explain(named, what.defines, what.origins, problem) from None
+        raise pickling.explain(named, what.defines, what.origins, problem) from None

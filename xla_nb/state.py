@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xla_nb import events
+from xla_nb.protocol import events
 
 Phase = Literal["starting", "running", "finished", "failed", "killed", "stopped"]
 #: Phases a rank does not leave.

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from xla_nb import arrays
+from xla_nb.protocol import jax_values
 
 #: How a value is spread: a PartitionSpec, an axis of the mesh for its first dimension, or a
 #: function that says which of these from the value's shape.
@@ -127,11 +127,11 @@ def _unwrap(leaf: Any) -> Any:
     """The JAX array of a torchax tensor; anything else that is no JAX array as NumPy."""
     import numpy as np
 
-    if arrays.is_torchax(leaf):
+    if jax_values.is_torchax(leaf):
         return leaf.jax()
-    if arrays.is_torch(leaf):
-        return arrays.of_torch(leaf)
-    return leaf if arrays.is_jax(leaf) else np.asarray(leaf)
+    if jax_values.is_torch(leaf):
+        return jax_values.of_torch(leaf)
+    return leaf if jax_values.is_jax(leaf) else np.asarray(leaf)
 
 
 def _canonical(value: Any) -> Any:
@@ -145,7 +145,7 @@ def _canonical(value: Any) -> Any:
 
 def _wrap(leaf: Any, placed: Any) -> Any:
     """A torchax tensor where the value was a torch one."""
-    if not arrays.is_torch(leaf):
+    if not jax_values.is_torch(leaf):
         return placed
     import torch
     import torchax
@@ -179,11 +179,11 @@ def gather(values: Any) -> Any:
 
 
 def _is_spread(value: Any) -> bool:
-    return arrays.is_jax(value) and not arrays.is_here(value)
+    return jax_values.is_jax(value) and not jax_values.is_here(value)
 
 
 def _at_home(leaf: Any, whole: Any) -> Any:
-    if arrays.is_torch(leaf) and not arrays.is_torchax(leaf):
+    if jax_values.is_torch(leaf) and not jax_values.is_torchax(leaf):
         return leaf
-    numbers = arrays.to_numpy(whole)
-    return arrays.to_torch(numbers, leaf.dtype) if arrays.is_torch(leaf) else numbers
+    numbers = jax_values.to_numpy(whole)
+    return jax_values.to_torch(numbers, leaf.dtype) if jax_values.is_torch(leaf) else numbers

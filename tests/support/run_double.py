@@ -2,7 +2,7 @@
 
 import threading
 
-from xla_nb import events
+from xla_nb.protocol import events
 from xla_nb.record import Record
 from xla_nb.recorded import RecordedRun
 

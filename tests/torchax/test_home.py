@@ -1,4 +1,4 @@
-"""Results of torchax and JAX, as the notebook gets them (xla_nb.shipping, xla_nb.arrays)."""
+"""Results of torchax and JAX, as the notebook gets them (protocol: pickling, jax_values)."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ import torch_xla  # noqa: F401
 import torchax  # noqa: F401
 import world_scenarios
 
-from xla_nb import shipping
-from xla_nb.events import ProcessDied
 from xla_nb.processes import Latch, Lifecycle, fork_ranks
+from xla_nb.protocol import pickling
+from xla_nb.protocol.events import ProcessDied
 from xla_nb.runtimes import jax_guard, jax_world
 
 
@@ -100,7 +100,7 @@ def send_home(home: Path, rank: int, how: str, value: object) -> None:
     path = home / f"{rank}.result"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        shipping.send_home(fd, (how, value), ())
+        pickling.send_home(fd, (how, value), ())
     except BaseException:
         path.unlink()
         raise

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from xla_nb import shipping
 from xla_nb import torchax as xt
+from xla_nb.protocol import pickling
 
 
 def load(name: str) -> Callable[[int], Any]:
@@ -339,8 +339,8 @@ def sends_to_others(rank: int) -> list[str]:
     told = []
     for value in (jax.numpy.ones(2), torch.ones(2, device="jax")):
         try:
-            shipping.send([{"x": [value]}], ())
-        except shipping.Unshippable as refused:
+            pickling.send([{"x": [value]}], ())
+        except pickling.Unshippable as refused:
             told.append(f"{refused}: {refused.advice}")
     return told
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xla_nb import shipping
+from xla_nb.protocol import pickling
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
             return Ended("died", None, status)
         fd = os.open(path, os.O_RDONLY)
         try:
-            how, value = shipping.Parcel(fd).group(0)["result"]
+            how, value = pickling.Parcel(fd).group(0)["result"]
         finally:
             os.close(fd)
         return Ended(how, value, status)

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb.events import JobEnded
 from xla_nb.processes import adopt_orphans, die_with_parent, name_process
-from xla_nb.wire import Sender
+from xla_nb.protocol.channel import Sender
+from xla_nb.protocol.events import JobEnded
 
 #: What every job and rank imports, whatever it joins.
 ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.job")

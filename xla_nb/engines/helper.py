@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from xla_nb import wire
 from xla_nb.errors import LaunchError
+from xla_nb.protocol import channel
 
 # xla_nb is the one that runs here, wherever it lies; the rest of its folder comes in its turn.
 _BOOT = """
@@ -42,7 +42,7 @@ class Helper:
 
     def __init__(self, module: str, arguments: list[Any], env: Mapping[str, str]) -> None:
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
-        self._control, theirs = wire.pair()
+        self._control, theirs = channel.pair()
         # Without the notebook's own folder: a local random.py is not for torch to import.
         path = [entry for entry in sys.path if entry not in ("", str(Path.cwd()))]
         path.insert(0, str(Path(__file__).parents[2]))
@@ -72,7 +72,7 @@ class Helper:
     @property
     def has_news(self) -> bool:
         """It has said something, or has ended."""
-        return wire.ready(self._control, 0)
+        return channel.ready(self._control, 0)
 
     def ended_within(self, seconds: float) -> bool:
         """Whether it has ended, or does so now: its sockets close before it can be seen."""
@@ -86,7 +86,7 @@ class Helper:
 
     def receive(self, waiting: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
         """What it says next, None if it has ended; `waiting` is called every 0.1 s meanwhile."""
-        while not wire.ready(self._control, 0.1):
+        while not channel.ready(self._control, 0.1):
             waiting()
         answer = self._control.recv(_LARGEST)
         if not answer:

@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from xla_nb import machine, wire
+from xla_nb import machine
 from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.errors import LaunchError
 from xla_nb.machine import Fit, Waiting
-from xla_nb.order import Order
+from xla_nb.protocol import channel
+from xla_nb.protocol.order import Order
 
 
 class LocalEngine:
@@ -64,7 +65,7 @@ class LocalEngine:
         for attempt in (1, 2):
             server = self._warm(imports)
             server.wait_until_ready(waiting)
-            ours, theirs = wire.pair()
+            ours, theirs = channel.pair()
             try:
                 server.helper.send({"do": "launch", "run": run}, theirs.fileno(), *files)
                 server.wait_until_taken()

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from xla_nb import meter, topology
 from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
-from xla_nb.order import Order, World
 from xla_nb.processes import Lifecycle, fork_ranks
+from xla_nb.protocol.order import Order, World
 from xla_nb.runtimes import Machine, Place, Plan, discovery, xla
 
 _WHY_NOT = (

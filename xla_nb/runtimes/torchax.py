@@ -16,8 +16,8 @@ from pathlib import Path
 from xla_nb import loading, topology
 from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
-from xla_nb.order import ALONE, Order
 from xla_nb.processes import Lifecycle, fork_ranks
+from xla_nb.protocol.order import ALONE, Order
 from xla_nb.runtimes import Machine, Place, Plan, jax_counts, jax_guard, jax_world, versions, xla
 
 #: What its fork server imports; `import jax` starts no thread and opens no device.

@@ -13,8 +13,8 @@ from typing import Any
 
 from xla_nb import meter, topology
 from xla_nb.meter import Counts, Waiting
-from xla_nb.order import Order
 from xla_nb.processes import Lifecycle, RankContext
+from xla_nb.protocol.order import Order
 from xla_nb.runtimes import Machine, Place, Plan, discovery
 
 #: What its fork server imports, so that no job and no rank pays for it.

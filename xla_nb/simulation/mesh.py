@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Protocol
 
-from xla_nb import wire
+from xla_nb.protocol import channel
 
 _CHUNK = 1 << 16  # bytes read at once
 _GATE = 60.0  # seconds for all ranks of a host to begin
@@ -203,7 +203,7 @@ class SocketPairs:
         self._close()
         # A rank's own children must not hold its ends either.
         os.register_at_fork(after_in_child=lambda: _close_all(mine.values()))
-        wire.ready(self._gate, _GATE)
+        channel.ready(self._gate, _GATE)
         os.close(self._gate)
         return mine
 
@@ -237,7 +237,7 @@ def connect_hosts(
         deadline = time.monotonic() + timeout
         while missing := higher - streams.keys():
             left = deadline - time.monotonic()
-            if left <= 0 or not wire.ready(listener, left):
+            if left <= 0 or not channel.ready(listener, left):
                 raise TimeoutError(f"ranks {sorted(missing)} did not call within {timeout:g} s")
             sock, _ = listener.accept()
             caller = _greeting(sock)

@@ -10,12 +10,12 @@ import platform
 import sys
 import types
 
-from xla_nb import events
 from xla_nb.engines.ray.cluster import Group, Wish
 from xla_nb.engines.ray.host import About, News, version
 from xla_nb.engines.ray.relay import Launch
-from xla_nb.inheritance import Inheritance
-from xla_nb.order import Order
+from xla_nb.protocol import events
+from xla_nb.protocol.order import Order
+from xla_nb.protocol.random_state import Inheritance
 
 NEVER = object()  # what a host says that does not answer
 

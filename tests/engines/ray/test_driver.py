@@ -11,11 +11,11 @@ import pytest
 
 from tests.engines.ray import ray_double
 from tests.engines.ray.ray_double import NEVER, a_launch, about, ready
-from xla_nb import events, wire
 from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.engines.ray import cluster as cluster_module
 from xla_nb.engines.ray.cluster import Cluster
 from xla_nb.engines.ray.driver import Driver
+from xla_nb.protocol import channel, events
 
 PATIENCE = 10  # seconds for what must come
 DIED = RuntimeError("The actor died because its node has died.")
@@ -41,7 +41,7 @@ class Kernel:
 
     def launches(self, run="r1", told=None, **asked):
         """Gives the socket of the run's events."""
-        ours, theirs = wire.pair()
+        ours, theirs = channel.pair()
         self._stack.enter_context(ours)
         order = pickle.dumps((a_launch(self._record, run=run).order, {}))
         with theirs, in_memory(told or order) as file, in_memory(b"values") as parcel:
@@ -76,7 +76,7 @@ def serve(ray, tmp_path):
     def serve(work):
         async def served():
             with contextlib.ExitStack() as stack:
-                control, ours = map(stack.enter_context, wire.pair())
+                control, ours = map(stack.enter_context, channel.pair())
                 control.setblocking(False)
                 ours.setblocking(False)
                 driver = Driver(control, "")
@@ -103,7 +103,7 @@ def test_a_launch_is_answered_and_its_events_are_sent(serve, ray):
         host.has(1, events.Notice(text="here"), over=True)
         assert await kernel.answer() == {"id": 1, "done": True}
         await kernel.idle()
-        placed, notice, end = wire.receive(sock)
+        placed, notice, end = channel.receive(sock)
         assert (placed.names, notice.text, end) == (("m1",), "here", None)
 
     serve(work)
@@ -150,7 +150,7 @@ def test_an_order_that_cannot_be_read_is_answered(serve):
     async def work(kernel):
         sock = kernel.launches(told=b"no pickle")
         assert "could not be started" in (await kernel.answer())["refused"]
-        assert list(wire.receive(sock)) == [None]
+        assert list(channel.receive(sock)) == [None]
 
     serve(work)
 
@@ -371,7 +371,7 @@ def test_the_process_ends_with_its_socket_though_the_cluster_does_not_answer(tmp
     (tmp_path / "ray.py").write_text(HANGS)
     monkeypatch.syspath_prepend(str(tmp_path))
     helper = Helper("xla_nb.engines.ray.driver", [""], os.environ)
-    ours, theirs = wire.pair()
+    ours, theirs = channel.pair()
     with ours, theirs, in_memory(pickle.dumps((a_launch().order, {}))) as told:
         fds = theirs.fileno(), told, told
         helper.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)

@@ -10,13 +10,13 @@ import types
 
 import pytest
 
-from xla_nb import events, wire
 from xla_nb.engines.ray import engine as engine_module
 from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.inheritance import Inheritance
-from xla_nb.order import Order
+from xla_nb.protocol import channel, events
+from xla_nb.protocol.order import Order
+from xla_nb.protocol.random_state import Inheritance
 from xla_nb.slices import Host, Seat
 
 
@@ -25,7 +25,7 @@ class Helper:
 
     def __init__(self, module, arguments, env):
         self.module, self.arguments, self.env = module, arguments, env
-        self.ours, self.theirs = wire.pair()
+        self.ours, self.theirs = channel.pair()
         self.told, self.words, self.alive, self.closed = [], "", True, False
         self.process = types.SimpleNamespace(returncode=None)
         self.hears = lambda request, fds: None
@@ -37,7 +37,7 @@ class Helper:
         self.hears(request, fds)
 
     def receive(self, waiting):
-        while not wire.ready(self.ours, 0.01):
+        while not channel.ready(self.ours, 0.01):
             waiting()
         said = self.ours.recv(1 << 16)
         return json.loads(said) if said else None
@@ -251,8 +251,8 @@ def test_a_launch_gives_the_socket_of_its_events(launch, helper):
     helper.hears = hears
     sock = launch({"hosts": 2})
     with kept[0]:
-        wire.Sender(kept[0]).send(events.HostsPlaced(names=("a", "b")))
-    placed, end = wire.receive(sock)
+        channel.Sender(kept[0]).send(events.HostsPlaced(names=("a", "b")))
+    placed, end = channel.receive(sock)
     assert (placed.names, end) == (("a", "b"), None)
     assert helper.told == [{"do": "launch", "id": 1, "hosts": 2}]
 

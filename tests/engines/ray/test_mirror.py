@@ -4,10 +4,11 @@ import os
 
 import pytest
 
-from xla_nb import shipping, vitals
+from xla_nb import vitals
 from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.engines.ray.outbox import Outbox, Piece
+from xla_nb.protocol import pickling
 from xla_nb.tails import Tail
 from xla_nb.vitals import Vitals
 
@@ -61,7 +62,7 @@ def test_a_result_that_comes_in_parts_is_the_value(mirror, tmp_path, monkeypatch
     host = tmp_path / "host"
     host.mkdir()
     fd = os.open(host / "rank-0.result", os.O_RDWR | os.O_CREAT)
-    shipping.send_home(fd, list(range(1000)), ())
+    pickling.send_home(fd, list(range(1000)), ())
     os.close(fd)
     monkeypatch.setattr(outbox, "_MOST", 512)
     out, parts = Outbox(host), 0
@@ -71,6 +72,6 @@ def test_a_result_that_comes_in_parts_is_the_value(mirror, tmp_path, monkeypatch
     assert parts > 2
     fd = os.open(tmp_path / "rank-0.result", os.O_RDWR)
     try:
-        assert shipping.Parcel(fd).group(0)["result"] == list(range(1000))
+        assert pickling.Parcel(fd).group(0)["result"] == list(range(1000))
     finally:
         os.close(fd)

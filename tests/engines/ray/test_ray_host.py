@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import events, record, topology, wire
+from xla_nb import record, topology
 from xla_nb.engines.ray import host as host_module
 from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.host import Host, Part
 from xla_nb.errors import LaunchError
-from xla_nb.inheritance import Inheritance
-from xla_nb.order import ALONE, Order, World
+from xla_nb.protocol import channel, events
+from xla_nb.protocol.order import ALONE, Order, World
+from xla_nb.protocol.random_state import Inheritance
 
 PATIENCE = 10  # seconds for what must come
 
@@ -36,7 +37,7 @@ class Engine:
         self.during()
         if self.refuses:
             raise self.refuses
-        ours, self.job = wire.pair()
+        ours, self.job = channel.pair()
         return ours
 
     def interrupt(self, run, pids):
@@ -58,7 +59,7 @@ class Job:
 
     def says(self, *happened):
         for event in happened:
-            wire.Sender(self.engine.job).send(event)
+            channel.Sender(self.engine.job).send(event)
 
     def writes(self, name, data=b"x"):
         with (self.path / name).open("ab") as file:
@@ -191,7 +192,7 @@ def test_a_runs_port_is_held_until_it_is_over(here, engine):
     here.start(Part("right", order(), {}), b"")
     assert not here.news("r1", 0).over
     assert is_held(first)
-    wire.Sender(engine.job).send(events.JobEnded(status=0))
+    channel.Sender(engine.job).send(events.JobEnded(status=0))
     assert here.news("r1", 1).over
     assert not is_held(first)
     assert is_held(second)

@@ -10,14 +10,14 @@ import pytest
 
 from tests.engines.ray import ray_double
 from tests.engines.ray.ray_double import Actor, a_group, a_launch, a_wish, ready
-from xla_nb import events, wire
 from xla_nb.engines.ray import engine
 from xla_nb.engines.ray import relay as relay_module
 from xla_nb.engines.ray.cluster import Group
 from xla_nb.engines.ray.outbox import Piece
 from xla_nb.engines.ray.relay import HostGone, Relay
 from xla_nb.errors import LaunchError
-from xla_nb.order import World
+from xla_nb.protocol import channel, events
+from xla_nb.protocol.order import World
 
 PATIENCE = 10  # seconds for what must come
 
@@ -40,7 +40,7 @@ class Followed:
     sock: socket.socket
 
     def arrived(self):
-        return list(wire.receive(self.sock))
+        return list(channel.receive(self.sock))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def follow(ray, tmp_path):
 
     def follow(count, work):
         async def followed():
-            ours, theirs = wire.pair()
+            ours, theirs = channel.pair()
             with ours, theirs:
                 theirs.setblocking(False)
                 hosts = [Actor() for _ in range(count)]
@@ -174,7 +174,7 @@ def test_no_event_is_lost_when_the_notebook_is_slow_to_take_them(follow):
     async def work(run):
         for host in run.hosts:
             host.has(1, *many, over=True)
-        while wire.ready(run.sock, 0) and not all(host.answers.empty() for host in run.hosts):
+        while channel.ready(run.sock, 0) and not all(host.answers.empty() for host in run.hosts):
             await asyncio.sleep(0)
         heard = 0
         while heard < 900:

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xla_nb import wire
 from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.machine import Fit, Waiting
-from xla_nb.order import Order
+from xla_nb.protocol import channel
+from xla_nb.protocol.order import Order
 from xla_nb.slices import Seat
 
 
@@ -43,7 +43,7 @@ class Cluster:
         self, asked: Mapping[str, Any], files: tuple[int, int], waiting: Waiting
     ) -> socket.socket:
         """Start a run; gives the socket of its events. Raises LaunchError."""
-        ours, theirs = wire.pair()
+        ours, theirs = channel.pair()
         try:
             with theirs:
                 self._ask({"do": "launch", **asked}, (theirs.fileno(), *files), waiting)
@@ -189,7 +189,7 @@ class RayEngine:
 
 def _until_the_end(fd: int) -> bytes:
     found: list[bytes] = []
-    while wire.ready(fd, faults.PATIENCE) and (block := os.read(fd, 1 << 20)):
+    while channel.ready(fd, faults.PATIENCE) and (block := os.read(fd, 1 << 20)):
         found.append(block)
     return b"".join(found)
 

@@ -18,12 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from xla_nb import addresses, events, machine, record, topology, wire
+from xla_nb import addresses, machine, record, topology
 from xla_nb.engines.helper import in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import Outbox, Piece
 from xla_nb.errors import XlaNbError
-from xla_nb.order import ALONE, Order
+from xla_nb.protocol import channel, events
+from xla_nb.protocol.order import ALONE, Order
 
 _LONGEST = 1.0  # seconds that an answer is held back while there is nothing to tell
 _PAUSES = (0.005, 0.05)  # seconds between two looks at the files: at first, and later on
@@ -274,14 +275,14 @@ class _Running:
         lively = time.monotonic() - self._began < _LIVELY
         pause = _PAUSES[0] if lively else _PAUSES[1]
         if self._ended is None:
-            wire.ready(self._sock, pause)
+            channel.ready(self._sock, pause)
         else:
             time.sleep(pause)
 
     def _take_events(self) -> None:
         if self._ended is not None:
             return
-        for event in wire.receive(self._sock):
+        for event in channel.receive(self._sock):
             told = event or events.JobEnded(status=None)
             if isinstance(told, events.OfHost):
                 told = replace(told, host=self._name)

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from xla_nb import events
 from xla_nb.engines.ray import demand, faults
 from xla_nb.engines.ray.cluster import Group, Wish
 from xla_nb.engines.ray.host import News, Part
 from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.order import Order, World
+from xla_nb.protocol import events
+from xla_nb.protocol.order import Order, World
 
 _LOST = 5.0  # seconds that a host may be out of reach
 _IMPORT = 300.0  # seconds that hosts may take to import what the ranks need, and to start them

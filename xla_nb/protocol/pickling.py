@@ -24,8 +24,8 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb import arrays
 from xla_nb.errors import ShippingError
+from xla_nb.protocol import jax_values
 
 _ALIGN = 64  # bytes; what vectorised loads of NumPy and torch like best
 _SMALL = 1 << 20  # bytes; what is read rather than mapped
@@ -93,9 +93,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return NotImplemented
 
     def _reduce_jax(self, obj: Any) -> Any:
-        if arrays.is_torchax(obj):
+        if jax_values.is_torchax(obj):
             return self.reduce_torchax_tensor(obj)
-        if arrays.is_jax(obj):
+        if jax_values.is_jax(obj):
             return self.reduce_jax_array(obj)
         device = getattr(sys.modules.get("torch"), "device", ())
         if isinstance(obj, device) and obj.type == "jax":
@@ -153,13 +153,13 @@ class _HomePickler(_Pickler):
         return NotImplemented
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
-        home = _whole(arrays.home, tensor)
+        home = _whole(jax_values.home, tensor)
         if isinstance(home, sys.modules["torch"].nn.Parameter):
             return type(home), (home.data, home.requires_grad)
         return home.__reduce_ex__(5)
 
     def reduce_jax_array(self, array: Any) -> Any:
-        return _whole(arrays.to_numpy, array).__reduce_ex__(5)
+        return _whole(jax_values.to_numpy, array).__reduce_ex__(5)
 
     def reduce_jax_device(self, device: Any) -> Any:
         return type(device), ("cpu",)  # a notebook without torchax has no device "jax"
@@ -168,7 +168,7 @@ class _HomePickler(_Pickler):
 def _whole(bring: Callable[[Any], Any], value: Any) -> Any:
     try:
         return bring(value)
-    except arrays.Spread as spread:
+    except jax_values.Spread as spread:
         raise Unshippable(
             str(spread),
             "return `xla_nb.torchax.gather(x)`, which every rank must call, or this rank's part, "

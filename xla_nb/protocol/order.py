@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xla_nb.inheritance import Inheritance
+from xla_nb.protocol.random_state import Inheritance
 
 #: The module global that holds the entry's arguments, and its place in the parcel of values.
 ARGUMENTS = "__xla_nb_args__"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xla_nb import shipping
+from xla_nb.protocol import pickling
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def through():
     opened = []
 
     def through(*groups, by_name=()):
-        fd = shipping.send(groups, by_name)
+        fd = pickling.send(groups, by_name)
         opened.append(fd)
-        parcel = shipping.Parcel(fd)
+        parcel = pickling.Parcel(fd)
         return [parcel.group(number) for number in range(len(groups))]
 
     yield through
@@ -56,7 +56,7 @@ def test_a_large_array_is_carried_beside_the_pickle_and_can_be_written(through):
 
 def test_one_memory_used_by_two_groups_is_sent_once(through):
     array = np.zeros(1_000_000)
-    fd = shipping.send([{"a": array}, {"b": array}], ())
+    fd = pickling.send([{"a": array}, {"b": array}], ())
     try:
         assert os.fstat(fd).st_size < 1.1 * array.nbytes
     finally:
@@ -134,8 +134,8 @@ def test_stdout_means_the_stdout_of_whoever_receives_it(through):
 
 def refusal(name, value):
     with pytest.raises(Exception) as caught:
-        os.close(shipping.send([{"fine": 1, name: value}], ()))
-    return str(shipping.explain([{"fine": 1, name: value}], (), {name: "Cell In[7]"}, caught.value))
+        os.close(pickling.send([{"fine": 1, name: value}], ()))
+    return str(pickling.explain([{"fine": 1, name: value}], (), {name: "Cell In[7]"}, caught.value))
 
 
 def test_an_open_file_is_refused_by_its_name_its_cell_and_what_to_do():
@@ -170,8 +170,8 @@ import os, sys, torch
 from xla_nb import shipping
 
 def through(**values):
-    fd = shipping.send([values], ())
-    return shipping.Parcel(fd).group(0), os.fstat(fd).st_size
+    fd = pickling.send([values], ())
+    return pickling.Parcel(fd).group(0), os.fstat(fd).st_size
 
 base = torch.arange(10.0)
 got, _ = through(base=base, view=base[2:5], empty=torch.zeros(0), half=torch.ones(3).bfloat16())

@@ -6,50 +6,50 @@ import socket
 
 import pytest
 
-from xla_nb import events, wire
+from xla_nb.protocol import channel, events
 
 
 def test_events_arrive_in_order_and_then_the_end_is_seen():
-    ours, theirs = wire.pair()
+    ours, theirs = channel.pair()
     with ours, theirs:
-        sender = wire.Sender(theirs)
+        sender = channel.Sender(theirs)
         sender.send(events.Notice(text="one"))
         sender.send(events.Notice(text="two"))
-        assert [event.text for event in wire.receive(ours)] == ["one", "two"]
+        assert [event.text for event in channel.receive(ours)] == ["one", "two"]
         theirs.close()
-        assert list(wire.receive(ours)) == [None]
+        assert list(channel.receive(ours)) == [None]
 
 
 def test_reading_an_empty_wire_does_not_block():
-    ours, theirs = wire.pair()
+    ours, theirs = channel.pair()
     with ours, theirs:
-        assert list(wire.receive(ours)) == []
+        assert list(channel.receive(ours)) == []
 
 
 def test_the_largest_event_goes_through_whole():
-    ours, theirs = wire.pair()
+    ours, theirs = channel.pair()
     with ours, theirs:
         text = "\U0001f600" * events.TEXT_LIMIT
         failure = events.RankFailed(rank=0, kind="E", message=text, text=text, place="p", where="w")
-        wire.Sender(theirs).send(failure)
-        assert next(wire.receive(ours)).text == text
+        channel.Sender(theirs).send(failure)
+        assert next(channel.receive(ours)).text == text
 
 
 def test_sending_to_nobody_is_dropped():
-    ours, theirs = wire.pair()
+    ours, theirs = channel.pair()
     with theirs:
         ours.close()
-        wire.Sender(theirs).send(events.Notice(text="anybody?"))
+        channel.Sender(theirs).send(events.Notice(text="anybody?"))
 
 
 def test_writers_in_many_processes_do_not_mix_their_events():
-    ours, theirs = wire.pair()
+    ours, theirs = channel.pair()
     with ours, theirs:
         children = []
         for number in range(4):
             pid = os.fork()
             if pid == 0:
-                sender = wire.Sender(theirs)
+                sender = channel.Sender(theirs)
                 for _ in range(50):
                     sender.send(events.Notice(text=str(number) * 1000, rank=number))
                 os._exit(0)
@@ -57,7 +57,7 @@ def test_writers_in_many_processes_do_not_mix_their_events():
         theirs.close()
         got = []
         while None not in got:
-            got.extend(wire.receive(ours))
+            got.extend(channel.receive(ours))
         for pid in children:
             os.waitpid(pid, 0)
     texts = [event.text for event in got[:-1]]
@@ -71,9 +71,9 @@ def test_a_descriptor_beyond_selects_limit_is_waited_for():
     one, other = socket.socketpair()
     high = os.dup2(one.fileno(), 1999)
     try:
-        assert not wire.ready(high, 0)
+        assert not channel.ready(high, 0)
         other.send(b"x")
-        assert wire.ready(high, 10)
+        assert channel.ready(high, 10)
     finally:
         os.close(high)
         one.close()

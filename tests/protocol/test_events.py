@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_nb import events
+from xla_nb.protocol import events
 
 SAMPLES = [
     events.HostsPlaced(names=("here", "there")),

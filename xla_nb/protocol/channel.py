@@ -10,7 +10,7 @@ import select
 import socket
 from collections.abc import Iterator
 
-from xla_nb.events import Event, decode, encode
+from xla_nb.protocol.events import Event, decode, encode
 
 _LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortened texts
 
