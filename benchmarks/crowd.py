@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.flood import ShownRun, shown
 from xla_nb.protocol import events
-from xla_nb.vitals import Activity
+from xla_nb.record.sample import Activity
 
 BEAT = 0.05  # seconds between two writes, in each of which it is the turn of some ranks:
 SAMPLE, PRINT, REPORT = 5, 10, 20  # of every fifth, of every tenth, of every twentieth

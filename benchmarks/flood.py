@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.client import ROOT
 from xla_nb.protocol import events
-from xla_nb.record import Record
+from xla_nb.record.files import Record
 from xla_nb.recorded import RecordedRun
 
 #: A process that writes so many lines a second into so many files, each with the time in front,

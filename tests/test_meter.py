@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from xla_nb import meter, reporting, vitals
+from xla_nb import meter, reporting
 from xla_nb.meter import Compiling, Counts, Meter, Rates
+from xla_nb.record.sample import decode
 from xla_nb.reporting import progress
 
 PATIENCE = 20  # seconds for what must come
@@ -192,7 +193,7 @@ class Metered:
 
     def sample(self):
         with contextlib.suppress(FileNotFoundError, ValueError):
-            return vitals.decode(self.path.read_bytes())
+            return decode(self.path.read_bytes())
 
     def next_sample(self, looks=1):
         """A sample that was begun after this was called."""

@@ -8,11 +8,12 @@ from itertools import pairwise
 import pytest
 
 from tests.support.run_double import Run
-from xla_nb import observer, vitals
+from xla_nb import observer
 from xla_nb.glance import Bar
 from xla_nb.observer import Line, Observer, together, tqdm
 from xla_nb.protocol import events
-from xla_nb.vitals import Loop, Vitals
+from xla_nb.record import sample
+from xla_nb.record.sample import Loop, Vitals
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def started(run, *ranks):
 
 def samples(run, rank, **told):
     told = {"at": 20.0, "since": 15.0} | told
-    run.record.vitals(rank).write_bytes(vitals.encode(Vitals(**told)))
+    run.record.vitals(rank).write_bytes(sample.encode(Vitals(**told)))
 
 
 def reports(run, rank, *rows):

@@ -7,12 +7,11 @@ import time
 
 import pytest
 
-from xla_nb import vitals
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events, pickling
-from xla_nb.record import Record
+from xla_nb.record.files import Record
+from xla_nb.record.sample import Vitals, encode
 from xla_nb.recorded import RecordedRun, entries
-from xla_nb.vitals import Vitals
 
 BEGAN = 1000.0
 
@@ -49,7 +48,7 @@ class Made:
 
     def samples(self, rank, at):
         sample = Vitals(at=at, since=at, place="Cell In[3], line 7")
-        self.record.vitals(rank).write_bytes(vitals.encode(sample))
+        self.record.vitals(rank).write_bytes(encode(sample))
 
     def loses_its_kernel(self):
         (self.record.path / "owner").write_text("1 0")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from xla_nb import progress, report, reporting
-from xla_nb.history import History
+from xla_nb.record.figures import History
 
 
 @pytest.fixture

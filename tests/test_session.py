@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import loading, machine, record, session, topology
+from xla_nb import loading, machine, session, topology
 from xla_nb.errors import LaunchError, ShippingError, UsageError
 from xla_nb.program.build import Program, Restore, Section
 from xla_nb.protocol import channel, events, pickling
 from xla_nb.protocol.order import ARGUMENTS, ARGUMENTS_GROUP
+from xla_nb.record import files
 from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run, RunFailed
 from xla_nb.state import RunState
@@ -114,7 +115,7 @@ class Started:
 
 
 def a_run(engine, **options):
-    where = record.Record.create("r1")
+    where = files.Record.create("r1")
     return Heard("r1", "Cell In[3]", where, engine, Options(**options), "the notebook's {}".format)
 
 
@@ -414,14 +415,14 @@ def test_the_record_has_every_event(start):
 
 
 def test_old_records_are_tidied_away_when_a_run_has_ended(start, monkeypatch):
-    monkeypatch.setattr(record, "KEPT", 1)
-    old = record.Record.create("r0")
+    monkeypatch.setattr(files, "KEPT", 1)
+    old = files.Record.create("r0")
     (old.path / "owner").write_text("1 0")  # of a notebook that has ended
     old.close({})
-    monkeypatch.setattr(record, "KEPT", 0)
+    monkeypatch.setattr(files, "KEPT", 0)
     job = start(*ranks(1))
     job.ends()
-    assert [path.name for path in (record.home() / "runs").iterdir()] == ["r1"]
+    assert [path.name for path in (files.home() / "runs").iterdir()] == ["r1"]
 
 
 def test_whoever_waits_for_a_change_is_told_of_the_end(start):
@@ -641,8 +642,8 @@ def launch(engine):
 
 
 def the_record():
-    (path,) = (record.home() / "runs").iterdir()
-    return record.Record(path)
+    (path,) = (files.home() / "runs").iterdir()
+    return files.Record(path)
 
 
 def parcels():
@@ -658,7 +659,7 @@ def parcels():
 def test_a_run_without_ranks_is_refused_before_anything_is_written(launch, n):
     with pytest.raises(UsageError, match=f"-n {n}: a run has at least 1 rank"):
         launch(cell(), n=n)
-    assert not (record.home() / "runs").exists()
+    assert not (files.home() / "runs").exists()
 
 
 @pytest.mark.parametrize(("n", "count"), [(None, xla.SIMULATED), (1, 1), (7, 7)])

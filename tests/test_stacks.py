@@ -5,10 +5,11 @@ import time
 import pytest
 
 from tests.support import run_double
-from xla_nb import stacks, vitals
+from xla_nb import stacks
 from xla_nb.protocol import events
+from xla_nb.record import sample
+from xla_nb.record.sample import Vitals
 from xla_nb.stacks import Group, Inquiry
-from xla_nb.vitals import Vitals
 
 STACK = '  File "Cell In[3]", line 9, in f\n    g()\n  File "Cell In[3]", line 4, in g\n    wait()'
 
@@ -119,7 +120,7 @@ def test_an_answer_to_an_earlier_question_is_none(run, impatient):
 def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, impatient):
     asked = run(2, r0=("a", "s"))
     seen = Vitals(at=time.time() - 30, since=0.0, place="Cell In[3], line 7")
-    asked.record.vitals(1).write_bytes(vitals.encode(seen))
+    asked.record.vitals(1).write_bytes(sample.encode(seen))
     silent = Inquiry(asked).wait()[1]
     assert (silent.ranks, silent.place, silent.stack) == ((1,), "Cell In[3], line 7", "")
     assert silent.note.startswith("no answer: native code")

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import vitals
 from xla_nb.program import tracebacks
+from xla_nb.record import sample
+from xla_nb.record.sample import Activity, Loop, Vitals
 from xla_nb.reporting import Book, Progress
-from xla_nb.vitals import Activity, Loop, Vitals
 
 #: Seconds between two looks at whether somebody asks for stacks, and two samples.
 TICK = 0.25
@@ -204,7 +204,7 @@ class Meter:
 
     def _sample(self, file: int) -> None:
         self._book.settle()
-        self._put(file, vitals.encode(self._look()))
+        self._put(file, sample.encode(self._look()))
 
     def _put(self, file: int, line: bytes) -> None:
         """Over the last sample, in one write; spaces cover what was longer."""

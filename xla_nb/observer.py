@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from xla_nb import ansi, sentences, tails
+from xla_nb import ansi, sentences
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
-from xla_nb.history import Rows
+from xla_nb.record.figures import Rows
+from xla_nb.record.sample import Loop, Vitals
+from xla_nb.record.tail import Piece, Tail, ends
 from xla_nb.recorded import RecordedRun
 from xla_nb.state import ENDED, RankState
-from xla_nb.tails import Piece, Tail
-from xla_nb.vitals import Loop, Vitals
 
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
@@ -257,7 +257,7 @@ class Observer:
     def _excerpt(self, rank: int | None, stream: Stream, each: int) -> Excerpt:
         path = self.run.record.log(rank, stream)
         tail = self._tails.get((rank, stream))
-        found = tails.ends(path, each, each, tail.count if tail and tail.count else None)
+        found = ends(path, each, each, tail.count if tail and tail.count else None)
         return Excerpt(
             rank,
             stream,

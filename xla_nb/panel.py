@@ -19,9 +19,10 @@ import anywidget
 import traitlets
 from IPython.display import DisplayHandle
 
-from xla_nb import ansi, sentences, still, tails
+from xla_nb import ansi, sentences, still
 from xla_nb.glance import Bar, Card, Glance, Trouble, of_hosts
 from xla_nb.observer import STREAMS, Lines, Observer
+from xla_nb.record import tail
 from xla_nb.session import Run
 from xla_nb.stacks import Group, Inquiry
 from xla_nb.still import words
@@ -371,7 +372,7 @@ class PanelView:
     def _on_earlier(self, message: dict[str, Any]) -> None:
         rank, stream = message["rank"], message["stream"]
         path = self._run.record.log(rank, stream)
-        found = tails.before(path, message["before"], min(_MOST, message["count"]))
+        found = tail.before(path, message["before"], min(_MOST, message["count"]))
         self._send(
             "earlier",
             request=message["request"],

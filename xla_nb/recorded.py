@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from xla_nb import record, sentences, vitals
+from xla_nb import sentences
 from xla_nb.errors import UsageError, XlaNbError
-from xla_nb.history import History
 from xla_nb.protocol import events, pickling
-from xla_nb.record import Record
+from xla_nb.record.figures import History
+from xla_nb.record.files import Record, home
+from xla_nb.record.sample import Vitals, decode
 from xla_nb.sentences import RankError
 from xla_nb.state import RunState
-from xla_nb.vitals import Vitals
 
 
 class RecordedRun:
@@ -121,7 +121,7 @@ class RecordedRun:
     def vitals(self, rank: int) -> Vitals | None:
         """The newest sample of a rank, if there is one."""
         try:
-            return vitals.decode(self.record.vitals(rank).read_bytes())
+            return decode(self.record.vitals(rank).read_bytes())
         except (FileNotFoundError, ValueError):  # read in the middle of a write
             return None
 
@@ -145,7 +145,7 @@ class RecordedRun:
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
-    for folder in (Path(path), record.home() / "runs" / path):
+    for folder in (Path(path), home() / "runs" / path):
         if (folder / "events.jsonl").exists() or (folder / "run.json").exists():
             return folder
     raise UsageError(
@@ -187,7 +187,7 @@ class Entry:
 
 def entries() -> list[Entry]:
     """The recorded runs, the newest first."""
-    runs = record.home() / "runs"
+    runs = home() / "runs"
     folders = sorted(runs.iterdir(), reverse=True) if runs.exists() else []
     return [_entry(folder) for folder in folders if folder.is_dir()]
 

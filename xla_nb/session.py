@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import loading, record, sentences
+from xla_nb import loading, sentences
 from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.machine import Fit, Waiting
 from xla_nb.program.build import Program, module_source
 from xla_nb.protocol import channel, events, pickling
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.random_state import Inheritance
+from xla_nb.record.files import Record, tidy
 from xla_nb.recorded import RecordedRun
 from xla_nb.state import ENDED
 
@@ -111,7 +112,7 @@ class Run(RecordedRun):
         self,
         name: str,
         label: str,
-        record: record.Record,
+        record: Record,
         engine: Engine,
         options: Options,
         resolve: Callable[[str], object],
@@ -199,7 +200,7 @@ class Run(RecordedRun):
                         self._take_or_end(event)
                 self._act(time.monotonic())
         self.record.close(self.summary())
-        record.tidy()
+        tidy()
         self._ended.set()
         with self.changed:
             self.changed.notify_all()
@@ -267,7 +268,7 @@ def launch(
     fit = engine.fit(options.runtime, options.n, options.env)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     try:
-        files = record.Record.create(name)
+        files = Record.create(name)
         path = _write(what, files)
     except OSError as problem:
         raise LaunchError(
@@ -329,7 +330,7 @@ def _directory() -> str:
         ) from None
 
 
-def _write(what: Program, files: record.Record) -> Path:
+def _write(what: Program, files: Record) -> Path:
     path = files.program(what.name)
     text, pieces = module_source(what)
     path.write_text(text)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from xla_nb import sentences
+from xla_nb.record.tail import Tail
 from xla_nb.recorded import RecordedRun
 from xla_nb.state import RunState
-from xla_nb.tails import Tail
 
 #: Lines of a rank that are shown as they come, and how many of the last are shown at the end.
 HEAD, TAIL = 1000, 20

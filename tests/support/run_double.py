@@ -3,7 +3,7 @@
 import threading
 
 from xla_nb.protocol import events
-from xla_nb.record import Record
+from xla_nb.record.files import Record
 from xla_nb.recorded import RecordedRun
 
 

@@ -4,13 +4,12 @@ import os
 
 import pytest
 
-from xla_nb import vitals
 from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.engines.ray.outbox import Outbox, Piece
 from xla_nb.protocol import pickling
-from xla_nb.tails import Tail
-from xla_nb.vitals import Vitals
+from xla_nb.record.sample import Vitals, decode, encode
+from xla_nb.record.tail import Tail
 
 
 @pytest.fixture
@@ -54,8 +53,8 @@ def test_a_log_is_tailed_while_it_arrives(mirror, tmp_path):
 def test_a_sample_that_is_shorter_than_the_last_one_can_be_read(mirror, tmp_path):
     for place in ("Cell In[3], line 1000", "", "Cell In[3], line 7"):
         sample = Vitals(at=1.0, since=1.0, place=place)
-        mirror.take([Piece("rank-0.now", "replace", vitals.encode(sample))])
-        assert vitals.decode((tmp_path / "rank-0.now").read_bytes()) == sample
+        mirror.take([Piece("rank-0.now", "replace", encode(sample))])
+        assert decode((tmp_path / "rank-0.now").read_bytes()) == sample
 
 
 def test_a_result_that_comes_in_parts_is_the_value(mirror, tmp_path, monkeypatch):

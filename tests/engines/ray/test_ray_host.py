@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import record, topology
+from xla_nb import topology
 from xla_nb.engines.ray import host as host_module
 from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.host import Host, Part
@@ -20,6 +20,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import ALONE, Order, World
 from xla_nb.protocol.random_state import Inheritance
+from xla_nb.record import files as record_files
 
 PATIENCE = 10  # seconds for what must come
 
@@ -211,7 +212,7 @@ def test_a_run_that_is_forgotten_holds_no_port(here):
 def test_the_program_lies_in_a_record_of_the_hosts_own(start, engine):
     start(program={"cell.py": b"x = 1", "cell.json": b"{}"})
     path = Path(engine.order.record)
-    assert path.parent == record.home() / "parts"
+    assert path.parent == record_files.home() / "parts"
     assert path.name.startswith("r1-1-")
     assert engine.order.program == str(path / "program" / "cell.py")
     assert (path / "program" / "cell.py").read_bytes() == b"x = 1"
@@ -263,7 +264,7 @@ def test_where_the_notebooks_folder_is_ranks_start_in_it(start, engine, tmp_path
 def test_a_launch_that_does_not_fit_is_refused_in_words(host):
     refused = host.start(Part("right", order(n=0), {}), b"")
     assert refused == "-n 0: a run has at least 1 rank"
-    assert not (record.home() / "parts").exists()
+    assert not (record_files.home() / "parts").exists()
 
 
 def test_a_launch_that_the_engine_refuses_leaves_nothing_that_is_not_tidied_away(host, engine):
@@ -274,7 +275,7 @@ def test_a_launch_that_the_engine_refuses_leaves_nothing_that_is_not_tidied_away
 
 def may_be_tidied(engine):
     """Whether the run's record is that of a run which has ended, and nobody's any more."""
-    files = record.Record(Path(engine.order.record))
+    files = record_files.Record(Path(engine.order.record))
     return (files.path / "run.json").exists() and not files.is_owned
 
 
@@ -414,7 +415,7 @@ def test_a_run_that_has_ended_has_a_closed_record_and_no_socket(start, engine):
 
 
 def test_of_runs_that_are_over_a_host_keeps_as_many_as_its_records(start, engine, monkeypatch):
-    monkeypatch.setattr(record, "KEPT", 2)
+    monkeypatch.setattr(record_files, "KEPT", 2)
     for number in range(5):
         job = start(run=f"r{number}")
         job.says(events.JobEnded(status=0))

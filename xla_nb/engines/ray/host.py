@@ -18,13 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from xla_nb import addresses, machine, record, topology
+from xla_nb import addresses, machine, topology
 from xla_nb.engines.helper import in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import Outbox, Piece
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import ALONE, Order
+from xla_nb.record.files import Record, tidy
 
 _LONGEST = 1.0  # seconds that an answer is held back while there is nothing to tell
 _PAUSES = (0.005, 0.05)  # seconds between two looks at the files: at first, and later on
@@ -147,7 +148,7 @@ class Host:
         )
         # Hosts may share a home, and a launch be made again on others of them.
         name = f"{given.run}-{world.index}-{uuid.uuid4().hex[:6]}"
-        files = record.Record.create(name, "parts")
+        files = Record.create(name, "parts")
         for name, content in part.program.items():
             (files.path / "program" / name).write_bytes(content)
         order = replace(
@@ -222,9 +223,7 @@ class Host:
 class _Running:
     """A run on this host, and what of it is told already."""
 
-    def __init__(
-        self, name: str, files: record.Record, sock: socket.socket, *, several: bool
-    ) -> None:
+    def __init__(self, name: str, files: Record, sock: socket.socket, *, several: bool) -> None:
         self.files = files
         self._name = name
         self._sock = sock
@@ -254,7 +253,7 @@ class _Running:
         self._sock.close()
         self.files.disown()
         self.files.close({"run": self.files.path.name, "ok": ok, "headline": headline})
-        record.tidy("parts")
+        tidy("parts")
 
     def _gather(self, number: int) -> News:
         deadline = time.monotonic() + _LONGEST

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from xla_nb.history import History, Row, Rows
+from xla_nb.record.figures import History, Row, Rows
 
 
 def line(number, step=None, at=1.5, **figures):
@@ -60,7 +60,7 @@ def test_a_rank_that_has_not_reported_has_no_rows_until_it_does(path):
 
 
 def test_more_than_is_read_at_a_time_comes_whole(path, monkeypatch):
-    monkeypatch.setattr("xla_nb.history._CHUNK", 100)
+    monkeypatch.setattr("xla_nb.record.figures._CHUNK", 100)
     path.write_text("".join(line(n, loss=float(n)) for n in range(50)))
     assert [row.figures["loss"] for row in Rows(path).new()] == list(range(50))
 

@@ -4,8 +4,8 @@ import tracemalloc
 
 import pytest
 
-from xla_nb import tails
-from xla_nb.tails import Earlier, Ends, Piece, Tail, before, ends
+from xla_nb.record import tail as record_tail
+from xla_nb.record.tail import Earlier, Ends, Piece, Tail, before, ends
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_nul_bytes_do_not_end_a_line(tail):
 
 @pytest.mark.parametrize("size", range(1, 8))
 def test_characters_and_lines_may_lie_across_two_reads(tail, monkeypatch, size):
-    monkeypatch.setattr(tails, "_CHUNK", size)
+    monkeypatch.setattr(record_tail, "_CHUNK", size)
     tail.add("αβ €\n\n\N{GRINNING FACE}x\r\nend".encode())
     assert list(tail.finish()) == ["αβ €", "", "\N{GRINNING FACE}x", "end"]
 
@@ -96,20 +96,20 @@ def test_a_character_may_be_written_in_two_parts(tail):
 
 
 def test_a_long_line_is_cut_and_says_so(tail):
-    tail.add(b"x" * (tails.LONGEST + 1) + b"\n" + b"y" * tails.LONGEST + b"\n")
+    tail.add(b"x" * (record_tail.LONGEST + 1) + b"\n" + b"y" * record_tail.LONGEST + b"\n")
     long, whole = tail.lines()
-    assert long == "x" * tails.LONGEST + " …"
-    assert whole == "y" * tails.LONGEST
+    assert long == "x" * record_tail.LONGEST + " …"
+    assert whole == "y" * record_tail.LONGEST
 
 
 def test_an_endless_line_takes_no_more_memory_than_a_few_reads(tail, monkeypatch):
-    monkeypatch.setattr(tails, "_CHUNK", 1 << 16)
+    monkeypatch.setattr(record_tail, "_CHUNK", 1 << 16)
     tail.add(b"x" * 10_000_000 + b"the end")
     tracemalloc.start()
     try:
         assert list(tail.lines()) == []
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
-        assert len(tail.open_lines[0]) < 2 * tails.LONGEST
+        assert len(tail.open_lines[0]) < 2 * record_tail.LONGEST
     finally:
         tracemalloc.stop()
 
@@ -169,8 +169,8 @@ def test_a_look_that_wants_no_lines_counts_them(tail):
 @pytest.fixture
 def small(monkeypatch):
     """Files of a few lines are big ones."""
-    monkeypatch.setattr(tails, "_CHUNK", 64)
-    monkeypatch.setattr(tails, "_BLOCK", 48)
+    monkeypatch.setattr(record_tail, "_CHUNK", 64)
+    monkeypatch.setattr(record_tail, "_BLOCK", 48)
 
 
 def numbered(path, count):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import record
 from xla_nb.protocol import events
-from xla_nb.record import Record, home, tidy
+from xla_nb.record import files
+from xla_nb.record.files import Record, home, tidy
 
 WEEK = 7 * 24 * 3600
 
@@ -142,7 +142,7 @@ def test_a_summary_that_could_not_be_written_whole_is_not_there(at_home, monkeyp
 
 
 def test_tidying_keeps_the_newest_ended_runs(at_home, monkeypatch):
-    monkeypatch.setattr(record, "KEPT", 2)
+    monkeypatch.setattr(files, "KEPT", 2)
     for name in ("20260103-1", "20260101-1", "20260104-1", "20260102-1"):
         ended(name)
     tidy()
@@ -150,7 +150,7 @@ def test_tidying_keeps_the_newest_ended_runs(at_home, monkeypatch):
 
 
 def test_tidying_removes_a_run_with_all_its_files(at_home, monkeypatch):
-    monkeypatch.setattr(record, "KEPT", 0)
+    monkeypatch.setattr(files, "KEPT", 0)
     made = ended("1")
     made.program("m").write_text("x = 1")
     made.log(0).write_text("out")
@@ -159,7 +159,7 @@ def test_tidying_removes_a_run_with_all_its_files(at_home, monkeypatch):
 
 
 def test_a_run_that_has_not_ended_is_not_tidied_away_nor_counted(at_home, monkeypatch):
-    monkeypatch.setattr(record, "KEPT", 1)
+    monkeypatch.setattr(files, "KEPT", 1)
     ended("2")
     for name in ("1", "3", "4"):
         orphaned(name)
@@ -201,7 +201,7 @@ def test_tidying_without_any_run_is_no_error(at_home):
 
 
 def test_what_a_living_notebook_launched_is_never_tidied_away(at_home, monkeypatch):
-    monkeypatch.setattr(record, "KEPT", 0)
+    monkeypatch.setattr(files, "KEPT", 0)
     Record.create("mine").close({})
     ended("gone")
     tidy()
@@ -219,7 +219,7 @@ def test_a_part_of_another_machines_run_lies_beside_the_runs(at_home):
 
 
 def test_parts_and_runs_are_tidied_each_for_themselves(at_home, monkeypatch):
-    monkeypatch.setattr(record, "KEPT", 1)
+    monkeypatch.setattr(files, "KEPT", 1)
     for name in ("1", "2"):
         ended(name)
         part = Record.create(name, "parts")
@@ -231,7 +231,7 @@ def test_parts_and_runs_are_tidied_each_for_themselves(at_home, monkeypatch):
 
 
 def test_parts_of_a_living_process_are_kept(at_home, monkeypatch):
-    monkeypatch.setattr(record, "KEPT", 0)
+    monkeypatch.setattr(files, "KEPT", 0)
     Record.create("mine", "parts").close({})
     tidy("parts")
     assert [path.name for path in (at_home / "parts").iterdir()] == ["mine"]

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from xla_nb import vitals
-from xla_nb.vitals import Loop, Vitals
+from xla_nb.record.sample import Loop, Vitals, decode, encode
 
 FULL = Vitals(
     at=20.5,
@@ -32,29 +31,29 @@ FULL = Vitals(
 
 @pytest.mark.parametrize("sample", [FULL, Vitals(at=1.0, since=0.5)])
 def test_a_sample_is_read_as_it_was_written(sample):
-    assert vitals.decode(vitals.encode(sample)) == sample
+    assert decode(encode(sample)) == sample
 
 
 def test_a_sample_of_an_older_record_has_no_clients():
-    old = json.loads(vitals.encode(FULL))
+    old = json.loads(encode(FULL))
     del old["clients"]
-    assert vitals.decode(json.dumps(old).encode()).clients == {}
+    assert decode(json.dumps(old).encode()).clients == {}
 
 
 def test_a_sample_is_one_line():
-    written = vitals.encode(FULL)
+    written = encode(FULL)
     assert written.endswith(b"\n")
     assert written.count(b"\n") == 1
 
 
 def test_what_is_left_of_a_longer_sample_may_be_covered_with_spaces():
-    assert vitals.decode(vitals.encode(FULL) + b"   ") == FULL
+    assert decode(encode(FULL) + b"   ") == FULL
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, -2])
 def test_half_a_sample_is_none(cut):
     with pytest.raises(ValueError):
-        vitals.decode(vitals.encode(FULL)[:cut])
+        decode(encode(FULL)[:cut])
 
 
 @pytest.mark.parametrize(
@@ -71,4 +70,4 @@ def test_half_a_sample_is_none(cut):
 )
 def test_what_is_no_sample_is_refused(data):
     with pytest.raises(ValueError):
-        vitals.decode(data)
+        decode(data)
