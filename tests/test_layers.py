@@ -144,7 +144,7 @@ def test_a_breach_is_found(module: str, source: str) -> None:
         ("engines.forkserver", "import torch_xla"),
         ("runtimes.xla", "import torch"),
         ("escapes", "def f():\n    import IPython"),
-        ("magics", "import IPython, xla_nb.topology"),
+        ("magics", "import IPython, xla_nb.topology.environment"),
         ("__init__", "from xla_nb.errors import XlaNbError"),
     ],
 )

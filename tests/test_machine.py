@@ -2,9 +2,11 @@
 
 import pytest
 
-from xla_nb import machine, topology
+from xla_nb import machine
 from xla_nb.errors import UsageError
 from xla_nb.runtimes import xla
+from xla_nb.topology import environment
+from xla_nb.topology.chips import SIMULATED
 
 
 @pytest.fixture
@@ -12,8 +14,8 @@ def has(monkeypatch):
     """The machine has so many chips of this type."""
 
     def has(chips, kind=None):
-        monkeypatch.setattr(topology, "chips", lambda: chips)
-        monkeypatch.setattr(topology, "accelerator", lambda environ: kind)
+        monkeypatch.setattr(environment, "chips", lambda: chips)
+        monkeypatch.setattr(environment, "accelerator", lambda environ: kind)
 
     has(0)
     return has
@@ -27,7 +29,7 @@ def test_a_run_has_at_least_one_rank(has, n):
 
 def test_without_a_tpu_its_ranks_are_simulated(has):
     fit = machine.fit("xla", None, {}, {})
-    assert (fit.device, fit.ranks, fit.imports) == ("CPU", xla.SIMULATED, xla.IMPORTS)
+    assert (fit.device, fit.ranks, fit.imports) == ("CPU", SIMULATED, xla.IMPORTS)
     assert fit.env["PJRT_DEVICE"] == "CPU"
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from xla_nb import runtimes, topology
+from xla_nb import runtimes
 from xla_nb.errors import UsageError
 from xla_nb.runtimes import Machine, spmd, xla
 from xla_nb.runtimes import torchax as torchax_runtime
+from xla_nb.topology.chips import SIMULATED, process_bounds
 
 V5E = Machine("TPU", 8, "v5litepod-8")
 LAPTOP = Machine("CPU", 0, None)
@@ -32,12 +33,12 @@ def test_an_unknown_runtime_is_refused_with_the_known_ones():
 
 
 def test_xla_simulates_without_a_tpu():
-    assert xla.plan(LAPTOP, None).ranks == xla.SIMULATED
+    assert xla.plan(LAPTOP, None).ranks == SIMULATED
     assert xla.plan(LAPTOP, 7).ranks == 7
 
 
 def test_xla_sets_the_bounds_of_a_tpu():
-    assert xla.plan(V5E, 4).sets == topology.bounds("v5litepod-8", 8, 4)
+    assert xla.plan(V5E, 4).sets == process_bounds("v5litepod-8", 8, 4)
 
 
 @pytest.mark.parametrize("runtime", [xla, torchax_runtime])
@@ -71,7 +72,7 @@ def test_a_part_of_a_slice_and_chips_with_two_devices_are_refused_where_they_wil
 def test_jax_runs_on_what_its_variable_says():
     assert torchax_runtime.plan(V5E, None).ranks == 8
     asked = replace(V5E, asked={"JAX_PLATFORMS": "cpu"})
-    assert torchax_runtime.plan(asked, None).ranks == xla.SIMULATED
+    assert torchax_runtime.plan(asked, None).ranks == SIMULATED
     with pytest.raises(UsageError, match="JAX_PLATFORMS=metal: there are cpu, cuda, gpu, tpu"):
         torchax_runtime.plan(replace(LAPTOP, env={"JAX_PLATFORMS": "metal"}), None)
 

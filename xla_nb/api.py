@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xla_nb import drawing, follow, frontend, layouts, notebook, rank, session, stacks, text
+from xla_nb import follow, frontend, notebook, rank, session, stacks, text
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
@@ -22,6 +22,7 @@ from xla_nb.machine import Waiting
 from xla_nb.opened import OpenedRun
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.session import Options, Run
+from xla_nb.topology import drawing, picture
 
 
 @functools.cache
@@ -48,7 +49,7 @@ def cluster_world(options: Options) -> drawing.World:
     assert isinstance(engine, RayEngine)
     seats = engine.look(_waiting())
     accelerator = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
-    return layouts.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
+    return picture.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
 
 
 def release() -> None:

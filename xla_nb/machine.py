@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from xla_nb import runtimes, topology
+from xla_nb import runtimes
 from xla_nb.errors import UsageError
 from xla_nb.runtimes import Machine
+from xla_nb.topology import environment
+from xla_nb.topology.chips import accelerator_type, choose_device, count_chips
 
 #: What a launch is told while it waits: for how many seconds by now, and for what.
 Waiting = Callable[[float, str], None]
@@ -44,11 +46,11 @@ def fit(
     """
     if n is not None and n < 1:
         raise UsageError(f"-n {n}: a run has at least 1 rank")
-    chips = topology.chips()
-    device = topology.device({**environ, **asked}, chips)
-    machine = Machine(device, chips, topology.accelerator(environ), environ, asked, hosts)
+    chips = count_chips()
+    device = choose_device({**environ, **asked}, chips)
+    machine = Machine(device, chips, accelerator_type(environ), environ, asked, hosts)
     plan = runtimes.named(runtime).plan(machine, n)
-    env, changes = topology.clean(
+    env, changes = environment.clean(
         environ, device=device, sets={**plan.sets, **(sets or {})}, asked=asked
     )
     return Fit(device, plan.ranks, env, tuple(plan.imports), tuple(map(str, changes)))

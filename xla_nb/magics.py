@@ -20,11 +20,12 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from xla_nb import api, drawing, layouts, notebook, opened, recorded, runtimes
+from xla_nb import api, notebook, opened, recorded, runtimes
 from xla_nb.errors import UsageError
 from xla_nb.program.build import build
 from xla_nb.runtimes import xla
 from xla_nb.session import Options, Run
+from xla_nb.topology import drawing, picture
 
 VIEWS = ("panel", "text", "none")
 _DURATION = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -297,7 +298,7 @@ class XlaMagics(Magics):
         n = asked.n if asked.accelerator else self._setting(asked.n, "n")
         where = self._setting(asked.on, "on")
         if asked.dry_run:
-            world = layouts.on_paper(asked.hosts, asked.slices, n, asked.accelerator)
+            world = picture.on_paper(asked.hosts, asked.slices, n, asked.accelerator)
         elif where != "local" and not asked.accelerator:
             hosts, count = (
                 self._setting(asked.hosts, "hosts"),
@@ -311,7 +312,7 @@ class XlaMagics(Magics):
                 "do: add --dry-run for a drawing of others on paper"
             )
         else:
-            world = layouts.here(os.environ, n)
+            world = picture.here(os.environ, n)
         print(drawing.draw(world))
 
     @line_magic

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.harness import Job, Launcher, job
-from xla_nb import addresses
+from xla_nb.topology import addresses
 
 Simulate = Callable[..., Job]
 COMMUNICATES = re.compile(

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb import meter, topology
+from xla_nb import meter
 from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
 from xla_nb.processes import Lifecycle, fork_ranks
 from xla_nb.protocol.order import Order, World
 from xla_nb.runtimes import Machine, Place, Plan, discovery, xla
+from xla_nb.topology.chips import SIMULATED, devices_per_chip, require_one_host
 
 _WHY_NOT = (
     "under --runtime spmd one process owns all devices, and a second one would find none. What to "
@@ -33,8 +34,8 @@ def plan(machine: Machine, n: int | None) -> Plan:
     if machine.hosts > 1:
         return _plan_hosts(machine, n)
     if machine.device == "TPU":
-        topology.one_host(machine.accelerator, machine.chips, "spmd")
-        devices = machine.chips * topology.devices_per_chip(machine.accelerator)
+        require_one_host(machine.accelerator, machine.chips, "spmd")
+        devices = machine.chips * devices_per_chip(machine.accelerator)
         if n is not None and n != devices:
             raise UsageError(
                 f"-n {n}: {_WHY_NOT}. On a TPU leave -n out: the process has all {devices} devices"
@@ -42,7 +43,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
         return Plan(None, _SETS, xla.IMPORTS)
     if "CPU_NUM_DEVICES" in machine.asked:
         raise UsageError("--env CPU_NUM_DEVICES: -n says how many devices there are under spmd")
-    count = str(n or xla.SIMULATED)
+    count = str(n or SIMULATED)
     # The CPU client runs the devices of a graph in a pool, which must hold all that wait for each
     # other in a collective (found by runs: with fewer it hangs).
     return Plan(

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xla_nb import loading, topology
+from xla_nb import loading
 from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
 from xla_nb.processes import Lifecycle, fork_ranks
 from xla_nb.protocol.order import ALONE, Order
 from xla_nb.runtimes import Machine, Place, Plan, jax_counts, jax_guard, jax_world, versions, xla
+from xla_nb.topology.chips import SIMULATED, devices_per_chip, process_bounds, require_one_host
 
 #: What its fork server imports; `import jax` starts no thread and opens no device.
 IMPORTS = (
@@ -46,18 +47,18 @@ def plan(machine: Machine, n: int | None) -> Plan:
             f"-n {n}: there are {cards} GPUs to be seen, and a rank has its own. What to do: "
             "leave -n out, or add `--env JAX_PLATFORMS=cpu` to run on the CPU"
         )
-    return Plan(n or cards or xla.SIMULATED, {}, IMPORTS)
+    return Plan(n or cards or SIMULATED, {}, IMPORTS)
 
 
 def _plan_tpu(machine: Machine, n: int | None) -> Plan:
     if machine.hosts == 1:
-        topology.one_host(machine.accelerator, machine.chips, "torchax")
-    if topology.devices_per_chip(machine.accelerator) > 1:
+        require_one_host(machine.accelerator, machine.chips, "torchax")
+    if devices_per_chip(machine.accelerator) > 1:
         raise UsageError(
             f"--runtime torchax gives a process one device, and a chip of a {machine.accelerator} "
             "has two. What to do: use --runtime xla, or a newer TPU"
         )
-    sets = topology.bounds(machine.accelerator, machine.chips, n, machine.hosts)
+    sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
     return Plan(n or machine.chips, sets, IMPORTS)
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xla_nb import meter, topology
+from xla_nb import meter
 from xla_nb.meter import Counts, Waiting
 from xla_nb.processes import Lifecycle, RankContext
 from xla_nb.protocol.order import Order
 from xla_nb.runtimes import Machine, Place, Plan, discovery
+from xla_nb.topology.chips import SIMULATED, process_bounds
 
 #: What its fork server imports, so that no job and no rank pays for it.
 IMPORTS = (
@@ -24,14 +25,12 @@ IMPORTS = (
     "torch_xla.distributed.xla_multiprocessing",
     "xla_nb.simulation.host",
 )
-#: Ranks of a simulated host when nobody says how many.
-SIMULATED = 4
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
     """Ranks: all of the TPU's, or of one host a part that its chips allow; SIMULATED without."""
     if machine.device == "TPU":
-        sets = topology.bounds(machine.accelerator, machine.chips, n, machine.hosts)
+        sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
         return Plan(n, sets, IMPORTS)
     return Plan(n or SIMULATED, {}, IMPORTS)
 

@@ -20,13 +20,13 @@ import torch_xla
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch_xla.experimental import plugins
 
-from xla_nb import addresses
 from xla_nb.simulation.agreement import Agreement, Waiting
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
 from xla_nb.simulation.mesh import Mesh, SocketPairs, Stream, connect_hosts
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
+from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
 _START = timedelta(seconds=120)  # for other hosts to come up

@@ -17,7 +17,7 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import Order
 from xla_nb.protocol.random_state import Inheritance
-from xla_nb.slices import Host, Seat
+from xla_nb.topology.slices import Host, Seat
 
 
 class Helper:

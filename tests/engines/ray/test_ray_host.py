@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import topology
 from xla_nb.engines.ray import host as host_module
 from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.host import Host, Part
@@ -21,6 +20,7 @@ from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import ALONE, Order, World
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record import files as record_files
+from xla_nb.topology import environment
 
 PATIENCE = 10  # seconds for what must come
 
@@ -105,7 +105,7 @@ def at_once(monkeypatch):
     """An answer without news is not waited for, and the machine has no TPU."""
     monkeypatch.setattr(host_module, "_LONGEST", 0.0)
     monkeypatch.setattr(host_module, "_PAUSES", (0.001, 0.001))
-    monkeypatch.setattr(topology, "chips", lambda: 0)
+    monkeypatch.setattr(environment, "chips", lambda: 0)
     for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):
         monkeypatch.delenv(name, raising=False)
 

@@ -19,8 +19,8 @@ from xla_nb.engines.ray.actor import Actor
 from xla_nb.engines.ray.demand import Bundle, Lacking, Node
 from xla_nb.engines.ray.host import About, version
 from xla_nb.errors import LaunchError
-from xla_nb.slices import WORKER as _WORKER
-from xla_nb.slices import Host, Seat, seats
+from xla_nb.topology.slices import WORKER as _WORKER
+from xla_nb.topology.slices import Host, Seat, seats
 
 #: Seconds after which hosts that nobody uses are given back.
 IDLE = 600.0

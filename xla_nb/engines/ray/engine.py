@@ -23,7 +23,7 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.machine import Fit, Waiting
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import Order
-from xla_nb.slices import Seat
+from xla_nb.topology.slices import Seat
 
 
 class Cluster:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from xla_nb import addresses, machine, topology
+from xla_nb import machine
 from xla_nb.engines.helper import in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import Outbox, Piece
@@ -26,6 +26,8 @@ from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import ALONE, Order
 from xla_nb.record.files import Record, tidy
+from xla_nb.topology import addresses
+from xla_nb.topology.chips import count_chips
 
 _LONGEST = 1.0  # seconds that an answer is held back while there is nothing to tell
 _PAUSES = (0.005, 0.05)  # seconds between two looks at the files: at first, and later on
@@ -108,7 +110,7 @@ class Host:
             node=self._node,
             python=platform.python_version(),
             version=version(),
-            chips=topology.chips(),
+            chips=count_chips(),
             environ={
                 name: value
                 for name, value in self._environ.items()

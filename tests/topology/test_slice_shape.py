@@ -2,9 +2,10 @@
 
 import pytest
 
-from xla_nb import grids, slices, topology
 from xla_nb.errors import UsageError
-from xla_nb.slices import Host
+from xla_nb.topology import environment, slice_shape, slices
+from xla_nb.topology.chips import process_bounds
+from xla_nb.topology.slices import Host
 
 # accelerator type: (hosts, chips of each, bounds of the hosts, of the chips of one), as torch_xla's
 # table, Google's pages on v5e and v6e and, for one host, the tests of topology have them
@@ -67,8 +68,8 @@ CASES = [
 def case(accelerator, knows, worker, n):
     chips = SLICES[accelerator][1]
     environ, metadata = KNOWS[knows](accelerator, worker)
-    sets = topology.bounds(accelerator, chips, n)
-    environ, _ = topology.clean(environ, device="TPU", sets=sets)
+    sets = process_bounds(accelerator, chips, n)
+    environ, _ = environment.clean(environ, device="TPU", sets=sets)
     return {"environ": environ, "chips": chips, "metadata": metadata}
 
 
@@ -80,7 +81,7 @@ def answers(torch_xla_says):
 @pytest.mark.parametrize("key", CASES, ids=lambda key: "-".join(map(str, key)))
 def test_each_process_is_told_what_torch_xla_tells_it(answers, key):
     accelerator, _, worker, n = key
-    told = grids.processes(accelerator, addresses(accelerator), worker, n)
+    told = slice_shape.processes(accelerator, addresses(accelerator), worker, n)
     assert {one.pop("PJRT_DEVICE") for one in told} == {"TPU"}
     assert told == answers[key]["ranks"]
     assert len(told) == answers[key]["processes"]
@@ -92,42 +93,42 @@ def test_each_process_is_told_what_torch_xla_tells_it(answers, key):
 @pytest.mark.parametrize("accelerator", SLICES)
 def test_a_type_says_how_many_hosts_its_slices_have(accelerator):
     hosts, chips, *_ = SLICES[accelerator]
-    assert grids.hosts(accelerator) == hosts
-    assert grids.chips_per_host(accelerator, hosts) == chips
+    assert slice_shape.hosts(accelerator) == hosts
+    assert slice_shape.chips_per_host(accelerator, hosts) == chips
 
 
 def test_eight_chips_may_be_two_machines():
-    told = grids.processes("v5litepod-8", ["a", "b"], 1)
+    told = slice_shape.processes("v5litepod-8", ["a", "b"], 1)
     assert [one["CLOUD_TPU_TASK_ID"] for one in told] == ["4", "5", "6", "7"]
     assert {one["TPU_PROCESS_BOUNDS"] for one in told} == {"2,4,1"}
 
 
 @pytest.mark.parametrize("accelerator", ["v4-16", "v5p-128"])
 def test_the_shape_of_a_block_is_not_guessed(accelerator):
-    hosts = [f"host-{n}" for n in range(grids.hosts(accelerator))]
-    told = grids.processes(accelerator, hosts, 1)
+    hosts = [f"host-{n}" for n in range(slice_shape.hosts(accelerator))]
+    told = slice_shape.processes(accelerator, hosts, 1)
     assert [one["CLOUD_TPU_TASK_ID"] for one in told] == ["4", "5", "6", "7"]
     assert "TPU_PROCESS_BOUNDS" not in told[0]
-    assert "asks the metadata server" in grids.unknown(accelerator)
+    assert "asks the metadata server" in slice_shape.unknown(accelerator)
 
 
 @pytest.mark.parametrize("accelerator", SLICES)
 def test_all_else_is_known(accelerator):
-    assert grids.unknown(accelerator) == ""
+    assert slice_shape.unknown(accelerator) == ""
 
 
 @pytest.mark.parametrize("accelerator", ["tpu7x-8", "v9-8", "v5litepod", "v5litepod-12", "H100"])
 def test_an_unknown_type_is_refused_with_some_that_are_known(accelerator):
     with pytest.raises(UsageError, match="v5litepod-16"):
-        grids.hosts(accelerator)
+        slice_shape.hosts(accelerator)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 8])
 def test_hosts_that_are_not_those_of_the_type_are_refused(hosts):
     with pytest.raises(UsageError, match="a v5litepod-16 has 16 chips on 4 hosts"):
-        grids.chips_per_host("v5litepod-16", hosts)
+        slice_shape.chips_per_host("v5litepod-16", hosts)
 
 
 def test_a_part_of_several_hosts_is_refused():
     with pytest.raises(UsageError, match="leave -n out"):
-        grids.processes("v5litepod-16", ["a", "b", "c", "d"], 0, n=2)
+        slice_shape.processes("v5litepod-16", ["a", "b", "c", "d"], 0, n=2)

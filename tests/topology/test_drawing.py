@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from xla_nb import drawing
-from xla_nb.drawing import Host, Process, World
+from xla_nb.topology import drawing
+from xla_nb.topology.drawing import Host, Process, World
 
 
 def world(slices, hosts, ranks, each=1, name="host-{}", **variables):

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from xla_nb import slices
 from xla_nb.errors import UsageError
-from xla_nb.slices import Host
+from xla_nb.topology import slices
+from xla_nb.topology.slices import Host
 
 
 def hosts(count, **environs):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xla_nb import topology
 from xla_nb.errors import UsageError
+from xla_nb.topology.chips import devices_per_chip, generation, process_bounds, slice_chips
 
 #: Generations whose chips lie in a plane. A slice is as square as a power of two can be: so says
 #: torch_xla of v2 and v3 (_ACCELERATOR_TYPE_TO_HOST_BOUNDS), Google's tables of v5e and v6e.
@@ -25,7 +25,7 @@ _PORT = 8476  # configure_topology's base_port
 def hosts(accelerator: str) -> int:
     """The hosts of a slice: 4 chips to each, but a v5e or v6e of up to 8 is one host."""
     chips = _chips(accelerator)
-    most = 8 if topology.generation(accelerator) in ("v5litepod", "v5e", "v6e") else 4
+    most = 8 if generation(accelerator) in ("v5litepod", "v5e", "v6e") else 4
     return 1 if chips <= most else chips // 4
 
 
@@ -38,11 +38,11 @@ def processes(
     TPU_PROCESS_BOUNDS is not among them where it is `unknown`.
     """
     chips = chips_per_host(accelerator, len(addresses))
-    devices = topology.devices_per_chip(accelerator)
+    devices = devices_per_chip(accelerator)
     if n is None or n == chips * devices:
         bounds = _grid(accelerator)
     else:  # a part of one host; of several hosts there is none, and this says so
-        bounds = topology.bounds(accelerator, chips, n)["TPU_PROCESS_BOUNDS"]
+        bounds = process_bounds(accelerator, chips, n)["TPU_PROCESS_BOUNDS"]
         chips = n // devices
     if len(addresses) == 1:
         addresses = ["localhost"]  # as get_worker_ips says it
@@ -80,7 +80,7 @@ def chips_per_host(accelerator: str, among: int) -> int:
 
 def unknown(accelerator: str) -> str:
     """What cannot be told of such a slice on paper, in a sentence; empty where all can."""
-    if topology.generation(accelerator) not in _BLOCKS or hosts(accelerator) == 1:
+    if generation(accelerator) not in _BLOCKS or hosts(accelerator) == 1:
         return ""
     return (
         f"The {_chips(accelerator)} chips of a {accelerator} form a block whose shape is chosen "
@@ -90,8 +90,8 @@ def unknown(accelerator: str) -> str:
 
 
 def _chips(accelerator: str) -> int:
-    chips = topology.slice_chips(accelerator)
-    known = topology.generation(accelerator) in (*_FLAT, *_BLOCKS)
+    chips = slice_chips(accelerator)
+    known = generation(accelerator) in (*_FLAT, *_BLOCKS)
     if not chips or not known or chips & (chips - 1):
         raise UsageError(
             f"{accelerator} is no type of TPU whose slices are known here. What to do: write one "

@@ -1,29 +1,13 @@
-"""Topology: its own tables, then what torch_xla itself makes of the environments it gives."""
+"""The environment of a launch, and what torch_xla itself makes of it."""
 
 import math
 
 import pytest
 
-from xla_nb import topology
-from xla_nb.errors import UsageError
+from tests.topology.test_chips import HOSTS, POSSIBLE
+from xla_nb.topology import environment
+from xla_nb.topology.chips import process_bounds
 
-# accelerator type: (chips of the host, devices of a chip, host bounds, chips per host)
-HOSTS = {
-    "v2-8": (4, 2, "1,1,1", "2,2,1"),
-    "v3-8": (4, 2, "1,1,1", "2,2,1"),
-    "v4-8": (4, 1, "1,1,1", "2,2,1"),
-    "v5litepod-1": (1, 1, "1,1,1", "1,1,1"),
-    "v5litepod-8": (8, 1, "1,1,1", "2,4,1"),
-    "v6e-8": (8, 1, "1,1,1", "2,4,1"),
-}
-POSSIBLE = {
-    "v2-8": [2, 4, 8],
-    "v3-8": [2, 4, 8],
-    "v4-8": [1, 2, 4],
-    "v5litepod-1": [1],
-    "v5litepod-8": [1, 2, 4, 8],
-    "v6e-8": [1, 2, 4, 8],
-}
 NO_HOSTS = "WARNING: could not determine TPU worker hostnames or IP addresses, please set this"
 
 
@@ -69,95 +53,6 @@ def metadata(accelerator):
     }
 
 
-# --- what this machine has ----------------------------------------------------------------------
-
-
-def pci(root, *devices):
-    for number, (vendor, model) in enumerate(devices):
-        folder = root / f"0000:00:{number:02x}.0"
-        folder.mkdir()
-        (folder / "vendor").write_text(vendor + "\n")
-        (folder / "device").write_text(model + "\n")
-    return root
-
-
-def test_chips_are_counted_among_other_devices(tmp_path):
-    root = pci(tmp_path, ("0x8086", "0x0063"), ("0x1ae0", "0x0063"), ("0x1ae0", "0x0042"))
-    assert topology.chips(root) == 1
-    assert topology.chips(tmp_path / "missing") == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "count", "expected"),
-    [
-        ("0x0027", 4, "v2-8"),
-        ("0x005e", 4, "v4-8"),
-        ("0x0063", 8, "v5litepod-8"),
-        ("0x0063", 1, "v5litepod-1"),
-        ("0x006f", 8, "v6e-8"),
-        ("0x0056", 1, None),
-    ],
-)
-def test_accelerator_is_known_from_the_chips(tmp_path, model, count, expected):
-    root = pci(tmp_path, *[("0x1ae0", model)] * count)
-    assert topology.accelerator({}, root) == expected
-    assert topology.accelerator({"TPU_ACCELERATOR_TYPE": "v3-8"}, root) == "v3-8"
-
-
-def test_no_accelerator_without_chips(tmp_path):
-    assert topology.accelerator({}, tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("environ", "chips", "expected"),
-    [
-        ({}, 0, "CPU"),
-        ({}, 8, "TPU"),
-        ({"PJRT_DEVICE": "CPU"}, 8, "CPU"),
-        ({"PJRT_DEVICE": "TPU"}, 1, "TPU"),
-        ({"PJRT_DEVICE": ""}, 0, "CPU"),
-    ],
-)
-def test_device(environ, chips, expected):
-    assert topology.device(environ, chips) == expected
-
-
-@pytest.mark.parametrize(("wanted", "fix"), [("TPU", "pop"), ("CUDA", "TPU or CPU")])
-def test_a_device_that_is_not_here_is_refused(wanted, fix):
-    with pytest.raises(UsageError, match=fix):
-        topology.device({"PJRT_DEVICE": wanted}, 0)
-
-
-# --- how many ranks -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("accelerator", HOSTS)
-def test_possible(accelerator):
-    assert topology.possible(accelerator, HOSTS[accelerator][0]) == POSSIBLE[accelerator]
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "chips", "n", "said"),
-    [
-        ("v5litepod-8", 8, 16, "1, 2, 4 or 8"),
-        ("v5litepod-8", 8, 3, "1, 2, 4 or 8"),
-        ("v4-8", 4, 8, "1, 2 or 4"),
-        ("v5litepod-1", 1, 2, "1 chip of a v5litepod-1: it can be 1"),
-        ("v3-8", 4, 1, "2, 4 or 8. Each chip has two devices"),
-        ("v4-16", 4, 2, "leave -n out"),
-        (None, 4, 8, "4 chips: it can be"),
-    ],
-)
-def test_an_impossible_n_names_what_is_possible(accelerator, chips, n, said):
-    with pytest.raises(UsageError, match=said):
-        topology.bounds(accelerator, chips, n)
-
-
-def test_a_slice_of_several_hosts_is_left_to_torch_xla():
-    assert topology.bounds("v4-16", 4, None) == {}
-    assert topology.bounds("v5litepod-16", 4, None) == {}
-
-
 # --- the environment of a launch ----------------------------------------------------------------
 
 
@@ -177,13 +72,13 @@ def test_a_slice_of_several_hosts_is_left_to_torch_xla():
     ],
 )
 def test_a_trap_is_removed_in_one_line_unless_it_is_asked_for(device, name, value):
-    cleaned, changes = topology.clean({name: value}, device=device)
+    cleaned, changes = environment.clean({name: value}, device=device)
     assert name not in cleaned
     (line,) = map(str, changes)
     assert line.startswith(f"removed {name}=")
     assert "\n" not in line
 
-    cleaned, changes = topology.clean({name: "old"}, device=device, asked={name: value})
+    cleaned, changes = environment.clean({name: "old"}, device=device, asked={name: value})
     assert cleaned[name] == value
     (line,) = map(str, changes)
     assert line.startswith(f"kept {name}=")
@@ -204,28 +99,28 @@ def test_a_trap_is_removed_in_one_line_unless_it_is_asked_for(device, name, valu
     ],
 )
 def test_what_does_no_harm_stays(device, name, value):
-    cleaned, changes = topology.clean({name: value}, device=device)
+    cleaned, changes = environment.clean({name: value}, device=device)
     assert cleaned == {name: value, "PJRT_DEVICE": device}
     assert not changes
 
 
 def test_the_environment_given_is_not_touched():
     environ = {"XLA_USE_SPMD": "1"}
-    topology.clean(environ, device="CPU")
+    environment.clean(environ, device="CPU")
     assert environ == {"XLA_USE_SPMD": "1"}
 
 
 def test_torchruns_port_goes_with_torchrun():
     environ = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "localhost", "RANK": "0"}
-    cleaned, changes = topology.clean(environ, device="CPU")
+    cleaned, changes = environment.clean(environ, device="CPU")
     assert cleaned == {"PJRT_DEVICE": "CPU"}
     assert len(changes) == 3
 
 
 def test_what_a_launch_sets_is_told_when_the_notebook_had_it_otherwise():
     environ = {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1"}
-    cleaned, changes = topology.clean(
-        environ, device="TPU", sets=topology.bounds("v5litepod-8", 8, 4)
+    cleaned, changes = environment.clean(
+        environ, device="TPU", sets=process_bounds("v5litepod-8", 8, 4)
     )
     assert cleaned["TPU_PROCESS_BOUNDS"] == "2,2,1"
     assert [str(change) for change in changes] == [
@@ -252,8 +147,8 @@ def case(accelerator, preset, n):
     if n == "as it is":
         environ = {**environ, "PJRT_DEVICE": "TPU"}
     else:
-        environ, _ = topology.clean(
-            environ, device="TPU", sets=topology.bounds(accelerator, chips, n)
+        environ, _ = environment.clean(
+            environ, device="TPU", sets=process_bounds(accelerator, chips, n)
         )
     return {"environ": environ, "chips": chips, "metadata": metadata(accelerator)}
 

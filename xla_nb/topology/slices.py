@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NoReturn
 
-from xla_nb import topology
 from xla_nb.errors import UsageError
 from xla_nb.plural import several
+from xla_nb.topology import environment
+from xla_nb.topology.chips import either
 
 #: Ray's default (ray/_private/accelerators/tpu.py, DEFAULT_MEGASCALE_PORT).
 PORT = 8081
@@ -104,7 +105,7 @@ def _slices(hosts: Sequence[Host], asked: int | None) -> int:
         all_of_them = several(len(hosts), "host")
         raise UsageError(
             f"{count} slices of {all_of_them}: every slice has as many hosts as the others. "
-            f"What to do: {all_of_them} can be {topology.either(can)} slice{'s' * (len(can) > 1)}"
+            f"What to do: {all_of_them} can be {either(can)} slice{'s' * (len(can) > 1)}"
         )
     return count
 
@@ -180,7 +181,7 @@ def _crowded(host: Host, there: Sequence[Host], slices: int, workers: int, pod: 
 def _own(host: Host) -> dict[str, str]:
     """What a host of a pod has already."""
     own = {name: host.environ[name] for name in (WORKER, WORKERS) if host.environ.get(name)}
-    if not topology.lists_hosts(own.get(WORKERS, "")):  # Kaggle leaves a warning there
+    if not environment.lists_hosts(own.get(WORKERS, "")):  # Kaggle leaves a warning there
         own.pop(WORKERS, None)
     return own
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from xla_nb import addresses
+from xla_nb.topology import addresses
 
 
 @pytest.fixture

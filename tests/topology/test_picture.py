@@ -2,8 +2,8 @@
 
 import pytest
 
-from xla_nb import grids, layouts, slices, topology
 from xla_nb.errors import UsageError
+from xla_nb.topology import environment, picture, slice_shape, slices
 
 
 def variables(world, slice_, host, process):
@@ -31,7 +31,7 @@ def ranks(world):
     ],
 )
 def test_on_paper_there_is_what_was_asked_for(asked, slices_, hosts, each):
-    world = layouts.on_paper(*asked)
+    world = picture.on_paper(*asked)
     assert len(world.slices) == slices_
     assert sum(map(len, world.slices)) == hosts
     everyone = [rank for host in ranks(world) for process in host for rank in process]
@@ -40,11 +40,11 @@ def test_on_paper_there_is_what_was_asked_for(asked, slices_, hosts, each):
 
 
 def test_two_ranks_share_a_chip_of_a_v3():
-    assert ranks(layouts.on_paper(None, None, None, "v3-8")) == [[[0, 1], [2, 3], [4, 5], [6, 7]]]
+    assert ranks(picture.on_paper(None, None, None, "v3-8")) == [[[0, 1], [2, 3], [4, 5], [6, 7]]]
 
 
 def test_simulated_processes_have_the_variables_of_their_hosts_seat():
-    told = variables(layouts.on_paper(4, 2, 2, None), 1, 1, 0)
+    told = variables(picture.on_paper(4, 2, 2, None), 1, 1, 0)
     seat = slices.seats([slices.Host(f"host-{n}") for n in range(4)], 2, pod=False)[3]
     assert told == {
         **seat.variables,
@@ -55,21 +55,21 @@ def test_simulated_processes_have_the_variables_of_their_hosts_seat():
 
 
 def test_a_tpus_processes_have_what_torch_xla_sets_within_their_slice():
-    told = variables(layouts.on_paper(None, 2, None, "v5litepod-16"), 1, 2, 3)
-    own = grids.processes("v5litepod-16", ["host-4", "host-5", "host-6", "host-7"], 2)[3]
+    told = variables(picture.on_paper(None, 2, None, "v5litepod-16"), 1, 2, 3)
+    own = slice_shape.processes("v5litepod-16", ["host-4", "host-5", "host-6", "host-7"], 2)[3]
     assert told.items() >= own.items()
     assert told["MEGASCALE_SLICE_ID"] == "1"
 
 
 def test_hosts_that_are_known_are_drawn_by_their_names():
     seats = slices.seats([slices.Host("10.0.0.1", "one"), slices.Host("10.0.0.2")], 2, pod=False)
-    world = layouts.of(seats, 1, None, "on Ray")
+    world = picture.of(seats, 1, None, "on Ray")
     assert [[host.name for host in row] for row in world.slices] == [["one"], ["10.0.0.2"]]
     assert world.title == "2 ranks on 2 hosts in 2 slices, simulated: on Ray"
 
 
 def test_what_is_not_known_on_paper_is_said():
-    world = layouts.on_paper(None, None, None, "v4-16")
+    world = picture.on_paper(None, None, None, "v4-16")
     assert "shape is chosen" in world.notes[-1]
     assert "TPU_PROCESS_BOUNDS" not in variables(world, 0, 0, 0)
 
@@ -85,7 +85,7 @@ def test_what_is_not_known_on_paper_is_said():
 )
 def test_what_cannot_be_is_refused(asked, said):
     with pytest.raises(UsageError, match=said):
-        layouts.on_paper(*asked)
+        picture.on_paper(*asked)
 
 
 # ---------------------------------------------------------------- this machine
@@ -96,14 +96,14 @@ def machine(monkeypatch):
     """machine(8) has so many chips."""
 
     def has(chips):
-        monkeypatch.setattr(topology, "chips", lambda: chips)
+        monkeypatch.setattr(environment, "chips", lambda: chips)
 
     return has
 
 
 def test_a_machine_without_a_tpu_is_a_simulated_host(machine):
     machine(0)
-    world = layouts.here({}, 3)
+    world = picture.here({}, 3)
     assert ranks(world) == [[[0], [1], [2]]]
     assert "MEGASCALE_NUM_SLICES" not in variables(world, 0, 0, 0)
 
@@ -111,7 +111,7 @@ def test_a_machine_without_a_tpu_is_a_simulated_host(machine):
 @pytest.mark.parametrize(("n", "bounds"), [(None, "2,4,1"), (2, "1,2,1")])
 def test_a_tpu_host_is_drawn_as_a_launch_would_use_it(machine, n, bounds):
     machine(8)
-    world = layouts.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, n)
+    world = picture.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, n)
     assert len(ranks(world)[0]) == (n or 8)
     assert variables(world, 0, 0, 0)["TPU_PROCESS_BOUNDS"] == bounds
 
@@ -119,7 +119,7 @@ def test_a_tpu_host_is_drawn_as_a_launch_would_use_it(machine, n, bounds):
 @pytest.mark.parametrize("accelerator", ["v5litepod-16", "tpu7x-8"])
 def test_what_torch_xla_will_ask_for_is_not_told(machine, accelerator):
     machine(4)
-    world = layouts.here({"TPU_ACCELERATOR_TYPE": accelerator}, None)
+    world = picture.here({"TPU_ACCELERATOR_TYPE": accelerator}, None)
     assert variables(world, 0, 0, 0) == {"PJRT_DEVICE": "TPU"}
     assert "asks the metadata server" in world.notes[-1]
 
@@ -127,4 +127,4 @@ def test_what_torch_xla_will_ask_for_is_not_told(machine, accelerator):
 def test_a_count_that_the_chips_cannot_be_is_refused(machine):
     machine(8)
     with pytest.raises(UsageError, match="1, 2, 4 or 8"):
-        layouts.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, 3)
+        picture.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, 3)

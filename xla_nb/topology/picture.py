@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xla_nb import grids, slices, topology
-from xla_nb.drawing import Host, Process, World
 from xla_nb.plural import several
-from xla_nb.runtimes import xla
-from xla_nb.slices import Seat
+from xla_nb.topology import slice_shape, slices
+from xla_nb.topology.chips import (
+    SIMULATED,
+    accelerator_type,
+    choose_device,
+    count_chips,
+    devices_per_chip,
+    process_bounds,
+)
+from xla_nb.topology.drawing import Host, Process, World
+from xla_nb.topology.slices import Seat
 
 _CHIPS = (
     "[ ] is a chip and the process that has it, with its ranks. They are numbered here as the "
@@ -33,7 +40,7 @@ def on_paper(hosts: int | None, count: int | None, n: int | None, accelerator: s
     """So many hosts in so many slices, each slice of that type; without one, simulated hosts of n
     ranks. Hosts None: as many as the type has, or one to a slice."""
     if hosts is None:
-        hosts = max(1, count or 1) * (grids.hosts(accelerator) if accelerator else 1)
+        hosts = max(1, count or 1) * (slice_shape.hosts(accelerator) if accelerator else 1)
     seated = slices.seats(
         [slices.Host(f"host-{number}") for number in range(hosts)], count, pod=False
     )
@@ -47,27 +54,27 @@ def of(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str
     for seat in seats:
         if accelerator:
             neighbours = [one.host.address for one in seats if one.slice == seat.slice]
-            own = grids.processes(accelerator, neighbours, seat.worker, n)
+            own = slice_shape.processes(accelerator, neighbours, seat.worker, n)
         else:
             own = _simulated(n)
         told = [{**seat.variables, **variables} for variables in own]
         rows[seat.slice].append(_host(seat.host.shown, told, first, accelerator))
-        first += len(told) * topology.devices_per_chip(accelerator)
-    notes = [_CHIPS if accelerator else _CORES, grids.unknown(accelerator or "")]
+        first += len(told) * devices_per_chip(accelerator)
+    notes = [_CHIPS if accelerator else _CORES, slice_shape.unknown(accelerator or "")]
     return World(_title(rows, accelerator, where), rows, list(filter(None, notes)))
 
 
 def here(environ: Mapping[str, str], n: int | None) -> World:
     """This machine: its chips, or a simulated host."""
-    chips = topology.chips()
-    if topology.device(environ, chips) == "CPU":
+    chips = count_chips()
+    if choose_device(environ, chips) == "CPU":
         rows = [[_host("localhost", _simulated(n), 0, None)]]
         return World(_title(rows, None, "on this machine, which has no TPU"), rows, [_CORES])
-    accelerator = topology.accelerator(environ)
-    known = topology.bounds(accelerator, chips, n)
+    accelerator = accelerator_type(environ)
+    known = process_bounds(accelerator, chips, n)
     told = [{"PJRT_DEVICE": "TPU"}] * chips
     if known and accelerator:
-        told = grids.processes(accelerator, ["localhost"], 0, n)
+        told = slice_shape.processes(accelerator, ["localhost"], 0, n)
     rows = [[_host("localhost", told, 0, accelerator)]]
     notes = [_CHIPS] if known else [_CHIPS, _ASKED]
     return World(_title(rows, accelerator, "this machine"), rows, notes)
@@ -75,7 +82,7 @@ def here(environ: Mapping[str, str], n: int | None) -> World:
 
 def _simulated(n: int | None) -> list[dict[str, str]]:
     """What each process of a simulated host is told (simulation.host, configure_multiprocess)."""
-    count = xla.SIMULATED if n is None else n
+    count = SIMULATED if n is None else n
     return [
         {
             "PJRT_DEVICE": "CPU",
@@ -90,7 +97,7 @@ def _host(
     name: str, told: Sequence[Mapping[str, str]], first: int, accelerator: str | None
 ) -> Host:
     """A host whose processes are told this; `first` is the number of its first rank."""
-    each = topology.devices_per_chip(accelerator)
+    each = devices_per_chip(accelerator)
     starts = range(first, first + each * len(told), each)
     return Host(
         name,

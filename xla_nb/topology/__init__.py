@@ -1,0 +1,1 @@
+"""Hosts, slices and chips: what a machine has, and what tells each process its place."""

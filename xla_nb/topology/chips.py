@@ -1,0 +1,180 @@
+"""The chips of a machine: which device ranks get, and how many ranks these chips allow.
+
+Pure functions of an environment and of what the machine shows in /sys and /dev; what torch_xla
+counts itself is counted the same way (its files are named), without importing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from xla_nb.errors import UsageError
+
+#: Ranks of a simulated host when nobody says how many.
+SIMULATED = 4
+
+Device = Literal["TPU", "CPU"]
+_DEVICES: dict[str, Device] = {"TPU": "TPU", "CPU": "CPU"}
+
+# The PCI devices that torch_xla counts (_internal/tpu.py, num_available_chips), each with the
+# smallest accelerator type it can be. v2 and v3 share an id, and behave alike.
+_VENDOR = "0x1ae0"
+_CHIPS = {
+    "0x0027": "v2-8",
+    "0x005e": "v4-8",
+    "0x0062": "v5p-8",
+    "0x0063": "v5litepod-{chips}",
+    "0x006f": "v6e-{chips}",
+    "0x0076": "tpu7x-8",
+    "0x0056": "",  # for torch_xla's own tests
+}
+
+# How n processes of one chip lie on a host: the shapes that libtpu knows as parts of a host's
+# 2x4 or 2x2 chips. Chips are numbered along x first, so that ranks 0 to n-1 fill these.
+_PROCESS_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+
+
+# --- what this machine has -------------------------------------------------------------------
+
+
+def count_chips(pci: Path = Path("/sys/bus/pci/devices")) -> int:
+    """The TPU chips of this host, counted as torch_xla counts them but without importing it."""
+    return len(list(_pci_chips(pci)))
+
+
+def accelerator_type(
+    environ: Mapping[str, str], pci: Path = Path("/sys/bus/pci/devices")
+) -> str | None:
+    """The accelerator type, such as v5litepod-8: what the environment says, else what PCI shows."""
+    told = environ.get("TPU_ACCELERATOR_TYPE")
+    found = list(_pci_chips(pci))
+    if told or not found:
+        return told or None
+    return _CHIPS[found[0]].format(chips=len(found)) or None
+
+
+def choose_device(environ: Mapping[str, str], chips: int) -> Device:
+    """What the ranks run on: PJRT_DEVICE if it is set, else the TPU if there is one."""
+    wanted = environ.get("PJRT_DEVICE", "").split("_")[0] or ("TPU" if chips else "CPU")
+    if wanted == "TPU" and not chips:
+        raise UsageError(
+            "PJRT_DEVICE=TPU is set, but this machine shows no TPU chip. Remove the variable to "
+            "run on a simulated TPU host: `import os; os.environ.pop('PJRT_DEVICE')`."
+        )
+    if wanted in _DEVICES:
+        return _DEVICES[wanted]
+    raise UsageError(
+        f"PJRT_DEVICE={wanted} is set, and xla_nb runs ranks on a TPU or on a simulated TPU host. "
+        "Set PJRT_DEVICE to TPU or CPU, or remove it to let xla_nb choose."
+    )
+
+
+def _pci_chips(pci: Path) -> Iterator[str]:
+    for vendor in sorted(pci.glob("*/vendor")):
+        if vendor.read_text().strip() == _VENDOR:
+            model = (vendor.parent / "device").read_text().strip()
+            if model in _CHIPS:
+                yield model
+
+
+# --- how many ranks --------------------------------------------------------------------------
+
+
+def possible_ranks(accelerator: str | None, chips: int) -> list[int]:
+    """The values of -n that a host with these chips can have.
+
+    A process has one chip, and a rank is a device: two to a chip on v2 and v3, else one.
+    """
+    if _several_hosts(accelerator, chips) or generation(accelerator) == "tpu7x":
+        return []
+    return [size * devices_per_chip(accelerator) for size in _PROCESS_BOUNDS if size <= chips]
+
+
+def process_bounds(
+    accelerator: str | None, chips: int, n: int | None, hosts: int = 1
+) -> dict[str, str]:
+    """The variables with which torch_xla starts exactly n ranks on this host; None: all of it.
+    They are one host's: of several, each has all of its chips, as torch_xla itself reads them.
+
+    torch_xla starts min(chips, size of TPU_PROCESS_BOUNDS) processes (_internal/tpu.py,
+    num_local_processes), and process i takes chip i: TPU_VISIBLE_CHIPS is different in each, so it
+    must not be set here. Setting the bounds also when n is everything keeps them from being read
+    off variables that describe the host (same file, build_tpu_env_from_vars).
+    """
+    if hosts > 1:
+        if n not in (None, chips * devices_per_chip(accelerator)):
+            raise UsageError(
+                f"-n {n}: a run on {hosts} TPU hosts has all of their chips, and "
+                f"{_host_with(accelerator, chips)} has {chips * devices_per_chip(accelerator)} "
+                "ranks. What to do: leave -n out"
+            )
+        return {}
+    can = possible_ranks(accelerator, chips)
+    if n is None:
+        n = chips * devices_per_chip(accelerator)
+        if n not in can:  # a slice of several hosts, say: torch_xla's own reading stands
+            return {}
+    if n not in can:
+        raise UsageError(_impossible(accelerator, chips, n, can))
+    return {
+        "TPU_PROCESS_BOUNDS": _PROCESS_BOUNDS[n // devices_per_chip(accelerator)],
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+    }
+
+
+def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> str:
+    host = _host_with(accelerator, chips)
+    if not can:
+        return f"-n {n} cannot be set on {host}: leave -n out to use all of its chips."
+    two = (
+        " Each chip has two devices, and so two ranks."
+        if devices_per_chip(accelerator) == 2
+        else ""
+    )
+    return f"-n {n} is not possible on {host}: it can be {either(can)}.{two}"
+
+
+def _host_with(accelerator: str | None, chips: int) -> str:
+    kind = f" of a {accelerator}" if accelerator else ""
+    return f"a host with {chips} chip{'s' * (chips > 1)}{kind}"
+
+
+def either(numbers: list[int]) -> str:
+    """`1, 2 or 4`."""
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def generation(accelerator: str | None) -> str:
+    """`v5litepod` of `v5litepod-8`."""
+    return (accelerator or "").partition("-")[0]
+
+
+def devices_per_chip(accelerator: str | None) -> int:
+    """Devices of a chip (_internal/tpu.py, num_logical_cores_per_chip)."""
+    return 2 if generation(accelerator) in ("v2", "v3") else 1
+
+
+def require_one_host(accelerator: str | None, chips: int, runtime: str) -> None:
+    """Raise UsageError on a slice of several hosts."""
+    if _several_hosts(accelerator, chips):
+        raise UsageError(
+            f"--runtime {runtime} is for one host, and this one, with {chips} chips, is a part of "
+            f"a {accelerator}. What to do: use --runtime xla"
+        )
+
+
+def slice_chips(accelerator: str | None) -> int | None:
+    """The chips of a whole slice. The number in the type counts the chips of v5e and v6e, and the
+    cores, two to a chip, of the others. None where it says no number."""
+    size = (accelerator or "").rpartition("-")[2]
+    if not size.isdigit():
+        return None
+    return int(size) // (1 if generation(accelerator) in ("v5litepod", "v5e", "v6e") else 2)
+
+
+def _several_hosts(accelerator: str | None, chips: int) -> bool:
+    """Whether the slice has more chips than this host."""
+    return (slice_chips(accelerator) or 0) > chips
