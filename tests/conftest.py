@@ -30,6 +30,9 @@ import pytest
 from jupyter_core.utils import ensure_event_loop
 
 from tests.support.kernel import Notebook
+from tests.support.worlds.worlds import Worlds
+from xla_nb.errors import LaunchError
+from xla_nb.runtimes import torchax_versions
 
 PATIENCE = 5.0  # seconds for what is on its way out
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
@@ -69,6 +72,18 @@ def torch_xla_says() -> Iterator[Callable[[list[dict[str, Any]]], list[dict[str,
 
         yield ask
         told.close()
+
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
+    """Runs functions of support/worlds/scenarios.py in JAX worlds of several ranks."""
+    try:
+        torchax_versions.check_versions()
+    except LaunchError as missing:
+        pytest.skip(str(missing))
+    started = Worlds(tmp_path_factory.mktemp("worlds"))
+    yield started
+    started.close()
 
 
 @pytest.fixture(autouse=True)

@@ -229,7 +229,7 @@ import random, sys
 from pathlib import Path
 from types import SimpleNamespace as Some
 from xla_nb import rank
-from xla_nb.order import ARGUMENTS, World
+from xla_nb.protocol.order import ARGUMENTS, World
 from xla_nb.runtimes import Place
 
 class Runtime:

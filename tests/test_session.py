@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import loading, machine, session
+from xla_nb import loading, session
 from xla_nb.errors import LaunchError, ShippingError, UsageError
 from xla_nb.program.build import Program, Restore, Section
 from xla_nb.protocol import channel, events, pickling
 from xla_nb.protocol.order import ARGUMENTS, ARGUMENTS_GROUP
 from xla_nb.record import files
+from xla_nb.runtimes.fit import fit_to_machine
 from xla_nb.session import Options, Run, RunFailed
 from xla_nb.state import RunState
-from xla_nb.topology import environment
 from xla_nb.topology.chips import SIMULATED
 
 PATIENCE = 10  # seconds for what must come
@@ -36,7 +36,7 @@ class Engine:
         self.by_host = []
 
     def fit(self, runtime, n, asked):
-        return machine.fit(runtime, n, asked, dict(os.environ))
+        return fit_to_machine(runtime, n, asked, dict(os.environ))
 
     def start(self, order, parcel, imports, waiting):
         waiting(0.5, "a server")
@@ -599,7 +599,7 @@ def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engi
 @pytest.fixture(autouse=True)
 def a_laptop(monkeypatch):
     """No TPU, whatever the machine has."""
-    monkeypatch.setattr(environment, "chips", lambda: 0)
+    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 0)
     for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):
         monkeypatch.delenv(name, raising=False)
 
@@ -670,7 +670,7 @@ def test_without_a_tpu_ranks_are_simulated_as_many_as_asked(launch, engine, n, c
 
 
 def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
-    monkeypatch.setattr(environment, "chips", lambda: 8)
+    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
     with pytest.raises(UsageError):
         launch(cell(), n=3)
@@ -679,7 +679,7 @@ def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
 def test_a_host_is_simulated_where_there_is_a_tpu_if_the_launch_asks_for_it(
     launch, engine, monkeypatch
 ):
-    monkeypatch.setattr(environment, "chips", lambda: 8)
+    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
     launch(cell(), env={"PJRT_DEVICE": "CPU"})
     assert (engine.order.device, engine.order.ranks) == ("CPU", SIMULATED)
 

@@ -18,9 +18,9 @@ from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.follow import View
-from xla_nb.machine import Waiting
 from xla_nb.opened import OpenedRun
 from xla_nb.program.build import Cell, Program, Scope, build_call
+from xla_nb.runtimes.fit import Waiting
 from xla_nb.session import Options, Run
 from xla_nb.topology import drawing, picture
 

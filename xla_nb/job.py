@@ -24,11 +24,12 @@ from typing import Any
 import torch
 
 from xla_nb import loading, rank, runtimes
-from xla_nb.processes import Latch, Lifecycle, name_process
+from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
 from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS_GROUP, Order
+from xla_nb.runtimes.forking import Latch, Lifecycle
 
 
 def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, str]) -> int:

@@ -24,13 +24,14 @@ from types import FrameType
 from typing import Any
 
 from xla_nb import loading, reporting
+from xla_nb.linux import die_with_parent, name_process
 from xla_nb.meter import Meter
-from xla_nb.processes import Latch, die_with_parent, name_process
 from xla_nb.program import tracebacks
 from xla_nb.protocol import events, pickling
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.runtimes import Place, Prepared
+from xla_nb.runtimes.forking import Latch
 
 
 @dataclass

@@ -21,13 +21,13 @@ from typing import Any, Protocol
 
 from xla_nb import loading, sentences
 from xla_nb.errors import LaunchError, XlaNbError
-from xla_nb.machine import Fit, Waiting
 from xla_nb.program.build import Program, module_source
 from xla_nb.protocol import channel, events, pickling
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Record, tidy
 from xla_nb.recorded import RecordedRun
+from xla_nb.runtimes.fit import Fit, Waiting
 from xla_nb.state import ENDED
 
 #: Seconds that a rank has between being asked to stop and being ended.

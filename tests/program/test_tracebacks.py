@@ -180,7 +180,7 @@ def test_a_class_of_the_notebook_is_named_alone():
 def test_an_error_of_ours_is_told_without_a_stack_of_ours():
     got = told(
         """
-        from xla_nb.escapes import RankShell
+        from xla_nb.program.ipython_syntax import RankShell
         def f():
             RankShell().run_line_magic('timeit', 'x')
         """

@@ -6,7 +6,7 @@ import sys
 TORCH = """
 import random
 import numpy, torch
-from xla_nb.inheritance import Inheritance
+from xla_nb.protocol.random_state import Inheritance
 
 def draw():
     return random.random(), numpy.random.rand(), torch.rand(1).item(), torch.get_default_dtype()
@@ -28,7 +28,7 @@ print("next differs", in_another_process(following)[:3] != first[:3])
 """
 BARE = """
 import random, sys
-from xla_nb.inheritance import Inheritance
+from xla_nb.protocol.random_state import Inheritance
 one, other = Inheritance.of_this_process(), Inheritance.of_this_process()
 print("nothing imported", not {"numpy", "torch"} & set(sys.modules))
 import numpy, torch

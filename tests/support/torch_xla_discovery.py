@@ -24,7 +24,7 @@ import torch
 import torch_xla
 from torch_xla._internal import jax_workarounds
 
-from xla_nb.runtimes import discovery
+from xla_nb.runtimes import tpu_client
 
 PATIENCE = 30  # seconds: no test waits for ever
 CELL = "Cell In[3]"
@@ -47,7 +47,7 @@ class Child:
     def create(self, *_: object) -> None:
         """In place of the client's creation, which takes its time."""
         self.during()
-        self.creations.append(os.environ.get(discovery.GUARD))
+        self.creations.append(os.environ.get(tpu_client.GUARD))
         raise RuntimeError("there is no TPU")
 
     def trace(self) -> None:
@@ -58,7 +58,7 @@ class Child:
         exec(compile(TRACES, CELL, "exec"), cell)
         try:
             cell["trace"]()
-        except discovery.SecondDiscovery as refused:
+        except tpu_client.SecondDiscovery as refused:
             self.refusals.append(str(refused))
         except ValueError as end:
             self.ends.append(str(end))
@@ -119,20 +119,20 @@ def beside_torch_xla(child: Child) -> None:
 
 def after_removing_the_guard(child: Child) -> None:
     os.environ["MEGASCALE_NUM_SLICES"] = "2"
-    del os.environ[discovery.GUARD]
+    del os.environ[tpu_client.GUARD]
     child.trace()
 
 
 def after_removing_the_guard_on_a_tpu(child: Child) -> None:
     os.environ["PJRT_DEVICE"] = "TPU"
-    del os.environ[discovery.GUARD]
+    del os.environ[tpu_client.GUARD]
     beside = threading.Thread(target=child.trace)
     beside.start()
     beside.join()
 
 
 def after_removing_the_guard_without_a_tpu(child: Child) -> None:
-    del os.environ[discovery.GUARD]
+    del os.environ[tpu_client.GUARD]
     child.trace()
 
 
@@ -154,7 +154,7 @@ def answer(scenario: str, guarded: bool, program: str) -> dict[str, Any]:
     plugin: Any = jaxlib._jax
     plugin.pjrt_plugin_loaded = plugin.pjrt_plugin_initialized = lambda name: True
     plugin.get_c_api_client = child.create
-    clients = discovery.Clients(Path(program))
+    clients = tpu_client.Clients(Path(program))
     if guarded:
         clients.open()
     else:
@@ -166,11 +166,11 @@ def answer(scenario: str, guarded: bool, program: str) -> dict[str, Any]:
         "refusals": child.refusals,
         "counts": clients.counts(),
         "stacks": ["".join(client.stack.format()) for client in clients.started],
-        "after": os.environ.get(discovery.GUARD),
+        "after": os.environ.get(tpu_client.GUARD),
         "contexts": [
             name
             for name, module in list(sys.modules.items())
-            if vars(module).get("jax_env_context", discovery._held) is not discovery._held
+            if vars(module).get("jax_env_context", tpu_client._held) is not tpu_client._held
         ],
     }
 

@@ -3,7 +3,7 @@
 import pytest
 
 from xla_nb.errors import UsageError
-from xla_nb.topology import environment, picture, slice_shape, slices
+from xla_nb.topology import picture, slice_shape, slices
 
 
 def variables(world, slice_, host, process):
@@ -96,7 +96,7 @@ def machine(monkeypatch):
     """machine(8) has so many chips."""
 
     def has(chips):
-        monkeypatch.setattr(environment, "chips", lambda: chips)
+        monkeypatch.setattr(picture, "count_chips", lambda: chips)
 
     return has
 

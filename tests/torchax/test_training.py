@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.torchax import world_scenarios
-from tests.torchax.worlds import Worlds
+from tests.support.worlds import scenarios
+from tests.support.worlds.worlds import Worlds
 
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    return world_scenarios.reference()
+    return scenarios.reference()
 
 
 WHOLE = dict.fromkeys(("0.weight", "0.bias", "2.weight", "2.bias"), "PartitionSpec()")

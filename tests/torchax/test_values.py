@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tests.torchax.worlds import Worlds
+from tests.support.worlds.worlds import Worlds
 
 WIDE = torch.arange(32.0).reshape(8, 4)
 KINDS = {

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb.processes import adopt_orphans, die_with_parent, name_process
+from xla_nb.linux import adopt_orphans, die_with_parent, name_process
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded
 

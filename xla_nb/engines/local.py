@@ -15,12 +15,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from xla_nb import machine
 from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.errors import LaunchError
-from xla_nb.machine import Fit, Waiting
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import Order
+from xla_nb.runtimes.fit import Fit, Waiting, fit_to_machine
 
 
 class LocalEngine:
@@ -47,7 +46,7 @@ class LocalEngine:
 
     def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
         """What a launch of `n` ranks gets from this machine. Raises XlaNbError."""
-        return machine.fit(runtime, n, asked, dict(os.environ))
+        return fit_to_machine(runtime, n, asked, dict(os.environ))
 
     def start(
         self, order: Order, parcel: int, imports: Sequence[str], waiting: Waiting

@@ -14,8 +14,8 @@ from typing import Any, Protocol, cast
 
 from xla_nb.errors import UsageError
 from xla_nb.meter import Gauges
-from xla_nb.processes import Lifecycle
 from xla_nb.protocol.order import Order
+from xla_nb.runtimes.forking import Lifecycle
 
 NAMES = ("xla", "spmd", "torchax")
 

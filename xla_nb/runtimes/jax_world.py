@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xla_nb.errors import LaunchError
-from xla_nb.processes import die_with_parent, name_process
+from xla_nb.linux import die_with_parent, name_process
 from xla_nb.runtimes import jax_guard
 from xla_nb.runtimes.jax_guard import Membership
 from xla_nb.topology import addresses

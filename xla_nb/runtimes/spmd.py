@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 from xla_nb import meter
 from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
-from xla_nb.processes import Lifecycle, fork_ranks
 from xla_nb.protocol.order import Order, World
-from xla_nb.runtimes import Machine, Place, Plan, discovery, xla
+from xla_nb.runtimes import Machine, Place, Plan, tpu_client, xla
+from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.topology.chips import SIMULATED, devices_per_chip, require_one_host
 
 _WHY_NOT = (
@@ -82,7 +82,7 @@ def set_up() -> None:
 
 def prepare(order: Order) -> Devices:
     """Nothing is to be done before the fork: the process itself opens the devices."""
-    return Devices(order.world, discovery.Clients(Path(order.program)))
+    return Devices(order.world, tpu_client.Clients(Path(order.program)))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Devices:
     """The one process, and all devices of the host."""
 
     world: World
-    clients: discovery.Clients
+    clients: tpu_client.Clients
     ranks: int = 1
     simulated: bool = False  # of a TPU host there is nothing but the number of its devices
 

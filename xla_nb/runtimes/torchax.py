@@ -16,9 +16,18 @@ from pathlib import Path
 from xla_nb import loading
 from xla_nb.errors import UsageError
 from xla_nb.meter import Counts, Waiting
-from xla_nb.processes import Lifecycle, fork_ranks
 from xla_nb.protocol.order import ALONE, Order
-from xla_nb.runtimes import Machine, Place, Plan, jax_counts, jax_guard, jax_world, versions, xla
+from xla_nb.runtimes import (
+    Machine,
+    Place,
+    Plan,
+    jax_counts,
+    jax_guard,
+    jax_world,
+    torchax_versions,
+    xla,
+)
+from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.topology.chips import SIMULATED, devices_per_chip, process_bounds, require_one_host
 
 #: What its fork server imports; `import jax` starts no thread and opens no device.
@@ -37,7 +46,7 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
 
 def plan(machine: Machine, n: int | None) -> Plan:
     """Ranks: a TPU's chips, a GPU's cards, or SIMULATED processes on the CPU."""
-    versions.check_versions()
+    torchax_versions.check_versions()
     platform = _platform(machine.device, machine.variable)
     if platform == "tpu":
         return _plan_tpu(machine, n)

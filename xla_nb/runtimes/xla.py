@@ -13,9 +13,9 @@ from typing import Any
 
 from xla_nb import meter
 from xla_nb.meter import Counts, Waiting
-from xla_nb.processes import Lifecycle, RankContext
 from xla_nb.protocol.order import Order
-from xla_nb.runtimes import Machine, Place, Plan, discovery
+from xla_nb.runtimes import Machine, Place, Plan, tpu_client
+from xla_nb.runtimes.forking import Lifecycle, RankContext
 from xla_nb.topology.chips import SIMULATED, process_bounds
 
 #: What its fork server imports, so that no job and no rank pays for it.
@@ -57,7 +57,7 @@ def prepare(order: Order) -> Chips:
     from torch_xla._internal import pjrt
 
     own = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
-    clients = discovery.Clients(Path(order.program))
+    clients = tpu_client.Clients(Path(order.program))
     if order.device == "TPU":
         return Chips(*_chips(), False, *own, clients)
     from xla_nb.simulation import host
@@ -98,7 +98,7 @@ class Chips:
     #: torch_xla's and torch's own, in whose places `start` puts ours.
     enter_runtime: Callable[[int, int], None]
     get_context: Callable[..., Any]
-    clients: discovery.Clients
+    clients: tpu_client.Clients
 
     def start(self, life: Lifecycle) -> None:
         import torch

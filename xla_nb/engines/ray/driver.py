@@ -21,7 +21,7 @@ from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
 from xla_nb.errors import XlaNbError
-from xla_nb.processes import name_process
+from xla_nb.linux import name_process
 
 
 class Driver:

@@ -20,9 +20,9 @@ from typing import Any
 from xla_nb.engines.helper import Helper, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.machine import Fit, Waiting
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import Order
+from xla_nb.runtimes.fit import Fit, Waiting
 from xla_nb.topology.slices import Seat
 
 

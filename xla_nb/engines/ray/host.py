@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from xla_nb import machine
 from xla_nb.engines.helper import in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import Outbox, Piece
@@ -26,6 +25,7 @@ from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import ALONE, Order
 from xla_nb.record.files import Record, tidy
+from xla_nb.runtimes.fit import fit_to_machine
 from xla_nb.topology import addresses
 from xla_nb.topology.chips import count_chips
 
@@ -140,7 +140,7 @@ class Host:
 
     def _start(self, part: Part, parcel: bytes) -> _Running:
         given, world = part.order, part.order.world
-        fit = machine.fit(
+        fit = fit_to_machine(
             given.runtime,
             given.n,
             given.asked,

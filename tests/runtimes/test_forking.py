@@ -9,8 +9,8 @@ import textwrap
 
 import pytest
 
-from xla_nb import processes
-from xla_nb.processes import Latch
+from xla_nb.runtimes import forking
+from xla_nb.runtimes.forking import Latch
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_an_open_latch_lets_everybody_through(latch):
 
 SCRIPT = """
 import concurrent.futures, os, queue, signal, threading
-from xla_nb.processes import Latch, RankContext
+from xla_nb.runtimes.forking import Latch, RankContext
 
 told, latch = queue.Queue(), Latch()
 context = RankContext({count}, latch, told.put)
@@ -241,7 +241,7 @@ def test_the_status_that_another_thread_is_about_to_note_is_waited_for():
         noted = iter([None, None, -9, -9])
         exitcode = property(lambda self: next(self.noted))
 
-    assert processes._status(Reaped()) == -9
+    assert forking._status(Reaped()) == -9
 
 
 def test_the_rest_is_told_before_the_job_goes():
@@ -341,7 +341,7 @@ def test_in_a_pool_each_task_has_a_process_of_its_own_whose_end_is_told():
 # ---------------------------------------------------------------- without a pool
 
 FORK = """
-        from xla_nb.processes import Lifecycle, fork_ranks
+        from xla_nb.runtimes.forking import Lifecycle, fork_ranks
         reader, writer = os.pipe()
         def say(text):
             os.write(writer, text.encode() + b"\\n")
@@ -390,79 +390,3 @@ def test_a_process_that_cannot_enter_is_no_rank_and_holds_nobody_up():
 
 
 # ---------------------------------------------------------------- of oneself
-
-FAMILY = """
-import os, signal
-from xla_nb import processes
-
-reader, writer = os.pipe()
-parent = os.fork()
-if parent == 0:
-    os.close(reader)
-    if os.fork() == 0:
-        processes.die_with_parent()
-        os.write(writer, b"up")
-        signal.pause()
-    signal.pause()
-os.close(writer)
-assert os.read(reader, 2) == b"up"
-os.kill(parent, signal.SIGKILL)
-os.waitpid(parent, 0)
-assert os.read(reader, 1) == b""  # nobody holds the other end any more
-"""
-
-
-def test_what_dies_with_its_parent_does():
-    done = subprocess.run([sys.executable, "-c", FAMILY], check=False, timeout=20)
-    assert done.returncode == 0
-
-
-def test_what_comes_too_late_to_die_with_its_parent_ends():
-    """The parent is gone between the two looks at who it is."""
-    script = """
-    import os
-    from xla_nb import processes
-    parents = iter([1234567, os.getppid()])
-    os.getppid = lambda: next(parents)
-    processes.die_with_parent()
-    print("lives on")
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (1, b"")
-
-
-def test_orphans_are_adopted():
-    script = """
-    import os, signal
-    from xla_nb import processes
-    processes.adopt_orphans()
-    reader, writer = os.pipe()
-    parent = os.fork()
-    if parent == 0:
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-        os.write(writer, str(child).encode())
-        os._exit(0)
-    os.waitpid(parent, 0)
-    orphan = int(os.read(reader, 20))
-    os.kill(orphan, signal.SIGKILL)
-    assert os.waitpid(orphan, 0) == (orphan, signal.SIGKILL)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
-    assert done.returncode == 0
-
-
-def test_a_process_is_seen_by_its_name():
-    script = """
-    from pathlib import Path
-    from xla_nb import processes
-    processes.name_process("xla_nb-rank-12345")
-    print(Path("/proc/self/comm").read_text(), end="")
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False
-    )
-    assert done.stdout == b"xla_nb-rank-123\n"

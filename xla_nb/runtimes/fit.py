@@ -30,7 +30,7 @@ class Fit:
     notices: tuple[str, ...] = ()
 
 
-def fit(
+def fit_to_machine(
     runtime: str,
     n: int | None,
     asked: Mapping[str, str],

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from xla_nb import loading
-from xla_nb.runtimes import discovery
+from xla_nb.runtimes import tpu_client
 
 INTERPRETED = "Only interpret mode is supported on CPU backend."
 WAYS = ["alone", "in_threads", "nested", "overlapping", "beside_torch_xla"]
@@ -46,7 +46,7 @@ def told(tmp_path_factory):
         for when in ("jax_first", "jax_later")
     }
     done = subprocess.run(
-        [sys.executable, Path(__file__).parent.joinpath("support", "torch_xla_discovery.py")],
+        [sys.executable, Path(__file__).parents[1].joinpath("support", "torch_xla_discovery.py")],
         input=json.dumps(asked),
         stdout=subprocess.PIPE,
         text=True,
@@ -89,7 +89,7 @@ def test_no_module_keeps_the_context_that_takes_it_back(told, key):
 
 
 def test_without_the_guard_two_modules_have_that_context(told):
-    known = [*discovery._WITH_CONTEXT]
+    known = [*tpu_client._WITH_CONTEXT]
     assert sorted(told["alone", "jax_first", False]["contexts"]) == sorted(known)
 
 
@@ -128,7 +128,7 @@ def test_where_there_is_no_tpu_and_one_slice_nothing_is_refused(told):
 
 
 def test_a_version_of_jax_that_starts_clients_elsewhere_is_said(capsys, tmp_path):
-    discovery.Clients(tmp_path / "program.py")._watch(ModuleType("bridge"))
+    tpu_client.Clients(tmp_path / "program.py")._watch(ModuleType("bridge"))
     said = capsys.readouterr().err
     assert "no jax._src.xla_bridge._init_backend" in said
     assert "no jax._src.xla_bridge.make_tpu_client" in said
@@ -153,7 +153,7 @@ def later(tmp_path, monkeypatch):
 
 
 def test_a_module_is_told_of_once_it_is_imported(later):
-    discovery.when_imported("later.one", lambda module: later.append(module.value))
+    tpu_client.when_imported("later.one", lambda module: later.append(module.value))
     importlib.import_module("later")
     assert later == []
     importlib.import_module("later.one")
@@ -163,13 +163,13 @@ def test_a_module_is_told_of_once_it_is_imported(later):
 
 def test_a_module_that_is_there_is_told_of_at_once(later):
     importlib.import_module("later.one")
-    discovery.when_imported("later.one", lambda module: later.append(module.value))
+    tpu_client.when_imported("later.one", lambda module: later.append(module.value))
     assert later == [1]
 
 
 def test_a_module_that_cannot_be_imported_fails_as_ever(later):
-    discovery.when_imported("later.broken", later.append)
-    discovery.when_imported("later.missing", later.append)
+    tpu_client.when_imported("later.broken", later.append)
+    tpu_client.when_imported("later.missing", later.append)
     with pytest.raises(RuntimeError, match="no"):
         importlib.import_module("later.broken")
     with pytest.raises(ModuleNotFoundError):
@@ -207,7 +207,7 @@ def test_a_rank_that_takes_the_guard_away_fails_with_its_line(notebook):
         "%%xla_spawn -n 2 --env MEGASCALE_NUM_SLICES=2 --view text\n"
         "import os\n"
         "def f(index):\n"
-        f"    os.environ.pop('{discovery.GUARD}'){TRACE}"
+        f"    os.environ.pop('{tpu_client.GUARD}'){TRACE}"
     )
     assert "SecondDiscovery: JAX is about to start a TPU client at Cell In[" in shown.error
     assert "line 8" in shown.error

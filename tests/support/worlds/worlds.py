@@ -1,4 +1,4 @@
-"""Starts functions of world_scenarios.py in JAX worlds, through one clean process."""
+"""Starts functions of scenarios.py in JAX worlds, through one clean process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Worlds:
         self._folder = folder
         self._count = 0
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("world_launcher.py"))],
+            [sys.executable, str(Path(__file__).with_name("launcher.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xla_nb.errors import LaunchError
-from xla_nb.runtimes import versions
+from xla_nb.runtimes import torchax_versions
 
 GOOD = {"torchax": "0.0.13", "torch": "2.9.0+cpu", "jax": "0.7.1", "jaxlib": "0.7.1"}
 
@@ -37,13 +37,13 @@ def said(site: Path, version: str) -> None:
 
 def refused() -> str:
     with pytest.raises(LaunchError) as told:
-        versions.check_versions()
+        torchax_versions.check_versions()
     assert "What to do: pip install 'torch==2.9.*'" in str(told.value)
     return str(told.value)
 
 
 def test_what_works_together_passes(site: Path) -> None:
-    versions.check_versions()
+    torchax_versions.check_versions()
 
 
 def test_what_is_missing_is_named(site: Path) -> None:
@@ -70,4 +70,4 @@ def test_a_torchax_that_torch_xla_wrote_over_is_seen(site: Path) -> None:
 )
 def test_another_version_is_refused_by_name(site: Path, name: str, version: str) -> None:
     install(site, name, version)
-    assert f"needs {name} {versions.WORKING[name][0]} here" in refused()
+    assert f"needs {name} {torchax_versions.WORKING[name][0]} here" in refused()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torchax.worlds import Worlds
+from tests.support.worlds.worlds import Worlds
 from xla_nb.runtimes.jax_guard import Guard, Membership, WorldMismatch, check
 
 MINE = Membership("127.0.0.1:4000", 4, 1, (1,))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.torchax.worlds import Worlds
+from tests.support.worlds.worlds import Worlds
 
 
 def test_what_ranks_return_comes_home_as_cpu_tensors_and_numpy(worlds: Worlds) -> None:

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import jax  # noqa: F401
+import scenarios
 import torch_xla  # noqa: F401
 import torchax  # noqa: F401
-import world_scenarios
 
-from xla_nb.processes import Latch, Lifecycle, fork_ranks
 from xla_nb.protocol import pickling
 from xla_nb.protocol.events import ProcessDied
 from xla_nb.runtimes import jax_guard, jax_world
+from xla_nb.runtimes.forking import Latch, Lifecycle, fork_ranks
 
 
 def serve() -> None:
@@ -54,7 +54,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
     redirect(home, "job")
     os.environ.update(env)
     jax_guard.install()
-    entry = world_scenarios.load(scenario)
+    entry = scenarios.load(scenario)
     coordinator = jax_world.Coordinator(ranks)
     world = jax_world.World(coordinator.address, ranks, "cpu", ranks)
     latch = Latch()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.torchax.worlds import Run, Worlds
+from tests.support.worlds.worlds import Run, Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.runtimes import jax_world
 

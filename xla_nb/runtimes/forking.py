@@ -1,48 +1,23 @@
-"""Processes: what one asks of the kernel for itself, and the ranks' as their job sees them.
+"""Ranks as processes: forked from their job, watched, each death told with its status.
 
-torch_xla starts its ranks through a process pool, which ends every other process the moment
-one dies and says only "broken pool". The rule here: a death is an event with its status, and
-when the others end is not the pool's to decide (the session's grace period is).
+torch_xla starts its ranks through a process pool, which ends every other process the moment one
+dies and says only "broken pool". Here a death is an event, and when the others end is not the
+pool's to decide: they have the grace period.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import context
-from pathlib import Path
 from typing import Any
 
 from xla_nb.protocol.events import ProcessDied
-
-
-def die_with_parent() -> None:
-    """End with the parent, whatever ends it."""
-    parent = os.getppid()
-    _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent has died."""
-    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-
-
-def name_process(name: str) -> None:
-    """What `ps` and `top` show; 15 bytes of it."""
-    Path("/proc/self/comm").write_text(name)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 class Latch:

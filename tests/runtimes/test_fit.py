@@ -2,10 +2,9 @@
 
 import pytest
 
-from xla_nb import machine
 from xla_nb.errors import UsageError
 from xla_nb.runtimes import xla
-from xla_nb.topology import environment
+from xla_nb.runtimes.fit import fit_to_machine
 from xla_nb.topology.chips import SIMULATED
 
 
@@ -14,8 +13,8 @@ def has(monkeypatch):
     """The machine has so many chips of this type."""
 
     def has(chips, kind=None):
-        monkeypatch.setattr(environment, "chips", lambda: chips)
-        monkeypatch.setattr(environment, "accelerator", lambda environ: kind)
+        monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: chips)
+        monkeypatch.setattr("xla_nb.runtimes.fit.accelerator_type", lambda environ: kind)
 
     has(0)
     return has
@@ -24,29 +23,29 @@ def has(monkeypatch):
 @pytest.mark.parametrize("n", [0, -2])
 def test_a_run_has_at_least_one_rank(has, n):
     with pytest.raises(UsageError, match=f"-n {n}: a run has at least 1 rank"):
-        machine.fit("xla", n, {}, {})
+        fit_to_machine("xla", n, {}, {})
 
 
 def test_without_a_tpu_its_ranks_are_simulated(has):
-    fit = machine.fit("xla", None, {}, {})
+    fit = fit_to_machine("xla", None, {}, {})
     assert (fit.device, fit.ranks, fit.imports) == ("CPU", SIMULATED, xla.IMPORTS)
     assert fit.env["PJRT_DEVICE"] == "CPU"
 
 
 def test_a_tpu_is_used_where_there_is_one(has):
     has(8, "v5litepod-8")
-    fit = machine.fit("xla", None, {}, {})
+    fit = fit_to_machine("xla", None, {}, {})
     assert (fit.device, fit.ranks, fit.env["PJRT_DEVICE"]) == ("TPU", None, "TPU")
 
 
 def test_what_is_asked_for_decides_before_the_environment(has):
     has(8, "v5litepod-8")
-    fit = machine.fit("xla", None, {"PJRT_DEVICE": "CPU"}, {"PJRT_DEVICE": "TPU"})
+    fit = fit_to_machine("xla", None, {"PJRT_DEVICE": "CPU"}, {"PJRT_DEVICE": "TPU"})
     assert (fit.device, fit.env["PJRT_DEVICE"]) == ("CPU", "CPU")
 
 
 def test_the_environment_is_added_to(has):
-    fit = machine.fit("xla", 2, {"MINE": "asked", "NEW": "1"}, {"MINE": "before", "OLD": "1"})
+    fit = fit_to_machine("xla", 2, {"MINE": "asked", "NEW": "1"}, {"MINE": "before", "OLD": "1"})
     assert {name: fit.env[name] for name in ("MINE", "NEW", "OLD")} == {
         "MINE": "asked",
         "NEW": "1",
@@ -56,17 +55,17 @@ def test_the_environment_is_added_to(has):
 
 def test_the_machines_place_among_others_is_set(has):
     sets = {"TPU_WORKER_ID": "1", "MEGASCALE_SLICE_ID": "0"}
-    fit = machine.fit("xla", 2, {}, {"TPU_WORKER_ID": "7"}, hosts=2, sets=sets)
+    fit = fit_to_machine("xla", 2, {}, {"TPU_WORKER_ID": "7"}, hosts=2, sets=sets)
     assert {name: fit.env[name] for name in sets} == sets
 
 
 def test_what_is_asked_for_wins_over_the_machines_place(has):
-    fit = machine.fit("xla", 2, {"TPU_WORKER_ID": "3"}, {}, sets={"TPU_WORKER_ID": "1"})
+    fit = fit_to_machine("xla", 2, {"TPU_WORKER_ID": "3"}, {}, sets={"TPU_WORKER_ID": "1"})
     assert fit.env["TPU_WORKER_ID"] == "3"
 
 
 def test_what_was_taken_away_is_remarked_on(has):
-    fit = machine.fit("xla", 2, {}, {"XLA_USE_SPMD": "1"})
+    fit = fit_to_machine("xla", 2, {}, {"XLA_USE_SPMD": "1"})
     assert "XLA_USE_SPMD" not in fit.env
     (notice,) = fit.notices
     assert notice.startswith("removed XLA_USE_SPMD=1")
@@ -74,10 +73,10 @@ def test_what_was_taken_away_is_remarked_on(has):
 
 def test_a_runtime_that_is_none_is_refused(has):
     with pytest.raises(UsageError, match="--runtime jax"):
-        machine.fit("jax", 2, {}, {})
+        fit_to_machine("jax", 2, {}, {})
 
 
 def test_a_runtime_knows_that_there_are_other_hosts(has):
-    assert machine.fit("spmd", 4, {}, {}).device == "CPU"
+    assert fit_to_machine("spmd", 4, {}, {}).device == "CPU"
     with pytest.raises(UsageError, match="spmd spans hosts on TPU pods only"):
-        machine.fit("spmd", 4, {}, {}, hosts=2)
+        fit_to_machine("spmd", 4, {}, {}, hosts=2)
