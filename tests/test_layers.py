@@ -123,7 +123,7 @@ def test_imports_keep_to_the_layers(module: str) -> None:
         ("events", "from . import state"),
         ("engines", "from ..session import Run"),
         ("topology", "def f():\n    from xla_nb import rank"),
-        ("topology", "if TYPE_CHECKING:\n    import xla_nb.rank"),
+        ("topology", "if TYPE_CHECKING:\n    import xla_nb.rank.process"),
         ("record", "import torch"),
         ("engines.local", "def f():\n    import torch_xla.runtime as xr"),
         ("escapes", "from IPython.core import inputtransformer2"),

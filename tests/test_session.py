@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb import loading, session
+from xla_nb import session
 from xla_nb.errors import LaunchError, ShippingError, UsageError
 from xla_nb.program.build import Program, Restore, Section
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import channel, events, pickling
 from xla_nb.protocol.order import ARGUMENTS, ARGUMENTS_GROUP
 from xla_nb.record import files
@@ -689,7 +690,7 @@ def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, eng
     path = run.record.program("xla_nb_cell_3")
     assert engine.order.program == str(path)
     assert SOURCE in path.read_text()
-    table = loading.Map.open(path.with_suffix(".json"))
+    table = ModuleMap.open(path)
     first = path.read_text().splitlines().index("def f(rank, x):") + 1
     assert table.cell(first) == ("Cell In[3]", 1)
     assert table.sources == {"Cell In[3]": SOURCE}
@@ -699,7 +700,7 @@ def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, eng
 def test_a_cell_of_statements_is_written_with_its_body(launch):
     body = Section("Cell In[3]", 2, "rank + 1\n")
     run = launch(cell(entry=None, body=body), args=())
-    table = loading.Map.open(run.record.program("xla_nb_cell_3").with_suffix(".json"))
+    table = ModuleMap.open(run.record.program("xla_nb_cell_3"))
     assert table.body == ("Cell In[3]", 2, "rank + 1\n")
 
 

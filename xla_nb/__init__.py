@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xla_nb.api import open_run, spawn
-    from xla_nb.reporting import progress, report
+    from xla_nb.rank.reporting import progress, report
     from xla_nb.session import Run, RunFailed
 
 __version__ = "0.1.0"
@@ -18,8 +18,8 @@ __all__ = ["Run", "RunFailed", "open_run", "progress", "report", "spawn"]
 _HOMES = {
     "spawn": "xla_nb.api",
     "open_run": "xla_nb.api",
-    "report": "xla_nb.reporting",
-    "progress": "xla_nb.reporting",
+    "report": "xla_nb.rank.reporting",
+    "progress": "xla_nb.rank.reporting",
     "Run": "xla_nb.session",
     "RunFailed": "xla_nb.session",
 }

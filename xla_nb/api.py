@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xla_nb import follow, frontend, notebook, rank, session, stacks, text
+from xla_nb import follow, frontend, notebook, session, stacks, text
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.follow import View
 from xla_nb.opened import OpenedRun
 from xla_nb.program.build import Cell, Program, Scope, build_call
+from xla_nb.rank.process import is_rank
 from xla_nb.runtimes.fit import Waiting
 from xla_nb.session import Options, Run
 from xla_nb.topology import drawing, picture
@@ -144,7 +145,7 @@ def run(
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Launch a program and, unless `bg`, show it until it has ended."""
-    if rank.is_rank():
+    if is_rank():
         raise UsageError(
             "this code already runs on a rank, and a rank cannot start ranks. What to do: launch "
             "from the notebook, not from the function that is launched"

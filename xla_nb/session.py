@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from xla_nb import loading, sentences
+from xla_nb import sentences
 from xla_nb.errors import LaunchError, XlaNbError
-from xla_nb.program.build import Program, module_source
+from xla_nb.program import module_file
+from xla_nb.program.build import Program
 from xla_nb.protocol import channel, events, pickling
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.random_state import Inheritance
@@ -269,7 +270,8 @@ def launch(
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     try:
         files = Record.create(name)
-        path = _write(what, files)
+        path = files.program(what.name)
+        module_file.write(what, path)
     except OSError as problem:
         raise LaunchError(
             f"the run's files cannot be written: {problem}. What to do: set XLA_NB_HOME to a "
@@ -328,20 +330,6 @@ def _directory() -> str:
             "the notebook's working directory no longer exists. What to do: go to one that does, "
             "`import os; os.chdir('/a/folder')`, and run the cell again"
         ) from None
-
-
-def _write(what: Program, files: Record) -> Path:
-    path = files.program(what.name)
-    text, pieces = module_source(what)
-    path.write_text(text)
-    body = what.body
-    loading.Map(
-        tuple(loading.Piece(p.start, p.end, p.label, p.first_line) for p in pieces),
-        dict(what.sources),
-        what.flags,
-        (body.label, body.first_line, body.text) if body else None,
-    ).save(path.with_suffix(".json"))
-    return path
 
 
 def _pack(what: Program, args: tuple[object, ...]) -> int:

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
-from xla_nb.program.build import Cell, Restore, Section, build_call, module_source
+from xla_nb.program import module_file
+from xla_nb.program.build import Cell, Restore, Section, build_call
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
@@ -34,7 +35,7 @@ def test_sections_carry_the_lines_of_their_cells(notebook):
 def test_the_map_leads_from_the_file_to_the_cells(notebook):
     notebook.run("n = 1\n\ndef g():\n    return n")
     program = notebook.build("def f(i):\n    return g()")
-    text, mapped = module_source(program)
+    text, mapped = module_file.source(program)
     lines = text.splitlines()
     found = {}
     for piece in mapped:
@@ -49,7 +50,7 @@ def test_the_map_leads_from_the_file_to_the_cells(notebook):
 def test_a_future_import_is_in_force_for_the_whole_module(notebook):
     source = "from __future__ import annotations\ndef f(i, x: Gone = 1): return x"
     program = notebook.build(source)
-    assert module_source(program)[0].splitlines()[1] == "from __future__ import annotations"
+    assert module_file.source(program)[0].splitlines()[1] == "from __future__ import annotations"
     assert notebook.rank(program) == 1
 
 
@@ -57,7 +58,7 @@ def test_text_with_other_line_breaks_inside_keeps_its_lines(notebook):
     notebook.run("s = 'a\x0cb\u2028c'\n\x0c\ndef same(fn): return fn")
     notebook.run("s = 'a\x0cb\u2028c'\n\x0c\n@same\ndef g():\n    return 1")
     program = notebook.build("def f(i): return g()")
-    assert "@same\ndef g():\n    return 1\n" in module_source(program)[0]
+    assert "@same\ndef g():\n    return 1\n" in module_file.source(program)[0]
     assert notebook.rank(program) == 1
 
 
@@ -75,7 +76,7 @@ def test_call_of_a_function_of_a_module_by_import(notebook, local):
     (local / "local_d.py").write_text("def f(i): return 'd'")
     notebook.run("import local_d")
     program = build_call(notebook.values["local_d"].f, notebook.scope, args=(), name="c")
-    assert "from local_d import f" in module_source(program)[0]
+    assert "from local_d import f" in module_file.source(program)[0]
     assert notebook.rank(program) == "d"
 
 
@@ -141,7 +142,7 @@ REAL = """
 import sys
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
-from xla_nb import program
+from xla_nb.program import build, module_file
 
 config = Config()
 config.HistoryManager.enabled = False
@@ -156,10 +157,10 @@ for text in [
     shell.run_cell(text).raise_error()
     source = shell.transform_cell(text)
     filename = shell.compile.get_code_name(text, source, len(ran) + 1)
-    ran.append(program.Cell(f"Cell In[{len(ran) + 1}]", source, filename))
-cell = program.Cell("Cell In[9]", "def f(i): return a.get(), open, exit, files")
-made = program.build(cell, program.Scope(shell.user_ns, ran), entry=None, args=(), name="m")
-text, _ = program.module_source(made)
+    ran.append(build.Cell(f"Cell In[{len(ran) + 1}]", source, filename))
+cell = build.Cell("Cell In[9]", "def f(i): return a.get(), open, exit, files")
+made = build.build(cell, build.Scope(shell.user_ns, ran), entry=None, args=(), name="m")
+text, _ = module_file.source(made)
 print(sorted(made.defines), sorted(n for group in made.groups for n in group), sorted(made.sources))
 """
 

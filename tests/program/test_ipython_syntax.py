@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from xla_nb.errors import ProgramError, UsageError
-from xla_nb.program.ipython_syntax import RankShell, check, find
+from xla_nb.errors import ProgramError
+from xla_nb.program.ipython_syntax import check, find
 
 
 def line_magic(name: str, line: str = "") -> str:
     return f"get_ipython().run_line_magic({name!r}, {line!r})"
-
-
-def run(source: str, **names: object) -> dict[str, object]:
-    scope: dict[str, object] = {"get_ipython": RankShell, **names}
-    exec(source, scope)
-    return scope
 
 
 # --- found and judged before the launch -------------------------------------------------------
@@ -71,86 +61,3 @@ def test_it_is_ipythons_own_translation_that_is_understood():
     manager = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager()
     source = manager.transform_cell("!ls\nx = !ls\n%env A=1\n%pip list\n")
     assert [str(escape) for escape in find(ast.parse(source))] == ["!", "!", "%env", "%pip"]
-
-
-# --- carried out in a rank --------------------------------------------------------------------
-
-
-def test_a_command_writes_to_the_ranks_own_stdout_and_stderr(capfd):
-    scope = run("get_ipython().system('echo out; echo err >&2; exit 3')")
-    assert capfd.readouterr() == ("out\n", "err\n")
-    assert scope["_exit_code"] == 3
-
-
-def test_what_was_printed_before_a_command_comes_before_its_output():
-    source = "print('one'); RankShell().system('echo two'); print('three')"
-    source = f"from xla_nb.program.ipython_syntax import RankShell; {source}"
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [sys.executable, "-c", source]
-    done = subprocess.run(command, env=env, capture_output=True, check=False)
-    assert done.stdout == b"one\ntwo\nthree\n"
-
-
-def test_output_is_a_list_of_lines():
-    assert run("x = get_ipython().getoutput('echo a; echo b')")["x"] == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("command", "printed"),
-    [
-        ("echo {n + 1}", "3"),
-        ("echo $n", "2"),
-        ("echo {n:03d}", "002"),
-        ("echo {{n}}", "{n}"),
-        ("NOT_A_VARIABLE=7; echo $n $NOT_A_VARIABLE", "2 7"),
-        ("echo a b | awk '{print $2}'", "b"),
-        ("echo {missing}", "{missing}"),
-    ],
-)
-def test_variables_are_filled_in_as_in_a_notebook(command, printed):
-    assert run(f"x = get_ipython().getoutput({command!r})", n=2)["x"] == [printed]
-
-
-def test_variables_of_the_calling_function_are_seen():
-    source = (
-        "def f():\n    here = 5\n    return get_ipython().getoutput('echo {here} $here')\nx = f()"
-    )
-    assert run(source)["x"] == ["5 5"]
-
-
-def test_env_sets_and_tells_variables(monkeypatch, capsys):
-    monkeypatch.setenv("XLA_NB_A", "old")
-    scope = run(
-        f"{line_magic('env', 'XLA_NB_A=new {n}')}\n"
-        f"{line_magic('set_env', 'XLA_NB_B two words')}\n"
-        f"x = {line_magic('env', 'XLA_NB_A')}\n"
-        f"everything = {line_magic('env')}",
-        n=1,
-    )
-    assert (os.environ.pop("XLA_NB_B"), scope["x"]) == ("two words", "new 1")
-    assert scope["everything"]["XLA_NB_A"] == "new 1"  # type: ignore[index]
-    assert "env: XLA_NB_A=new 1" in capsys.readouterr().out
-
-
-def test_cd_and_pwd(tmp_path, monkeypatch):
-    monkeypatch.chdir("/")
-    scope = run(f"{line_magic('cd', str(tmp_path))}\nx = {line_magic('pwd')}")
-    assert Path(str(scope["x"])) == tmp_path == Path.cwd()
-
-
-def test_time_gives_the_value_of_an_expression_and_runs_a_statement(capsys):
-    scope = run(f"x = {line_magic('time', 'n + 1')}\n{line_magic('time', 'y = n')}", n=2)
-    assert (scope["x"], scope["y"]) == (3, 2)
-    assert capsys.readouterr().out.count("wall time") == 2
-
-
-def test_display_magics_do_nothing_in_a_rank():
-    assert run(f"x = {line_magic('matplotlib', 'inline')}")["x"] is None
-
-
-@pytest.mark.parametrize(
-    "source", [line_magic("timeit", "x"), "get_ipython().run_cell_magic('bash', '', '')"]
-)
-def test_a_magic_met_in_a_rank_only_is_refused_there(source):
-    with pytest.raises(UsageError, match="In a rank: %"):
-        run(source)

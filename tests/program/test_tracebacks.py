@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from xla_nb import loading
 from xla_nb.errors import UsageError
 from xla_nb.program import tracebacks
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.rank import loader
 
 CELL, OTHER = "Cell In[3]", "Cell In[5]"
 LABELS = {CELL, OTHER}
@@ -23,7 +24,7 @@ def sources(monkeypatch):
 def define(source, label=CELL, **names):
     """The names that a cell leaves behind."""
     source = textwrap.dedent(source).lstrip("\n")
-    loading.remember(label, source)
+    loader.remember(label, source)
     exec(compile(source, label, "exec"), names)
     return names
 
@@ -37,9 +38,9 @@ def raised(call, *args):
 
 def told(source, **names):
     """What is told when the function `f` of a cell is called the way a rank calls it."""
-    table = loading.Map((), {}, body=(OTHER, 1, "f()"))
-    loading.remember(OTHER, "f()")
-    return tracebacks.tell(raised(loading.run_body, table, define(source, **names)), {CELL})
+    table = ModuleMap((), {}, body=(OTHER, 1, "f()"))
+    loader.remember(OTHER, "f()")
+    return tracebacks.tell(raised(loader.run_body, table, define(source, **names)), {CELL})
 
 
 def test_an_error_is_told_from_the_first_cell_on_without_frames_of_ours():
@@ -86,8 +87,8 @@ def test_frames_of_two_cells_are_both_told():
 
 
 def test_of_an_error_outside_the_notebook_only_our_callers_are_cut():
-    table = loading.Map((), {}, body=("elsewhere", 1, "wrap('a', 0)"))
-    got = tracebacks.tell(raised(loading.run_body, table, {"wrap": textwrap.wrap}), set())
+    table = ModuleMap((), {}, body=("elsewhere", 1, "wrap('a', 0)"))
+    got = tracebacks.tell(raised(loader.run_body, table, {"wrap": textwrap.wrap}), set())
     assert "loading.py" not in got.text
     assert 'File "elsewhere", line 1' in got.text
     assert textwrap.__file__ in got.text
@@ -180,7 +181,7 @@ def test_a_class_of_the_notebook_is_named_alone():
 def test_an_error_of_ours_is_told_without_a_stack_of_ours():
     got = told(
         """
-        from xla_nb.program.ipython_syntax import RankShell
+        from xla_nb.rank.shell import RankShell
         def f():
             RankShell().run_line_magic('timeit', 'x')
         """

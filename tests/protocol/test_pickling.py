@@ -167,7 +167,7 @@ def test_a_database_connection_is_refused_with_advice():
 
 TORCH = r"""
 import os, sys, torch
-from xla_nb import shipping
+from xla_nb.protocol import pickling
 
 def through(**values):
     fd = pickling.send([values], ())

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from xla_nb import loading
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.runtimes import tpu_client
 
 INTERPRETED = "Only interpret mode is supported on CPU backend."
@@ -35,7 +35,7 @@ TWINS = [(way, "jax_first") for way in WITHOUT]
 def told(tmp_path_factory):
     """How it went, by (what was done, when JAX was imported, whether with the guard)."""
     program = tmp_path_factory.mktemp("discovery") / "program.py"
-    loading.Map((), {"Cell In[3]": ""}).save(program.with_suffix(".json"))
+    ModuleMap((), {"Cell In[3]": ""}).save(program)
     keys = [*((*key, True) for key in GUARDED), *((*key, False) for key in TWINS)]
     asked = {
         when: [

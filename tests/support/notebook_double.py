@@ -19,7 +19,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from xla_nb.program.build import Cell, Program, Scope, build, build_call, module_source
+from xla_nb.program import module_file
+from xla_nb.program.build import Cell, Program, Scope, build, build_call
 
 
 class Notebook:
@@ -81,12 +82,12 @@ class Notebook:
         fresh = types.ModuleType("__main__")
         fresh.get_ipython = lambda: None  # type: ignore[attr-defined]
         self._patch.setitem(sys.modules, "__main__", fresh)
-        loading = types.ModuleType("xla_nb.loading")
+        loading = types.ModuleType("xla_nb.rank.loader")
         loading.restore = lambda index, names: names.update(  # type: ignore[attr-defined]
             cloudpickle.loads(groups[index])
         )
-        self._patch.setitem(sys.modules, "xla_nb.loading", loading)
-        text, _ = module_source(program)
+        self._patch.setitem(sys.modules, "xla_nb.rank.loader", loading)
+        text, _ = module_file.source(program)
         exec(compile(text, "xla_nb_cell.py", "exec", dont_inherit=True), vars(fresh))
         return fresh
 

@@ -27,7 +27,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded
 
 #: What every job and rank imports, whatever it joins.
-ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.job")
+ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.rank.job")
 
 
 @dataclass
@@ -133,7 +133,7 @@ class ForkServer:
                 job.sender.sock.close()
             message, fds, _, _ = socket.recv_fds(orders, 16, 3)
             if message:
-                run = importlib.import_module("xla_nb.job").run
+                run = importlib.import_module("xla_nb.rank.job").run
                 status = run(Sender(socket.socket(fileno=fds[0])), *fds[1:], self._imported)
         except BaseException:
             sys.excepthook(*sys.exc_info())

@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.program.cells import Cell, Section, bindings, future_flags, parse
-from xla_nb.program.dependencies import PREFIX, Extraction, Scope
+from xla_nb.program.dependencies import Extraction, Scope
 from xla_nb.program.entry import check_live, check_planned
-from xla_nb.program.ordering import GENERATED, Group
+from xla_nb.program.ordering import Group
 from xla_nb.program.origins import name_of
 from xla_nb.program.split import RANK_NAMES, lasting, make_plan, only
 
 __all__ = [
     "RANK_NAMES",
     "Cell",
-    "Mapped",
     "Program",
     "Restore",
     "Scope",
@@ -30,10 +29,7 @@ __all__ = [
     "build",
     "build_call",
     "definitions",
-    "module_source",
 ]
-
-_RESTORE = f"{PREFIX}restore"
 
 
 @dataclass(frozen=True)
@@ -72,16 +68,6 @@ class Program:
     def flags(self) -> int:
         """Compiler flags for the sections (pass `dont_inherit=True` beside them)."""
         return future_flags(self.futures)
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """Lines `start` to `end` of a module file are the lines of `label` from `first_line`."""
-
-    start: int
-    end: int
-    label: str
-    first_line: int
 
 
 def build(
@@ -150,26 +136,6 @@ def _assemble(extraction: Extraction, pieces: Sequence[Section | Group], **field
         notes=tuple(extraction.notes),
         **fields,
     )
-
-
-def module_source(program: Program) -> tuple[str, list[Mapped]]:
-    """The text of the program's importable module file, and which of its lines are whose."""
-    text = f'"""Module {program.name}: what xla_nb took from the notebook for one run."""\n'
-    if program.futures:
-        text += f"from __future__ import {', '.join(program.futures)}\n"
-    if program.groups:
-        text += f"from xla_nb.loading import restore as {_RESTORE}\n"
-    mapped = []
-    for step in program.steps:
-        if isinstance(step, Restore):
-            text += f"\n{_RESTORE}({step.index}, globals())\n"
-            continue
-        text += "\n"
-        start = text.count("\n") + 1
-        text += step.text
-        if step.label != GENERATED:
-            mapped.append(Mapped(start, text.count("\n"), step.label, step.first_line))
-    return text, mapped
 
 
 def definitions(cell: Cell) -> str:

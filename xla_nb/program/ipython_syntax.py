@@ -1,26 +1,16 @@
-"""IPython's syntax (`!command`, `%magic`) in code that runs in ranks.
+"""IPython's syntax (`!command`, `%magic`) in code that will run in ranks.
 
-A rank is no IPython: what can mean the same there is carried out by `RankShell`, what only
-steers the notebook's display is left out with a note, and the rest is refused by name before
-anything starts. The rule: this module sees IPython's syntax as the plain calls that IPython
-itself turns it into, and never imports IPython.
+A rank is no IPython: what can mean the same there is carried out by `rank.shell`, what only steers
+the notebook's display is left out with a note, and the rest is refused by name before anything
+starts. Seen here are the plain calls that IPython itself turns its syntax into.
 """
 
 from __future__ import annotations
 
 import ast
-import os
-import re
-import string
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 
-from xla_nb.errors import ProgramError, UsageError
+from xla_nb.errors import ProgramError
 
 IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "config"})
 CARRIED = frozenset({"env", "set_env", "cd", "time", "pwd"})
@@ -77,124 +67,14 @@ def check(tree: ast.AST, label: str) -> tuple[str, ...]:
         if escape.sign == "%" and escape.name in IGNORED:
             notes.append(f"{label}, line {escape.line}: {escape} is left out in ranks")
         elif escape.sign == "%%" or (escape.sign == "%" and escape.name not in CARRIED):
-            raise ProgramError(_refusal(escape, f"{label}, line {escape.line}"))
+            raise ProgramError(refusal(escape, f"{label}, line {escape.line}"))
     return tuple(notes)
 
 
-def _refusal(escape: Escape, where: str) -> str:
+def refusal(escape: Escape, where: str) -> str:
     instead = _INSTEAD.get(escape.name, "move the line to a cell of its own, or write it in Python")
     carried = ", ".join(f"%{name}" for name in sorted(CARRIED))
     return (
         f"{where}: {escape} works in the notebook but not in ranks. To go on, {instead}; "
         f"ranks carry out !commands and {carried}."
     )
-
-
-class RankShell:
-    """What `get_ipython()` returns in a rank: shell commands and the magics in `CARRIED`.
-
-    `{expression}` and `$name` in a command are filled in from the caller's variables, as in a
-    notebook; a text in which that fails is passed on as it stands, and a `$name` that is no
-    variable is left to the shell.
-    """
-
-    def system(self, command: str) -> None:
-        """Run a shell command on the rank's own stdout and stderr."""
-        caller = sys._getframe(1)
-        _flush()
-        done = _shell(expand(command, caller), capture=False)
-        caller.f_globals["_exit_code"] = done.returncode  # where IPython puts it too
-
-    def getoutput(self, command: str) -> list[str]:
-        """The lines that a shell command prints."""
-        _flush()
-        return _shell(expand(command, sys._getframe(1)), capture=True).stdout.splitlines()
-
-    def run_line_magic(self, name: str, line: str, _stack_depth: int = 1) -> object:
-        """Carry out `%name line`, or do nothing where it only concerns the notebook's display."""
-        caller = sys._getframe(1)
-        if name in IGNORED:
-            return None
-        if name == "time":
-            return _time(line, caller)
-        if name not in _CARRY:
-            raise UsageError(_refusal(Escape(caller.f_lineno, "%", name), "In a rank"))
-        return _CARRY[name](expand(line, caller).strip())
-
-    def run_cell_magic(self, name: str, line: str, cell: str) -> object:
-        """Refuse: no cell magic runs in ranks."""
-        caller = sys._getframe(1)
-        raise UsageError(_refusal(Escape(caller.f_lineno, "%%", name), "In a rank"))
-
-
-def expand(text: str, caller: FrameType) -> str:
-    """The text with `{expression}` and `$name` filled in from the caller's variables."""
-    names = {**caller.f_globals, **caller.f_locals}
-
-    def dollar(match: re.Match[str]) -> str:
-        name = match[1]
-        return "$" if name == "$" else str(names[name]) if name in names else match[0]
-
-    parts = []
-    try:
-        for literal, expression, form, _ in string.Formatter().parse(text):
-            parts.append(re.sub(r"\$(\$|[A-Za-z_]\w*)", dollar, literal))
-            if expression is not None:
-                parts.append(format(eval(expression, names), form or ""))
-    except Exception:  # awk '{print $1}' and the like: no Python inside these braces
-        return text
-    return "".join(parts)
-
-
-def _shell(command: str, *, capture: bool) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        shell=True,
-        executable=os.environ.get("SHELL"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if capture else None,
-        text=True,
-        check=False,
-    )
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
-def _time(code: str, caller: FrameType) -> object:
-    """Run one expression or statement as the caller would, and print how long it took."""
-    try:
-        compiled = compile(code.strip(), "<%time>", "eval")
-    except SyntaxError:
-        compiled = compile(code.strip(), "<%time>", "exec")
-    wall, cpu = time.perf_counter(), time.process_time()
-    result: object = eval(compiled, caller.f_globals, caller.f_locals)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(f"CPU time: {cpu:.3g} s, wall time: {wall:.3g} s")
-    return result
-
-
-def _env(line: str) -> object:
-    name, _, value = (part.strip() for part in re.sub(r"[\s=]+", "=", line, count=1).partition("="))
-    if not name:
-        return dict(os.environ)
-    if not value:
-        return os.environ.get(name)
-    os.environ[name] = value
-    print(f"env: {name}={value}")
-    return None
-
-
-def _cd(line: str) -> None:
-    os.chdir(Path(line.strip("\"'") or "~").expanduser())
-    print(Path.cwd())
-
-
-_CARRY: dict[str, Callable[[str], object]] = {
-    "env": _env,
-    "set_env": _env,
-    "cd": _cd,
-    "pwd": lambda _: str(Path.cwd()),
-}

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
-_OURS = Path(__file__).parent
+_PACKAGE = __package__.partition(".")[0]
+_OURS = Path(__file__).parents[1]
 #: How deep a told stack is at most; a recursion error would fill the page.
 DEPTH = 60
 
@@ -33,7 +34,7 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
     """The error as its own traceback, from the first frame of the notebook on."""
     trace = _from_first_cell(error.__traceback__, labels)
     kind = type(error)
-    ours = kind.__module__.partition(".")[0] == __package__
+    ours = kind.__module__.partition(".")[0] == _PACKAGE
     name = kind.__qualname__
     if not ours and kind.__module__ not in ("builtins", "__main__"):
         name = f"{kind.__module__}.{name}"
@@ -84,7 +85,7 @@ def _from_first_cell(trace: TracebackType | None, labels: Container[str]) -> Tra
         found = found.tb_next
     if found is not None:
         return found
-    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == _OURS:
+    while trace is not None and _OURS in Path(trace.tb_frame.f_code.co_filename).parents:
         trace = trace.tb_next
     return trace
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from xla_nb.errors import UsageError
-from xla_nb.meter import Gauges
 from xla_nb.protocol.order import Order
 from xla_nb.runtimes.forking import Lifecycle
+from xla_nb.runtimes.gauges import Gauges
 
 NAMES = ("xla", "spmd", "torchax")
 

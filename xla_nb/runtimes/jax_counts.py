@@ -11,7 +11,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from xla_nb.meter import Counts
+from xla_nb.runtimes.gauges import Counts
 
 #: jax/_src/dispatch.py names the event, jax/_src/compiler.py has the function.
 _COMPILED = "/jax/core/compile/backend_compile_duration"

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb import meter
 from xla_nb.errors import UsageError
-from xla_nb.meter import Counts, Waiting
 from xla_nb.protocol.order import Order, World
-from xla_nb.runtimes import Machine, Place, Plan, tpu_client, xla
+from xla_nb.runtimes import Machine, Place, Plan, gauges, tpu_client, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
+from xla_nb.runtimes.gauges import Counts, Waiting
 from xla_nb.topology.chips import SIMULATED, devices_per_chip, require_one_host
 
 _WHY_NOT = (
@@ -126,7 +125,7 @@ class Devices:
     def counts(self) -> Counts:
         import torch_xla
 
-        return replace(meter.counts(torch_xla._XLAC), clients=self.clients.counts())
+        return replace(gauges.counts(torch_xla._XLAC), clients=self.clients.counts())
 
     def memory(self) -> tuple[int, int] | None:
         """Not known: torch_xla does not tell it under SPMD."""

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xla_nb import loading
 from xla_nb.errors import UsageError
-from xla_nb.meter import Counts, Waiting
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol.order import ALONE, Order
 from xla_nb.runtimes import (
     Machine,
@@ -28,6 +27,7 @@ from xla_nb.runtimes import (
     xla,
 )
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
+from xla_nb.runtimes.gauges import Counts, Waiting
 from xla_nb.topology.chips import SIMULATED, devices_per_chip, process_bounds, require_one_host
 
 #: What its fork server imports; `import jax` starts no thread and opens no device.
@@ -122,7 +122,7 @@ def prepare(order: Order) -> Processes:
 
 def _wants_torchax(program: Path) -> bool:
     """A cell without a function has `device`, which is torchax's."""
-    table = loading.Map.open(program.with_suffix(".json"))
+    table = ModuleMap.open(program)
     return table.body is not None or jax_world.uses_torchax(program.read_text())
 
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from xla_nb import loading
 from xla_nb.program import tracebacks
+from xla_nb.program.module_file import ModuleMap
 
 GUARD = "SKIP_MEGASCALE_PJRT_CLIENT"
 
@@ -128,7 +128,7 @@ class Clients:
 
     def _labels(self) -> Container[str]:
         try:
-            return loading.Map.open(self._program.with_suffix(".json")).sources
+            return ModuleMap.open(self._program).sources
         except OSError:  # the record is gone, and the count goes on
             return ()
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xla_nb import meter
-from xla_nb.meter import Counts, Waiting
 from xla_nb.protocol.order import Order
-from xla_nb.runtimes import Machine, Place, Plan, tpu_client
+from xla_nb.runtimes import Machine, Place, Plan, gauges, tpu_client
 from xla_nb.runtimes.forking import Lifecycle, RankContext
+from xla_nb.runtimes.gauges import Counts, Waiting
 from xla_nb.topology.chips import SIMULATED, process_bounds
 
 #: What its fork server imports, so that no job and no rank pays for it.
@@ -153,12 +152,12 @@ class Chips:
     def counts(self) -> Counts:
         import torch_xla
 
-        return replace(meter.counts(torch_xla._XLAC), clients=self.clients.counts())
+        return replace(gauges.counts(torch_xla._XLAC), clients=self.clients.counts())
 
     def memory(self) -> tuple[int, int] | None:
         import torch_xla
 
-        return meter.device_memory(torch_xla._XLAC, str(torch_xla.device()))
+        return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))
 
 
 def described(device: str, attributes: Mapping[str, object]) -> str:

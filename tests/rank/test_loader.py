@@ -11,13 +11,13 @@ import traceback
 
 import pytest
 
-from xla_nb import loading
-from xla_nb.loading import Map, Piece
 from xla_nb.program.build import future_flags
+from xla_nb.program.module_file import ModuleMap, Span
 from xla_nb.protocol import pickling
+from xla_nb.rank import loader
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"
-HEAD = '"""A program."""\nfrom xla_nb.loading import restore\n\n'
+HEAD = '"""A program."""\nfrom xla_nb.rank.loader import restore\n\n'
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def interpreter(monkeypatch):
     for name in ("__main__", "a_program"):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
     yield
-    loading.parcel.cache_clear()
+    loader.parcel.cache_clear()
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def load(tmp_path):
             piece = textwrap.dedent(source).strip("\n") + "\n"
             start = text.count("\n") + 1
             text += piece
-            table.append(Piece(start, text.count("\n"), label, first))
+            table.append(Span(start, text.count("\n"), label, first))
             cells[label] = "\n" * (first - 1) + piece
             text += "\n"
         path = tmp_path / "a_program.py"
         path.write_text(text)
-        Map(tuple(table), {**cells, **(sources or {})}, flags).save(path.with_suffix(".json"))
-        return loading.load(path, check)
+        ModuleMap(tuple(table), {**cells, **(sources or {})}, flags).save(path)
+        return loader.load(path, check)
 
     return load
 
@@ -59,7 +59,7 @@ def parcel(monkeypatch):
 
     def parcel(*groups):
         opened.append(pickling.send(groups, ()))
-        monkeypatch.setenv(loading.PARCEL, loading.parcel_path(opened[-1]))
+        monkeypatch.setenv(loader.PARCEL, loader.parcel_path(opened[-1]))
 
     yield parcel
     for fd in opened:
@@ -84,36 +84,6 @@ def decorated():
 
 
 # ---------------------------------------------------------------- the map
-
-
-def test_a_map_is_opened_as_it_was_saved(tmp_path):
-    table = Map(
-        (Piece(4, 9, FIRST, 1), Piece(11, 12, SECOND, 3)), {FIRST: "ü = 1"}, 64, (SECOND, 2, "x")
-    )
-    table.save(tmp_path / "m.json")
-    assert Map.open(tmp_path / "m.json") == table
-
-
-def test_a_map_without_a_body_is_opened_without_one(tmp_path):
-    Map((), {}).save(tmp_path / "m.json")
-    assert Map.open(tmp_path / "m.json").body is None
-
-
-@pytest.mark.parametrize(
-    ("line", "cell"),
-    [
-        (3, None),
-        (4, (FIRST, 10)),
-        (6, (FIRST, 12)),
-        (7, None),
-        (8, (SECOND, 1)),
-        (9, (SECOND, 2)),
-        (10, None),
-    ],
-)
-def test_a_line_of_the_file_is_found_in_its_cell(line, cell):
-    table = Map((Piece(4, 6, FIRST, 10), Piece(8, 9, SECOND, 1)), {})
-    assert table.cell(line) == cell
 
 
 # ---------------------------------------------------------------- the module
@@ -157,8 +127,8 @@ def test_the_source_of_a_class_is_found(load):
 def test_lines_that_are_no_cells_are_those_of_the_file(load, tmp_path):
     path = tmp_path / "a_program.py"
     path.write_text(DEFINES)
-    Map((), {}).save(path.with_suffix(".json"))
-    assert f'"{path}", line 2, in f' in stack(loading.load(path).f)
+    ModuleMap((), {}).save(path)
+    assert f'"{path}", line 2, in f' in stack(loader.load(path).f)
 
 
 def test_the_module_is_main_and_can_be_imported_by_its_own_name(load):
@@ -197,13 +167,13 @@ def test_the_sources_of_cells_that_only_values_need_are_known_too(load):
 
 def test_a_check_that_fails_is_told_with_the_statement_before_it(load):
     asked = iter([None, None, None, "the device is open"])
-    with pytest.raises(loading.CellError, match="the device is open") as caught:
+    with pytest.raises(loader.CellError, match="the device is open") as caught:
         load((FIRST, 5, "a = 1\nb = 2\nc = 3"), check=lambda: next(asked))
     assert caught.value.place == "Cell In[2], line 6"
 
 
 def test_nothing_runs_after_a_check_that_failed(load):
-    with pytest.raises(loading.CellError):
+    with pytest.raises(loader.CellError):
         load((FIRST, 1, "a = 1\nb = 2"), check=lambda: "no" if "a" in main() else None)
     assert "b" not in main()
 
@@ -216,7 +186,7 @@ def main():
 
 
 def body(text, first=1, flags=0, **names):
-    return loading.run_body(Map((), {}, flags, (SECOND, first, text)), names)
+    return loader.run_body(ModuleMap((), {}, flags, (SECOND, first, text)), names)
 
 
 def test_the_value_of_a_body_is_that_of_its_last_expression():
@@ -234,13 +204,13 @@ def test_the_last_expression_of_a_body_is_evaluated_once():
 
 def test_a_body_leaves_its_names_in_the_module():
     names = {}
-    loading.run_body(Map((), {}, 0, (SECOND, 1, "a = 1\ndef g(): return a\ng()")), names)
+    loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, "a = 1\ndef g(): return a\ng()")), names)
     assert names["g"]() == 1
 
 
 @pytest.mark.parametrize("text", ["a = 1\n1 / 0", "a = 1\nb = 1 / 0"])
 def test_an_error_in_a_body_is_at_its_line_of_the_cell(text):
-    loading.remember(SECOND, "\n" * 8 + text)
+    loader.remember(SECOND, "\n" * 8 + text)
     said = stack(lambda: body(text, first=9))
     assert '"Cell In[7]", line 10, in <module>\n' in said
     assert "1 / 0" in said.rpartition("line 10")[2]
@@ -265,18 +235,18 @@ def test_a_value_is_one_object_for_all_who_import_the_program(load, parcel):
     parcel({"n": [1]})
     module = load((FIRST, 1, "restore(0, globals())"))
     again = {}
-    loading.restore(0, again)
+    loader.restore(0, again)
     assert again["n"] == module.n
 
 
 def test_the_parcel_is_opened_once(parcel):
     parcel({"a": 1}, {"b": 2})
-    path = os.environ[loading.PARCEL]
-    assert loading.parcel(path) is loading.parcel(path)
+    path = os.environ[loader.PARCEL]
+    assert loader.parcel(path) is loader.parcel(path)
 
 
 def test_a_helper_process_finds_the_parcel_by_its_path(parcel):
     parcel({"n": 41})
-    read = "from xla_nb import loading; names = {}; loading.restore(0, names); print(names)"
+    read = "from xla_nb.rank import loader; names = {}; loader.restore(0, names); print(names)"
     told = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
     assert told.stdout == "{'n': 41}\n"

@@ -23,12 +23,15 @@ from typing import Any
 
 import torch
 
-from xla_nb import loading, rank, runtimes
+from xla_nb import runtimes
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS_GROUP, Order
+from xla_nb.rank import loader
+from xla_nb.rank.process import Inherited, capture, enter, inherit, main
 from xla_nb.runtimes.forking import Latch, Lifecycle
 
 
@@ -61,9 +64,9 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str]) -> None:
     name_process("xla_nb-job")
     _allow_open_files()
     os.environ.clear()
-    os.environ.update({**imported, **order.env, loading.PARCEL: loading.parcel_path(parcel_fd)})
+    os.environ.update({**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)})
     _complete_flags(imported)
-    rank.capture(Path(order.record), "job")
+    capture(Path(order.record), "job")
     sys.path[:] = order.sys_path
     multiprocessing.current_process().authkey = order.authkey
     order.inheritance.take_on()
@@ -114,8 +117,8 @@ def _start(order: Order, sender: Sender) -> None:
         )
     )
     latch = Latch()
-    rank.inherit(
-        rank.Inherited(
+    inherit(
+        Inherited(
             order=order,
             sender=sender,
             namespace=namespace,
@@ -127,7 +130,7 @@ def _start(order: Order, sender: Sender) -> None:
         )
     )
     try:
-        prepared.start(Lifecycle(rank.enter, rank.main, latch, sender.send))
+        prepared.start(Lifecycle(enter, main, latch, sender.send))
     except BrokenProcessPool:
         return  # each death has been told by now
     except Exception as error:  # a rank that could not join has said so itself
@@ -137,15 +140,15 @@ def _start(order: Order, sender: Sender) -> None:
         )
 
 
-def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], loading.Map]:
+def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], ModuleMap]:
     """The program's module, executed with one thread: a pool of threads does not survive forks."""
     path = Path(order.program)
-    table = loading.Map.open(path.with_suffix(".json"))
+    table = ModuleMap.open(path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        module = loading.load(path, opened)
-        loading.restore(ARGUMENTS_GROUP, vars(module))
+        module = loader.load(path, opened)
+        loader.restore(ARGUMENTS_GROUP, vars(module))
     except BaseException as error:
         raise _refusal("the program could not be loaded", error, table) from error
     finally:
@@ -153,8 +156,8 @@ def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any
     return vars(module), table
 
 
-def _refusal(what: str, error: BaseException, table: loading.Map) -> _Refused:
-    if isinstance(error, loading.CellError):
+def _refusal(what: str, error: BaseException, table: ModuleMap) -> _Refused:
+    if isinstance(error, loader.CellError):
         return _Refused("DeviceTouched", f"{error.place}: {error}")
     told = tracebacks.tell(error, table.sources)
     place = f" at {told.place}" if told.place else ""

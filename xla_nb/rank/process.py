@@ -23,13 +23,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from xla_nb import loading, reporting
 from xla_nb.linux import die_with_parent, name_process
-from xla_nb.meter import Meter
 from xla_nb.program import tracebacks
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events, pickling
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
+from xla_nb.rank import loader, reporting
+from xla_nb.rank.meter import Meter
 from xla_nb.runtimes import Place, Prepared
 from xla_nb.runtimes.forking import Latch
 
@@ -45,7 +46,7 @@ class Inherited:
     order: Order
     sender: Sender
     namespace: dict[str, Any]
-    table: loading.Map
+    table: ModuleMap
     lock: Any
     runtime: Prepared
     latch: Latch
@@ -209,7 +210,7 @@ def _call(job: Inherited, index: int, place: Place) -> object:
         job.namespace.update(
             rank=index, world_size=place.world_size, device=place.device, lock=job.lock
         )
-        return loading.run_body(job.table, job.namespace)
+        return loader.run_body(job.table, job.namespace)
     assert job.order.entry is not None
     entry = job.namespace[job.order.entry]
     extra = {"lock": job.lock} if job.order.takes_lock else {}

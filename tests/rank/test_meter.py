@@ -10,10 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from xla_nb import meter, reporting
-from xla_nb.meter import Compiling, Counts, Meter, Rates
+from xla_nb.rank import meter, reporting
+from xla_nb.rank.meter import Compiling, Meter, Rates
+from xla_nb.rank.reporting import progress
 from xla_nb.record.sample import decode
-from xla_nb.reporting import progress
+from xla_nb.runtimes import gauges
+from xla_nb.runtimes.gauges import Counts
 
 PATIENCE = 20  # seconds for what must come
 
@@ -182,9 +184,9 @@ class Metered:
             self.path,
             self.labels,
             SimpleNamespace(
-                counts=lambda: meter.counts(self.xlac),
+                counts=lambda: gauges.counts(self.xlac),
                 waiting=lambda: self.waiting,
-                memory=lambda: meter.device_memory(self.xlac, "xla:0"),
+                memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
             ),
             self.asked,
             lambda *answer: self.answers.append(answer),

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from xla_nb import rank
 from xla_nb.protocol.order import World
+from xla_nb.rank import process
 
 # ---------------------------------------------------------------- a result in a line
 
@@ -37,44 +37,44 @@ class Tensor:
     ],
 )
 def test_a_small_value_is_shown_as_it_is(value, shown):
-    assert rank.preview(value) == shown
+    assert process.preview(value) == shown
 
 
 def test_an_array_is_shown_by_its_shape_and_type():
-    assert rank.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
+    assert process.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
 
 
 def test_a_tensor_of_any_library_is_shown_by_its_shape_and_type():
-    assert rank.preview(Tensor()) == "Tensor (2, 3) torch.bfloat16"
+    assert process.preview(Tensor()) == "Tensor (2, 3) torch.bfloat16"
 
 
 def test_arrays_inside_a_value_are_shown_by_shape_and_type_too():
     value = {"loss": 0.5, "grads": [np.zeros(4), Tensor()]}
     shown = "{'grads': [ndarray (4,) float64, Tensor (2, 3) torch.bfloat16], 'loss': 0.5}"
-    assert rank.preview(value) == shown
+    assert process.preview(value) == shown
 
 
 def test_an_array_of_one_number_is_shown_as_the_number():
-    assert rank.preview(np.float32(0.5)) == "np.float32(0.5)"
-    assert rank.preview(np.array(2)) == "array(2)"
+    assert process.preview(np.float32(0.5)) == "np.float32(0.5)"
+    assert process.preview(np.array(2)) == "array(2)"
 
 
 def test_a_long_text_is_shown_from_both_ends():
-    shown = rank.preview("a" * 1000 + "z" * 1000)
+    shown = process.preview("a" * 1000 + "z" * 1000)
     assert shown.startswith("'aaa")
     assert shown.endswith("zzz'")
     assert len(shown) <= 80
 
 
 def test_of_a_long_list_the_first_items_are_shown():
-    assert rank.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
+    assert process.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
 
 
 def test_a_preview_has_at_most_80_characters():
     whole = ["x" * 36, "y" * 36]
-    assert rank.preview(whole) == repr(whole)
+    assert process.preview(whole) == repr(whole)
     assert len(repr(whole)) == 80
-    shown = rank.preview(["x" * 36, "y" * 37])
+    shown = process.preview(["x" * 36, "y" * 37])
     assert shown == repr(whole)[:77] + "yy…"
 
 
@@ -84,7 +84,7 @@ def test_a_long_repr_is_cut_wherever_it_is(wrap):
         def __repr__(self):
             return "r" * 500
 
-    assert len(rank.preview(wrap(Long()))) <= 80
+    assert len(process.preview(wrap(Long()))) <= 80
 
 
 def test_a_repr_of_several_lines_is_shown_in_one():
@@ -92,7 +92,7 @@ def test_a_repr_of_several_lines_is_shown_in_one():
         def __repr__(self):
             return "one\n  two\n"
 
-    assert rank.preview(Lines()) == "one two"
+    assert process.preview(Lines()) == "one two"
 
 
 def test_a_value_whose_repr_fails_is_named():
@@ -100,7 +100,7 @@ def test_a_value_whose_repr_fails_is_named():
         def __repr__(self):
             raise ValueError
 
-    assert "Odd instance" in rank.preview(Odd())
+    assert "Odd instance" in process.preview(Odd())
 
 
 def test_a_value_that_fails_when_it_is_looked_at_is_named():
@@ -109,13 +109,13 @@ def test_a_value_that_fails_when_it_is_looked_at_is_named():
         def shape(self):
             raise RuntimeError("not materialised")
 
-    assert rank.preview(Odd()) == "<Odd: its repr() raised RuntimeError>"
+    assert process.preview(Odd()) == "<Odd: its repr() raised RuntimeError>"
 
 
 def test_a_value_that_holds_itself_is_shown():
     value = []
     value.append(value)
-    assert len(rank.preview(value)) <= 80
+    assert len(process.preview(value)) <= 80
 
 
 # ---------------------------------------------------------------- its output
@@ -126,8 +126,8 @@ def captured(tmp_path):
     """Run lines in a process that has captured its output; gives its stdout, stderr, the rest."""
 
     def captured(lines):
-        before = "import os, sys\nfrom pathlib import Path\nfrom xla_nb import rank\n"
-        capture = f"rank.capture(Path({str(tmp_path)!r}), 'rank-3')\n"
+        before = "import os, sys\nfrom pathlib import Path\nfrom xla_nb.rank import process\n"
+        capture = f"process.capture(Path({str(tmp_path)!r}), 'rank-3')\n"
         done = subprocess.run(
             [sys.executable, "-c", before + textwrap.dedent(lines).replace("capture()\n", capture)],
             capture_output=True,
@@ -201,15 +201,15 @@ def test_no_file_is_left_open_beside_stdout_and_stderr(captured):
 
 
 def test_a_process_that_inherited_nothing_is_no_rank():
-    assert not rank.is_rank()
+    assert not process.is_rank()
 
 
 def test_what_a_rank_forks_is_a_rank_too(monkeypatch):
-    monkeypatch.setattr(rank, "_inherited", [])
-    rank.inherit("what a job has")
+    monkeypatch.setattr(process, "_inherited", [])
+    process.inherit("what a job has")
     child = os.fork()
     if child == 0:
-        os._exit(rank.is_rank())
+        os._exit(process.is_rank())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
@@ -220,7 +220,7 @@ def test_what_a_rank_forks_is_a_rank_too(monkeypatch):
 def test_ranks_are_numbered_host_by_host(index, first):
     order = SimpleNamespace(world=World(3, index, ("10.0.0.1", 1234)))
     runtime = SimpleNamespace(ranks=4)
-    job = rank.Inherited(order, None, {}, None, None, runtime, None, None)
+    job = process.Inherited(order, None, {}, None, None, runtime, None, None)
     assert job.first == first
 
 
@@ -228,7 +228,7 @@ A_RANK = """
 import random, sys
 from pathlib import Path
 from types import SimpleNamespace as Some
-from xla_nb import rank
+from xla_nb.rank import process
 from xla_nb.protocol.order import ARGUMENTS, World
 from xla_nb.runtimes import Place
 
@@ -246,12 +246,12 @@ order = Some(record={record!r}, world=World(2, 1), entry="f", takes_lock=False, 
 namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
 latch = Some(arrive=lambda: None, wait=lambda: None)
 sender, table = Some(send=lambda event: None), Some(body=None, sources=())
-rank.inherit(rank.Inherited(
+process.inherit(process.Inherited(
     order, sender, namespace, table, None, Runtime(), latch, random.getstate()
 ))
-rank.enter(0, {processes})
+process.enter(0, {processes})
 del sys.modules["torch"]
-rank.main({index})
+process.main({index})
 """
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from xla_nb import progress, report, reporting
+from xla_nb import progress, report
+from xla_nb.rank import reporting
 from xla_nb.record.figures import History
 
 

@@ -8,70 +8,21 @@ worker) that imports the file as plain Python gets the same names and the same v
 from __future__ import annotations
 
 import ast
-import bisect
 import functools
-import json
 import linecache
 import os
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xla_nb.program.ipython_syntax import RankShell
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol.pickling import Parcel
+from xla_nb.rank.shell import RankShell
 
 #: Where the values of this process's run lie: a path that opens the parcel.
 PARCEL = "XLA_NB_PARCEL"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Lines `start`..`end` of the module's file are those of `label` from `first_line` on."""
-
-    start: int
-    end: int
-    label: str
-    first_line: int
-
-
-@dataclass(frozen=True)
-class Map:
-    """What lies beside a program's file: where its lines come from, and the cells' sources.
-
-    `flags` are the compiler's, for the ``__future__`` imports in force; `body` is the label,
-    first line and text of what every rank runs, if the cell is plain statements.
-    """
-
-    pieces: tuple[Piece, ...]
-    sources: dict[str, str]
-    flags: int = 0
-    body: tuple[str, int, str] | None = None
-
-    def save(self, path: Path) -> None:
-        pieces = [(p.start, p.end, p.label, p.first_line) for p in self.pieces]
-        path.write_text(
-            json.dumps(
-                {"pieces": pieces, "sources": self.sources, "flags": self.flags, "body": self.body}
-            )
-        )
-
-    @classmethod
-    def open(cls, path: Path) -> Map:
-        data = json.loads(path.read_text())
-        pieces = tuple(Piece(*piece) for piece in data["pieces"])
-        body = tuple(data["body"]) if data["body"] else None
-        return cls(pieces, data["sources"], data["flags"], body)
-
-    def cell(self, line: int) -> tuple[str, int] | None:
-        """The label and line in the notebook of a line of the file."""
-        at = bisect.bisect([piece.start for piece in self.pieces], line) - 1
-        if at < 0 or line > self.pieces[at].end:
-            return None
-        piece = self.pieces[at]
-        return piece.label, line - piece.start + piece.first_line
 
 
 class CellError(Exception):
@@ -112,7 +63,7 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
     vars(module).update(get_ipython=lambda: shell, display=print)
     sys.modules["__main__"] = sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))
-    table = Map.open(path.with_suffix(".json"))
+    table = ModuleMap.open(path)
     for label, source in table.sources.items():
         remember(label, source)
     for statement in ast.parse(path.read_text(), str(path)).body:
@@ -128,7 +79,7 @@ def remember(label: str, source: str) -> None:
     linecache.cache[label] = (len(source), None, source.splitlines(keepends=True), label)
 
 
-def run_body(table: Map, namespace: dict[str, Any]) -> object:
+def run_body(table: ModuleMap, namespace: dict[str, Any]) -> object:
     """Run a cell of plain statements; gives the value of its last expression, else None."""
     assert table.body is not None
     label, first_line, text = table.body
@@ -150,7 +101,7 @@ def _compiled(tree: ast.Module | ast.Expression, label: str, mode: str, flags: i
     return compile(tree, label, mode, flags=flags, dont_inherit=True)
 
 
-def _move(statement: ast.stmt, table: Map) -> tuple[str, int] | None:
+def _move(statement: ast.stmt, table: ModuleMap) -> tuple[str, int] | None:
     decorators = getattr(statement, "decorator_list", [])
     first = min([statement.lineno, *(node.lineno for node in decorators)])
     place = table.cell(first)

@@ -1,0 +1,105 @@
+"""A program as a module file, and beside it the map of its lines to the notebook's cells.
+
+The file is plain, importable Python: what a rank executes line by line under the cells' names, a
+DataLoader's spawned worker imports as it is.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from xla_nb.program.build import Program, Restore
+from xla_nb.program.dependencies import PREFIX
+from xla_nb.program.ordering import GENERATED
+
+_LOADER = "xla_nb.rank.loader"  # where a rank finds `restore`; by name, ranks are not known here
+_RESTORE = f"{PREFIX}restore"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Lines `start`..`end` of the module's file are those of `label` from `first_line` on."""
+
+    start: int
+    end: int
+    label: str
+    first_line: int
+
+
+@dataclass(frozen=True)
+class ModuleMap:
+    """What lies beside a program's file: where its lines come from, and the cells' sources.
+
+    `flags` are the compiler's, for the ``__future__`` imports in force; `body` is the label,
+    first line and text of what every rank runs, if the cell is plain statements.
+    """
+
+    spans: tuple[Span, ...]
+    sources: dict[str, str]
+    flags: int = 0
+    body: tuple[str, int, str] | None = None
+
+    def save(self, module: Path) -> None:
+        """Write it beside the module's file."""
+        spans = [(p.start, p.end, p.label, p.first_line) for p in self.spans]
+        _beside(module).write_text(
+            json.dumps(
+                {"spans": spans, "sources": self.sources, "flags": self.flags, "body": self.body}
+            )
+        )
+
+    @classmethod
+    def open(cls, module: Path) -> ModuleMap:
+        """The one that lies beside a module's file. Raises OSError."""
+        data = json.loads(_beside(module).read_text())
+        spans = tuple(Span(*span) for span in data["spans"])
+        body = tuple(data["body"]) if data["body"] else None
+        return cls(spans, data["sources"], data["flags"], body)
+
+    def cell(self, line: int) -> tuple[str, int] | None:
+        """The label and line in the notebook of a line of the file."""
+        at = bisect.bisect([span.start for span in self.spans], line) - 1
+        if at < 0 or line > self.spans[at].end:
+            return None
+        span = self.spans[at]
+        return span.label, line - span.start + span.first_line
+
+
+def _beside(module: Path) -> Path:
+    return module.with_suffix(".json")
+
+
+def source(program: Program) -> tuple[str, list[Span]]:
+    """The text of the program's importable module file, and which of its lines are whose."""
+    text = f'"""Module {program.name}: what xla_nb took from the notebook for one run."""\n'
+    if program.futures:
+        text += f"from __future__ import {', '.join(program.futures)}\n"
+    if program.groups:
+        text += f"from {_LOADER} import restore as {_RESTORE}\n"
+    spans = []
+    for step in program.steps:
+        if isinstance(step, Restore):
+            text += f"\n{_RESTORE}({step.index}, globals())\n"
+            continue
+        text += "\n"
+        start = text.count("\n") + 1
+        text += step.text
+        if step.label != GENERATED:
+            spans.append(Span(start, text.count("\n"), step.label, step.first_line))
+    return text, spans
+
+
+def write(program: Program, path: Path) -> None:
+    """Write the module's file, and its map beside it. Raises OSError."""
+    text, spans = source(program)
+    path.write_text(text)
+    body = program.body
+    ModuleMap(
+        tuple(spans),
+        dict(program.sources),
+        program.flags,
+        (body.label, body.first_line, body.text) if body else None,
+    ).save(path)

@@ -1,0 +1,126 @@
+"""What `get_ipython()` returns in a rank: commands, and the magics that mean the same there."""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from xla_nb.errors import UsageError
+from xla_nb.program.ipython_syntax import IGNORED, Escape, refusal
+
+
+class RankShell:
+    """What `get_ipython()` returns in a rank: shell commands and the magics in `CARRIED`.
+
+    `{expression}` and `$name` in a command are filled in from the caller's variables, as in a
+    notebook; a text in which that fails is passed on as it stands, and a `$name` that is no
+    variable is left to the shell.
+    """
+
+    def system(self, command: str) -> None:
+        """Run a shell command on the rank's own stdout and stderr."""
+        caller = sys._getframe(1)
+        _flush()
+        done = _shell(expand(command, caller), capture=False)
+        caller.f_globals["_exit_code"] = done.returncode  # where IPython puts it too
+
+    def getoutput(self, command: str) -> list[str]:
+        """The lines that a shell command prints."""
+        _flush()
+        return _shell(expand(command, sys._getframe(1)), capture=True).stdout.splitlines()
+
+    def run_line_magic(self, name: str, line: str, _stack_depth: int = 1) -> object:
+        """Carry out `%name line`, or do nothing where it only concerns the notebook's display."""
+        caller = sys._getframe(1)
+        if name in IGNORED:
+            return None
+        if name == "time":
+            return _time(line, caller)
+        if name not in _CARRY:
+            raise UsageError(refusal(Escape(caller.f_lineno, "%", name), "In a rank"))
+        return _CARRY[name](expand(line, caller).strip())
+
+    def run_cell_magic(self, name: str, line: str, cell: str) -> object:
+        """Refuse: no cell magic runs in ranks."""
+        caller = sys._getframe(1)
+        raise UsageError(refusal(Escape(caller.f_lineno, "%%", name), "In a rank"))
+
+
+def expand(text: str, caller: FrameType) -> str:
+    """The text with `{expression}` and `$name` filled in from the caller's variables."""
+    names = {**caller.f_globals, **caller.f_locals}
+
+    def dollar(match: re.Match[str]) -> str:
+        name = match[1]
+        return "$" if name == "$" else str(names[name]) if name in names else match[0]
+
+    parts = []
+    try:
+        for literal, expression, form, _ in string.Formatter().parse(text):
+            parts.append(re.sub(r"\$(\$|[A-Za-z_]\w*)", dollar, literal))
+            if expression is not None:
+                parts.append(format(eval(expression, names), form or ""))
+    except Exception:  # awk '{print $1}' and the like: no Python inside these braces
+        return text
+    return "".join(parts)
+
+
+def _shell(command: str, *, capture: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        shell=True,
+        executable=os.environ.get("SHELL"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if capture else None,
+        text=True,
+        check=False,
+    )
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _time(code: str, caller: FrameType) -> object:
+    """Run one expression or statement as the caller would, and print how long it took."""
+    try:
+        compiled = compile(code.strip(), "<%time>", "eval")
+    except SyntaxError:
+        compiled = compile(code.strip(), "<%time>", "exec")
+    wall, cpu = time.perf_counter(), time.process_time()
+    result: object = eval(compiled, caller.f_globals, caller.f_locals)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(f"CPU time: {cpu:.3g} s, wall time: {wall:.3g} s")
+    return result
+
+
+def _env(line: str) -> object:
+    name, _, value = (part.strip() for part in re.sub(r"[\s=]+", "=", line, count=1).partition("="))
+    if not name:
+        return dict(os.environ)
+    if not value:
+        return os.environ.get(name)
+    os.environ[name] = value
+    print(f"env: {name}={value}")
+    return None
+
+
+def _cd(line: str) -> None:
+    os.chdir(Path(line.strip("\"'") or "~").expanduser())
+    print(Path.cwd())
+
+
+_CARRY: dict[str, Callable[[str], object]] = {
+    "env": _env,
+    "set_env": _env,
+    "cd": _cd,
+    "pwd": lambda _: str(Path.cwd()),
+}

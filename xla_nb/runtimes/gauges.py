@@ -1,0 +1,71 @@
+"""What a runtime tells the meter: graphs compiled, steps, memory, what is waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Waiting(Protocol):
+    """A collective that the rank is in: `since` is of `time.monotonic()`."""
+
+    @property
+    def operation(self) -> str: ...
+    @property
+    def since(self) -> float: ...
+    @property
+    def missing(self) -> tuple[int, ...]: ...
+
+
+#: `.item()`, which reads a value for Python: it is counted like an operator left to the CPU.
+_ITEM = "aten::_local_scalar_dense"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """torch_xla's counters at one moment, or what another runtime has of them."""
+
+    hits: int  # graphs that were looked up in the cache and found
+    misses: int  # graphs that were not: each is compiled next
+    compiles: int
+    compile_seconds: float
+    steps: int
+    fallbacks: dict[str, int]
+    clients: dict[str, int] = field(default_factory=dict)  # of a device, by who started them
+
+
+def counts(xlac: Any) -> Counts:
+    """Read them from `torch_xla._XLAC`; some 20 µs, no lock that training holds for long."""
+    compiled = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
+    names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
+    names = [name for name in names if name != _ITEM]
+    return Counts(
+        hits=xlac._xla_counter_value("CachedCompile") or 0,
+        misses=xlac._xla_counter_value("UncachedCompile") or 0,
+        compiles=compiled[0],
+        compile_seconds=compiled[1] / 1e9,
+        steps=xlac._xla_counter_value("MarkStep") or 0,
+        fallbacks={name: xlac._xla_counter_value(name) or 0 for name in names},
+    )
+
+
+def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
+    """Bytes in use on a device of torch_xla's and there at all."""
+    try:
+        info = xlac._xla_memory_info(device)
+        return info["bytes_used"], info["bytes_limit"]
+    except (RuntimeError, KeyError):  # "GetAllocatorStats is not supported": the CPU client
+        return None
+
+
+class Gauges(Protocol):
+    """What a runtime tells of itself, to any thread of a rank."""
+
+    def counts(self) -> Counts:
+        """What was compiled and run so far."""
+
+    def waiting(self) -> Waiting | None:
+        """The collective that this rank waits in."""
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes in use on the device, and there at all."""
