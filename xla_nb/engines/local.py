@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from xla_nb.engines.helper import Helper, in_memory
+from xla_nb.engines.child import Helper, in_memory
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import Order

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engines.ray import ray_double
 from tests.engines.ray.ray_double import NEVER, a_launch, about, ready
-from xla_nb.engines.helper import Helper, in_memory
+from xla_nb.engines.child import Helper, in_memory
 from xla_nb.engines.ray import cluster as cluster_module
 from xla_nb.engines.ray.cluster import Cluster
 from xla_nb.engines.ray.driver import Driver

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xla_nb.engines.helper import Helper, in_memory
+from xla_nb.engines.child import Helper, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel

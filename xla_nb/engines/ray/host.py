@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from xla_nb.engines.helper import in_memory
+from xla_nb.engines.child import in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import Outbox, Piece
 from xla_nb.errors import XlaNbError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import xla_nb
-from xla_nb.engines.helper import Helper, in_memory
+from xla_nb.engines.child import Helper, in_memory
 from xla_nb.errors import LaunchError
 
 # Does as it is told, a line of Python at a time, and sends what `said` holds then.
