@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.client import ROOT
 from xla_nb.protocol import events
 from xla_nb.record.files import Record
-from xla_nb.recorded import RecordedRun
+from xla_nb.run.recorded import RecordedRun
 
 #: A process that writes so many lines a second into so many files, each with the time in front,
 #: and says how many it wrote.

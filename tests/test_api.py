@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import xla_nb
-from xla_nb import session
 from xla_nb.errors import LaunchError
+from xla_nb.run import run
 
 
 def python(*arguments, folder):
@@ -114,6 +114,6 @@ def test_a_launch_that_is_interrupted_says_what_becomes_of_it(monkeypatch, on, s
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "launch", interrupted)
+    monkeypatch.setattr(run, "launch", interrupted)
     with pytest.raises(LaunchError, match=said):
         xla_nb.spawn(print, on=on)

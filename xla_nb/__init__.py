@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from xla_nb.api import open_run, spawn
     from xla_nb.rank.reporting import progress, report
-    from xla_nb.session import Run, RunFailed
+    from xla_nb.run.run import Run, RunFailed
 
 __version__ = "0.1.0"
 __all__ = ["Run", "RunFailed", "open_run", "progress", "report", "spawn"]
@@ -20,8 +20,8 @@ _HOMES = {
     "open_run": "xla_nb.api",
     "report": "xla_nb.rank.reporting",
     "progress": "xla_nb.rank.reporting",
-    "Run": "xla_nb.session",
-    "RunFailed": "xla_nb.session",
+    "Run": "xla_nb.run.run",
+    "RunFailed": "xla_nb.run.run",
 }
 
 

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xla_nb import follow, frontend, notebook, session, stacks, text
+from xla_nb import follow, frontend, notebook, text
+from xla_nb.engines.base import Engine
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
@@ -21,8 +22,11 @@ from xla_nb.follow import View
 from xla_nb.opened import OpenedRun
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.rank.process import is_rank
+from xla_nb.run import stacks
+from xla_nb.run.launch import launch
+from xla_nb.run.options import Options
+from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Waiting
-from xla_nb.session import Options, Run
 from xla_nb.topology import drawing, picture
 
 
@@ -61,7 +65,7 @@ def release() -> None:
         clusters.popitem()[1].close()
 
 
-def _engine_for(options: Options) -> session.Engine:
+def _engine_for(options: Options) -> Engine:
     """Where the ranks of a launch are started. Raises UsageError."""
     if options.on == "local":
         for name, value in (("hosts", options.hosts), ("slices", options.slices)):
@@ -151,7 +155,7 @@ def run(
             "from the notebook, not from the function that is launched"
         )
     try:
-        started = session.launch(what, args, options, _engine_for(options), resolve, _waiting())
+        started = launch(what, args, options, _engine_for(options), resolve, _waiting())
     except KeyboardInterrupt:
         raise LaunchError(_interrupted(options)) from None
     _launched().append(started)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-from xla_nb.session import Run
+from xla_nb.run.run import Run
 
 
 class View(Protocol):

@@ -20,11 +20,13 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from xla_nb import api, notebook, opened, recorded, runtimes
+from xla_nb import api, notebook, opened, runtimes
 from xla_nb.errors import UsageError
 from xla_nb.program.build import build
+from xla_nb.run import recorded
+from xla_nb.run.options import Options
+from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
-from xla_nb.session import Options, Run
 from xla_nb.topology import drawing, picture
 
 VIEWS = ("panel", "text", "none")

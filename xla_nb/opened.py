@@ -6,7 +6,7 @@ The rule: it shows what the panel left of it, from the record alone.
 from __future__ import annotations
 
 from xla_nb import observer, still
-from xla_nb.recorded import Entry, RecordedRun
+from xla_nb.run.recorded import Entry, RecordedRun
 
 
 class OpenedRun(RecordedRun):

@@ -19,12 +19,13 @@ import anywidget
 import traitlets
 from IPython.display import DisplayHandle
 
-from xla_nb import ansi, sentences, still
+from xla_nb import ansi, still
 from xla_nb.glance import Bar, Card, Glance, Trouble, of_hosts
 from xla_nb.observer import STREAMS, Lines, Observer
 from xla_nb.record import tail
-from xla_nb.session import Run
-from xla_nb.stacks import Group, Inquiry
+from xla_nb.run import sentences
+from xla_nb.run.run import Run
+from xla_nb.run.stacks import Group, Inquiry
 from xla_nb.still import words
 
 _STATIC = Path(__file__).parent / "static"

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from xla_nb import sentences
 from xla_nb.record.tail import Tail
-from xla_nb.recorded import RecordedRun
-from xla_nb.state import RunState
+from xla_nb.run import sentences
+from xla_nb.run.recorded import RecordedRun
+from xla_nb.run.state import RunState
 
 #: Lines of a rank that are shown as they come, and how many of the last are shown at the end.
 HEAD, TAIL = 1000, 20

@@ -89,7 +89,7 @@ def test_frames_of_two_cells_are_both_told():
 def test_of_an_error_outside_the_notebook_only_our_callers_are_cut():
     table = ModuleMap((), {}, body=("elsewhere", 1, "wrap('a', 0)"))
     got = tracebacks.tell(raised(loader.run_body, table, {"wrap": textwrap.wrap}), set())
-    assert "loading.py" not in got.text
+    assert "loader.py" not in got.text
     assert 'File "elsewhere", line 1' in got.text
     assert textwrap.__file__ in got.text
     assert got.place == ""

@@ -4,7 +4,7 @@ import threading
 
 from xla_nb.protocol import events
 from xla_nb.record.files import Record
-from xla_nb.recorded import RecordedRun
+from xla_nb.run.recorded import RecordedRun
 
 
 class Run(RecordedRun):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xla_nb import sentences
 from xla_nb.glance import Card, Glance
+from xla_nb.run import sentences
 from xla_nb.still import look, words
 from xla_nb.still.tags import bit, div, escaped, mark
 

@@ -11,8 +11,9 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
-from xla_nb import chart, sentences
+from xla_nb import chart
 from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
+from xla_nb.run import sentences
 from xla_nb.still import bounds, colours, hosts, look, words
 from xla_nb.still.tags import bit, code, details, div, escaped, faint, gap, mark, pre, section
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xla_nb import sentences
 from xla_nb.glance import Bar, Card, Glance, Series, Trouble
+from xla_nb.run import sentences
 from xla_nb.still import bounds, hosts, look, words
 
 _WIDTH = 100  # columns of our own sentences in text

@@ -11,7 +11,7 @@ from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events, pickling
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Vitals, encode
-from xla_nb.recorded import RecordedRun, entries
+from xla_nb.run.recorded import RecordedRun, entries
 
 BEGAN = 1000.0
 

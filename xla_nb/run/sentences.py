@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xla_nb.plural import several
-from xla_nb.state import RankState, RunState, cause_of_death
+from xla_nb.run.state import RankState, RunState, cause_of_death
 
 
 @dataclass(frozen=True)

@@ -7,86 +7,26 @@ same state and the same ladder: ask the ranks to stop, then end what is left.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import socket
-import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from xla_nb import sentences
-from xla_nb.errors import LaunchError, XlaNbError
-from xla_nb.program import module_file
-from xla_nb.program.build import Program
-from xla_nb.protocol import channel, events, pickling
-from xla_nb.protocol.order import ARGUMENTS, Order
-from xla_nb.protocol.random_state import Inheritance
+from xla_nb.engines.base import Engine
+from xla_nb.errors import XlaNbError
+from xla_nb.protocol import channel, events
 from xla_nb.record.files import Record, tidy
-from xla_nb.recorded import RecordedRun
-from xla_nb.runtimes.fit import Fit, Waiting
-from xla_nb.state import ENDED
+from xla_nb.run import sentences
+from xla_nb.run.options import Options
+from xla_nb.run.recorded import RecordedRun
+from xla_nb.run.state import ENDED
 
 #: Seconds that a rank has between being asked to stop and being ended.
 STOP_PATIENCE = 1.0
 #: Seconds that processes have to go after every rank has returned.
 EXIT_PATIENCE = 3.0
 _TICK = 0.1
-
-
-class Engine(Protocol):
-    """Where ranks are started: `engines.local` on this machine, `engines.ray` on others."""
-
-    def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
-        """What a launch gets there. Raises XlaNbError where that will not do."""
-
-    def start(
-        self, order: Order, parcel: int, imports: Sequence[str], waiting: Waiting
-    ) -> socket.socket:
-        """Start it; gives the socket that its events come from. Raises LaunchError."""
-
-    def interrupt(self, run: str, pids: Mapping[str, Sequence[int]]) -> None:
-        """Stop these processes of each host at their next line of Python."""
-
-    def kill(self, run: str) -> None:
-        """End all processes of the run."""
-
-    def ask(self, run: str) -> None:
-        """Somebody has asked the run's ranks where they are (`Record.asked`)."""
-
-    def fetch(self, run: str, host: str, file: str) -> bytes | None:
-        """A file of the run's as it lies on a host; None where the record has all of it."""
-
-    def why_lost(self) -> str:
-        """Why there are no more events of a run that has not ended; empty if nobody knows."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a run is to go. Times are in seconds; `timeout` None is no limit.
-
-    n: ranks (devices, for `spmd`); None is all of a TPU's, or those of a simulated host.
-    runtime: what the ranks join, one of `runtimes.NAMES`.
-    grace: how long the others may go on once a rank has failed.
-    on: where the ranks are: "local", this machine; "ray", a Ray cluster (RAY_ADDRESS);
-    "ray://HOST:PORT", one that is reached through its client server.
-    hosts: how many of the cluster's machines, with `n` ranks on each; None is all that are free.
-    slices: how many TPU slices the hosts are in. wait: how long to wait for free hosts.
-    """
-
-    n: int | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    timeout: float | None = None
-    grace: float = 5.0
-    runtime: str = "xla"
-    on: str = "local"
-    hosts: int | None = None
-    slices: int | None = None
-    wait: float = 0.0
 
 
 class RunFailed(XlaNbError):
@@ -249,93 +189,3 @@ class Run(RecordedRun):
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """The repr, and the same as data: rank, device, phase and result's preview."""
         return {"text/plain": repr(self), "application/vnd.xla-nb.run+json": self.summary()}
-
-
-# ---------------------------------------------------------------- launching
-
-
-def launch(
-    what: Program,
-    args: tuple[object, ...],
-    options: Options,
-    engine: Engine,
-    resolve: Callable[[str], object],
-    waiting: Waiting = lambda seconds, what: None,
-) -> Run:
-    """Start a program on every rank; gives the run at once.
-
-    Raises UsageError, ShippingError or LaunchError, each before any rank has started.
-    """
-    fit = engine.fit(options.runtime, options.n, options.env)
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
-    try:
-        files = Record.create(name)
-        path = files.program(what.name)
-        module_file.write(what, path)
-    except OSError as problem:
-        raise LaunchError(
-            f"the run's files cannot be written: {problem}. What to do: set XLA_NB_HOME to a "
-            "folder of yours that has space"
-        ) from None
-    order = Order(
-        run=name,
-        runtime=options.runtime,
-        program=str(path),
-        record=str(files.path),
-        entry=what.entry,
-        takes_lock=what.takes_lock,
-        by_name=frozenset(what.defines),
-        n=options.n,
-        asked=options.env,
-        ranks=fit.ranks,
-        device=fit.device,
-        env=fit.env,
-        cwd=_directory(),
-        sys_path=tuple(sys.path),
-        authkey=bytes(multiprocessing.current_process().authkey),
-        inheritance=Inheritance.of_this_process(),
-    )
-    try:
-        sock = _start(what, args, order, fit, engine, waiting)
-    except BaseException:
-        files.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
-        raise
-    run = Run(name, what.label, files, engine, options, resolve)
-    for text in [*what.notes, *fit.notices]:
-        run.take(events.Notice(text=text))
-    run.follow(sock)
-    return run
-
-
-def _start(
-    what: Program,
-    args: tuple[object, ...],
-    order: Order,
-    fit: Fit,
-    engine: Engine,
-    waiting: Waiting,
-) -> socket.socket:
-    parcel = _pack(what, args)
-    try:
-        return engine.start(order, parcel, fit.imports, waiting)
-    finally:
-        os.close(parcel)
-
-
-def _directory() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise LaunchError(
-            "the notebook's working directory no longer exists. What to do: go to one that does, "
-            "`import os; os.chdir('/a/folder')`, and run the cell again"
-        ) from None
-
-
-def _pack(what: Program, args: tuple[object, ...]) -> int:
-    groups = [*what.groups, {ARGUMENTS: args}]
-    try:
-        return pickling.send(groups, what.defines)
-    except Exception as problem:
-        named = [*what.groups, {f"--args[{n}]": value for n, value in enumerate(args)}]
-        raise pickling.explain(named, what.defines, what.origins, problem) from None

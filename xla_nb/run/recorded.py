@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from xla_nb import sentences
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events, pickling
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home
 from xla_nb.record.sample import Vitals, decode
-from xla_nb.sentences import RankError
-from xla_nb.state import RunState
+from xla_nb.run import sentences
+from xla_nb.run.sentences import RankError
+from xla_nb.run.state import RunState
 
 
 class RecordedRun:

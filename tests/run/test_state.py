@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.protocol import events
-from xla_nb.state import RunState, cause_of_death
+from xla_nb.run.state import RunState, cause_of_death
 
 
 def fold(*happened, stopping=""):

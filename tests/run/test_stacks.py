@@ -5,11 +5,11 @@ import time
 import pytest
 
 from tests.support import run_double
-from xla_nb import stacks
 from xla_nb.protocol import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Vitals
-from xla_nb.stacks import Group, Inquiry
+from xla_nb.run import stacks
+from xla_nb.run.stacks import Group, Inquiry
 
 STACK = '  File "Cell In[3]", line 9, in f\n    g()\n  File "Cell In[3]", line 4, in g\n    wait()'
 
@@ -164,7 +164,7 @@ def deadlock(rank):
 """
 ASK = """
 import time
-from xla_nb.stacks import Inquiry
+from xla_nb.run.stacks import Inquiry
 deadline = time.monotonic() + 60
 while not all((seen := deadlocked.vitals(r)) and seen.place for r in (0, 1)) or (
     deadlocked.vitals(0).activity != "waiting"

@@ -1,190 +1,17 @@
-"""A run from the notebook's side, with events from a socket and an engine that only takes notes."""
+"""A run from the notebook's side: read, stopped, ended."""
 
-import contextlib
 import json
 import os
 import sys
-import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from xla_nb import session
-from xla_nb.errors import LaunchError, ShippingError, UsageError
-from xla_nb.program.build import Program, Restore, Section
-from xla_nb.program.module_file import ModuleMap
+from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, ranks, recorded
 from xla_nb.protocol import channel, events, pickling
-from xla_nb.protocol.order import ARGUMENTS, ARGUMENTS_GROUP
 from xla_nb.record import files
-from xla_nb.runtimes.fit import fit_to_machine
-from xla_nb.session import Options, Run, RunFailed
-from xla_nb.state import RunState
-from xla_nb.topology.chips import SIMULATED
-
-PATIENCE = 10  # seconds for what must come
-
-
-class Engine:
-    """Keeps what was asked of it; `start` gives `sock`, or raises `refuses`."""
-
-    def __init__(self):
-        self.interrupted, self.killed = [], []
-        self.asked = threading.Condition()
-        self.sock = self.job = self.refuses = self.order = None
-        self.groups, self.asked_where, self.files = [], [], {}
-        self.lost = ""
-        self.by_host = []
-
-    def fit(self, runtime, n, asked):
-        return fit_to_machine(runtime, n, asked, dict(os.environ))
-
-    def start(self, order, parcel, imports, waiting):
-        waiting(0.5, "a server")
-        self.groups = [pickling.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP)]
-        self.order = order
-        if self.refuses:
-            raise self.refuses
-        return self.sock
-
-    def interrupt(self, run, pids):
-        self.by_host.append(pids)
-        self._note(self.interrupted, [pid for host in pids.values() for pid in host])
-
-    def ask(self, run):
-        self.asked_where.append(run)
-
-    def fetch(self, run, host, file):
-        return self.files.get((host, file))
-
-    def why_lost(self):
-        return self.lost
-
-    def kill(self, run):
-        self._note(self.killed, run)
-
-    def _note(self, where, what):
-        with self.asked:
-            where.append(what)
-            self.asked.notify_all()
-
-    def until(self, asked):
-        with self.asked:
-            assert self.asked.wait_for(asked, PATIENCE)
-
-
-class Heard(Run):
-    """A run that counts the events it has taken in."""
-
-    heard = 0
-
-    def take(self, event):
-        super().take(event)
-        with self.changed:
-            self.heard += 1
-            self.changed.notify_all()
-
-
-class Started:
-    """A run of which the test is the job: `says` sends its events, `hangs_up` ends the socket."""
-
-    def __init__(self, engine, **options):
-        ours, self.theirs = channel.pair()
-        self.run = a_run(engine, **options)
-        self.run.follow(ours)
-
-    def says(self, *happened):
-        """Returns when the run has taken the events in."""
-        due = self.run.heard + len(happened)
-        for event in happened:
-            channel.Sender(self.theirs).send(event)
-        with self.run.changed:
-            assert self.run.changed.wait_for(lambda: self.run.heard == due, PATIENCE)
-
-    def returns(self, rank, value):
-        path = self.run.record.result(rank)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        size = pickling.send_home(fd, value, ())
-        os.close(fd)
-        self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size))
-
-    def ends(self, status=0):
-        channel.Sender(self.theirs).send(events.JobEnded(status=status))
-        assert self.run._ended.wait(PATIENCE)
-
-    def hangs_up(self):
-        self.theirs.close()
-
-
-def a_run(engine, **options):
-    where = files.Record.create("r1")
-    return Heard("r1", "Cell In[3]", where, engine, Options(**options), "the notebook's {}".format)
-
-
-def recorded(run):
-    lines = (run.record.path / "events.jsonl").read_bytes().splitlines()
-    return [events.decode(line) for line in lines]
-
-
-@pytest.fixture
-def engine():
-    return Engine()
-
-
-@pytest.fixture
-def start(engine):
-    """Start runs; each is ended with the test."""
-    made = []
-
-    def start(*happened, **options):
-        made.append(Started(engine, **options))
-        if happened:
-            made[-1].says(*happened)
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.hangs_up()
-        assert each.run._ended.wait(PATIENCE)
-
-
-def ranks(count):
-    return [
-        events.JobStarted(pid=1, host="h", ranks=count, simulated=True),
-        *(
-            events.RankStarted(rank=r, local_rank=r, pid=100 + r, device=f"xla:{r}")
-            for r in range(count)
-        ),
-    ]
-
-
-def on_hosts(*names):
-    """Each has one rank; the processes' numbers are the same everywhere."""
-    jobs = [
-        events.JobStarted(pid=1, host=name, ranks=1, simulated=True, first=number)
-        for number, name in enumerate(names)
-    ]
-    begun = [
-        events.RankStarted(rank=number, local_rank=0, pid=100, device="xla:0", host=name)
-        for number, name in enumerate(names)
-    ]
-    return [events.HostsPlaced(names=names), *jobs, *begun]
-
-
-def failed(rank, message="boom"):
-    return events.RankFailed(
-        rank=rank,
-        kind="ValueError",
-        message=message,
-        text=f"Traceback\nValueError: {message}",
-        place="Cell In[3], line 2",
-        where="w",
-    )
-
-
-def finished(rank):
-    return events.RankFinished(rank=rank, preview="None", nbytes=1)
-
+from xla_nb.run import run as run_module
+from xla_nb.run.run import RunFailed
 
 # ---------------------------------------------------------------- reading
 
@@ -441,17 +268,17 @@ def test_whoever_waits_for_a_change_is_told_of_the_end(start):
 @pytest.fixture
 def soon(monkeypatch):
     """Patience is short."""
-    monkeypatch.setattr(session, "STOP_PATIENCE", 0.05)
-    monkeypatch.setattr(session, "EXIT_PATIENCE", 0.05)
-    monkeypatch.setattr(session, "_TICK", 0.01)
+    monkeypatch.setattr(run_module, "STOP_PATIENCE", 0.05)
+    monkeypatch.setattr(run_module, "EXIT_PATIENCE", 0.05)
+    monkeypatch.setattr(run_module, "_TICK", 0.01)
 
 
 @pytest.fixture
 def never(monkeypatch):
     """Patience is endless."""
-    monkeypatch.setattr(session, "STOP_PATIENCE", 3600)
-    monkeypatch.setattr(session, "EXIT_PATIENCE", 3600)
-    monkeypatch.setattr(session, "_TICK", 0.01)
+    monkeypatch.setattr(run_module, "STOP_PATIENCE", 3600)
+    monkeypatch.setattr(run_module, "EXIT_PATIENCE", 3600)
+    monkeypatch.setattr(run_module, "_TICK", 0.01)
 
 
 def test_stopping_interrupts_the_ranks_that_run(never, start, engine):
@@ -480,7 +307,7 @@ def test_ranks_are_ended_once(engine):
         run.take(event)
     run.stop()
     for seconds in (1, 2, 3):
-        run._act(time.monotonic() + session.STOP_PATIENCE + seconds)
+        run._act(time.monotonic() + run_module.STOP_PATIENCE + seconds)
     assert engine.killed == ["r1"]
 
 
@@ -590,205 +417,8 @@ def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engi
     for event in [*ranks(1), finished(0)]:
         run.take(event)
     for seconds in (1, 2, 3):
-        run._act(time.monotonic() + seconds * session.EXIT_PATIENCE + 1)
+        run._act(time.monotonic() + seconds * run_module.EXIT_PATIENCE + 1)
     assert engine.killed == ["r1"]
-
-
-# ---------------------------------------------------------------- launching
-
-
-@pytest.fixture(autouse=True)
-def a_laptop(monkeypatch):
-    """No TPU, whatever the machine has."""
-    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 0)
-    for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):
-        monkeypatch.delenv(name, raising=False)
-
-
-SOURCE = "def f(rank, x):\n    return rank + x + n\n"
-
-
-def cell(**changes):
-    fields = {
-        "name": "xla_nb_cell_3",
-        "label": "Cell In[3]",
-        "steps": (Restore(0), Section("Cell In[3]", 1, SOURCE)),
-        "groups": ({"n": 41},),
-        "entry": "f",
-        "sources": {"Cell In[3]": SOURCE},
-        "origins": {"n": "Cell In[1]"},
-        "defines": ("f",),
-        **changes,
-    }
-    return Program(**fields)
-
-
-@pytest.fixture
-def launch(engine):
-    """Launch a program; the run ends with the test."""
-    made, ends = [], []
-
-    def launch(what, args=(1,), **options):
-        engine.sock, engine.job = channel.pair()
-        ends.append((engine.sock, engine.job))
-        made.append(session.launch(what, args, Options(**options), engine, {}.__getitem__))
-        return made[-1]
-
-    yield launch
-    for ours, theirs in ends:
-        theirs.close()
-        if not made:
-            ours.close()
-    for run in made:
-        assert run._ended.wait(PATIENCE)
-
-
-def the_record():
-    (path,) = (files.home() / "runs").iterdir()
-    return files.Record(path)
-
-
-def parcels():
-    """The parcels that are open here."""
-    found = []
-    for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the listing's own, or closed meanwhile
-            found.append(str(fd.readlink()))
-    return [path for path in found if "xla_nb-parcel" in path]
-
-
-@pytest.mark.parametrize("n", [0, -1])
-def test_a_run_without_ranks_is_refused_before_anything_is_written(launch, n):
-    with pytest.raises(UsageError, match=f"-n {n}: a run has at least 1 rank"):
-        launch(cell(), n=n)
-    assert not (files.home() / "runs").exists()
-
-
-@pytest.mark.parametrize(("n", "count"), [(None, SIMULATED), (1, 1), (7, 7)])
-def test_without_a_tpu_ranks_are_simulated_as_many_as_asked(launch, engine, n, count):
-    launch(cell(), n=n)
-    assert (engine.order.device, engine.order.ranks) == ("CPU", count)
-
-
-def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
-    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
-    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
-    with pytest.raises(UsageError):
-        launch(cell(), n=3)
-
-
-def test_a_host_is_simulated_where_there_is_a_tpu_if_the_launch_asks_for_it(
-    launch, engine, monkeypatch
-):
-    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
-    launch(cell(), env={"PJRT_DEVICE": "CPU"})
-    assert (engine.order.device, engine.order.ranks) == ("CPU", SIMULATED)
-
-
-def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, engine):
-    run = launch(cell())
-    path = run.record.program("xla_nb_cell_3")
-    assert engine.order.program == str(path)
-    assert SOURCE in path.read_text()
-    table = ModuleMap.open(path)
-    first = path.read_text().splitlines().index("def f(rank, x):") + 1
-    assert table.cell(first) == ("Cell In[3]", 1)
-    assert table.sources == {"Cell In[3]": SOURCE}
-    assert table.body is None
-
-
-def test_a_cell_of_statements_is_written_with_its_body(launch):
-    body = Section("Cell In[3]", 2, "rank + 1\n")
-    run = launch(cell(entry=None, body=body), args=())
-    table = ModuleMap.open(run.record.program("xla_nb_cell_3"))
-    assert table.body == ("Cell In[3]", 2, "rank + 1\n")
-
-
-def test_an_order_says_all_that_a_job_must_know(launch, engine, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    run = launch(cell(takes_lock=True), env={"MINE": "1"})
-    order = engine.order
-    assert (order.run, order.record) == (run.name, str(run.record.path))
-    assert (order.entry, order.takes_lock, order.by_name) == ("f", True, frozenset({"f"}))
-    assert (order.cwd, order.sys_path) == (str(tmp_path), tuple(sys.path))
-    assert order.env["MINE"] == "1"
-    assert order.env["PATH"] == os.environ["PATH"]
-
-
-def test_values_and_arguments_lie_in_the_parcel(launch, engine):
-    launch(cell())
-    assert engine.groups == [{"n": 41}, {ARGUMENTS: (1,)}]
-
-
-def test_the_parcel_is_closed_once_it_was_handed_over(launch, engine):
-    launch(cell())
-    assert parcels() == []
-
-
-def test_a_launch_that_the_engine_refuses_leaves_nothing_open_and_an_ended_record(launch, engine):
-    engine.refuses = LaunchError("no torch_xla")
-    with pytest.raises(LaunchError, match="no torch_xla"):
-        launch(cell())
-    assert parcels() == []
-    written = json.loads((the_record().path / "run.json").read_text())
-    assert (written["ok"], written["headline"]) == (False, "not started")
-
-
-def test_a_launch_that_is_interrupted_leaves_nothing_open(launch, engine):
-    engine.refuses = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        launch(cell())
-    assert parcels() == []
-
-
-def test_a_value_that_cannot_travel_is_named_with_the_cell_that_made_it(launch, engine):
-    with pytest.raises(ShippingError, match=r"`n` .*made in Cell In\[1\]"):
-        launch(cell(groups=({"n": threading.Lock()},)))
-    assert engine.order is None
-
-
-def test_an_argument_that_cannot_travel_is_named_by_its_place(launch):
-    with pytest.raises(ShippingError, match=r"`--args\[1\]`"):
-        launch(cell(), args=(1, threading.Lock()))
-
-
-def test_a_launch_whose_values_cannot_travel_leaves_an_ended_record(launch):
-    with pytest.raises(ShippingError):
-        launch(cell(groups=({"n": threading.Lock()},)))
-    assert (the_record().path / "run.json").exists()
-
-
-def test_a_record_that_cannot_be_written_says_what_to_do(launch, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "file"))
-    with pytest.raises(LaunchError, match="set XLA_NB_HOME to a folder of yours"):
-        launch(cell())
-
-
-def test_what_the_program_and_the_environment_have_to_say_is_told_first(launch, monkeypatch):
-    monkeypatch.setenv("XLA_USE_SPMD", "1")
-    run = launch(cell(notes=("a note",)))
-    first, second = (notice.text for notice in run.state.notices)
-    assert first == "a note"
-    assert "XLA_USE_SPMD" in second
-
-
-def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
-    run = launch(cell())
-    assert run.state == RunState()
-    channel.Sender(engine.job).send(events.JobEnded(status=1))
-    assert run._ended.wait(PATIENCE)
-    assert run.label == "Cell In[3]"
-
-
-def test_whoever_launches_is_told_how_long_the_engine_takes(engine):
-    engine.refuses = LaunchError("enough")
-    told = []
-    with pytest.raises(LaunchError):
-        session.launch(
-            cell(), (1,), Options(), engine, {}.__getitem__, lambda *said: told.append(said)
-        )
-    assert told == [(0.5, "a server")]
 
 
 def test_stopping_what_is_done_takes_nothing_back(start, engine):

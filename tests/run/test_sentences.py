@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from xla_nb import sentences
 from xla_nb.protocol import events
-from xla_nb.state import RunState
+from xla_nb.run import sentences
+from xla_nb.run.state import RunState
 
 
 def run_of(*happened, ranks=4):

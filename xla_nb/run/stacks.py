@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from xla_nb.session import Run
-from xla_nb.state import ENDED, RankState
+from xla_nb.run.run import Run
+from xla_nb.run.state import ENDED, RankState
 
 #: Seconds that ranks have to answer.
 PATIENCE = 1.5
@@ -92,7 +92,7 @@ def _innermost_first(stack: str) -> str:
 
 def text(groups: list[Group]) -> str:
     """The answers as lines to print."""
-    from xla_nb.sentences import ranks
+    from xla_nb.run.sentences import ranks
 
     said = []
     for group in groups:

@@ -1,0 +1,176 @@
+"""An engine that only takes notes, and runs whose events come from a test's own socket."""
+
+import os
+import threading
+
+import pytest
+
+from xla_nb.protocol import channel, events, pickling
+from xla_nb.protocol.order import ARGUMENTS_GROUP
+from xla_nb.record import files
+from xla_nb.run.options import Options
+from xla_nb.run.run import Run
+from xla_nb.runtimes.fit import fit_to_machine
+
+PATIENCE = 10  # seconds for what must come
+
+
+class Engine:
+    """Keeps what was asked of it; `start` gives `sock`, or raises `refuses`."""
+
+    def __init__(self):
+        self.interrupted, self.killed = [], []
+        self.asked = threading.Condition()
+        self.sock = self.job = self.refuses = self.order = None
+        self.groups, self.asked_where, self.files = [], [], {}
+        self.lost = ""
+        self.by_host = []
+
+    def fit(self, runtime, n, asked):
+        return fit_to_machine(runtime, n, asked, dict(os.environ))
+
+    def start(self, order, parcel, imports, waiting):
+        waiting(0.5, "a server")
+        self.groups = [pickling.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP)]
+        self.order = order
+        if self.refuses:
+            raise self.refuses
+        return self.sock
+
+    def interrupt(self, run, pids):
+        self.by_host.append(pids)
+        self._note(self.interrupted, [pid for host in pids.values() for pid in host])
+
+    def ask(self, run):
+        self.asked_where.append(run)
+
+    def fetch(self, run, host, file):
+        return self.files.get((host, file))
+
+    def why_lost(self):
+        return self.lost
+
+    def kill(self, run):
+        self._note(self.killed, run)
+
+    def _note(self, where, what):
+        with self.asked:
+            where.append(what)
+            self.asked.notify_all()
+
+    def until(self, asked):
+        with self.asked:
+            assert self.asked.wait_for(asked, PATIENCE)
+
+
+class Heard(Run):
+    """A run that counts the events it has taken in."""
+
+    heard = 0
+
+    def take(self, event):
+        super().take(event)
+        with self.changed:
+            self.heard += 1
+            self.changed.notify_all()
+
+
+class Started:
+    """A run of which the test is the job: `says` sends its events, `hangs_up` ends the socket."""
+
+    def __init__(self, engine, **options):
+        ours, self.theirs = channel.pair()
+        self.run = a_run(engine, **options)
+        self.run.follow(ours)
+
+    def says(self, *happened):
+        """Returns when the run has taken the events in."""
+        due = self.run.heard + len(happened)
+        for event in happened:
+            channel.Sender(self.theirs).send(event)
+        with self.run.changed:
+            assert self.run.changed.wait_for(lambda: self.run.heard == due, PATIENCE)
+
+    def returns(self, rank, value):
+        path = self.run.record.result(rank)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        size = pickling.send_home(fd, value, ())
+        os.close(fd)
+        self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size))
+
+    def ends(self, status=0):
+        channel.Sender(self.theirs).send(events.JobEnded(status=status))
+        assert self.run._ended.wait(PATIENCE)
+
+    def hangs_up(self):
+        self.theirs.close()
+
+
+def a_run(engine, **options):
+    where = files.Record.create("r1")
+    return Heard("r1", "Cell In[3]", where, engine, Options(**options), "the notebook's {}".format)
+
+
+def recorded(run):
+    lines = (run.record.path / "events.jsonl").read_bytes().splitlines()
+    return [events.decode(line) for line in lines]
+
+
+@pytest.fixture
+def engine():
+    return Engine()
+
+
+@pytest.fixture
+def start(engine):
+    """Start runs; each is ended with the test."""
+    made = []
+
+    def start(*happened, **options):
+        made.append(Started(engine, **options))
+        if happened:
+            made[-1].says(*happened)
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.hangs_up()
+        assert each.run._ended.wait(PATIENCE)
+
+
+def ranks(count):
+    return [
+        events.JobStarted(pid=1, host="h", ranks=count, simulated=True),
+        *(
+            events.RankStarted(rank=r, local_rank=r, pid=100 + r, device=f"xla:{r}")
+            for r in range(count)
+        ),
+    ]
+
+
+def on_hosts(*names):
+    """Each has one rank; the processes' numbers are the same everywhere."""
+    jobs = [
+        events.JobStarted(pid=1, host=name, ranks=1, simulated=True, first=number)
+        for number, name in enumerate(names)
+    ]
+    begun = [
+        events.RankStarted(rank=number, local_rank=0, pid=100, device="xla:0", host=name)
+        for number, name in enumerate(names)
+    ]
+    return [events.HostsPlaced(names=names), *jobs, *begun]
+
+
+def failed(rank, message="boom"):
+    return events.RankFailed(
+        rank=rank,
+        kind="ValueError",
+        message=message,
+        text=f"Traceback\nValueError: {message}",
+        place="Cell In[3], line 2",
+        where="w",
+    )
+
+
+def finished(rank):
+    return events.RankFinished(rank=rank, preview="None", nbytes=1)

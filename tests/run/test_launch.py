@@ -1,0 +1,218 @@
+"""Launching: what is written, ordered and refused before any rank has started."""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.run.conftest import (
+    PATIENCE,
+)
+from xla_nb.errors import LaunchError, ShippingError, UsageError
+from xla_nb.program.build import Program, Restore, Section
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.protocol import channel, events
+from xla_nb.protocol.order import ARGUMENTS
+from xla_nb.record import files
+from xla_nb.run.launch import launch as launch_program
+from xla_nb.run.options import Options
+from xla_nb.run.state import RunState
+from xla_nb.topology.chips import SIMULATED
+
+
+@pytest.fixture(autouse=True)
+def a_laptop(monkeypatch):
+    """No TPU, whatever the machine has."""
+    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 0)
+    for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+SOURCE = "def f(rank, x):\n    return rank + x + n\n"
+
+
+def cell(**changes):
+    fields = {
+        "name": "xla_nb_cell_3",
+        "label": "Cell In[3]",
+        "steps": (Restore(0), Section("Cell In[3]", 1, SOURCE)),
+        "groups": ({"n": 41},),
+        "entry": "f",
+        "sources": {"Cell In[3]": SOURCE},
+        "origins": {"n": "Cell In[1]"},
+        "defines": ("f",),
+        **changes,
+    }
+    return Program(**fields)
+
+
+@pytest.fixture
+def launch(engine):
+    """Launch a program; the run ends with the test."""
+    made, ends = [], []
+
+    def launch(what, args=(1,), **options):
+        engine.sock, engine.job = channel.pair()
+        ends.append((engine.sock, engine.job))
+        made.append(launch_program(what, args, Options(**options), engine, {}.__getitem__))
+        return made[-1]
+
+    yield launch
+    for ours, theirs in ends:
+        theirs.close()
+        if not made:
+            ours.close()
+    for run in made:
+        assert run._ended.wait(PATIENCE)
+
+
+def the_record():
+    (path,) = (files.home() / "runs").iterdir()
+    return files.Record(path)
+
+
+def parcels():
+    """The parcels that are open here."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own, or closed meanwhile
+            found.append(str(fd.readlink()))
+    return [path for path in found if "xla_nb-parcel" in path]
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_a_run_without_ranks_is_refused_before_anything_is_written(launch, n):
+    with pytest.raises(UsageError, match=f"-n {n}: a run has at least 1 rank"):
+        launch(cell(), n=n)
+    assert not (files.home() / "runs").exists()
+
+
+@pytest.mark.parametrize(("n", "count"), [(None, SIMULATED), (1, 1), (7, 7)])
+def test_without_a_tpu_ranks_are_simulated_as_many_as_asked(launch, engine, n, count):
+    launch(cell(), n=n)
+    assert (engine.order.device, engine.order.ranks) == ("CPU", count)
+
+
+def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
+    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
+    with pytest.raises(UsageError):
+        launch(cell(), n=3)
+
+
+def test_a_host_is_simulated_where_there_is_a_tpu_if_the_launch_asks_for_it(
+    launch, engine, monkeypatch
+):
+    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
+    launch(cell(), env={"PJRT_DEVICE": "CPU"})
+    assert (engine.order.device, engine.order.ranks) == ("CPU", SIMULATED)
+
+
+def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, engine):
+    run = launch(cell())
+    path = run.record.program("xla_nb_cell_3")
+    assert engine.order.program == str(path)
+    assert SOURCE in path.read_text()
+    table = ModuleMap.open(path)
+    first = path.read_text().splitlines().index("def f(rank, x):") + 1
+    assert table.cell(first) == ("Cell In[3]", 1)
+    assert table.sources == {"Cell In[3]": SOURCE}
+    assert table.body is None
+
+
+def test_a_cell_of_statements_is_written_with_its_body(launch):
+    body = Section("Cell In[3]", 2, "rank + 1\n")
+    run = launch(cell(entry=None, body=body), args=())
+    table = ModuleMap.open(run.record.program("xla_nb_cell_3"))
+    assert table.body == ("Cell In[3]", 2, "rank + 1\n")
+
+
+def test_an_order_says_all_that_a_job_must_know(launch, engine, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    run = launch(cell(takes_lock=True), env={"MINE": "1"})
+    order = engine.order
+    assert (order.run, order.record) == (run.name, str(run.record.path))
+    assert (order.entry, order.takes_lock, order.by_name) == ("f", True, frozenset({"f"}))
+    assert (order.cwd, order.sys_path) == (str(tmp_path), tuple(sys.path))
+    assert order.env["MINE"] == "1"
+    assert order.env["PATH"] == os.environ["PATH"]
+
+
+def test_values_and_arguments_lie_in_the_parcel(launch, engine):
+    launch(cell())
+    assert engine.groups == [{"n": 41}, {ARGUMENTS: (1,)}]
+
+
+def test_the_parcel_is_closed_once_it_was_handed_over(launch, engine):
+    launch(cell())
+    assert parcels() == []
+
+
+def test_a_launch_that_the_engine_refuses_leaves_nothing_open_and_an_ended_record(launch, engine):
+    engine.refuses = LaunchError("no torch_xla")
+    with pytest.raises(LaunchError, match="no torch_xla"):
+        launch(cell())
+    assert parcels() == []
+    written = json.loads((the_record().path / "run.json").read_text())
+    assert (written["ok"], written["headline"]) == (False, "not started")
+
+
+def test_a_launch_that_is_interrupted_leaves_nothing_open(launch, engine):
+    engine.refuses = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        launch(cell())
+    assert parcels() == []
+
+
+def test_a_value_that_cannot_travel_is_named_with_the_cell_that_made_it(launch, engine):
+    with pytest.raises(ShippingError, match=r"`n` .*made in Cell In\[1\]"):
+        launch(cell(groups=({"n": threading.Lock()},)))
+    assert engine.order is None
+
+
+def test_an_argument_that_cannot_travel_is_named_by_its_place(launch):
+    with pytest.raises(ShippingError, match=r"`--args\[1\]`"):
+        launch(cell(), args=(1, threading.Lock()))
+
+
+def test_a_launch_whose_values_cannot_travel_leaves_an_ended_record(launch):
+    with pytest.raises(ShippingError):
+        launch(cell(groups=({"n": threading.Lock()},)))
+    assert (the_record().path / "run.json").exists()
+
+
+def test_a_record_that_cannot_be_written_says_what_to_do(launch, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "file"))
+    with pytest.raises(LaunchError, match="set XLA_NB_HOME to a folder of yours"):
+        launch(cell())
+
+
+def test_what_the_program_and_the_environment_have_to_say_is_told_first(launch, monkeypatch):
+    monkeypatch.setenv("XLA_USE_SPMD", "1")
+    run = launch(cell(notes=("a note",)))
+    first, second = (notice.text for notice in run.state.notices)
+    assert first == "a note"
+    assert "XLA_USE_SPMD" in second
+
+
+def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
+    run = launch(cell())
+    assert run.state == RunState()
+    channel.Sender(engine.job).send(events.JobEnded(status=1))
+    assert run._ended.wait(PATIENCE)
+    assert run.label == "Cell In[3]"
+
+
+def test_whoever_launches_is_told_how_long_the_engine_takes(engine):
+    engine.refuses = LaunchError("enough")
+    told = []
+    with pytest.raises(LaunchError):
+        launch_program(
+            cell(), (1,), Options(), engine, {}.__getitem__, lambda *said: told.append(said)
+        )
+    assert told == [(0.5, "a server")]

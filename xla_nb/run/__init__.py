@@ -1,0 +1,1 @@
+"""One launch, from the notebook's side: started, followed, stopped, read again."""
