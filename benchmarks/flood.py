@@ -72,7 +72,7 @@ def shown(
 ) -> dict[str, float]:
     """Show a run in a panel while the writer fills its files; what the kernel's process used of a
     core, messages and lines a second, and how many lines that were written the files lack."""
-    from xla_nb.panel import PanelView
+    from xla_nb.views.panel.view import PanelView
 
     with tempfile.TemporaryDirectory() as folder:
         run = make(Path(folder))

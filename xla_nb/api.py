@@ -13,13 +13,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xla_nb import follow, frontend, notebook, text
+from xla_nb import notebook
 from xla_nb.engines.base import Engine
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import Cluster, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.follow import View
-from xla_nb.opened import OpenedRun
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.rank.process import is_rank
 from xla_nb.run import stacks
@@ -28,6 +26,9 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Waiting
 from xla_nb.topology import drawing, picture
+from xla_nb.views import choose, loop, text
+from xla_nb.views.loop import View
+from xla_nb.views.saved.opened import OpenedRun
 
 
 @functools.cache
@@ -110,7 +111,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     wait: float = 0.0,
     keep_going: bool = False,
     bg: bool = False,
-    view: frontend.View | None = None,
+    view: choose.View | None = None,
 ) -> Run:
     """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` would; gives the Run.
 
@@ -145,7 +146,7 @@ def run(
     *,
     keep_going: bool,
     bg: bool,
-    view: frontend.View | None = None,
+    view: choose.View | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Launch a program and, unless `bg`, show it until it has ended."""
@@ -163,9 +164,9 @@ def run(
     kind = view or default_view()
     if bg:
         if kind == "panel":
-            follow.follow_behind(started, _view(kind, started))
+            loop.follow_behind(started, _view(kind, started))
         return started
-    follow.follow(started, _view(kind, started))
+    loop.follow(started, _view(kind, started))
     if not keep_going:
         started.check(brief=kind == "panel")
     return started
@@ -185,7 +186,7 @@ def _interrupted(options: Options) -> str:
     )
 
 
-def _view(kind: frontend.View, run: Run) -> View:
+def _view(kind: choose.View, run: Run) -> View:
     """The view; a run that cannot be shown is stopped, or nobody would know of it."""
     try:
         return _VIEWS[kind](run)
@@ -196,28 +197,28 @@ def _view(kind: frontend.View, run: Run) -> View:
 
 def _panel(run: Run) -> View:
     try:
-        from xla_nb import panel
+        from xla_nb.views.panel.view import PanelView
     except ImportError as problem:
         raise UsageError(
             f"the panel needs anywidget, which cannot be imported: {problem}. What to do: "
             "`%pip install anywidget`, or choose `--view text`"
         ) from None
-    return panel.PanelView(run)
+    return PanelView(run)
 
 
-_VIEWS: dict[frontend.View, Callable[[Run], View]] = {
+_VIEWS: dict[choose.View, Callable[[Run], View]] = {
     "panel": _panel,
     "text": text.TextView,
-    "none": lambda run: follow.NoView(),
+    "none": lambda run: loop.NoView(),
 }
 
 
-def default_view() -> frontend.View:
+def default_view() -> choose.View:
     """What the front end that the current cell came from can show."""
     here = notebook.current()
     if here is None:
         return "text"
-    return frontend.view(here.parent, here.shell.user_ns, sys.modules)
+    return choose.view(here.parent, here.shell.user_ns, sys.modules)
 
 
 def ask_stacks(run: Run) -> str:

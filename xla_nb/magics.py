@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from xla_nb import api, notebook, opened, runtimes
+from xla_nb import api, notebook, runtimes
 from xla_nb.errors import UsageError
 from xla_nb.program.build import build
 from xla_nb.run import recorded
@@ -28,6 +28,7 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
+from xla_nb.views.saved import opened
 
 VIEWS = ("panel", "text", "none")
 _DURATION = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -41,7 +42,7 @@ def load(shell: InteractiveShell) -> None:
         shell.events.register("pre_run_cell", before_cell)
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
-        import_panel = functools.partial(importlib.import_module, "xla_nb.panel")
+        import_panel = functools.partial(importlib.import_module, "xla_nb.views.panel.view")
         threading.Thread(target=import_panel, name="xla_nb-import", daemon=True).start()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 HERE = Path(__file__).parent
-STATIC = HERE.parents[1] / "xla_nb" / "static"
+STATIC = HERE.parents[1] / "xla_nb" / "views" / "panel"
 _FILES = {
     "/": (HERE / "page.html", "text/html"),
     "/panel.js": (STATIC / "panel.js", "text/javascript"),

@@ -296,7 +296,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from tests.support.run_double import Run
-from xla_nb import events, follow, panel
+from xla_nb.protocol import events
+from xla_nb.views import loop
+from xla_nb.views.panel.view import PanelView
 
 class Crowd(Run):
     done = property(lambda self: Path("go-{number}").exists())
@@ -310,7 +312,7 @@ for rank in range(256):
 for rank in (77, 200):
     run.state.apply(events.RankFailed(rank=rank, kind="ValueError", message=f"bad {{rank}}",
                                       text="ValueError", place="Cell In[3], line 5", where="w"))
-follow.follow(run, panel.PanelView(run))
+loop.follow(run, PanelView(run))
 """
 
 

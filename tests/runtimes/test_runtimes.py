@@ -117,7 +117,7 @@ def test_spmd_is_one_process_with_all_devices(kernel):
         ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
     )
     shown = kernel.ok(
-        "from xla_nb import observer\n"
+        "from xla_nb.views import observer\n"
         "print([card.device for card in observer.observe(devices).cards])"
     )
     assert shown.stdout.strip() == str([f"CPU:{n}" for n in range(4)])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from xla_nb.plural import several
 from xla_nb.run.state import RankState, RunState, cause_of_death
+from xla_nb.wording import several
 
 
 @dataclass(frozen=True)

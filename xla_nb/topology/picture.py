@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xla_nb.plural import several
 from xla_nb.topology import slice_shape, slices
 from xla_nb.topology.chips import (
     SIMULATED,
@@ -19,6 +18,7 @@ from xla_nb.topology.chips import (
 )
 from xla_nb.topology.drawing import Host, Process, World
 from xla_nb.topology.slices import Seat
+from xla_nb.wording import several
 
 _CHIPS = (
     "[ ] is a chip and the process that has it, with its ranks. They are numbered here as the "

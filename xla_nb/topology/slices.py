@@ -16,9 +16,9 @@ from itertools import product
 from typing import NoReturn
 
 from xla_nb.errors import UsageError
-from xla_nb.plural import several
 from xla_nb.topology import environment
 from xla_nb.topology.chips import either
+from xla_nb.wording import several
 
 #: Ray's default (ray/_private/accelerators/tpu.py, DEFAULT_MEGASCALE_PORT).
 PORT = 8081

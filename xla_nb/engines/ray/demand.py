@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xla_nb.plural import several
+from xla_nb.wording import several
 
 _SLICE = "ray.io/tpu-slice-name"
 _WORKER = "ray.io/tpu-worker-id"

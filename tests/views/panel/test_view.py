@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.kernel import Notebook
 from tests.support.run_double import Run
-from xla_nb import panel
-from xla_nb.glance import Bar, Card, Glance, Trouble
-from xla_nb.observer import Observer
-from xla_nb.panel import News, Turns, fault
+from xla_nb.views.observer import Observer
+from xla_nb.views.panel import view
+from xla_nb.views.panel.view import News, Turns, fault
+from xla_nb.views.snapshot import Bar, Card, Glance, Trouble
 
 # ---------------------------------------------------------------- what a page may say
 
@@ -402,7 +402,7 @@ def test_earlier_output_comes_from_the_record(behind):
 def test_nonsense_is_ignored_with_a_line_in_the_log(behind, notebook):
     notebook.ok(
         "import logging, io; log = io.StringIO()\n"
-        "logging.getLogger('xla_nb.panel').addHandler(logging.StreamHandler(log))"
+        "logging.getLogger('xla_nb.views.panel.view').addHandler(logging.StreamHandler(log))"
     )
     behind.ask("exec", code="1")
     behind.ask("stop", request="now")
@@ -416,4 +416,4 @@ def test_nonsense_is_ignored_with_a_line_in_the_log(behind, notebook):
 
 
 def test_the_page_module_is_small():
-    assert (Path(panel.__file__).parent / "static" / "panel.js").stat().st_size <= 60_000
+    assert Path(view.__file__).with_name("panel.js").stat().st_size <= 60_000

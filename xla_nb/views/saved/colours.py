@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from xla_nb import ansi
-from xla_nb.still import bounds, tags
+from xla_nb.views.saved import bounds, tags
 
 
 def coloured(line: str, longest: int) -> str:

@@ -5,9 +5,9 @@ import io
 import pytest
 
 from tests.support.run_double import Run
-from xla_nb import text
 from xla_nb.protocol import events
-from xla_nb.text import TextView
+from xla_nb.views import text
+from xla_nb.views.text import TextView
 
 
 class Terminal(io.StringIO):

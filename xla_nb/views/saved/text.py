@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xla_nb.glance import Bar, Card, Glance, Series, Trouble
 from xla_nb.run import sentences
-from xla_nb.still import bounds, hosts, look, words
+from xla_nb.views import facts
+from xla_nb.views.saved import bounds, hosts, style
+from xla_nb.views.snapshot import Bar, Card, Glance, Series, Trouble
 
 _WIDTH = 100  # columns of our own sentences in text
 
 
-def text(glance: Glance) -> str:
+def render_text(glance: Glance) -> str:
     """The same in plain text."""
-    state = words.state(glance)
+    state = facts.state(glance)
     lines = [
-        f"{state.glyph} {state.word}: {words.cut(glance.cell, 80)}: "
-        f"{words.cut(glance.headline, 600)} ({words.span(glance.elapsed)})",
-        " · ".join(words.cut(said, 200) for said in words.about(glance)),
-        *(f"note: {words.cut(notice, 600)}" for notice in glance.notices[:20]),
+        f"{state.glyph} {state.word}: {facts.cut(glance.cell, 80)}: "
+        f"{facts.cut(glance.headline, 600)} ({facts.span(glance.elapsed)})",
+        " · ".join(facts.cut(said, 200) for said in facts.about(glance)),
+        *(f"note: {facts.cut(notice, 600)}" for notice in glance.notices[:20]),
         *_troubles_in_text(glance.troubles),
     ]
     if glance.bar:
@@ -27,7 +28,7 @@ def text(glance: Glance) -> str:
     lines += _ranks_in_text(glance)
     lines += _figures_in_text(glance.series)
     lines += _output_in_text(glance)
-    lines += ["", f"record: {words.cut(glance.record, 400)}"]
+    lines += ["", f"record: {facts.cut(glance.record, 400)}"]
     return "\n".join(lines)
 
 
@@ -38,18 +39,18 @@ def _troubles_in_text(troubles: Sequence[Trouble]) -> list[str]:
     ]
     if more := troubles[bounds.GROUPS :]:
         ranks = sentences.ranks(rank for trouble in more for rank in trouble.ranks)
-        lines.append(f"and {words.count(len(more), 'other error')}, in {ranks}")
+        lines.append(f"and {facts.count(len(more), 'other error')}, in {ranks}")
     return lines
 
 
 def _trouble_in_text(trouble: Trouble, room: int) -> list[str]:
-    first = f" ({words.first(trouble)})" if words.first(trouble) else ""
-    place = f", at {words.cut(trouble.place, 200)}" if trouble.place else ""
-    lines = ["", f"{sentences.ranks(trouble.ranks)}{first}: {words.cut(trouble.title, 300)}{place}"]
+    first = f" ({facts.first(trouble)})" if facts.first(trouble) else ""
+    place = f", at {facts.cut(trouble.place, 200)}" if trouble.place else ""
+    lines = ["", f"{sentences.ranks(trouble.ranks)}{first}: {facts.cut(trouble.title, 300)}{place}"]
     told = trouble.text.split("\n") if trouble.text else []
     shown = bounds.bounded(told, 0, (), room * 3 // 4, bounds.plain_line)
     lines += shown.head
-    lines += [f"… {words.count(shown.left_out, 'line')} left out"] if shown.left_out else []
+    lines += [f"… {facts.count(shown.left_out, 'line')} left out"] if shown.left_out else []
     lines += shown.tail
     if trouble.others:
         said = bounds.fitting(trouble.others[:10], room // 4, 300, bounds.plain_line)
@@ -60,41 +61,41 @@ def _trouble_in_text(trouble: Trouble, room: int) -> list[str]:
 
 
 def _bar_in_text(bar: Bar) -> str:
-    return f"{words.cut(bar.label or 'progress', 80)}: {' · '.join(words.progress(bar))}"
+    return f"{facts.cut(bar.label or 'progress', 80)}: {' · '.join(facts.progress(bar))}"
 
 
 def _ranks_in_text(glance: Glance) -> list[str]:
-    groups = words.by_phase(glance.cards)
+    groups = facts.by_phase(glance.cards)
     cards = [card for alike in groups.values() for card in alike]
     if not cards:
         return []
     lines = [""]
     if len(cards) > bounds.CARDS:
         lines += [
-            f"{look.PHASES[phase].glyph} {len(alike):,} {phase}: "
+            f"{style.PHASES[phase].glyph} {len(alike):,} {phase}: "
             f"{sentences.ranks(card.rank for card in alike)}"
             for phase, alike in groups.items()
         ]
-        lines += _filled([f"{name} {said}" for name, said in words.over_all(cards)])
-        cards = [card for card in cards if card.phase in look.TROUBLED]
+        lines += _filled([f"{name} {said}" for name, said in facts.over_all(cards)])
+        cards = [card for card in cards if card.phase in style.TROUBLED]
     else:
         cards = sorted(cards, key=lambda card: card.rank)
     for card in cards[: bounds.ROWS]:
         lines += _card_in_text(card, glance)
     if cards[bounds.ROWS :]:
-        lines.append(f"… and {words.count(len(cards) - bounds.ROWS, 'more rank')}")
+        lines.append(f"… and {facts.count(len(cards) - bounds.ROWS, 'more rank')}")
     return lines
 
 
 def _card_in_text(card: Card, glance: Glance) -> list[str]:
-    where = " ".join(words.cut(one, 60) for one in (card.device, card.host) if one)
-    glyph = look.PHASES[card.phase].glyph
-    first = f"{words.name(card, glance)}: {glyph} {card.phase} {words.when(card, glance)}"
+    where = " ".join(facts.cut(one, 60) for one in (card.device, card.host) if one)
+    glyph = style.PHASES[card.phase].glyph
+    first = f"{facts.name(card, glance)}: {glyph} {card.phase} {facts.when(card, glance)}"
     said = [where] if where else []
-    said += [words.cut(one, 200) for one in words.what(card)]
-    said += [f"{name} {value}" for name, value in words.facts(card)]
+    said += [facts.cut(one, 200) for one in facts.what(card)]
+    said += [f"{name} {value}" for name, value in facts.facts(card)]
     said += [_bar_in_text(bar) for bar in card.bars[:4]]
-    said += [f"last line: {words.cut(card.line, 200)}"] if card.line else []
+    said += [f"last line: {facts.cut(card.line, 200)}"] if card.line else []
     return _filled([first.rstrip(), *said])
 
 
@@ -112,14 +113,14 @@ def _filled(said: Sequence[str]) -> list[str]:
 def _figures_in_text(series: Sequence[Series]) -> list[str]:
     lines = []
     for one in series[: bounds.FIGURES]:
-        lasts = words.last_values(one)
+        lasts = facts.last_values(one)
         if 0 < len(lasts) <= bounds.NAMED:
-            said = ", ".join(f"rank {rank} {words.figure(value)}" for rank, value in lasts.items())
+            said = ", ".join(f"rank {rank} {facts.figure(value)}" for rank, value in lasts.items())
         else:
-            said = words.over_ranks(lasts)
-        lines.append(f"{words.cut(one.name, 80)}, last: {said}")
+            said = facts.over_ranks(lasts)
+        lines.append(f"{facts.cut(one.name, 80)}, last: {said}")
     lines += (
-        [f"and {words.count(len(series) - bounds.FIGURES, 'more figure')}"]
+        [f"and {facts.count(len(series) - bounds.FIGURES, 'more figure')}"]
         if series[bounds.FIGURES :]
         else []
     )
@@ -133,7 +134,7 @@ def _output_in_text(glance: Glance) -> list[str]:
         who = "the cell" if excerpt.rank is None else f"rank {excerpt.rank}"
         lines += [
             "",
-            f"{who}, {words.count(bounds.lines_of(excerpt), 'line')}{bounds.stream_name(excerpt)}:",
+            f"{who}, {facts.count(bounds.lines_of(excerpt), 'line')}{bounds.stream_name(excerpt)}:",
         ]
         lines += shown.head
         lines += [bounds.gap_text(excerpt, shown, record)] if shown.left_out else []

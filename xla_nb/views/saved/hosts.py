@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xla_nb.glance import Card, Glance
 from xla_nb.run import sentences
-from xla_nb.still import look, words
-from xla_nb.still.tags import bit, div, escaped, mark
+from xla_nb.views import facts
+from xla_nb.views.saved import style
+from xla_nb.views.saved.tags import bit, div, escaped, mark
+from xla_nb.views.snapshot import Card, Glance
 
 #: Hosts that have a line.
 MOST = 24
-_LOST = look.PHASES["killed"]
+_LOST = style.PHASES["killed"]
 
 
 def by_host(glance: Glance) -> dict[str, list[Card]]:
@@ -38,8 +39,8 @@ def heading(name: str, cards: Sequence[Card], glance: Glance) -> str:
     """A host's name, whether it is lost, and how many of its ranks are in which phase."""
     lost = glance.lost.get(name)
     said = [mark(_LOST.glyph, "lost", _LOST.colour), escaped(lost, 100)] if lost else []
-    for phase, alike in words.by_phase(cards).items():
-        sign = look.PHASES[phase]
+    for phase, alike in facts.by_phase(cards).items():
+        sign = style.PHASES[phase]
         said.append(mark(sign.glyph, f"{len(alike)} {phase}", sign.colour))
     return div(
         "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px",
@@ -53,7 +54,7 @@ def listed(glance: Glance) -> str:
     groups = list(by_host(glance).items())
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
     lines = [heading(name, cards, glance) for name, cards in groups[:MOST]]
-    more = f"… and {words.count(len(groups) - MOST, 'more host')}" if groups[MOST:] else ""
+    more = f"… and {facts.count(len(groups) - MOST, 'more host')}" if groups[MOST:] else ""
     return div(f"margin-top:6px;{columns};gap:2px 20px", *lines, more) if groups else ""
 
 
@@ -61,13 +62,13 @@ def text(glance: Glance) -> list[str]:
     groups = list(by_host(glance).items())
     lines = [_line(name, cards, glance) for name, cards in groups[:MOST]]
     if groups[MOST:]:
-        lines.append(f"… and {words.count(len(groups) - MOST, 'more host')}")
+        lines.append(f"… and {facts.count(len(groups) - MOST, 'more host')}")
     return ["", *lines] if lines else []
 
 
 def _line(name: str, cards: Sequence[Card], glance: Glance) -> str:
     lost = glance.lost.get(name)
-    said = f" ({_LOST.glyph} lost: {words.cut(lost, 100)})" if lost else ""
-    phases = [f"{len(alike)} {phase}" for phase, alike in words.by_phase(cards).items()]
+    said = f" ({_LOST.glyph} lost: {facts.cut(lost, 100)})" if lost else ""
+    phases = [f"{len(alike)} {phase}" for phase, alike in facts.by_phase(cards).items()]
     ranks = f": {sentences.ranks(card.rank for card in cards)}: {', '.join(phases)}"
-    return f"{words.cut(name, 60)}{said}{ranks if cards else ''}"
+    return f"{facts.cut(name, 60)}{said}{ranks if cards else ''}"

@@ -2,14 +2,14 @@
 
 import pytest
 
-from xla_nb import frontend
+from xla_nb.views import choose
 
 LAB = {"metadata": {"cellId": "7b0a", "trusted": True}}
 NBCLIENT = {"metadata": {}}
 
 
 def chosen(parent, names=(), modules=("anywidget",)):
-    return frontend.view(parent, names, modules)
+    return choose.view(parent, names, modules)
 
 
 def test_a_page_that_names_the_cell_gets_the_panel():
@@ -27,5 +27,5 @@ def test_colab_and_vs_code_are_known_by_what_they_leave_in_the_kernel():
 
 
 def test_without_anywidget_there_is_text(monkeypatch):
-    monkeypatch.setattr(frontend, "_installed", lambda name: False)
+    monkeypatch.setattr(choose, "_installed", lambda name: False)
     assert chosen(LAB, modules=()) == "text"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from xla_nb import ansi
-from xla_nb.glance import Bar, Card, Glance, Phase, Series, Trouble, of_hosts
-from xla_nb.still import look
+from xla_nb.views.saved import style
+from xla_nb.views.snapshot import Bar, Card, Glance, Phase, Series, Trouble, of_hosts
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class State:
 def state(glance: Glance) -> State:
     if glance.ok is None:
         word = "stopping" if glance.stopping else "running"
-        return State("●", word, look.BLUE)
+        return State("●", word, style.BLUE)
     phase: Phase = "finished" if glance.ok else "failed"
     if not glance.ok and glance.stopping and not glance.troubles:
         phase = "stopped"
-    return State(look.PHASES[phase].glyph, phase, look.PHASES[phase].colour)
+    return State(style.PHASES[phase].glyph, phase, style.PHASES[phase].colour)
 
 
 def about(glance: Glance) -> list[str]:
@@ -113,7 +113,7 @@ def when(card: Card, glance: Glance) -> str:
     """How long it has been in its phase; for an ended rank, how long it took to get there."""
     if card.since is None:
         return ""
-    if card.phase in look.ENDED:
+    if card.phase in style.ENDED:
         return f"after {span(card.since - glance.started)}" if glance.started is not None else ""
     return f"for {span(max(glance.now - card.since, 0.0))}"
 
@@ -193,7 +193,7 @@ def portion(bar: Bar) -> float:
 
 def by_phase(cards: Iterable[Card]) -> dict[Phase, list[Card]]:
     """Ranks by phase, the phases that want attention first."""
-    found: dict[Phase, list[Card]] = {phase: [] for phase in look.PHASES}
+    found: dict[Phase, list[Card]] = {phase: [] for phase in style.PHASES}
     for card in sorted(cards, key=lambda card: card.rank):
         found[card.phase].append(card)
     return {phase: alike for phase, alike in found.items() if alike}

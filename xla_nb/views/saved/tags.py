@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from xla_nb.still import look, words
+from xla_nb.views import facts
+from xla_nb.views.saved.style import FAINT, MONO
 
 
 def div(style: str, *inner: str) -> str:
@@ -22,11 +23,11 @@ def _styled(style: str) -> str:
 
 def escaped(text: str, longest: int = 300) -> str:
     """Words from anywhere, in one line, apart from the direction of what surrounds them."""
-    return f"<bdi>{escape(words.cut(text, longest))}</bdi>"
+    return f"<bdi>{escape(facts.cut(text, longest))}</bdi>"
 
 
 def code(text: str, longest: int = 300) -> str:
-    return bit(f"{look.MONO};font-size:12px", escaped(text, longest))
+    return bit(f"{MONO};font-size:12px", escaped(text, longest))
 
 
 def mark(glyph: str, word: str, colour: str) -> str:
@@ -34,11 +35,11 @@ def mark(glyph: str, word: str, colour: str) -> str:
 
 
 def faint(*inner: str) -> str:
-    return bit(look.FAINT, *inner)
+    return bit(FAINT, *inner)
 
 
 def section(title: str, *inner: str) -> str:
-    heading = div(f"margin:14px 0 5px;font-size:12px;font-weight:600;{look.FAINT}", title)
+    heading = div(f"margin:14px 0 5px;font-size:12px;font-weight:600;{FAINT}", title)
     return heading + "".join(inner)
 
 

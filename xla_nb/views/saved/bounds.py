@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from xla_nb import ansi
-from xla_nb.glance import Excerpt, Glance
-from xla_nb.still import look, words
+from xla_nb.views import facts
+from xla_nb.views.saved import style
+from xla_nb.views.snapshot import Excerpt, Glance
 
 #: Bytes of the whole as HTML; what output may take of them, if the rest leaves it, and in text;
 #: what tracebacks and the tiles' titles may take.
@@ -86,7 +87,7 @@ def excerpts(glance: Glance, room: int, draw: _Draw) -> list[tuple[Excerpt, Show
 def selected(glance: Glance) -> list[Excerpt]:
     """The streams that are shown, in the order of ranks; the job's and those of ranks in trouble
     first, should there be too many."""
-    urgency = {phase: number for number, phase in enumerate(look.PHASES)}
+    urgency = {phase: number for number, phase in enumerate(style.PHASES)}
     phases = {card.rank: urgency[card.phase] for card in glance.cards}
 
     def rank(excerpt: Excerpt) -> int:
@@ -123,14 +124,14 @@ def plain_line(line: str, longest: int) -> str:
 
 def gap_text(excerpt: Excerpt, shown: Shown, within: str = "") -> str:
     """`within`: the folder that the reader knows the file to be in."""
-    path = words.cut(excerpt.path.removeprefix(f"{within}/") if within else excerpt.path, 400)
-    return f"… {words.count(shown.left_out, 'line')} left out, in {path}"
+    path = facts.cut(excerpt.path.removeprefix(f"{within}/") if within else excerpt.path, 400)
+    return f"… {facts.count(shown.left_out, 'line')} left out, in {path}"
 
 
 def unshown(glance: Glance) -> str:
     more = sum(1 for excerpt in glance.excerpts if lines_of(excerpt)) - STREAMS
     return (
-        f"… and the output of {words.count(more, 'more stream')}, in the record" if more > 0 else ""
+        f"… and the output of {facts.count(more, 'more stream')}, in the record" if more > 0 else ""
     )
 
 

@@ -19,16 +19,17 @@ import anywidget
 import traitlets
 from IPython.display import DisplayHandle
 
-from xla_nb import ansi, still
-from xla_nb.glance import Bar, Card, Glance, Trouble, of_hosts
-from xla_nb.observer import STREAMS, Lines, Observer
+from xla_nb import ansi
 from xla_nb.record import tail
 from xla_nb.run import sentences
 from xla_nb.run.run import Run
 from xla_nb.run.stacks import Group, Inquiry
-from xla_nb.still import words
+from xla_nb.views import facts as views_facts
+from xla_nb.views import saved
+from xla_nb.views.observer import STREAMS, Lines, Observer
+from xla_nb.views.snapshot import Bar, Card, Glance, Trouble, of_hosts
 
-_STATIC = Path(__file__).parent / "static"
+_HERE = Path(__file__).parent
 _BEAT = 0.05  # seconds between two messages
 _FEW, _SAMPLE = 128, 0.25  # of so many ranks, seconds between two looks at samples and figures;
 _MANY, _SELDOM = 256, 0.5  # of more than these, at so many in turn
@@ -43,8 +44,8 @@ log = logging.getLogger(__name__)
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
     """The widget. `run` is the run's name, which every message carries."""
 
-    _esm = _STATIC / "panel.js"
-    _css = _STATIC / "panel.css"
+    _esm = _HERE / "panel.js"
+    _css = _HERE / "panel.css"
     run = traitlets.Unicode().tag(sync=True)
 
 
@@ -155,7 +156,7 @@ _OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
 
 def _card(card: Card) -> dict[str, Any]:
     """`from`: the host and the process; `used`: the share of the device's memory."""
-    facts = dict(words.facts(card))
+    facts = dict(views_facts.facts(card))
     pid = [f"pid {facts.pop('pid')}"] if "pid" in facts else []
     used = (card.device_used or 0) / card.device_limit if card.device_limit else None
     return {
@@ -168,8 +169,8 @@ def _card(card: Card) -> dict[str, Any]:
 
 
 def _bar(bar: Bar) -> dict[str, Any]:
-    part = words.portion(bar) if bar.total else None
-    done, *left = words.progress(bar)[0 if part is None else 1 :]
+    part = views_facts.portion(bar) if bar.total else None
+    done, *left = views_facts.progress(bar)[0 if part is None else 1 :]
     return {"label": bar.label, "part": part, "done": done, "left": " · ".join(left)}
 
 
@@ -178,7 +179,7 @@ def _trouble(trouble: Trouble, glance: Glance) -> dict[str, Any]:
     phases = {card.rank: card.phase for card in glance.cards}
     phase = "killed" if phases.get(trouble.ranks[0]) == "killed" else "failed"
     alone = len(glance.troubles) == 1
-    first = "" if alone else words.first(trouble)
+    first = "" if alone else views_facts.first(trouble)
     who = f"{sentences.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
     return {**vars(trouble), "who": who, "phase": phase, "open": trouble.first or alone}
 
@@ -400,7 +401,7 @@ def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -
 
 
 def _bundle(glance: Glance) -> dict[str, str]:
-    return {"text/html": still.html(glance), "text/plain": still.text(glance)}
+    return {"text/html": saved.render_html(glance), "text/plain": saved.render_text(glance)}
 
 
 def _answer_while_the_cell_runs(page: Page) -> None:

@@ -11,18 +11,31 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
-from xla_nb import chart
-from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 from xla_nb.run import sentences
-from xla_nb.still import bounds, colours, hosts, look, words
-from xla_nb.still.tags import bit, code, details, div, escaped, faint, gap, mark, pre, section
+from xla_nb.views import facts
+from xla_nb.views.saved import bounds, chart, colours, hosts
+from xla_nb.views.saved.style import (
+    AMBER,
+    BLUE,
+    EDGE,
+    ERR,
+    FAINT,
+    LINES,
+    MONO,
+    PHASES,
+    RED,
+    SANS,
+    TROUBLED,
+)
+from xla_nb.views.saved.tags import bit, code, details, div, escaped, faint, gap, mark, pre, section
+from xla_nb.views.snapshot import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 
 _CHART = (350, 96)
 
 
-def html(glance: Glance) -> str:
+def render_html(glance: Glance) -> str:
     """The run as HTML, at most some 400 kB for up to 256 ranks."""
-    state = words.state(glance)
+    state = facts.state(glance)
     above = [
         _header(glance, state),
         *(_notice(text) for text in glance.notices[:20]),
@@ -32,12 +45,10 @@ def html(glance: Glance) -> str:
         _figures(glance.series),
     ]
     output = _output(glance, bounds.LARGEST - sum(map(bounds.size_of, above)))
-    record = div(
-        f"margin-top:10px;font-size:12px;{look.FAINT}", "record: ", code(glance.record, 400)
-    )
+    record = div(f"margin-top:10px;font-size:12px;{FAINT}", "record: ", code(glance.record, 400))
     style = (
-        f"{look.SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;padding:10px 14px;"
-        f"margin:4px 0;border:1px solid {look.EDGE};border-left:4px solid {state.colour};"
+        f"{SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;padding:10px 14px;"
+        f"margin:4px 0;border:1px solid {EDGE};border-left:4px solid {state.colour};"
         "border-radius:6px"
     )
     return f'<div dir="ltr" style="{style}">{"".join([*above, output, record])}</div>'
@@ -47,8 +58,8 @@ def html(glance: Glance) -> str:
 _APART = "display:flex;justify-content:space-between;align-items:baseline;gap:0 8px"
 
 
-def _header(glance: Glance, state: words.State) -> str:
-    about = " · ".join(escaped(said, 200) for said in words.about(glance))
+def _header(glance: Glance, state: facts.State) -> str:
+    about = " · ".join(escaped(said, 200) for said in facts.about(glance))
     return "".join(
         [
             div(
@@ -58,16 +69,16 @@ def _header(glance: Glance, state: words.State) -> str:
                     mark(state.glyph, state.word, state.colour),
                     f"&nbsp; <b>{escaped(glance.cell, 80)}</b> ",
                 ),
-                bit(f"{look.MONO};font-size:12px;white-space:nowrap", words.span(glance.elapsed)),
+                bit(f"{MONO};font-size:12px;white-space:nowrap", facts.span(glance.elapsed)),
             ),
             div("font-size:14px", escaped(glance.headline, 600)),
-            div(f"font-size:12px;{look.FAINT}", about),
+            div(f"font-size:12px;{FAINT}", about),
         ]
     )
 
 
 def _notice(text: str) -> str:
-    amber = f"border-left:3px solid {look.AMBER};background:{look.AMBER}1a"
+    amber = f"border-left:3px solid {AMBER};background:{AMBER}1a"
     style = f"margin-top:6px;padding:3px 10px;{amber}"
     return div(style, f"<b>note</b> {escaped(text, 600)}")
 
@@ -79,15 +90,15 @@ def _troubles(troubles: Sequence[Trouble]) -> str:
     told = [_trouble(one, room, not number) for number, one in enumerate(troubles[: bounds.GROUPS])]
     if more := troubles[bounds.GROUPS :]:
         ranks = sentences.ranks(rank for trouble in more for rank in trouble.ranks)
-        told.append(div("", f"and {words.count(len(more), 'other error')}, in {ranks}"))
+        told.append(div("", f"and {facts.count(len(more), 'other error')}, in {ranks}"))
     return section("what went wrong", *told)
 
 
 def _trouble(trouble: Trouble, room: int, opened: bool) -> str:
-    first = words.first(trouble)
+    first = facts.first(trouble)
     summary = " ".join(
         [
-            mark(look.PHASES["failed"].glyph, sentences.ranks(trouble.ranks), look.RED),
+            mark(PHASES["failed"].glyph, sentences.ranks(trouble.ranks), RED),
             faint(f"({first})") if first else "",
             f"<b>{escaped(trouble.title)}</b>",
             f"{faint('at')} {escaped(trouble.place)}" if trouble.place else "",
@@ -95,25 +106,25 @@ def _trouble(trouble: Trouble, room: int, opened: bool) -> str:
     )
     lines = trouble.text.split("\n") if trouble.text else []
     shown = bounds.bounded(lines, 0, (), room * 3 // 4, colours.coloured)
-    left_out = [gap(f"… {words.count(shown.left_out, 'line')} left out")] if shown.left_out else []
-    inner = pre([*shown.head, *left_out, *shown.tail], look.RED) if lines else ""
+    left_out = [gap(f"… {facts.count(shown.left_out, 'line')} left out")] if shown.left_out else []
+    inner = pre([*shown.head, *left_out, *shown.tail], RED) if lines else ""
     if others := trouble.others:
         said = bounds.fitting(others[:10], room // 4, max(80, room // 40), colours.coloured)
         more = len(others) - len(said)
         said += [gap(f"… and {more} more")] if more else []
-        inner += faint("the same with other words:") + pre(said, look.RED)
+        inner += faint("the same with other words:") + pre(said, RED)
     return details(summary, inner, opened) if inner else div("", summary)
 
 
 def _bar(bar: Bar, colour: str) -> str:
-    done = f"width:{100 * words.portion(bar):.1f}%;height:5px;border-radius:3px;background:{colour}"
-    said = " · ".join(piece.replace(" ", "\xa0") for piece in words.progress(bar))
+    done = f"width:{100 * facts.portion(bar):.1f}%;height:5px;border-radius:3px;background:{colour}"
+    said = " · ".join(piece.replace(" ", "\xa0") for piece in facts.progress(bar))
     return div(
         "margin-top:6px",
         div(
             f"{_APART};flex-wrap:wrap",
             bit("min-width:0", escaped(bar.label or "progress", 80)),
-            f" {bit(f'{look.MONO};font-size:12px', said)}",
+            f" {bit(f'{MONO};font-size:12px', said)}",
         ),
         div("height:5px;border-radius:3px;background:#80808038", div(done)) if bar.total else "",
     )
@@ -144,22 +155,22 @@ def _cards(ranks: Sequence[Card], glance: Glance) -> str:
 
 
 def _card(card: Card, glance: Glance) -> str:
-    sign = look.PHASES[card.phase]
+    sign = PHASES[card.phase]
     host = card.host if len(glance.hosts) > 1 else ""
     where = " · ".join(escaped(one, 60) for one in (card.device, host) if one)
-    style = f"border:1px solid {look.EDGE};border-top:3px solid {sign.colour};border-radius:5px"
+    style = f"border:1px solid {EDGE};border-top:3px solid {sign.colour};border-radius:5px"
     return div(
         f"{style};padding:5px 10px 7px;min-width:0;overflow:hidden",
         div(
-            _APART, f"<b>{words.name(card, glance)}</b> ", mark(sign.glyph, card.phase, sign.colour)
+            _APART, f"<b>{facts.name(card, glance)}</b> ", mark(sign.glyph, card.phase, sign.colour)
         ),
         div(
             f"{_APART};flex-wrap:wrap;font-size:12px",
             faint(where),
-            f" {words.when(card, glance)}",
+            f" {facts.when(card, glance)}",
         ),
-        *(div("", escaped(one, 160)) for one in words.what(card)),
-        *(_fact(name, value) for name, value in words.facts(card)),
+        *(div("", escaped(one, 160)) for one in facts.what(card)),
+        *(_fact(name, value) for name, value in facts.facts(card)),
         *(_bar(bar, sign.colour) for bar in card.bars[:4]),
         _last_line(card.line) if card.line else "",
     )
@@ -168,41 +179,39 @@ def _card(card: Card, glance: Glance) -> str:
 def _fact(name: str, value: str) -> str:
     if len(value) > 20:
         return div("font-size:12px", faint(name), f" {code(value)}")
-    value = bit(f"{look.MONO};text-align:right;min-width:0", escaped(value))
-    return div(
-        f"{_APART};font-size:12px", bit(f"white-space:nowrap;{look.FAINT}", name), f" {value}"
-    )
+    value = bit(f"{MONO};text-align:right;min-width:0", escaped(value))
+    return div(f"{_APART};font-size:12px", bit(f"white-space:nowrap;{FAINT}", name), f" {value}")
 
 
 def _last_line(line: str) -> str:
     style = (
-        f"{look.MONO};font-size:12px;line-height:1.4;max-height:4.2em;overflow:hidden;"
-        f"margin-top:4px;padding-top:3px;border-top:1px solid {look.EDGE}"
+        f"{MONO};font-size:12px;line-height:1.4;max-height:4.2em;overflow:hidden;"
+        f"margin-top:4px;padding-top:3px;border-top:1px solid {EDGE}"
     )
-    return f'<div style="{style}" title="{escape(words.cut(line, 200))}">{escaped(line, 200)}</div>'
+    return f'<div style="{style}" title="{escape(facts.cut(line, 200))}">{escaped(line, 200)}</div>'
 
 
 def _crowd(glance: Glance) -> str:
     """More ranks than cards: a tile for each by phase, and a table of those in trouble."""
-    groups = words.by_phase(glance.cards)
+    groups = facts.by_phase(glance.cards)
     summary = div(
         "display:flex;flex-wrap:wrap;gap:2px 20px",
         *(
             div("font-size:12px", faint(name), f" {code(said)}")
-            for name, said in words.over_all(glance.cards)
+            for name, said in facts.over_all(glance.cards)
         ),
     )
     room, tiles = bounds.TILES, []
     for phase, cards in groups.items():
         tiles.append(_tiles(phase, cards[:room], len(cards), glance))
         room = max(room - len(cards), 0)
-    troubled = [card for phase, cards in groups.items() if phase in look.TROUBLED for card in cards]
-    title = words.count(len(glance.cards), glance.unit)
+    troubled = [card for phase, cards in groups.items() if phase in TROUBLED for card in cards]
+    title = facts.count(len(glance.cards), glance.unit)
     return section(title, summary, hosts.listed(glance), *tiles, _table(troubled, glance))
 
 
 def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> str:
-    sign = look.PHASES[phase]
+    sign = PHASES[phase]
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(34px,1fr));gap:2px"
     room = bounds.TITLES // min(len(glance.cards), bounds.TILES)
     style = f"background:{sign.colour}3d;border-radius:2px"
@@ -210,8 +219,8 @@ def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> 
     for card in cards:
         said = " · ".join(
             [
-                f"{words.name(card, glance)} {phase} {words.when(card, glance)}",
-                *words.what(card),
+                f"{facts.name(card, glance)} {phase} {facts.when(card, glance)}",
+                *facts.what(card),
                 card.line,
             ]
         )
@@ -219,16 +228,16 @@ def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> 
         tiles.append(f'<span style="{style}" title="{title}">{card.rank}</span> ')
     left_out = f" (the first {len(cards)} shown)" if cards and len(cards) < number else ""
     heading = mark(sign.glyph, f"{number:,} {phase}", sign.colour) + left_out
-    grid = div(f"{columns};{look.MONO};font-size:11px;line-height:17px;text-align:center", *tiles)
+    grid = div(f"{columns};{MONO};font-size:11px;line-height:17px;text-align:center", *tiles)
     return div("margin-top:6px", heading, grid if tiles else "")
 
 
 def _title(text: str, room: int) -> str:
     """The beginning of the text that takes at most `room` bytes as an attribute."""
     longest = min(160, room)
-    while bounds.size_of(escape(words.cut(text, longest))) > room and longest > 40:
+    while bounds.size_of(escape(facts.cut(text, longest))) > room and longest > 40:
         longest = longest * 3 // 4
-    return escape(words.cut(text, longest))
+    return escape(facts.cut(text, longest))
 
 
 def _table(cards: Sequence[Card], glance: Glance) -> str:
@@ -242,12 +251,12 @@ def _table(cards: Sequence[Card], glance: Glance) -> str:
     )
     rows = []
     for card in cards[: bounds.ROWS]:
-        sign = look.PHASES[card.phase]
+        sign = PHASES[card.phase]
         cells = (
             str(card.rank),
-            f"{mark(sign.glyph, card.phase, sign.colour)} {words.when(card, glance)}",
+            f"{mark(sign.glyph, card.phase, sign.colour)} {facts.when(card, glance)}",
             " · ".join(escaped(one, 40) for one in (card.device, card.host) if one),
-            " · ".join(escaped(one, 100) for one in words.what(card)),
+            " · ".join(escaped(one, 100) for one in facts.what(card)),
             code(card.line, 100) if card.line else "",
         )
         styles = (narrow, narrow, wide, wide, wide)
@@ -258,14 +267,14 @@ def _table(cards: Sequence[Card], glance: Glance) -> str:
             )
         )
     more = (
-        f"… and {words.count(len(cards) - bounds.ROWS, 'more rank')}"
+        f"… and {facts.count(len(cards) - bounds.ROWS, 'more rank')}"
         if cards[bounds.ROWS :]
         else ""
     )
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     style = "border-collapse:collapse;margin:10px 0 0;table-layout:auto;font-size:12px"
     table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return div("overflow-x:auto", table, div(f"font-size:12px;{look.FAINT}", more) if more else "")
+    return div("overflow-x:auto", table, div(f"font-size:12px;{FAINT}", more) if more else "")
 
 
 def _figures(series: Sequence[Series]) -> str:
@@ -273,37 +282,35 @@ def _figures(series: Sequence[Series]) -> str:
     if not drawn:
         return ""
     if more := series[bounds.FIGURES :]:
-        drawn.append(div("", f"and {words.count(len(more), 'more figure')} in the record"))
+        drawn.append(div("", f"and {facts.count(len(more), 'more figure')} in the record"))
     return section("figures", div("display:flex;flex-wrap:wrap;gap:12px 20px", *drawn))
 
 
 def _figure(series: Series) -> str:
-    shape, lasts = chart.frame(series.lines), words.last_values(series)
+    shape, lasts = chart.frame(series.lines), facts.last_values(series)
     if shape is None:
         return ""
     few = len(series.lines) <= bounds.NAMED
-    colours = {
-        rank: look.LINES[rank % len(look.LINES)] if few else look.BLUE for rank in series.lines
-    }
+    colours = {rank: LINES[rank % len(LINES)] if few else BLUE for rank in series.lines}
     width, height = _CHART
     picture = base64.b64encode(chart.png(series.lines, colours, width, height)).decode()
     # Equally far apart, as the ticks are; each label's middle is INSET from its edges.
     line = 2 * chart.INSET
-    labels = [div("", label) for label in reversed(words.labels(shape.ticks))]
-    small = f"{look.MONO};font-size:11px;{look.FAINT}"
+    labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
+    small = f"{MONO};font-size:11px;{FAINT}"
     axis = (
         f"display:flex;flex-direction:column;justify-content:space-between;height:{height}px;"
         f"line-height:{line}px;text-align:right;min-width:3.2em;{small}"
     )
-    said = f"{series.name}: {words.over_ranks(lasts)}"
+    said = f"{series.name}: {facts.over_ranks(lasts)}"
     image = (
         f'<img src="data:image/png;base64,{picture}" width="{width}" height="{height}" '
-        f'alt="{escape(words.cut(said, 200))}" '
+        f'alt="{escape(facts.cut(said, 200))}" '
         f'style="display:block;width:100%;height:{height}px;margin:0">'
     )
     ends = [
-        div("", f"step {words.figure(shape.left)}"),
-        div("", words.figure(shape.right)),
+        div("", f"step {facts.figure(shape.left)}"),
+        div("", facts.figure(shape.right)),
     ]
     under = "display:flex;justify-content:space-between;line-height:14px"
     return div(
@@ -319,7 +326,7 @@ def _figure(series: Series) -> str:
 
 
 def _small_print(lasts: dict[int, float]) -> str:
-    return bit(f"font-size:12px;{look.FAINT}", f"last {words.over_ranks(lasts)}")
+    return bit(f"font-size:12px;{FAINT}", f"last {facts.over_ranks(lasts)}")
 
 
 def _legend(lasts: dict[int, float], colours: dict[int, str]) -> str:
@@ -328,7 +335,7 @@ def _legend(lasts: dict[int, float], colours: dict[int, str]) -> str:
             "white-space:nowrap",
             bit(f"color:{colours[rank]}", "●"),
             f" rank {rank} ",
-            bit(look.MONO, words.figure(value)),
+            bit(MONO, facts.figure(value)),
         )
         for rank, value in lasts.items()
     )
@@ -349,10 +356,10 @@ def _output(glance: Glance, room: int) -> str:
     short = sum(map(bounds.lines_of, glance.excerpts)) <= 30
     record = glance.record if len(glance.cards) > bounds.CARDS else ""
     told = [_of_rank(rank, shown, short, record) for rank, shown in by_rank.items()]
-    told.append(div(look.FAINT, note) if (note := bounds.unshown(glance)) else "")
+    told.append(div(FAINT, note) if (note := bounds.unshown(glance)) else "")
     if len(by_rank) <= bounds.CARDS:
         return section("output", *told)
-    summary = f"{faint('<b>output</b>')} of {words.count(len(by_rank), 'rank')}"
+    summary = f"{faint('<b>output</b>')} of {facts.count(len(by_rank), 'rank')}"
     return div("margin-top:14px", details(summary, "".join(told), False))
 
 
@@ -362,12 +369,12 @@ def _of_rank(
     """`record` is empty but in a crowd: there, boxes are small and paths short."""
     who = "the cell" if rank is None else f"rank {rank}"
     counts = [
-        f"{words.count(bounds.lines_of(one), 'line')}{bounds.stream_name(one)}" for one, _ in shown
+        f"{facts.count(bounds.lines_of(one), 'line')}{bounds.stream_name(one)}" for one, _ in shown
     ]
     boxes = []
     for excerpt, lines in shown:
         left_out = [gap(bounds.gap_text(excerpt, lines, record))] if lines.left_out else []
         boxes.append("<div>stderr</div>" if excerpt.stream == "err" else "")
-        edge = look.ERR if excerpt.stream == "err" else look.EDGE
+        edge = ERR if excerpt.stream == "err" else EDGE
         boxes.append(pre([*lines.head, *left_out, *lines.tail], edge, bool(record)))
     return details(f"{who} {faint('· ' + ', '.join(counts))}", "".join(boxes), opened)

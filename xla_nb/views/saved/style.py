@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xla_nb.glance import Phase
+from xla_nb.views.snapshot import Phase
 
 SANS = "font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"

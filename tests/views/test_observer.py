@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from tests.support.run_double import Run
-from xla_nb import observer
-from xla_nb.glance import Bar
-from xla_nb.observer import Line, Observer, together, tqdm
 from xla_nb.protocol import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Loop, Vitals
+from xla_nb.views import observer
+from xla_nb.views.observer import Line, Observer, together, tqdm
+from xla_nb.views.snapshot import Bar
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_the_rank_in_focus_gets_half_of_the_lines(run, eyes):
 def test_what_was_read_in_pieces_is_the_same_as_at_once(run, eyes, monkeypatch, limit):
     lines = [f"line {n} {'é' * (n % 5)}" for n in range(200)]
     run.prints(0, "\n".join(lines) + "\n")
-    monkeypatch.setattr(observer.tails, "_CHUNK", 100)
+    monkeypatch.setattr("xla_nb.record.tail._CHUNK", 100)
     (found,) = (one for one in eyes.read(2 * limit) if one.rank == 0)
     kept = lines[-limit:]
     assert found.piece.lines == kept

@@ -5,8 +5,8 @@ import signal
 from types import SimpleNamespace
 
 from tests.support.run_double import Run
-from xla_nb.follow import follow
-from xla_nb.text import TextView
+from xla_nb.views.loop import follow
+from xla_nb.views.text import TextView
 
 
 def told(stream):

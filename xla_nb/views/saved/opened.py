@@ -5,8 +5,8 @@ The rule: it shows what the panel left of it, from the record alone.
 
 from __future__ import annotations
 
-from xla_nb import observer, still
 from xla_nb.run.recorded import Entry, RecordedRun
+from xla_nb.views import observer, saved
 
 
 class OpenedRun(RecordedRun):
@@ -14,7 +14,7 @@ class OpenedRun(RecordedRun):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         glance = observer.observe(self)
-        return {"text/html": still.html(glance), "text/plain": still.text(glance)}
+        return {"text/html": saved.render_html(glance), "text/plain": saved.render_text(glance)}
 
 
 def table(entries: list[Entry]) -> str:

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from xla_nb.opened import OpenedRun, table
 from xla_nb.protocol import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import Entry
+from xla_nb.views.saved.opened import OpenedRun, table
 
 NAME = "20260101-000000-abcdef"
 

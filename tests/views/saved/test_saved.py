@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from xla_nb import still
-from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
+from xla_nb.views import saved
+from xla_nb.views.snapshot import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 
 NOW = 1_763_726_585.0
 TRACEBACK = (
@@ -109,7 +109,7 @@ def printed(
 
 def both(whole: Glance) -> tuple[str, str]:
     """The words of the HTML, and the text."""
-    return Page(still.html(whole)).text, still.text(whole)
+    return Page(saved.render_html(whole)).text, saved.render_text(whole)
 
 
 def hostile(evil: str) -> Glance:
@@ -238,7 +238,7 @@ def test_errors_with_other_words_are_told_too() -> None:
 
 def test_only_the_first_error_lies_open() -> None:
     one = Trouble((0,), True, "ValueError", "", TRACEBACK)
-    page = Page(still.html(glance(troubles=(one, replace(one, ranks=(1,), first=False)))))
+    page = Page(saved.render_html(glance(troubles=(one, replace(one, ranks=(1,), first=False)))))
     assert ["open" in box for box in page.named("details")] == [True, False]
 
 
@@ -380,7 +380,7 @@ def test_an_ended_rank_says_how_long_it_took() -> None:
 
 
 def test_every_rank_of_a_few_has_a_line_in_the_text() -> None:
-    lines = still.text(glance(cards=cards(16))).splitlines()
+    lines = saved.render_text(glance(cards=cards(16))).splitlines()
     assert [line for line in lines if re.match(r"rank \d+: ✓ finished", line)] == [
         line for line in lines if line.startswith("rank ")
     ]
@@ -395,7 +395,7 @@ def mixed(count: int) -> tuple[Card, ...]:
 
 
 def test_of_many_ranks_each_has_a_tile_with_its_details() -> None:
-    page = Page(still.html(glance(cards=mixed(256))))
+    page = Page(saved.render_html(glance(cards=mixed(256))))
     titles = [tile["title"] for tile in page.named("span") if "title" in tile]
     assert sorted(int(title.split()[1]) for title in titles if title) == list(range(256))
     assert any("rank 7 failed after 11.5 s" in (title or "") for title in titles)
@@ -415,7 +415,7 @@ def test_the_table_of_ranks_in_trouble_is_bounded() -> None:
 
 
 def test_beyond_the_tiles_ranks_are_counted() -> None:
-    page = Page(still.html(glance(cards=cards(1500))))
+    page = Page(saved.render_html(glance(cards=cards(1500))))
     assert "✓ 1,500 finished (the first 1024 shown)" in page.text
 
 
@@ -430,7 +430,7 @@ def test_of_many_ranks_memory_is_a_range() -> None:
 
 def test_a_figure_is_a_picture_with_its_scale_and_each_rank_s_last_value() -> None:
     series = Series("loss", {rank: [(0.0, 2.4), (500.0, 0.25 + rank)] for rank in range(2)})
-    html = still.html(glance(series=(series,)))
+    html = saved.render_html(glance(series=(series,)))
     page = Page(html)
     (image,) = page.named("img")
     assert (image["src"] or "").startswith("data:image/png;base64,")
@@ -447,13 +447,13 @@ def test_a_figure_of_many_ranks_has_their_range() -> None:
 
 def test_a_figure_of_nan_alone_is_no_error() -> None:
     series = Series("loss", {rank: [(0.0, math.nan)] for rank in range(20)})
-    assert "no finite value" in still.text(glance(series=(series,)))
-    assert not Page(still.html(glance(series=(series,)))).named("img")
+    assert "no finite value" in saved.render_text(glance(series=(series,)))
+    assert not Page(saved.render_html(glance(series=(series,)))).named("img")
 
 
 def test_labels_tell_close_values_apart() -> None:
     series = Series("loss", {0: [(0.0, 7.00001), (1.0, 7.00002)]})
-    assert "7.00001" in Page(still.html(glance(series=(series,)))).text
+    assert "7.00001" in Page(saved.render_html(glance(series=(series,)))).text
 
 
 # --- output ------------------------------------------------------------------------------------
@@ -475,24 +475,24 @@ def test_stderr_and_the_job_s_own_output_are_told_apart() -> None:
 
 
 def test_short_output_lies_open_and_long_output_does_not() -> None:
-    short = still.html(glance(excerpts=(printed("hello"),)))
-    long = still.html(glance(excerpts=(printed(*["hello"] * 100),)))
+    short = saved.render_html(glance(excerpts=(printed("hello"),)))
+    long = saved.render_html(glance(excerpts=(printed(*["hello"] * 100),)))
     assert ["open" in box for box in Page(short).named("details")] == [True]
     assert ["open" in box for box in Page(long).named("details")] == [False]
 
 
 def test_colours_of_output_are_kept_in_html_and_dropped_from_text() -> None:
     whole = glance(excerpts=(printed("\x1b[1;31mred\x1b[0m plain"),))
-    html = still.html(whole)
+    html = saved.render_html(whole)
     assert re.search(r'<span style="color:#[0-9a-f]{6};font-weight:bold">red</span> plain', html)
-    assert "\nred plain" in still.text(whole)
+    assert "\nred plain" in saved.render_text(whole)
 
 
 @pytest.mark.parametrize(
     "code", ["30", "97", "38;2;0;0;0", "38;2;255;255;255", "38;5;226", "7", "37;47", "30;40"]
 )
 def test_coloured_output_can_be_read_on_white_and_on_black(code: str) -> None:
-    html = still.html(glance(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
+    html = saved.render_html(glance(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
     found = re.search(r'style="color:(#\w{6})(?:;background:(#\w{6}))?[^"]*">word<', html)
     assert found
     ink, ground = found.groups()
@@ -519,9 +519,9 @@ def test_what_one_rank_does_not_need_another_gets() -> None:
     whole = glance(
         excerpts=(*few, printed(*lines[:600], rank=63, left_out=5, tail=tuple(lines[600:])))
     )
-    html = still.html(whole)
+    html = saved.render_html(whole)
     assert html.count("short") == 63
-    assert html.count("line ") > 3 * still.OUTPUT / 64 / 90  # more than an equal part
+    assert html.count("line ") > 3 * saved.OUTPUT / 64 / 90  # more than an equal part
 
 
 def test_shortening_keeps_beginning_and_end_and_counts_the_rest() -> None:
@@ -585,8 +585,8 @@ def flood(ranks: int, line: str) -> Glance:
 @pytest.mark.parametrize("line", ["x" * 300, '"<&' * 100, "猫" * 300, "\x1b[31ma\x1b[32mb" * 150])
 def test_256_ranks_that_print_and_fail_without_end_take_a_bounded_size(line: str) -> None:
     whole = flood(256, line)
-    assert len(still.html(whole).encode()) < 400_000
-    assert len(still.text(whole).encode()) < 200_000
+    assert len(saved.render_html(whole).encode()) < 400_000
+    assert len(saved.render_text(whole).encode()) < 200_000
 
 
 # --- inert, trusted or not ---------------------------------------------------------------------
@@ -602,7 +602,7 @@ SAMPLES = [
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_there_is_nothing_in_the_html_but_what_an_untrusted_notebook_keeps(sample: Glance) -> None:
-    page = Page(still.html(sample))
+    page = Page(saved.render_html(sample))
     assert {tag for tag, _ in page.elements} <= TAGS
     assert {name for _, attributes in page.elements for name in attributes} <= ATTRIBUTES
     assert {name for name, _ in page.styles} <= PROPERTIES
@@ -615,15 +615,15 @@ def test_there_is_nothing_in_the_html_but_what_an_untrusted_notebook_keeps(sampl
 
 @pytest.mark.parametrize("whole", [hostile(EVIL), crowded(hostile(EVIL))])
 def test_hostile_words_are_shown_as_they_are(whole: Glance) -> None:
-    page = Page(still.html(whole))
+    page = Page(saved.render_html(whole))
     start = EVIL[:40]
     assert page.text.count(start) >= 15
-    assert start in still.text(whole)
+    assert start in saved.render_text(whole)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_no_control_gets_through(sample: Glance) -> None:
-    for said in (still.html(sample), still.text(sample)):
+    for said in (saved.render_html(sample), saved.render_text(sample)):
         said.encode()  # no lone surrogate
         assert not re.search(
             r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", said
@@ -631,15 +631,15 @@ def test_no_control_gets_through(sample: Glance) -> None:
 
 
 def test_text_from_right_to_left_does_not_reorder_ours() -> None:
-    html = still.html(glance(headline="שלום", cards=(Card(0, detail="مرحبا"),)))
+    html = saved.render_html(glance(headline="שלום", cards=(Card(0, detail="مرحبا"),)))
     assert "<bdi>שלום</bdi>" in html
     assert "<bdi>مرحبا</bdi>" in html
 
 
 def test_colour_is_never_alone() -> None:
-    for phase, look in still.PHASES.items():
+    for phase, look in saved.PHASES.items():
         for count in (1, 40):
-            html = still.html(glance(cards=cards(count, phase)))
+            html = saved.render_html(glance(cards=cards(count, phase)))
             assert re.search(rf"{look.glyph} (40 )?{phase}</span>", html)
 
 

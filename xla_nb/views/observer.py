@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from xla_nb import ansi
-from xla_nb.glance import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 from xla_nb.record.figures import Rows
 from xla_nb.record.sample import Loop, Vitals
 from xla_nb.record.tail import Piece, Tail, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState
+from xla_nb.views.snapshot import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
 
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")

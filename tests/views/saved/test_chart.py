@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from xla_nb import chart
-from xla_nb.chart import INSET
+from xla_nb.views.saved import chart
+from xla_nb.views.saved.chart import INSET
 
 WIDTH, HEIGHT = 200, 80
 DENSITY = 2
@@ -209,7 +209,8 @@ def test_ticks_hold_any_values(low: float, high: float) -> None:
 
 def test_importing_it_loads_no_heavy_module() -> None:
     code = (
-        "import sys, xla_nb.chart; print(*{'numpy', 'PIL', 'matplotlib', 'torch'} & {*sys.modules})"
+        "import sys, xla_nb.views.saved.chart\n"
+        "print(*{'numpy', 'PIL', 'matplotlib', 'torch'} & {*sys.modules})"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
