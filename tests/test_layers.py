@@ -22,7 +22,7 @@ ROWS = {
     "starting ranks": "record engines.*",
     "this notebook": "tails history sentences recorded session notebook",
     "seen by people": (
-        "chart glance observer still.* opened stacks follow text panel frontend doctor "
+        "chart snapshot observer still.* opened stacks follow text panel frontend doctor "
         "drawing layouts api magics"
     ),
     "top": "__init__",

@@ -16,7 +16,7 @@ from pathlib import Path
 from xla_nb import notebook
 from xla_nb.engines.base import Engine
 from xla_nb.engines.local import LocalEngine
-from xla_nb.engines.ray.engine import Cluster, RayEngine, address
+from xla_nb.engines.ray.engine import ClusterHandle, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.rank.process import is_rank
@@ -24,7 +24,7 @@ from xla_nb.run import stacks
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
-from xla_nb.runtimes.fit import Waiting
+from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import drawing, picture
 from xla_nb.views import choose, loop, text
 from xla_nb.views.loop import View
@@ -40,14 +40,14 @@ def engine() -> LocalEngine:
 
 
 @functools.cache
-def _clusters() -> dict[str, Cluster]:
+def _clusters() -> dict[str, ClusterHandle]:
     """The Ray clusters that this process has used, by address."""
-    made: dict[str, Cluster] = {}
+    made: dict[str, ClusterHandle] = {}
     atexit.register(release)
     return made
 
 
-def cluster_world(options: Options) -> drawing.World:
+def cluster_diagram(options: Options) -> drawing.Diagram:
     """The hosts that a cluster gives for launches with these options; they are held for the next.
 
     Raises XlaNbError where it cannot give them."""
@@ -79,7 +79,7 @@ def _engine_for(options: Options) -> Engine:
     if options.on != "ray" and not options.on.startswith("ray://"):
         raise UsageError(f"--on {options.on}: there are local, ray and ray://HOST:PORT")
     where = address(options.on, {**os.environ, **options.env})
-    cluster = _clusters().setdefault(where, Cluster(where))
+    cluster = _clusters().setdefault(where, ClusterHandle(where))
     return RayEngine(cluster, options.hosts, options.slices, options.wait)
 
 
@@ -111,7 +111,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     wait: float = 0.0,
     keep_going: bool = False,
     bg: bool = False,
-    view: choose.View | None = None,
+    view: choose.ViewName | None = None,
 ) -> Run:
     """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` would; gives the Run.
 
@@ -146,7 +146,7 @@ def run(
     *,
     keep_going: bool,
     bg: bool,
-    view: choose.View | None = None,
+    view: choose.ViewName | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Launch a program and, unless `bg`, show it until it has ended."""
@@ -186,7 +186,7 @@ def _interrupted(options: Options) -> str:
     )
 
 
-def _view(kind: choose.View, run: Run) -> View:
+def _view(kind: choose.ViewName, run: Run) -> View:
     """The view; a run that cannot be shown is stopped, or nobody would know of it."""
     try:
         return _VIEWS[kind](run)
@@ -206,14 +206,14 @@ def _panel(run: Run) -> View:
     return PanelView(run)
 
 
-_VIEWS: dict[choose.View, Callable[[Run], View]] = {
+_VIEWS: dict[choose.ViewName, Callable[[Run], View]] = {
     "panel": _panel,
     "text": text.TextView,
     "none": lambda run: loop.NoView(),
 }
 
 
-def default_view() -> choose.View:
+def default_view() -> choose.ViewName:
     """What the front end that the current cell came from can show."""
     here = notebook.current()
     if here is None:
@@ -237,7 +237,7 @@ def open_run(path: str | os.PathLike[str]) -> OpenedRun:
     return OpenedRun.open(path, resolve)
 
 
-def _waiting() -> Waiting:
+def _waiting() -> OnWait:
     said: list[str] = []
 
     def waiting(seconds: float, what: str) -> None:

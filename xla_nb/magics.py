@@ -308,7 +308,7 @@ class XlaMagics(Magics):
                 self._setting(asked.slices, "slices"),
             )
             wait = self._setting(asked.wait, "wait")
-            world = api.cluster_world(Options(n, on=where, hosts=hosts, slices=count, wait=wait))
+            world = api.cluster_diagram(Options(n, on=where, hosts=hosts, slices=count, wait=wait))
         elif asked.hosts or asked.slices or asked.accelerator:
             raise UsageError(
                 f"%xla_topology {line}: this machine is one host, and is drawn as it is. What to "

@@ -467,7 +467,7 @@ import dataclasses, time
 def stages_at(rank, activity):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not stages.done:
-        sample = stages.vitals(rank)
+        sample = stages.sample(rank)
         if sample is not None and sample.activity == activity:
             return dataclasses.asdict(sample)
         time.sleep(0.02)
@@ -490,7 +490,7 @@ def stages(kernel, tmp_path_factory):
             (flags / flag).touch()
         kernel.ok("stages.wait(60)")
     found.ends = [
-        ast.literal_eval(kernel.value(f"dataclasses.asdict(stages.vitals({rank}))"))
+        ast.literal_eval(kernel.value(f"dataclasses.asdict(stages.sample({rank}))"))
         for rank in (0, 1)
     ]
     found.counted = ast.literal_eval(kernel.value("stages.results"))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from xla_nb.protocol.order import World
+from xla_nb.protocol.order import HostGroup
 from xla_nb.rank import process
 
 # ---------------------------------------------------------------- a result in a line
@@ -218,7 +218,7 @@ def test_what_a_rank_forks_is_a_rank_too(monkeypatch):
 
 @pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
 def test_ranks_are_numbered_host_by_host(index, first):
-    order = SimpleNamespace(world=World(3, index, ("10.0.0.1", 1234)))
+    order = SimpleNamespace(host_group=HostGroup(3, index, ("10.0.0.1", 1234)))
     runtime = SimpleNamespace(ranks=4)
     job = process.Inherited(order, None, {}, None, None, runtime, None, None)
     assert job.first == first
@@ -229,20 +229,23 @@ import random, sys
 from pathlib import Path
 from types import SimpleNamespace as Some
 from xla_nb.rank import process
-from xla_nb.protocol.order import ARGUMENTS, World
-from xla_nb.runtimes import Place
+from xla_nb.protocol.order import ARGUMENTS, HostGroup
+from xla_nb.runtimes import RankInfo
 
 class Runtime:
     ranks = {ranks}
     join = lambda self, local_rank, processes: print("joins", flush=True)
-    place = lambda self, rank: Place(0, 8, "device", "device")
+    place = lambda self, rank: RankInfo(0, 8, "device", "device")
     leave = lambda self, why: None
     consequence = lambda self, error: None
     waiting = memory = lambda self: None
 
 threads = Some(get_num_threads=lambda: 1, set_num_threads=lambda count: None)
 sys.modules["torch"] = threads
-order = Some(record={record!r}, world=World(2, 1), entry="f", takes_lock=False, by_name=frozenset())
+order = Some(
+    record={record!r}, host_group=HostGroup(2, 1), entry="f", takes_lock=False,
+    by_name=frozenset(),
+)
 namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
 latch = Some(arrive=lambda: None, wait=lambda: None)
 sender, table = Some(send=lambda event: None), Some(body=None, sources=())

@@ -414,7 +414,7 @@ def test_tensors_of_a_program_that_never_syncs_arrive(lazy):
 
 
 def test_reading_tensors_is_not_counted_as_left_to_the_cpu(lazy):
-    assert lazy.value("[lazy.vitals(rank).fallbacks for rank in (0, 1)]") == "[{}, {}]"
+    assert lazy.value("[lazy.sample(rank).fallbacks for rank in (0, 1)]") == "[{}, {}]"
 
 
 def test_the_runs_figures_are_a_frame_where_pandas_is(lazy):

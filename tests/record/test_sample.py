@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from xla_nb.record.sample import Loop, Vitals, decode, encode
+from xla_nb.record.sample import Loop, Sample, decode, encode
 
-FULL = Vitals(
+FULL = Sample(
     at=20.5,
     activity="waiting",
     since=12.25,
@@ -29,7 +29,7 @@ FULL = Vitals(
 )
 
 
-@pytest.mark.parametrize("sample", [FULL, Vitals(at=1.0, since=0.5)])
+@pytest.mark.parametrize("sample", [FULL, Sample(at=1.0, since=0.5)])
 def test_a_sample_is_read_as_it_was_written(sample):
     assert decode(encode(sample)) == sample
 

@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from xla_nb.record import tail as record_tail
-from xla_nb.record.tail import Earlier, Ends, Piece, Tail, before, ends
+from xla_nb.record.tail import Earlier, Ends, LineBlock, Tail, before, ends
 
 
 @pytest.fixture
@@ -153,14 +153,14 @@ def test_going_up_more_often_than_there_are_lines_harms_nothing(tail):
 
 def test_a_look_gives_the_last_lines_and_counts_the_others(tail):
     tail.add(b"zero\none\ntwo\nth")
-    assert tail.look(2) == Piece(start=5, skipped=1, lines=["one", "two"])
+    assert tail.look(2) == LineBlock(start=5, skipped=1, lines=["one", "two"])
     assert tail.look(2) is None
     assert tail.count == 3
 
 
 def test_a_look_that_wants_no_lines_counts_them(tail):
     tail.add(b"zero\none\n")
-    assert tail.look(0) == Piece(start=9, skipped=2, lines=[])
+    assert tail.look(0) == LineBlock(start=9, skipped=2, lines=[])
 
 
 # ---------------------------------------------------------------- a file as it lies there

@@ -26,8 +26,8 @@ class Engine:
         self.lost = ""
         self.by_host = []
 
-    def fit(self, runtime, n, asked):
-        return fit_to_machine(runtime, n, asked, dict(os.environ))
+    def fit(self, runtime, n, user_env):
+        return fit_to_machine(runtime, n, user_env, dict(os.environ))
 
     def start(self, order, parcel, imports, waiting):
         waiting(0.5, "a server")
@@ -58,9 +58,9 @@ class Engine:
             where.append(what)
             self.asked.notify_all()
 
-    def until(self, asked):
+    def until(self, user_env):
         with self.asked:
-            assert self.asked.wait_for(asked, PATIENCE)
+            assert self.asked.wait_for(user_env, PATIENCE)
 
 
 class Heard(Run):

@@ -10,7 +10,7 @@ import pytest
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events, pickling
 from xla_nb.record.files import Record
-from xla_nb.record.sample import Vitals, encode
+from xla_nb.record.sample import Sample, encode
 from xla_nb.run.recorded import RecordedRun, entries
 
 BEGAN = 1000.0
@@ -47,8 +47,8 @@ class Made:
         self.record.close(self.opened().summary())
 
     def samples(self, rank, at):
-        sample = Vitals(at=at, since=at, place="Cell In[3], line 7")
-        self.record.vitals(rank).write_bytes(encode(sample))
+        sample = Sample(at=at, since=at, place="Cell In[3], line 7")
+        self.record.sample(rank).write_bytes(encode(sample))
 
     def loses_its_kernel(self):
         (self.record.path / "owner").write_text("1 0")
@@ -160,12 +160,12 @@ def test_it_has_what_was_reported(ended):
 def test_it_has_the_newest_sample_of_a_rank(ended):
     ended.samples(1, BEGAN + 4)
     run = ended.opened()
-    assert (run.vitals(0), run.vitals(1).place) == (None, "Cell In[3], line 7")
+    assert (run.sample(0), run.sample(1).place) == (None, "Cell In[3], line 7")
 
 
 def test_a_sample_that_is_being_written_is_none(ended):
-    ended.record.vitals(0).write_bytes(b'{"at": 1')
-    assert ended.opened().vitals(0) is None
+    ended.record.sample(0).write_bytes(b'{"at": 1')
+    assert ended.opened().sample(0) is None
 
 
 def test_it_took_until_its_last_rank_ended(ended):
@@ -327,7 +327,7 @@ def reopened(kernel):
         "{run}.history.rows",
         "{run}.record.path",
         "[{run}.output(rank, stream) for rank in range(3) for stream in ('out', 'err')]",
-        "[{run}.vitals(rank) for rank in range(3)]",
+        "[{run}.sample(rank) for rank in range(3)]",
     ],
 )
 def test_a_run_from_its_record_is_as_it_was_when_it_lived(reopened, what):

@@ -7,9 +7,9 @@ import pytest
 from tests.support import run_double
 from xla_nb.protocol import events
 from xla_nb.record import sample
-from xla_nb.record.sample import Vitals
+from xla_nb.record.sample import Sample
 from xla_nb.run import stacks
-from xla_nb.run.stacks import Group, Inquiry
+from xla_nb.run.stacks import Inquiry, StackGroup
 
 STACK = '  File "Cell In[3]", line 9, in f\n    g()\n  File "Cell In[3]", line 4, in g\n    wait()'
 
@@ -50,7 +50,7 @@ def impatient(monkeypatch):
 
 def test_ranks_at_the_same_place_are_one_group(run):
     found = Inquiry(run(3, r0=("a", "s"), r1=("a", "s"), r2=("a", "s"))).wait()
-    assert found == [Group((0, 1, 2), "a", "s")]
+    assert found == [StackGroup((0, 1, 2), "a", "s")]
 
 
 def test_ranks_at_one_line_that_came_there_by_two_ways_are_two_groups(run):
@@ -119,8 +119,8 @@ def test_an_answer_to_an_earlier_question_is_none(run, impatient):
 
 def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, impatient):
     asked = run(2, r0=("a", "s"))
-    seen = Vitals(at=time.time() - 30, since=0.0, place="Cell In[3], line 7")
-    asked.record.vitals(1).write_bytes(sample.encode(seen))
+    seen = Sample(at=time.time() - 30, since=0.0, place="Cell In[3], line 7")
+    asked.record.sample(1).write_bytes(sample.encode(seen))
     silent = Inquiry(asked).wait()[1]
     assert (silent.ranks, silent.place, silent.stack) == ((1,), "Cell In[3], line 7", "")
     assert silent.note.startswith("no answer: native code")
@@ -129,7 +129,7 @@ def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, im
 
 def test_a_rank_that_has_not_begun_is_said_to_be_joining(tmp_path, impatient):
     (group,) = Inquiry(NotBegun(tmp_path, 2)).wait()
-    assert group == Group((0, 1), "", "", "not begun yet: joining the runtime")
+    assert group == StackGroup((0, 1), "", "", "not begun yet: joining the runtime")
 
 
 class NotBegun(run_double.Run):
@@ -141,7 +141,7 @@ class NotBegun(run_double.Run):
 
 
 def test_groups_are_told_a_paragraph_each():
-    groups = [Group((1,), "a", "  one"), Group((0, 2, 3), "b", "", "no answer")]
+    groups = [StackGroup((1,), "a", "  one"), StackGroup((0, 2, 3), "b", "", "no answer")]
     assert stacks.text(groups) == "rank 1 at a\n  one\n\nranks 0, 2, 3 at b: no answer"
 
 
@@ -166,8 +166,8 @@ ASK = """
 import time
 from xla_nb.run.stacks import Inquiry
 deadline = time.monotonic() + 60
-while not all((seen := deadlocked.vitals(r)) and seen.place for r in (0, 1)) or (
-    deadlocked.vitals(0).activity != "waiting"
+while not all((seen := deadlocked.sample(r)) and seen.place for r in (0, 1)) or (
+    deadlocked.sample(0).activity != "waiting"
 ):
     assert time.monotonic() < deadline and not deadlocked.done
     time.sleep(0.02)

@@ -71,8 +71,8 @@ def test_a_part_of_a_slice_and_chips_with_two_devices_are_refused_where_they_wil
 
 def test_jax_runs_on_what_its_variable_says():
     assert torchax_runtime.plan(V5E, None).ranks == 8
-    asked = replace(V5E, asked={"JAX_PLATFORMS": "cpu"})
-    assert torchax_runtime.plan(asked, None).ranks == SIMULATED
+    machine = replace(V5E, user_env={"JAX_PLATFORMS": "cpu"})
+    assert torchax_runtime.plan(machine, None).ranks == SIMULATED
     with pytest.raises(UsageError, match="JAX_PLATFORMS=metal: there are cpu, cuda, gpu, tpu"):
         torchax_runtime.plan(replace(LAPTOP, env={"JAX_PLATFORMS": "metal"}), None)
 

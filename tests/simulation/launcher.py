@@ -78,7 +78,7 @@ def run_job(job: dict[str, Any]) -> None:
     place = job["place"]
     if place.get("store"):  # JSON has lists for tuples
         place["store"] = tuple(place["store"])
-    host.install(host.Place(**place))
+    host.install(host.HostShare(**place))
     if not (child := os.fork()):  # as the code of a cell may, before the ranks start
         os._exit(0)
     os.waitpid(child, 0)

@@ -32,8 +32,8 @@ from xla_nb.simulation import agreement, host
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
     CollectiveTimeout,
+    CollectiveWait,
     RankLost,
-    Waiting,
 )
 from xla_nb.simulation.mesh import Mesh
 
@@ -803,7 +803,7 @@ def killed_inside(rank: int) -> str:
 def late(rank: int) -> list[Any]:
     """Rank 0 comes when the others, short of patience here, have said that they wait."""
     agreement._LATE = 0.1
-    seen: list[Waiting] = []
+    seen: list[CollectiveWait] = []
     watcher = threading.Thread(target=watch, args=(seen,))
     if rank == 0:
         until(lambda: files("seen*") == 3)
@@ -816,7 +816,7 @@ def late(rank: int) -> list[Any]:
     return [*((each.operation, each.missing) for each in seen), host.waiting()]
 
 
-def watch(seen: list[Waiting]) -> None:
+def watch(seen: list[CollectiveWait]) -> None:
     def waits() -> bool:
         current = host.waiting()
         if current is None or current.missing != (0,):

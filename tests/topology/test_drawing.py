@@ -5,21 +5,21 @@ import textwrap
 import pytest
 
 from xla_nb.topology import drawing
-from xla_nb.topology.drawing import Host, Process, World
+from xla_nb.topology.drawing import Diagram, DiagramHost, DiagramProcess
 
 
 def world(slices, hosts, ranks, each=1, name="host-{}", **variables):
     """A world of so many slices, hosts in each and ranks on each, `each` of them in a process; a
     variable's value is made of (slice, host of it, process)."""
     count = iter(range(slices * hosts * ranks))
-    return World(
+    return Diagram(
         "a world",
         [
             [
-                Host(
+                DiagramHost(
                     name.format(s * hosts + h),
                     [
-                        Process(
+                        DiagramProcess(
                             [next(count) for _ in range(each)],
                             {key: value(s, h, p) for key, value in variables.items()},
                         )
@@ -129,7 +129,7 @@ def test_long_lists_in_values_are_folded():
 
 def test_a_variable_that_some_do_not_have_is_said_to_be_not_set():
     drawn_world = world(1, 2, 1)
-    drawn_world.slices[0][0].processes[0] = Process([0], {"NAME": "x"})
+    drawn_world.slices[0][0].processes[0] = DiagramProcess([0], {"NAME": "x"})
     assert drawing.draw(drawn_world).splitlines()[-1] == "  NAME  x | not set"
 
 
@@ -150,6 +150,6 @@ def test_no_line_is_too_long_and_no_drawing(sizes, name):
 
 
 def test_notes_are_wrapped_below():
-    lines = drawing.draw(World("t", world(1, 1, 1).slices, ["word " * 40])).splitlines()
+    lines = drawing.draw(Diagram("t", world(1, 1, 1).slices, ["word " * 40])).splitlines()
     assert lines[-1].startswith("word")
     assert max(map(len, lines)) <= drawing.WIDTH

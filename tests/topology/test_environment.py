@@ -78,7 +78,7 @@ def test_a_trap_is_removed_in_one_line_unless_it_is_asked_for(device, name, valu
     assert line.startswith(f"removed {name}=")
     assert "\n" not in line
 
-    cleaned, changes = environment.clean({name: "old"}, device=device, asked={name: value})
+    cleaned, changes = environment.clean({name: "old"}, device=device, user_env={name: value})
     assert cleaned[name] == value
     (line,) = map(str, changes)
     assert line.startswith(f"kept {name}=")

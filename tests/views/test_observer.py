@@ -10,7 +10,7 @@ import pytest
 from tests.support.run_double import Run
 from xla_nb.protocol import events
 from xla_nb.record import sample
-from xla_nb.record.sample import Loop, Vitals
+from xla_nb.record.sample import Loop, Sample
 from xla_nb.views import observer
 from xla_nb.views.observer import Line, Observer, together, tqdm
 from xla_nb.views.snapshot import Bar
@@ -35,7 +35,7 @@ def started(run, *ranks):
 
 def samples(run, rank, **told):
     told = {"at": 20.0, "since": 15.0} | told
-    run.record.vitals(rank).write_bytes(sample.encode(Vitals(**told)))
+    run.record.sample(rank).write_bytes(sample.encode(Sample(**told)))
 
 
 def reports(run, rank, *rows):
@@ -46,14 +46,14 @@ def reports(run, rank, *rows):
 
 def card(eyes, rank):
     eyes.sample()
-    return eyes.glance().cards[rank]
+    return eyes.snapshot().cards[rank]
 
 
 # ---------------------------------------------------------------- cards
 
 
 def test_a_rank_that_has_not_joined_is_starting(eyes):
-    assert [one.phase for one in eyes.glance().cards] == ["starting", "starting"]
+    assert [one.phase for one in eyes.snapshot().cards] == ["starting", "starting"]
 
 
 def test_a_running_rank_does_what_its_sample_says(run, eyes):
@@ -112,8 +112,8 @@ def test_a_rank_whose_host_was_lost_says_so_and_so_does_the_run(run, eyes):
         run.state.apply(events.JobStarted(host=host, pid=1, ranks=1, simulated=False, first=first))
     run.state.apply(events.HostLost(host="b", why="its node died"))
     assert card(eyes, 1).detail == "its host b was lost: its node died"
-    assert eyes.glance().hosts == ("a", "b")
-    assert eyes.glance().lost == {"b": "its node died"}
+    assert eyes.snapshot().hosts == ("a", "b")
+    assert eyes.snapshot().lost == {"b": "its node died"}
 
 
 def test_the_share_of_a_core_is_between_two_samples(run, eyes):
@@ -128,7 +128,7 @@ def test_half_a_sample_leaves_the_one_before(run, eyes):
     started(run, 0)
     samples(run, 0, steps=4)
     eyes.sample()
-    run.record.vitals(0).write_bytes(b'{"at": 2')
+    run.record.sample(0).write_bytes(b'{"at": 2')
     assert card(eyes, 0).steps == 4
 
 
@@ -262,7 +262,7 @@ def test_figures_are_lines_by_rank(run, eyes):
     reports(run, 0, (0, {"loss": 3.0}), (1, {"loss": 2.0, "lr": 0.1}))
     reports(run, 1, (0, {"loss": 4.0}))
     eyes.sample()
-    found = {series.name: series.lines for series in eyes.glance().series}
+    found = {series.name: series.lines for series in eyes.snapshot().series}
     assert found == {"loss": {0: [(0, 3.0), (1, 2.0)], 1: [(0, 4.0)]}, "lr": {0: [(1, 0.1)]}}
 
 
@@ -280,7 +280,7 @@ def test_a_long_line_is_thinned_out_evenly_and_keeps_its_end():
 def test_a_figure_that_is_no_number_stays_in_its_place(run, eyes):
     reports(run, 0, (0, {"loss": math.nan}))
     eyes.sample()
-    ((_, value),) = eyes.glance().series[0].lines[0]
+    ((_, value),) = eyes.snapshot().series[0].lines[0]
     assert math.isnan(value)
 
 

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from xla_nb.protocol.order import Order
-from xla_nb.runtimes.fit import Fit, Waiting
+from xla_nb.runtimes.fit import Fit, OnWait
 
 
 class Engine(Protocol):
     """Where ranks are started: `engines.local` on this machine, `engines.ray` on others."""
 
-    def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
+    def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
         """What a launch gets there. Raises XlaNbError where that will not do."""
 
     def start(
-        self, order: Order, parcel: int, imports: Sequence[str], waiting: Waiting
+        self, order: Order, parcel: int, imports: Sequence[str], waiting: OnWait
     ) -> socket.socket:
         """Start it; gives the socket that its events come from. Raises LaunchError."""
 

@@ -19,7 +19,7 @@ from xla_nb.engines.child import Helper, in_memory
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import Order
-from xla_nb.runtimes.fit import Fit, Waiting, fit_to_machine
+from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
 
 
 class LocalEngine:
@@ -44,12 +44,12 @@ class LocalEngine:
             server = self._servers[imports] = _Server(imports)
         return server
 
-    def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
+    def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
         """What a launch of `n` ranks gets from this machine. Raises XlaNbError."""
-        return fit_to_machine(runtime, n, asked, dict(os.environ))
+        return fit_to_machine(runtime, n, user_env, dict(os.environ))
 
     def start(
-        self, order: Order, parcel: int, imports: Sequence[str], waiting: Waiting
+        self, order: Order, parcel: int, imports: Sequence[str], waiting: OnWait
     ) -> socket.socket:
         """Start a job whose processes have these modules; gives the socket its events come from.
 
@@ -59,7 +59,7 @@ class LocalEngine:
             return self._start(order.run, (parcel, told), tuple(imports), waiting)
 
     def _start(
-        self, run: str, files: tuple[int, int], imports: tuple[str, ...], waiting: Waiting
+        self, run: str, files: tuple[int, int], imports: tuple[str, ...], waiting: OnWait
     ) -> socket.socket:
         for attempt in (1, 2):
             server = self._warm(imports)
@@ -123,7 +123,7 @@ class _Server:
         self._ready = False
         self.helper = Helper("xla_nb.engines.forkserver", [list(imports)], _environment())
 
-    def wait_until_ready(self, waiting: Waiting) -> None:
+    def wait_until_ready(self, waiting: OnWait) -> None:
         if self._ready:
             return
         began = time.monotonic()

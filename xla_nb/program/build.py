@@ -16,7 +16,7 @@ from xla_nb.program.dependencies import Extraction, Scope
 from xla_nb.program.entry import check_live, check_planned
 from xla_nb.program.ordering import Group
 from xla_nb.program.origins import name_of
-from xla_nb.program.split import RANK_NAMES, lasting, make_plan, only
+from xla_nb.program.split import RANK_NAMES, lasting, only, split_cell
 
 __all__ = [
     "RANK_NAMES",
@@ -80,7 +80,7 @@ def build(
     none is itself what the ranks run.
     """
     extraction = Extraction(scope)
-    plan = make_plan(cell, entry, extraction.futures)
+    plan = split_cell(cell, entry, extraction.futures)
     extraction.cell(plan)
     takes_lock = False
     if plan.entry is not None:

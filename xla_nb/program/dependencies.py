@@ -33,7 +33,7 @@ from xla_nb.program.cells import (
 from xla_nb.program.ordering import Group, Item, generated, layout
 from xla_nb.program.patches import Patch, patches
 from xla_nb.program.references import reached
-from xla_nb.program.split import RANK_NAMES, Plan, lasting, vet
+from xla_nb.program.split import RANK_NAMES, CellSplit, lasting, vet
 
 PREFIX = "_xla_nb_"
 _BUILTINS = frozenset(vars(builtins))
@@ -81,7 +81,7 @@ class Extraction:
         self._patched: dict[str, Item] = {}  # to be taken with what they patch
         self._paths: set[str] = set()
 
-    def cell(self, plan: Plan) -> None:
+    def cell(self, plan: CellSplit) -> None:
         """Take along a launched cell's text and what it needs."""
         self.futures = plan.futures
         self.defines |= plan.defines

@@ -18,13 +18,13 @@ from typing import Any
 from xla_nb.errors import ProgramError
 from xla_nb.program.cells import DEFINITION, FUNCTION, IMPORT, Function, Statement, bindings
 from xla_nb.program.origins import own_name
-from xla_nb.program.split import Plan, functions
+from xla_nb.program.split import CellSplit, functions
 
 _FIX = '--args "({},)"'
 
 
 def check_planned(
-    plan: Plan, args: Sequence[object], values: Mapping[str, object], pending: Statement | None
+    plan: CellSplit, args: Sequence[object], values: Mapping[str, object], pending: Statement | None
 ) -> bool:
     """Check the entry of a launched cell; True if it takes the lock.
 
@@ -128,7 +128,7 @@ def _binding(nodes: Iterable[ast.stmt], name: str) -> ast.stmt:
     return found
 
 
-def _check_source(statement: Statement, args: Sequence[object], plan: Plan) -> bool:
+def _check_source(statement: Statement, args: Sequence[object], plan: CellSplit) -> bool:
     node, where = statement.node, f"{statement.cell.label}, line {statement.node.lineno}"
     if isinstance(node, FUNCTION):
         call = _Call(plan.entry or "", args, _FIX, f"{where}: ")
@@ -188,7 +188,7 @@ class _Written:
 # --- what is said of a name that cannot be launched -------------------------------------------
 
 
-def _no_entry(plan: Plan, values: Mapping[str, object]) -> str:
+def _no_entry(plan: CellSplit, values: Mapping[str, object]) -> str:
     entry = plan.entry or ""
     held = [n for n, v in values.items() if isinstance(v, FunctionType) and n[:1] != "_"]
     close = difflib.get_close_matches(entry, [*_own(plan), *held], n=1)
@@ -197,16 +197,16 @@ def _no_entry(plan: Plan, values: Mapping[str, object]) -> str:
     return f"{start}{hint} {_candidates(plan)}"
 
 
-def _not_a_function(plan: Plan, why: str) -> ProgramError:
+def _not_a_function(plan: CellSplit, why: str) -> ProgramError:
     return ProgramError(f"{plan.entry} cannot be launched: {why}. {_candidates(plan)}")
 
 
-def _candidates(plan: Plan) -> str:
+def _candidates(plan: CellSplit) -> str:
     names = dict.fromkeys(_own(plan))
     if not names:
         return "The cell defines no function: define one, or name none to run the cell as it is."
     return f"The cell defines {', '.join(names)}: name one of these."
 
 
-def _own(plan: Plan) -> list[str]:
+def _own(plan: CellSplit) -> list[str]:
     return [function.name for function in functions(plan.tree)]

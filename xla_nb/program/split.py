@@ -33,7 +33,7 @@ RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
 
 
 @dataclass(frozen=True)
-class Plan:
+class CellSplit:
     """How a launched cell becomes module text and an entry, or a body without an entry.
 
     `module` is what the module file has of the cell, if anything; `body`, where there is no
@@ -54,7 +54,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def make_plan(cell: Cell, entry: str | None, known_futures: set[str]) -> Plan:
+def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSplit:
     """Cut a cell for `entry`; else for its last function; else for running it as it is."""
     tree = parse(cell)
     notes = vet(tree, cell.label)
@@ -72,7 +72,7 @@ def make_plan(cell: Cell, entry: str | None, known_futures: set[str]) -> Plan:
             "imports and definitions. What to do: define a function, or name one of the notebook "
             "behind %%xla_spawn"
         )
-    return Plan(
+    return CellSplit(
         cell=cell,
         tree=tree,
         entry=entry,

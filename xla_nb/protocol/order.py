@@ -18,7 +18,7 @@ ALONE = "alone"
 
 
 @dataclass(frozen=True)
-class World:
+class HostGroup:
     """The hosts of a run as one of them sees it, the one that is number `index` of `hosts`.
 
     `address` is where host 0 receives the others (a name or number, and a free port of it);
@@ -32,8 +32,8 @@ class World:
 
 @dataclass(frozen=True)
 class Order:
-    """One run on one host. `ranks` is how many there, None for as many as there are; `n` and
-    `asked` are what the user said of their number and environment; `program` is the module's file.
+    """One run on one host. `ranks` is how many there, None for as many as there are; `n`
+    and `user_env` are the options -n and --env; `program` is the module's file.
     """
 
     run: str
@@ -44,7 +44,7 @@ class Order:
     takes_lock: bool
     by_name: frozenset[str]
     n: int | None
-    asked: Mapping[str, str]
+    user_env: Mapping[str, str]
     ranks: int | None
     device: str
     env: Mapping[str, str]
@@ -52,4 +52,4 @@ class Order:
     sys_path: tuple[str, ...]
     authkey: bytes
     inheritance: Inheritance
-    world: World = World()
+    host_group: HostGroup = HostGroup()

@@ -112,7 +112,7 @@ def _start(order: Order, sender: Sender) -> None:
             pid=os.getpid(),
             host=socket.gethostname(),
             ranks=prepared.ranks,
-            first=order.world.index * prepared.ranks,
+            first=order.host_group.index * prepared.ranks,
             simulated=prepared.simulated,
         )
     )

@@ -17,8 +17,8 @@ from typing import Any
 from xla_nb.program import tracebacks
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.record import sample
-from xla_nb.record.sample import Activity, Loop, Vitals
-from xla_nb.runtimes.gauges import Counts, Gauges, Waiting
+from xla_nb.record.sample import Activity, Loop, Sample
+from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
 #: Seconds between two looks at whether somebody asks for stacks, and two samples.
 TICK = 0.25
@@ -146,13 +146,13 @@ class Meter:
         os.pwrite(file, line.ljust(self._written), 0)
         self._written = max(self._written, len(line))
 
-    def _look(self) -> Vitals:
+    def _look(self) -> Sample:
         now = time.time()
         seen = self._gauges.counts()
         waiting = self._gauges.waiting()
         compiling = self._compiling.now(seen)
         used, limit = self._device_memory()
-        return Vitals(
+        return Sample(
             at=now,
             activity=self._doing(waiting, compiling, now),
             since=self._activity[1],
@@ -171,7 +171,7 @@ class Meter:
             loops=self._rates.look(self._book.loops, now),
         )
 
-    def _doing(self, waiting: Waiting | None, compiling: bool, now: float) -> Activity:
+    def _doing(self, waiting: PendingCollective | None, compiling: bool, now: float) -> Activity:
         activity: Activity = "waiting" if waiting else "compiling" if compiling else "running"
         since = now - (time.monotonic() - waiting.since) if waiting else now
         if activity != self._activity[0] or waiting:

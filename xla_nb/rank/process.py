@@ -31,7 +31,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
 from xla_nb.rank.meter import Meter
-from xla_nb.runtimes import Place, Prepared
+from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 
 
@@ -59,7 +59,7 @@ class Inherited:
     def first(self) -> int:
         """The rank of this host's first process. On a TPU of several hosts torch_xla may number
         them otherwise; a rank knows better once it has joined."""
-        return self.order.world.index * self.runtime.ranks
+        return self.order.host_group.index * self.runtime.ranks
 
 
 #: Set once in the job before it forks the ranks: `xmp.spawn` pickles what it is given, and a
@@ -205,7 +205,7 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
         reporting.end()
 
 
-def _call(job: Inherited, index: int, place: Place) -> object:
+def _call(job: Inherited, index: int, place: RankInfo) -> object:
     if job.table.body is not None:
         job.namespace.update(
             rank=index, world_size=place.world_size, device=place.device, lock=job.lock

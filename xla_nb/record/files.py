@@ -71,11 +71,11 @@ class Record:
     def history(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.history"
 
-    def vitals(self, rank: int) -> Path:
+    def sample(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.now"
 
     @property
-    def asked(self) -> Path:
+    def stacks_request(self) -> Path:
         """Touched when somebody wants to know where the ranks are."""
         return self.path / "stacks"
 

@@ -24,7 +24,7 @@ class Loop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vitals:
+class Sample:
     """One sample. `at` and `since` (when the activity began) are seconds since the epoch.
 
     place           the innermost line of the notebook, `Cell In[3], line 7`
@@ -54,17 +54,17 @@ class Vitals:
     loops: tuple[Loop, ...] = ()
 
 
-def encode(vitals: Vitals) -> bytes:
+def encode(vitals: Sample) -> bytes:
     """One line of JSON."""
     return json.dumps(asdict(vitals)).encode() + b"\n"
 
 
-def decode(data: bytes) -> Vitals:
+def decode(data: bytes) -> Sample:
     """The sample that `encode` wrote. Raises ValueError on anything else, such as half of one."""
     try:
         body = json.loads(data)
         loops = tuple(Loop(**loop) for loop in body.pop("loops"))
         missing = tuple(body.pop("missing"))
-        return Vitals(loops=loops, missing=missing, **body)
+        return Sample(loops=loops, missing=missing, **body)
     except (TypeError, KeyError, AttributeError) as problem:
         raise ValueError(f"no sample: {data[:200]!r}") from problem

@@ -19,7 +19,7 @@ _UP = b"\x1b[A"  # how tqdm goes back from the bar of an inner loop
 
 
 @dataclass(frozen=True)
-class Piece:
+class LineBlock:
     """Lines that follow each other; `skipped` ones before them were left out. `start` is the
     first one's byte offset in the file."""
 
@@ -49,14 +49,14 @@ class Tail:
         while (piece := self.look(None)) is not None:
             yield from piece.lines
 
-    def look(self, limit: int | None) -> Piece | None:
+    def look(self, limit: int | None) -> LineBlock | None:
         """The lines completed in the next megabyte, the last `limit` of them; None at the end."""
         found = self._take(limit)
         if found is None:
             return None
         skipped, kept = found
         start = self._offset - len(self._rest) - sum(len(line) + 1 for line in kept)
-        return Piece(max(0, start), skipped, [shown(line) for line in kept])
+        return LineBlock(max(0, start), skipped, [shown(line) for line in kept])
 
     @property
     def open_lines(self) -> list[str]:

@@ -24,7 +24,7 @@ from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Record
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
-from xla_nb.runtimes.fit import Fit, Waiting
+from xla_nb.runtimes.fit import Fit, OnWait
 
 
 def launch(
@@ -33,7 +33,7 @@ def launch(
     options: Options,
     engine: Engine,
     resolve: Callable[[str], object],
-    waiting: Waiting = lambda seconds, what: None,
+    waiting: OnWait = lambda seconds, what: None,
 ) -> Run:
     """Start a program on every rank; gives the run at once.
 
@@ -59,7 +59,7 @@ def launch(
         takes_lock=what.takes_lock,
         by_name=frozenset(what.defines),
         n=options.n,
-        asked=options.env,
+        user_env=options.env,
         ranks=fit.ranks,
         device=fit.device,
         env=fit.env,
@@ -86,7 +86,7 @@ def _start(
     order: Order,
     fit: Fit,
     engine: Engine,
-    waiting: Waiting,
+    waiting: OnWait,
 ) -> socket.socket:
     parcel = _pack(what, args)
     try:

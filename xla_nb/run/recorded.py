@@ -17,7 +17,7 @@ from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events, pickling
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home
-from xla_nb.record.sample import Vitals, decode
+from xla_nb.record.sample import Sample, decode
 from xla_nb.run import sentences
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import RunState
@@ -57,7 +57,7 @@ class RecordedRun:
             run.state.apply(event)
             last = event.at
         if run.state.ended is None and (summary or not files.is_owned):
-            seen = [sample.at for rank in run.state.ranks if (sample := run.vitals(rank))]
+            seen = [sample.at for rank in run.state.ranks if (sample := run.sample(rank))]
             run.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
         return run
 
@@ -118,10 +118,10 @@ class RecordedRun:
         """What the ranks have reported so far with `xla_nb.report`."""
         return History({rank: self.record.history(rank) for rank in sorted(self.state.ranks)})
 
-    def vitals(self, rank: int) -> Vitals | None:
+    def sample(self, rank: int) -> Sample | None:
         """The newest sample of a rank, if there is one."""
         try:
-            return decode(self.record.vitals(rank).read_bytes())
+            return decode(self.record.sample(rank).read_bytes())
         except (FileNotFoundError, ValueError):  # read in the middle of a write
             return None
 

@@ -115,7 +115,7 @@ class Run(RecordedRun):
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
-        self.record.asked.touch()
+        self.record.stacks_request.touch()
         self._engine.ask(self.name)
 
     def output(self, rank: int, stream: str = "out") -> str:

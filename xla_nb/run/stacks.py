@@ -18,7 +18,7 @@ _POLL = 0.05
 
 
 @dataclass(frozen=True)
-class Group:
+class StackGroup:
     """Ranks that are at the same place. `note` says what is to be known of the answer."""
 
     ranks: tuple[int, ...]
@@ -41,15 +41,15 @@ class Inquiry:
         """Everybody has answered, or had the time to."""
         return time.monotonic() >= self._deadline or all(map(self._answered, self._asked_ranks()))
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[StackGroup]:
         """The answers so far, the place with the fewest ranks first: it is the odd one out."""
         found: dict[tuple[str, str, str], list[int]] = {}
         for rank in self._asked_ranks():
             found.setdefault(self._told(rank), []).append(rank.rank)
-        groups = [Group(tuple(sorted(ranks)), *told) for told, ranks in found.items()]
+        groups = [StackGroup(tuple(sorted(ranks)), *told) for told, ranks in found.items()]
         return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
 
-    def wait(self) -> list[Group]:
+    def wait(self) -> list[StackGroup]:
         """The answers, when all are there or time is up."""
         while not self.settled:
             with self._run.changed:
@@ -68,7 +68,7 @@ class Inquiry:
             return rank.place, _innermost_first(rank.stack), ""
         if rank.phase == "starting":
             return "", "", "not begun yet: joining the runtime"
-        seen = self._run.vitals(rank.rank)
+        seen = self._run.sample(rank.rank)
         if seen is None:
             return "", "", "no answer"
         ago = self._asked - seen.at
@@ -90,7 +90,7 @@ def _innermost_first(stack: str) -> str:
     return "\n".join(line for frame in reversed(frames) for line in frame)
 
 
-def text(groups: list[Group]) -> str:
+def text(groups: list[StackGroup]) -> str:
     """The answers as lines to print."""
     from xla_nb.run.sentences import ranks
 

@@ -23,18 +23,18 @@ NAMES = ("xla", "spmd", "torchax")
 @dataclass(frozen=True)
 class Machine:
     """What a machine has that is one of `hosts`: `device` is "TPU" or "CPU". `env` are its
-    variables, `asked` those of --env, which win."""
+    variables, `user_env` those of --env, which win."""
 
     device: str
     chips: int
     accelerator: str | None
     env: Mapping[str, str] = field(default_factory=dict)
-    asked: Mapping[str, str] = field(default_factory=dict)
+    user_env: Mapping[str, str] = field(default_factory=dict)
     hosts: int = 1
 
     def variable(self, name: str) -> str:
         """What the ranks will see by that name; empty where it is not set."""
-        return self.asked.get(name, self.env.get(name, ""))
+        return self.user_env.get(name, self.env.get(name, ""))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """What a rank is in its world.
 
     `device` is what a cell without a function has by that name, `shown` how people are told;
@@ -77,7 +77,7 @@ class Prepared(Gauges, Protocol):
     def join(self, local_rank: int, processes: int) -> None:
         """In a new process, before the user's function: take part in the runtime."""
 
-    def place(self, rank: int) -> Place:
+    def place(self, rank: int) -> RankInfo:
         """In a rank that has joined."""
 
     def leave(self, why: str) -> None:

@@ -15,7 +15,7 @@ from xla_nb.topology import environment
 from xla_nb.topology.chips import accelerator_type, choose_device, count_chips
 
 #: What a launch is told while it waits: for how many seconds by now, and for what.
-Waiting = Callable[[float, str], None]
+OnWait = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Fit:
 def fit_to_machine(
     runtime: str,
     n: int | None,
-    asked: Mapping[str, str],
+    user_env: Mapping[str, str],
     environ: Mapping[str, str],
     *,
     hosts: int = 1,
@@ -41,16 +41,16 @@ def fit_to_machine(
 ) -> Fit:
     """Fit a launch of `n` ranks to this machine, one of `hosts` of the run.
 
-    `asked` is what the user gave with --env, `environ` the environment it is added to, and `sets`
-    what the machine's place among the others needs. Raises XlaNbError where it will not do.
+    `user_env` is --env, `environ` the environment it is added to, and `sets` what the machine's
+    place among the others needs. Raises XlaNbError where it will not do.
     """
     if n is not None and n < 1:
         raise UsageError(f"-n {n}: a run has at least 1 rank")
     chips = count_chips()
-    device = choose_device({**environ, **asked}, chips)
-    machine = Machine(device, chips, accelerator_type(environ), environ, asked, hosts)
+    device = choose_device({**environ, **user_env}, chips)
+    machine = Machine(device, chips, accelerator_type(environ), environ, user_env, hosts)
     plan = runtimes.named(runtime).plan(machine, n)
     env, changes = environment.clean(
-        environ, device=device, sets={**plan.sets, **(sets or {})}, asked=asked
+        environ, device=device, sets={**plan.sets, **(sets or {})}, user_env=user_env
     )
     return Fit(device, plan.ranks, env, tuple(plan.imports), tuple(map(str, changes)))

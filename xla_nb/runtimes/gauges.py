@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
-class Waiting(Protocol):
+class PendingCollective(Protocol):
     """A collective that the rank is in: `since` is of `time.monotonic()`."""
 
     @property
@@ -64,7 +64,7 @@ class Gauges(Protocol):
     def counts(self) -> Counts:
         """What was compiled and run so far."""
 
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> PendingCollective | None:
         """The collective that this rank waits in."""
 
     def memory(self) -> tuple[int, int] | None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xla_nb.errors import UsageError
-from xla_nb.protocol.order import Order, World
-from xla_nb.runtimes import Machine, Place, Plan, gauges, tpu_client, xla
+from xla_nb.protocol.order import HostGroup, Order
+from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
-from xla_nb.runtimes.gauges import Counts, Waiting
+from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.topology.chips import SIMULATED, devices_per_chip, require_one_host
 
 _WHY_NOT = (
@@ -40,7 +40,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
                 f"-n {n}: {_WHY_NOT}. On a TPU leave -n out: the process has all {devices} devices"
             )
         return Plan(None, _SETS, xla.IMPORTS)
-    if "CPU_NUM_DEVICES" in machine.asked:
+    if "CPU_NUM_DEVICES" in machine.user_env:
         raise UsageError("--env CPU_NUM_DEVICES: -n says how many devices there are under spmd")
     count = str(n or SIMULATED)
     # The CPU client runs the devices of a graph in a pool, which must hold all that wait for each
@@ -81,14 +81,14 @@ def set_up() -> None:
 
 def prepare(order: Order) -> Devices:
     """Nothing is to be done before the fork: the process itself opens the devices."""
-    return Devices(order.world, tpu_client.Clients(Path(order.program)))
+    return Devices(order.host_group, tpu_client.Clients(Path(order.program)))
 
 
 @dataclass(frozen=True)
 class Devices:
     """The one process, and all devices of the host."""
 
-    world: World
+    world: HostGroup
     clients: tpu_client.Clients
     ranks: int = 1
     simulated: bool = False  # of a TPU host there is nothing but the number of its devices
@@ -104,13 +104,15 @@ class Devices:
         torch_xla.runtime.use_spmd()
         self.clients.open()
 
-    def place(self, rank: int) -> Place:
+    def place(self, rank: int) -> RankInfo:
         import torch_xla
 
         runtime: Any = torch_xla.runtime
         attributes = runtime.global_runtime_device_attributes()
         shown = [xla.described(one["name"], one) for one in attributes]
-        return Place(0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(shown))
+        return RankInfo(
+            0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(shown)
+        )
 
     def leave(self, why: str) -> None:
         return
@@ -118,7 +120,7 @@ class Devices:
     def consequence(self, error: BaseException) -> BaseException | None:
         return None
 
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> PendingCollective | None:
         """A collective of SPMD is part of the compiled graph, out of sight."""
         return None
 

@@ -18,8 +18,8 @@ from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol.order import ALONE, Order
 from xla_nb.runtimes import (
     Machine,
-    Place,
     Plan,
+    RankInfo,
     jax_counts,
     jax_guard,
     jax_world,
@@ -27,7 +27,7 @@ from xla_nb.runtimes import (
     xla,
 )
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
-from xla_nb.runtimes.gauges import Counts, Waiting
+from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.topology.chips import SIMULATED, devices_per_chip, process_bounds, require_one_host
 
 #: What its fork server imports; `import jax` starts no thread and opens no device.
@@ -108,7 +108,7 @@ def opened() -> str | None:
 def prepare(order: Order) -> Processes:
     """Start the coordinator, a process of its own on the first host."""
     assert order.ranks is not None
-    here, ranks = order.world, order.ranks
+    here, ranks = order.host_group, order.ranks
     host, port = here.address or (jax_world.LOOPBACK, 0)
     size = here.hosts * ranks
     coordinator = jax_world.Coordinator(size, host, port) if here.index == 0 else None
@@ -157,9 +157,9 @@ class Processes:
         if self.torchax:
             jax_world.enable_torchax()
 
-    def place(self, rank: int) -> Place:
+    def place(self, rank: int) -> RankInfo:
         name = f"{self.world.platform}:{rank}"
-        return Place(rank - self.first, self.world.ranks, "jax", name)
+        return RankInfo(rank - self.first, self.world.ranks, "jax", name)
 
     def leave(self, why: str) -> None:
         jax_world.leave(why)
@@ -167,7 +167,7 @@ class Processes:
     def consequence(self, error: BaseException) -> BaseException | None:
         return jax_world.consequence(error)
 
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> PendingCollective | None:
         """A collective of JAX is part of the compiled program, out of sight."""
         return None
 

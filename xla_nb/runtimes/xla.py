@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb.protocol.order import Order
-from xla_nb.runtimes import Machine, Place, Plan, gauges, tpu_client
+from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client
 from xla_nb.runtimes.forking import Lifecycle, RankContext
-from xla_nb.runtimes.gauges import Counts, Waiting
+from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.topology.chips import SIMULATED, process_bounds
 
 #: What its fork server imports, so that no job and no rank pays for it.
@@ -62,9 +62,9 @@ def prepare(order: Order) -> Chips:
     from xla_nb.simulation import host
 
     assert order.ranks is not None
-    world = order.world
+    world = order.host_group
     host.install(
-        host.Place(
+        host.HostShare(
             ranks_here=order.ranks,
             first_rank=world.index * order.ranks,
             world_size=world.hosts * order.ranks,
@@ -119,13 +119,13 @@ class Chips:
         self.enter_runtime(local_rank, processes)
         self.clients.open()
 
-    def place(self, rank: int) -> Place:
+    def place(self, rank: int) -> RankInfo:
         import torch_xla
 
         runtime, device = torch_xla.runtime, torch_xla.device()
         attributes = torch_xla._XLAC._xla_get_device_attributes(str(device))
         shown = described(str(device), attributes)
-        return Place(runtime.local_ordinal(), runtime.world_size(), device, shown)
+        return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, shown)
 
     def leave(self, why: str) -> None:
         if self.simulated:
@@ -141,7 +141,7 @@ class Chips:
         follows = isinstance(error, CollectiveMismatch) and error.follows
         return error if follows or isinstance(error, RankLost) else None
 
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> PendingCollective | None:
         """Known on a simulated host; a chip waits inside the compiled graph, out of sight."""
         if not self.simulated:
             return None

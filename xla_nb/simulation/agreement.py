@@ -46,7 +46,7 @@ class RankLost(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Waiting:
+class CollectiveWait:
     """A collective that this rank waits in."""
 
     operation: str
@@ -105,12 +105,12 @@ class Agreement:
         return self._lock
 
     @property
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> CollectiveWait | None:
         current = self._wait
         if current is None:
             return None
         operation, since, missing = current
-        return Waiting(operation, since, tuple(sorted(missing.copy())))
+        return CollectiveWait(operation, since, tuple(sorted(missing.copy())))
 
     def meet(self, what: str, members: Iterable[int], payload: bytes = b"") -> dict[int, bytearray]:
         """Meet `members` for the operation `what`; returns what each of them brought."""

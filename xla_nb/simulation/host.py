@@ -2,7 +2,7 @@
 
 It enters through torch_xla's own extension point, a device plugin for "CPU"; the built-in CPU
 client still computes in each process. The rule: `install` opens nothing but socket pairs and one
-loopback socket, and whatever ranks say about themselves follows from their `Place`.
+loopback socket, and whatever ranks say about themselves follows from their `HostShare`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch_xla
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch_xla.experimental import plugins
 
-from xla_nb.simulation.agreement import Agreement, Waiting
+from xla_nb.simulation.agreement import Agreement, CollectiveWait
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
 from xla_nb.simulation.mesh import Mesh, SocketPairs, Stream, connect_hosts
@@ -33,7 +33,7 @@ _START = timedelta(seconds=120)  # for other hosts to come up
 
 
 @dataclass(frozen=True)
-class Place:
+class HostShare:
     """Where this host stands in the world.
 
     `store` names a TCPStore that all hosts reach; a world of one host needs none. `serves`: it is
@@ -64,7 +64,7 @@ class Place:
 class Store:
     """The run's TCPStore, opened when first asked for; rank 0 serves it where no one else does."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HostShare) -> None:
         self._address = place.store
         self._listener: socket.socket | None = None
         self._store: dist.Store | None = None
@@ -91,7 +91,7 @@ class Store:
 class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
     """torch_xla's view of this host: as many chips as ranks."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HostShare) -> None:
         super().__init__()
         self._place = place
         self._pairs = SocketPairs(place.here)
@@ -194,7 +194,7 @@ class _Installed:
     host: SimulatedHost | None = None
 
 
-def install(place: Place) -> None:
+def install(place: HostShare) -> None:
     """Make this process's next `xmp.spawn(fn, start_method="fork")` start `place`'s ranks."""
     if torch_xla._XLAC._xla_runtime_is_initialized():
         raise RuntimeError("the XLA runtime of this process is already initialised")
@@ -213,7 +213,7 @@ def leave(reason: str) -> None:
         agreement.leave(reason)
 
 
-def waiting() -> Waiting | None:
+def waiting() -> CollectiveWait | None:
     """The collective that this rank waits in, if any; callable from any thread."""
     agreement = _agreement()
     return None if agreement is None else agreement.waiting

@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Process:
+class DiagramProcess:
     """A process on its chip: the ranks in it, by number, and the variables it gets."""
 
     ranks: Sequence[int]
@@ -29,23 +29,23 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Host:
+class DiagramHost:
     """A machine, and the processes on it."""
 
     name: str
-    processes: Sequence[Process]
+    processes: Sequence[DiagramProcess]
 
 
 @dataclass(frozen=True)
-class World:
+class Diagram:
     """What is drawn: `title` above, `notes` below, a paragraph each."""
 
     title: str
-    slices: Sequence[Sequence[Host]]
+    slices: Sequence[Sequence[DiagramHost]]
     notes: Sequence[str] = ()
 
 
-def draw(world: World) -> str:
+def draw(world: Diagram) -> str:
     """The drawing, in lines of at most WIDTH characters."""
     parts = [
         textwrap.fill(world.title, WIDTH),
@@ -66,7 +66,7 @@ class _More:
     count: int
 
 
-def _slices(slices: Sequence[Sequence[Host]]) -> Iterator[str]:
+def _slices(slices: Sequence[Sequence[DiagramHost]]) -> Iterator[str]:
     """A line for each host."""
     name = min(_NAME, max(len(host.name) for row in slices for host in row))
     label = len(f"slice {len(slices) - 1} ")
@@ -93,7 +93,7 @@ def _branch(at: int, count: int) -> str:
     return "┬" if at == 0 else "└" if at == count - 1 else "├"
 
 
-def _chips(processes: Sequence[Process], digits: int, room: int) -> str:
+def _chips(processes: Sequence[DiagramProcess], digits: int, room: int) -> str:
     """`[ 8][ 9][10][11]`; of more than there is room for, the first and the last."""
     chips = [f"[{' '.join(f'{rank:{digits}}' for rank in process.ranks)}]" for process in processes]
     if sum(map(len, chips)) <= room:
@@ -116,7 +116,7 @@ _BY = {
 }
 
 
-def _variables(slices: Sequence[Sequence[Host]]) -> Iterator[str]:
+def _variables(slices: Sequence[Sequence[DiagramHost]]) -> Iterator[str]:
     """Which variables there are, under what their values depend on."""
     places = {
         (s, h, p): process.variables

@@ -36,18 +36,18 @@ def clean(
     *,
     device: Device,
     sets: Mapping[str, str] | None = None,
-    asked: Mapping[str, str] | None = None,
+    user_env: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, str], list[Change]]:
     """The environment of a launch, and how it differs from the notebook's where that matters.
 
-    `sets` is what the launch needs (see `bounds`), `asked` what the user gave with --env. What is
-    asked for wins over everything, and is remarked on if it is known to break launches.
+    `sets` is what the launch needs (see `chips.process_bounds`), `user_env` is --env, which wins
+    over everything; a notice tells where it is known to break launches.
     """
-    sets, asked = sets or {}, asked or {}
+    sets, user_env = sets or {}, user_env or {}
     cleaned, changes = dict(environ), []
     for name, why in _traps(environ, device):
         del cleaned[name]
-        if name not in sets and name not in asked:
+        if name not in sets and name not in user_env:
             changes.append(Change(name, environ[name], None, why))
     cleaned["PJRT_DEVICE"] = device
     needs = dict(sets)
@@ -57,10 +57,12 @@ def clean(
         needs.setdefault("TPU_WORKER_ID", environ.get("TPU_WORKER_ID", "0"))
     for name, value in needs.items():
         cleaned[name] = value
-        if name in environ and environ[name] != value and name not in asked:
+        if name in environ and environ[name] != value and name not in user_env:
             changes.append(Change(name, environ[name], value, "what this launch needs"))
-    cleaned.update(asked)
-    changes += [Change(name, asked[name], asked[name], why) for name, why in _traps(asked, device)]
+    cleaned.update(user_env)
+    changes += [
+        Change(name, user_env[name], user_env[name], why) for name, why in _traps(user_env, device)
+    ]
     return cleaned, changes
 
 

@@ -16,7 +16,7 @@ from xla_nb.topology.chips import (
     devices_per_chip,
     process_bounds,
 )
-from xla_nb.topology.drawing import Host, Process, World
+from xla_nb.topology.drawing import Diagram, DiagramHost, DiagramProcess
 from xla_nb.topology.slices import Seat
 from xla_nb.wording import several
 
@@ -36,7 +36,9 @@ _ASKED = (
 )
 
 
-def on_paper(hosts: int | None, count: int | None, n: int | None, accelerator: str | None) -> World:
+def on_paper(
+    hosts: int | None, count: int | None, n: int | None, accelerator: str | None
+) -> Diagram:
     """So many hosts in so many slices, each slice of that type; without one, simulated hosts of n
     ranks. Hosts None: as many as the type has, or one to a slice."""
     if hosts is None:
@@ -47,9 +49,9 @@ def on_paper(hosts: int | None, count: int | None, n: int | None, accelerator: s
     return of(seated, n, accelerator, "on paper")
 
 
-def of(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str) -> World:
+def of(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str) -> Diagram:
     """Hosts that have their seats (slices.seats), with n ranks on each; `where` ends the title."""
-    rows: list[list[Host]] = [[] for _ in range(seats[-1].slice + 1)]
+    rows: list[list[DiagramHost]] = [[] for _ in range(seats[-1].slice + 1)]
     first = 0
     for seat in seats:
         if accelerator:
@@ -61,15 +63,15 @@ def of(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str
         rows[seat.slice].append(_host(seat.host.shown, told, first, accelerator))
         first += len(told) * devices_per_chip(accelerator)
     notes = [_CHIPS if accelerator else _CORES, slice_shape.unknown(accelerator or "")]
-    return World(_title(rows, accelerator, where), rows, list(filter(None, notes)))
+    return Diagram(_title(rows, accelerator, where), rows, list(filter(None, notes)))
 
 
-def here(environ: Mapping[str, str], n: int | None) -> World:
+def here(environ: Mapping[str, str], n: int | None) -> Diagram:
     """This machine: its chips, or a simulated host."""
     chips = count_chips()
     if choose_device(environ, chips) == "CPU":
         rows = [[_host("localhost", _simulated(n), 0, None)]]
-        return World(_title(rows, None, "on this machine, which has no TPU"), rows, [_CORES])
+        return Diagram(_title(rows, None, "on this machine, which has no TPU"), rows, [_CORES])
     accelerator = accelerator_type(environ)
     known = process_bounds(accelerator, chips, n)
     told = [{"PJRT_DEVICE": "TPU"}] * chips
@@ -77,7 +79,7 @@ def here(environ: Mapping[str, str], n: int | None) -> World:
         told = slice_shape.processes(accelerator, ["localhost"], 0, n)
     rows = [[_host("localhost", told, 0, accelerator)]]
     notes = [_CHIPS] if known else [_CHIPS, _ASKED]
-    return World(_title(rows, accelerator, "this machine"), rows, notes)
+    return Diagram(_title(rows, accelerator, "this machine"), rows, notes)
 
 
 def _simulated(n: int | None) -> list[dict[str, str]]:
@@ -95,17 +97,20 @@ def _simulated(n: int | None) -> list[dict[str, str]]:
 
 def _host(
     name: str, told: Sequence[Mapping[str, str]], first: int, accelerator: str | None
-) -> Host:
+) -> DiagramHost:
     """A host whose processes are told this; `first` is the number of its first rank."""
     each = devices_per_chip(accelerator)
     starts = range(first, first + each * len(told), each)
-    return Host(
+    return DiagramHost(
         name,
-        [Process(range(start, start + each), one) for start, one in zip(starts, told, strict=True)],
+        [
+            DiagramProcess(range(start, start + each), one)
+            for start, one in zip(starts, told, strict=True)
+        ],
     )
 
 
-def _title(rows: Sequence[Sequence[Host]], accelerator: str | None, where: str) -> str:
+def _title(rows: Sequence[Sequence[DiagramHost]], accelerator: str | None, where: str) -> str:
     """`16 ranks on 4 hosts in 1 slice, v5litepod-16: on paper`."""
     ranks = rows[-1][-1].processes[-1].ranks[-1] + 1
     hosts = sum(map(len, rows))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, Literal
 
-View = Literal["panel", "text", "none"]
+ViewName = Literal["panel", "text", "none"]
 
 
-def view(parent: Mapping[str, Any], names: Container[str], modules: Container[str]) -> View:
+def view(parent: Mapping[str, Any], names: Container[str], modules: Container[str]) -> ViewName:
     """The view for a cell.
 
     parent   the kernel's message that the cell runs for, {} outside a kernel

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from xla_nb import ansi
 from xla_nb.views.saved import style
-from xla_nb.views.snapshot import Bar, Card, Glance, Phase, Series, Trouble, of_hosts
+from xla_nb.views.snapshot import Bar, Card, Phase, Series, Snapshot, Trouble, of_hosts
 
 
 @dataclass(frozen=True)
@@ -20,27 +20,27 @@ class State:
     colour: str
 
 
-def state(glance: Glance) -> State:
-    if glance.ok is None:
-        word = "stopping" if glance.stopping else "running"
+def state(snapshot: Snapshot) -> State:
+    if snapshot.ok is None:
+        word = "stopping" if snapshot.stopping else "running"
         return State("●", word, style.BLUE)
-    phase: Phase = "finished" if glance.ok else "failed"
-    if not glance.ok and glance.stopping and not glance.troubles:
+    phase: Phase = "finished" if snapshot.ok else "failed"
+    if not snapshot.ok and snapshot.stopping and not snapshot.troubles:
         phase = "stopped"
     return State(style.PHASES[phase].glyph, phase, style.PHASES[phase].colour)
 
 
-def about(glance: Glance) -> list[str]:
+def about(snapshot: Snapshot) -> list[str]:
     """The small print below the headline."""
-    said = ["simulated TPU host"] if glance.simulated else []
-    said += [of_hosts(glance)] if glance.hosts else []
-    if glance.ok is None:
-        said += [f"stopping: {glance.stopping}"] if glance.stopping else []
+    said = ["simulated TPU host"] if snapshot.simulated else []
+    said += [of_hosts(snapshot)] if snapshot.hosts else []
+    if snapshot.ok is None:
+        said += [f"stopping: {snapshot.stopping}"] if snapshot.stopping else []
         said += [
-            f"as of {_clock(glance.now)} (refreshed every 10 s while the notebook's kernel lives)"
+            f"as of {_clock(snapshot.now)} (refreshed every 10 s while the notebook's kernel lives)"
         ]
-    elif glance.started is not None:
-        said += [f"started {_clock(glance.started)}"]
+    elif snapshot.started is not None:
+        said += [f"started {_clock(snapshot.started)}"]
     return said
 
 
@@ -104,18 +104,20 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def name(card: Card, glance: Glance) -> str:
+def name(card: Card, snapshot: Snapshot) -> str:
     """`rank 3`, or `device 3`."""
-    return f"{glance.unit} {card.rank}"
+    return f"{snapshot.unit} {card.rank}"
 
 
-def when(card: Card, glance: Glance) -> str:
+def when(card: Card, snapshot: Snapshot) -> str:
     """How long it has been in its phase; for an ended rank, how long it took to get there."""
     if card.since is None:
         return ""
     if card.phase in style.ENDED:
-        return f"after {span(card.since - glance.started)}" if glance.started is not None else ""
-    return f"for {span(max(glance.now - card.since, 0.0))}"
+        return (
+            f"after {span(card.since - snapshot.started)}" if snapshot.started is not None else ""
+        )
+    return f"for {span(max(snapshot.now - card.since, 0.0))}"
 
 
 def facts(card: Card) -> list[tuple[str, str]]:

@@ -37,10 +37,10 @@ class NoView:
 
 def follow(run: Run, view: View) -> None:
     """Show a run until it has ended; an interrupt stops it."""
-    with _interrupts() as asked:
+    with _interrupts() as interrupts:
         try:
             while not run.done:
-                if asked:
+                if interrupts:
                     run.stop("you interrupted it")
                 pause = view.draw()
                 with run.changed:
@@ -63,12 +63,12 @@ def follow_behind(run: Run, view: View) -> None:
 def _interrupts() -> Iterator[list[int]]:
     """Collects SIGINTs instead of raising KeyboardInterrupt, which could fall between reading a
     line and writing it. Other threads than the main one are never interrupted."""
-    asked: list[int] = []
+    interrupts: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield interrupts
         return
-    before = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
+    before = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
     try:
-        yield asked
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Keeps up with a run for a view: reads what is new in its record, and folds it into a Glance.
+"""Keeps up with a run for a view: reads what is new in its record, and folds it into a Snapshot.
 
 The rule: each look costs what is new and a bound, whatever the ranks print or report.
 """
@@ -14,18 +14,18 @@ from typing import Literal
 
 from xla_nb import ansi
 from xla_nb.record.figures import Rows
-from xla_nb.record.sample import Loop, Vitals
-from xla_nb.record.tail import Piece, Tail, ends
+from xla_nb.record.sample import Loop, Sample
+from xla_nb.record.tail import LineBlock, Tail, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState
-from xla_nb.views.snapshot import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
+from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
 
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 #: Points kept of all lines of a figure, and of one of them at least and at most.
 _POINTS, _FEWEST, _MOST = 8000, 32, 400
-#: Lines of output in a glance that is to be kept, over all ranks; of each at least and at most.
+#: Lines of output in a snapshot that is to be kept, over all ranks; of each at least and at most.
 _EXCERPTS, _SHORTEST, _LONGEST = 1200, 3, 25
 _LAST_LINE = 200  # characters of a card's last line
 
@@ -36,7 +36,7 @@ class Lines:
 
     rank: int | None
     stream: Stream
-    piece: Piece
+    piece: LineBlock
 
 
 # ---------------------------------------------------------------- figures
@@ -147,7 +147,7 @@ class Observer:
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
         self._rows: dict[int, Rows] = {}
-        self._vitals: dict[int, Vitals] = {}
+        self._vitals: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
 
     # ---------------------------------------------------------- reading
@@ -166,9 +166,9 @@ class Observer:
                     found.append(Lines(rank, stream, piece))
         return found
 
-    def _piece(self, rank: int | None, stream: Stream, limit: int) -> Piece | None:
+    def _piece(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:
         tail = self._tail(rank, stream)
-        merged: Piece | None = None
+        merged: LineBlock | None = None
         while (piece := tail.look(limit)) is not None:
             merged = piece if merged is None else _joined(merged, piece, limit)
             if not tail.behind:
@@ -178,7 +178,7 @@ class Observer:
         clean = [ansi.clean(line) for line in merged.lines]
         if rank is not None and clean:
             self._last[rank] = clean[-1]
-        return Piece(merged.start, merged.skipped, clean)
+        return LineBlock(merged.start, merged.skipped, clean)
 
     def _tail(self, rank: int | None, stream: Stream) -> Tail:
         key = rank, stream
@@ -197,7 +197,7 @@ class Observer:
                     self._line(name, rank).add(row.step, value)
 
     def _take_vitals(self, rank: int) -> None:
-        before, now = self._vitals.get(rank), self.run.vitals(rank)
+        before, now = self._vitals.get(rank), self.run.sample(rank)
         if now is None or (before is not None and now.at <= before.at):
             return
         if before is not None:
@@ -213,7 +213,7 @@ class Observer:
 
     # ---------------------------------------------------------- showing
 
-    def glance(self) -> Glance:
+    def snapshot(self) -> Snapshot:
         """What is known now, without output."""
         state = self.run.state
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
@@ -222,7 +222,7 @@ class Observer:
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
         cards = tuple(card for rank, one in pairs for card in _of_devices(rank, one))
-        return Glance(
+        return Snapshot(
             run=self.run.name,
             cell=self.run.label,
             headline=ansi.plain(sentences.headline(state)),
@@ -247,13 +247,13 @@ class Observer:
             ),
         )
 
-    def still(self) -> Glance:
+    def still(self) -> Snapshot:
         """What is known now, with head and tail of what each rank printed."""
         ranks = [None, *sorted(self.run.state.ranks)]
         each = min(_LONGEST, max(_SHORTEST, _EXCERPTS // (2 * len(ranks))))
         excerpts = (self._excerpt(rank, stream, each) for rank in ranks for stream in STREAMS)
         found = tuple(excerpt for excerpt in excerpts if excerpt.head or excerpt.tail)
-        return replace(self.glance(), excerpts=found)
+        return replace(self.snapshot(), excerpts=found)
 
     def _excerpt(self, rank: int | None, stream: Stream, each: int) -> Excerpt:
         path = self.run.record.log(rank, stream)
@@ -321,7 +321,7 @@ class Observer:
         return [ansi.plain(line) for tail in tails for line in tail.open_lines]
 
 
-def observe(run: RecordedRun) -> Glance:
+def observe(run: RecordedRun) -> Snapshot:
     """A run as it stands, with its output: for a saved or an ended one."""
     eyes = Observer(run)
     eyes.read(budget=2 * max(1, len(run.state.ranks)))
@@ -339,18 +339,18 @@ def _of_devices(rank: RankState, card: Card) -> list[Card]:
     return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
-def _joined(before: Piece, after: Piece, limit: int) -> Piece:
+def _joined(before: LineBlock, after: LineBlock, limit: int) -> LineBlock:
     """Two pieces that follow each other, the last `limit` lines of them."""
     lines = [*before.lines, *after.lines] if not after.skipped else after.lines
     dropped = max(0, len(lines) - limit)
     if after.skipped or dropped >= len(before.lines):
         skipped = before.skipped + len(before.lines) + after.skipped
-        return Piece(after.start, skipped, after.lines)
+        return LineBlock(after.start, skipped, after.lines)
     gone = sum(len(line.encode()) + 1 for line in before.lines[:dropped])
-    return Piece(before.start + gone, before.skipped + dropped, lines[dropped:])
+    return LineBlock(before.start + gone, before.skipped + dropped, lines[dropped:])
 
 
-def _phase(rank: RankState, seen: Vitals | None, began: float | None) -> tuple[Phase, float | None]:
+def _phase(rank: RankState, seen: Sample | None, began: float | None) -> tuple[Phase, float | None]:
     if rank.phase == "starting":
         return "starting", began
     if rank.phase in ENDED:
@@ -358,7 +358,7 @@ def _phase(rank: RankState, seen: Vitals | None, began: float | None) -> tuple[P
     return ("running", rank.started) if seen is None else (seen.activity, seen.since)
 
 
-def _detail(rank: RankState, seen: Vitals | None) -> str:
+def _detail(rank: RankState, seen: Sample | None) -> str:
     if rank.phase == "finished":
         return f"returned {rank.preview}" if rank.preview != "None" else ""
     if rank.failure is not None:

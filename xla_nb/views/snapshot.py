@@ -1,6 +1,6 @@
 """What is to be seen of a run at one moment.
 
-The rule: everything that shows a run (the live page, the saved cell, plain text) shows a Glance;
+The rule: everything that shows a run (the live page, the saved cell, plain text) shows a Snapshot;
 none of them reads files or folds events itself.
 """
 
@@ -103,7 +103,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Glance:
+class Snapshot:
     """The whole run. Times are seconds since the epoch, `elapsed` seconds; `ok` None: it runs.
     A card is a rank's, or, where one process drives several, a device's: `unit` says which.
     `hosts` are the machines in their order, of which a card names one; `lost` says why of those
@@ -131,7 +131,7 @@ class Glance:
     excerpts: tuple[Excerpt, ...] = ()
 
 
-def of_hosts(glance: Glance) -> str:
+def of_hosts(snapshot: Snapshot) -> str:
     """The hosts of a run in a few words: its name, or `4 hosts, 1 lost`."""
-    names = f"{len(glance.hosts)} hosts" if len(glance.hosts) > 1 else "".join(glance.hosts)
-    return f"{names}, {len(glance.lost)} lost" if glance.lost else names
+    names = f"{len(snapshot.hosts)} hosts" if len(snapshot.hosts) > 1 else "".join(snapshot.hosts)
+    return f"{names}, {len(snapshot.lost)} lost" if snapshot.lost else names

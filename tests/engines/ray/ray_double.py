@@ -10,8 +10,8 @@ import platform
 import sys
 import types
 
-from xla_nb.engines.ray.cluster import Group, Wish
-from xla_nb.engines.ray.host import About, News, version
+from xla_nb.engines.ray.cluster import ActorGroup, Wish
+from xla_nb.engines.ray.host import About, HostNews, version
 from xla_nb.engines.ray.relay import Launch
 from xla_nb.protocol import events
 from xla_nb.protocol.order import Order
@@ -49,7 +49,7 @@ def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None, among_tpu
     abouts = abouts or [about(number) for number in range(len(actors))]
     bundles = [takes or {"CPU": 1.0}] * len(actors)
     names = [each.hostname for each in abouts]
-    return Group(hosts, slices, None, bundles, list(actors), abouts, names, among_tpus)
+    return ActorGroup(hosts, slices, None, bundles, list(actors), abouts, names, among_tpus)
 
 
 class Actor:
@@ -78,7 +78,7 @@ class Actor:
         return answer
 
     def has(self, number, *happened, files=(), over=False):
-        self.answers.put_nowait(News(number, list(map(events.encode, happened)), files, over))
+        self.answers.put_nowait(HostNews(number, list(map(events.encode, happened)), files, over))
 
     def fails(self, problem):
         self.answers.put_nowait(problem)

@@ -125,7 +125,7 @@ def test_what_ranks_report_is_in_the_run(on_ray):
         )
     )
     assert on_ray.value("told.history['loss'][5]") == "[5.0, 6.0, 7.0]"
-    assert on_ray.value("told.vitals(4).at > 0") == "True"
+    assert on_ray.value("told.sample(4).at > 0") == "True"
 
 
 def test_the_next_launch_finds_its_hosts_warm(on_ray):

@@ -36,16 +36,16 @@ class Kernel:
 
     def asks(self, do, *fds, hosts=1, slices=None, **more):
         self.asked += 1
-        asked = {"do": do, "id": self.asked, "hosts": hosts, "slices": slices, "wait": 0, **more}
-        socket.send_fds(self._control, [json.dumps(asked).encode()], fds)
+        request = {"do": do, "id": self.asked, "hosts": hosts, "slices": slices, "wait": 0, **more}
+        socket.send_fds(self._control, [json.dumps(request).encode()], fds)
 
-    def launches(self, run="r1", told=None, **asked):
+    def launches(self, run="r1", told=None, **user_env):
         """Gives the socket of the run's events."""
         ours, theirs = channel.pair()
         self._stack.enter_context(ours)
         order = pickle.dumps((a_launch(self._record, run=run).order, {}))
         with theirs, in_memory(told or order) as file, in_memory(b"values") as parcel:
-            self.asks("launch", theirs.fileno(), parcel, file, **asked)
+            self.asks("launch", theirs.fileno(), parcel, file, **user_env)
         return ours
 
     def abandons(self, number):

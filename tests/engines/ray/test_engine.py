@@ -12,7 +12,7 @@ import pytest
 
 from xla_nb.engines.ray import engine as engine_module
 from xla_nb.engines.ray import faults
-from xla_nb.engines.ray.engine import Cluster, RayEngine, address
+from xla_nb.engines.ray.engine import ClusterHandle, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import Order
@@ -88,7 +88,7 @@ def started(helper, request):
 
 @pytest.fixture
 def cluster(helpers):
-    made = Cluster("ray://head:10001")
+    made = ClusterHandle("ray://head:10001")
     yield made
     made.close()
 
@@ -112,8 +112,8 @@ def files(tmp_path):
 def launch(cluster, files):
     socks = []
 
-    def launch(asked=None, waiting=lambda seconds, what: None):
-        socks.append(cluster.launch(asked or {}, files, waiting))
+    def launch(user_env=None, waiting=lambda seconds, what: None):
+        socks.append(cluster.launch(user_env or {}, files, waiting))
         return socks[-1]
 
     yield launch
@@ -218,7 +218,7 @@ def test_a_launch_is_fitted_by_each_host_to_itself(cluster, monkeypatch):
     fit = RayEngine(cluster, 2, None, 0.0).fit("xla", 3, {"YOURS": "1"})
     assert (fit.device, fit.ranks, fit.imports, fit.notices) == ("", 3, (), ())
     assert fit.env["MINE"] == "1"
-    assert "YOURS" not in fit.env  # which the order has as `asked`
+    assert "YOURS" not in fit.env  # which the order has as `user_env`
 
 
 @pytest.mark.parametrize("n", [0, -1])
@@ -370,8 +370,8 @@ def test_the_order_and_the_programs_files_go_along(cluster, helper, tmp_path):
     RayEngine(cluster, 2, 1, 90.0).start(order, fd, (), lambda seconds, what: None).close()
     os.close(fd)
     assert found == [(b"values", (order, {"cell.py": b"x = 1", "cell.json": b"{}"}))]
-    asked = {"hosts": 2, "slices": 1, "wait": 90.0}
-    assert helper.told == [{"do": "launch", "id": 1, **asked}]
+    request = {"hosts": 2, "slices": 1, "wait": 90.0}
+    assert helper.told == [{"do": "launch", "id": 1, **request}]
 
 
 # ---------------------------------------------------------------- a run that goes on
@@ -394,7 +394,7 @@ def test_steering_goes_to_the_process(engine, helper):
 
 
 def test_steering_does_nothing_where_another_thread_ends_the_process_meanwhile(helper):
-    class Ending(Cluster):
+    class Ending(ClusterHandle):
         """Its process is there at the first look only."""
 
         _helper = property(lambda self: looks.pop(0), lambda self, made: None)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from xla_nb.engines.ray import outbox
-from xla_nb.engines.ray.outbox import Outbox, Piece
+from xla_nb.engines.ray.outbox import FileChunk, Outbox
 
 LEFT_OUT = re.compile(rb"\xe2\x80\xa6 ([\d,]+) lines \(([\d.,]+) MB\) are left out here; the whole")
 
@@ -69,10 +69,10 @@ def lines(first, last):
 
 def test_a_log_arrives_as_it_grows(host):
     host.writes("rank-0.out", b"one\ntw")
-    assert host.look() == [Piece("rank-0.out", "append", b"one\ntw")]
+    assert host.look() == [FileChunk("rank-0.out", "append", b"one\ntw")]
     assert host.look() == []
     host.writes("rank-0.out", b"o\n\xff")
-    assert host.look() == [Piece("rank-0.out", "append", b"o\n\xff")]
+    assert host.look() == [FileChunk("rank-0.out", "append", b"o\n\xff")]
 
 
 def test_both_streams_of_every_rank_are_sent(host):
@@ -109,7 +109,7 @@ def test_a_file_that_goes_while_it_is_looked_at_does_no_harm(host):
     host.writes("rank-1.out", b"here\n")
     for name in ("rank-0.now", "rank-0.out"):
         (host.path / name).symlink_to("gone")  # which is listed, and not there
-    assert host.look() == [Piece("rank-1.out", "append", b"here\n")]
+    assert host.look() == [FileChunk("rank-1.out", "append", b"here\n")]
 
 
 # ---------------------------------------------------------------- logs that are too long
@@ -235,10 +235,10 @@ def test_a_jobs_output_beyond_the_limit_is_in_whole_lines_too(one_of_two, small)
 
 def test_a_sample_goes_when_it_has_changed(host):
     host.samples(0, b"first", at=1)
-    assert host.look() == [Piece("rank-0.now", "replace", b"first")]
+    assert host.look() == [FileChunk("rank-0.now", "replace", b"first")]
     assert host.look() == []
     host.samples(0, b"second", at=2)
-    assert host.look() == [Piece("rank-0.now", "replace", b"second")]
+    assert host.look() == [FileChunk("rank-0.now", "replace", b"second")]
 
 
 def test_results_and_histories_arrive_whole_whatever_is_in_them(host, small):

@@ -259,9 +259,9 @@ def test_everything_is_given_back_at_the_end(ray):
 # ---------------------------------------------------------------- what a group serves
 
 
-def pod(**asked):
+def pod(**wish):
     return a_group(
-        Actor(), abouts=[about(chips=4)], hosts=1, takes={"TPU": 4.0}, among_tpus=True, **asked
+        Actor(), abouts=[about(chips=4)], hosts=1, takes={"TPU": 4.0}, among_tpus=True, **wish
     )
 
 

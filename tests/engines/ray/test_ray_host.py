@@ -14,13 +14,12 @@ import pytest
 
 from xla_nb.engines.ray import host as host_module
 from xla_nb.engines.ray import outbox
-from xla_nb.engines.ray.host import Host, Part
+from xla_nb.engines.ray.host import HostAgent, Part
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import ALONE, Order, World
+from xla_nb.protocol.order import ALONE, HostGroup, Order
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record import files as record_files
-from xla_nb.topology import environment
 
 PATIENCE = 10  # seconds for what must come
 
@@ -86,7 +85,7 @@ def order(**changes):
         "takes_lock": False,
         "by_name": frozenset(),
         "n": 2,
-        "asked": {},
+        "user_env": {},
         "ranks": 2,
         "device": "",
         "env": {},
@@ -94,7 +93,7 @@ def order(**changes):
         "sys_path": (),
         "authkey": b"",
         "inheritance": Inheritance(),
-        "world": World(2, 1, ("10.0.0.1", 1234)),
+        "host_group": HostGroup(2, 1, ("10.0.0.1", 1234)),
         **changes,
     }
     return Order(**fields)
@@ -105,7 +104,8 @@ def at_once(monkeypatch):
     """An answer without news is not waited for, and the machine has no TPU."""
     monkeypatch.setattr(host_module, "_LONGEST", 0.0)
     monkeypatch.setattr(host_module, "_PAUSES", (0.001, 0.001))
-    monkeypatch.setattr(environment, "chips", lambda: 0)
+    monkeypatch.setattr("xla_nb.engines.ray.host.count_chips", lambda: 0)
+    monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 0)
     for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):
         monkeypatch.delenv(name, raising=False)
 
@@ -119,7 +119,7 @@ def engine():
 
 
 def a_host(engine, address="10.0.0.2"):
-    return Host(address, "abcdef", os.environ, sys.path, engine)
+    return HostAgent(address, "abcdef", os.environ, sys.path, engine)
 
 
 @pytest.fixture
@@ -230,11 +230,11 @@ def test_hosts_that_share_a_home_may_start_the_same_part_one_after_the_other(sta
 def test_the_values_come_with_the_order(start, engine):
     start()
     assert engine.parcel == b"values"
-    assert engine.order.world == World(2, 1, ("10.0.0.1", 1234))
+    assert engine.order.host_group == HostGroup(2, 1, ("10.0.0.1", 1234))
 
 
 def test_the_launch_is_fitted_to_the_host(start, engine):
-    start(n=None, ranks=None, asked={"MINE": "1"}, sets={"TPU_WORKER_ID": "1"})
+    start(n=None, ranks=None, user_env={"MINE": "1"}, sets={"TPU_WORKER_ID": "1"})
     assert (engine.order.device, engine.order.ranks) == ("CPU", 4)
     assert engine.order.env["MINE"] == "1"
     assert engine.order.env["TPU_WORKER_ID"] == "1"
@@ -250,7 +250,7 @@ def test_where_the_notebooks_folder_may_not_be_entered_ranks_start_in_the_home(
     start, engine, tmp_path, monkeypatch
 ):
     entered = []
-    monkeypatch.setattr(os, "access", lambda *asked: entered.append(asked))  # root may do all
+    monkeypatch.setattr(os, "access", lambda *query: entered.append(query))  # root may do all
     start(cwd=str(tmp_path))
     assert entered == [(str(tmp_path), os.X_OK)]
     assert engine.order.cwd == str(Path.home())
@@ -402,7 +402,7 @@ def test_a_jobs_last_line_is_told_though_it_has_no_end(start):
 
 
 def test_the_only_host_is_not_named_in_its_jobs_output(start):
-    job = start(world=World())
+    job = start(host_group=HostGroup())
     job.writes("job.err", b"a warning\n")
     assert [piece.data for piece in job.news().files] == [b"a warning\n"]
 
@@ -530,7 +530,7 @@ def test_where_things_lie_and_what_there_is_each_machine_knows_for_itself(name):
 
 
 def test_what_is_asked_for_goes_to_the_ranks_whatever_it_is(start, engine):
-    start(asked={"LD_LIBRARY_PATH": "/mine"})
+    start(user_env={"LD_LIBRARY_PATH": "/mine"})
     assert engine.order.env["LD_LIBRARY_PATH"] == "/mine"
 
 

@@ -12,12 +12,12 @@ from tests.engines.ray import ray_double
 from tests.engines.ray.ray_double import Actor, a_group, a_launch, a_wish, ready
 from xla_nb.engines.ray import engine
 from xla_nb.engines.ray import relay as relay_module
-from xla_nb.engines.ray.cluster import Group
-from xla_nb.engines.ray.outbox import Piece
+from xla_nb.engines.ray.cluster import ActorGroup
+from xla_nb.engines.ray.outbox import FileChunk
 from xla_nb.engines.ray.relay import HostGone, Relay
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import World
+from xla_nb.protocol.order import HostGroup
 
 PATIENCE = 10  # seconds for what must come
 
@@ -35,7 +35,7 @@ class Followed:
     """A run that has been started on hosts, and the socket at which its events arrive."""
 
     relay: Relay
-    group: Group
+    group: ActorGroup
     hosts: list[Actor]
     sock: socket.socket
 
@@ -66,7 +66,7 @@ def follow(ray, tmp_path):
 
 
 def printed(text):
-    return [Piece("rank-0.out", "append", text)]
+    return [FileChunk("rank-0.out", "append", text)]
 
 
 def test_a_run_is_followed_until_every_host_has_told_all(follow, tmp_path):
@@ -216,8 +216,8 @@ def test_each_host_has_its_part_of_a_run(start):
     parts = [(part, parcel) for host in (left, right) for _, part, parcel in host.told[-1:]]
     assert [parcel for _, parcel in parts] == [b"values", b"values"]
     assert [part.name for part, _ in parts] == ["m0", "m1"]
-    assert [part.order.world for part, _ in parts] == [
-        World(2, number, ("10.0.0.0", 1234)) for number in range(2)
+    assert [part.order.host_group for part, _ in parts] == [
+        HostGroup(2, number, ("10.0.0.0", 1234)) for number in range(2)
     ]
 
 
@@ -225,7 +225,7 @@ def test_the_only_host_has_no_others_to_meet(start):
     host = ready()
     start(host)
     assert [name for name, *_ in host.told] == ["start"]
-    assert host.told[0][1].order.world == World()
+    assert host.told[0][1].order.host_group == HostGroup()
 
 
 def test_each_host_is_told_its_place_in_the_slices_that_are_asked_for(start):

@@ -17,8 +17,8 @@ from tests.support.kernel import Notebook
 from tests.support.run_double import Run
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import view
-from xla_nb.views.panel.view import News, Turns, fault
-from xla_nb.views.snapshot import Bar, Card, Glance, Trouble
+from xla_nb.views.panel.view import PanelNews, Turns, fault
+from xla_nb.views.snapshot import Bar, Card, Snapshot, Trouble
 
 # ---------------------------------------------------------------- what a page may say
 
@@ -79,8 +79,8 @@ def test_anything_else_is_not(message):
 # ---------------------------------------------------------------- what it is told
 
 
-def glance(*cards, **about):
-    return Glance(
+def snapshot(*cards, **about):
+    return Snapshot(
         run="r", cell="Cell In[3]", headline="h", record="/r", now=1.0, cards=cards, **about
     )
 
@@ -91,22 +91,22 @@ def eyes(tmp_path):
 
 
 def test_only_what_changed_is_told(eyes):
-    news = News()
-    first = news.of(glance(Card(0), Card(1)), eyes)
+    news = PanelNews()
+    first = news.of(snapshot(Card(0), Card(1)), eyes)
     assert [card["rank"] for card in first["cards"]] == [0, 1]
-    assert news.of(glance(Card(0), Card(1)), eyes) == {}
-    assert news.of(glance(Card(0), Card(1, steps=2)), eyes)["cards"][0]["rank"] == 1
-    assert set(news.of(glance(Card(0), Card(1, steps=2), stopping="why"), eyes)) == {"about"}
+    assert news.of(snapshot(Card(0), Card(1)), eyes) == {}
+    assert news.of(snapshot(Card(0), Card(1, steps=2)), eyes)["cards"][0]["rank"] == 1
+    assert set(news.of(snapshot(Card(0), Card(1, steps=2), stopping="why"), eyes)) == {"about"}
 
 
 def test_points_are_told_once_and_anew_when_thinned_out(eyes):
-    news = News()
+    news = PanelNews()
     line = eyes._line("loss", 0)
     line.limit = 4
     told = []
     for n in range(6):
         line.add(n, float(n))
-        told.append(news.of(glance(), eyes).get("figures"))
+        told.append(news.of(snapshot(), eyes).get("figures"))
     assert told[0] == [{"name": "loss", "rank": 0, "replace": True, "points": [[0, 0.0]]}]
     assert told[1] == [{"name": "loss", "rank": 0, "replace": False, "points": [[1, 1.0]]}]
     assert told[4] == [
@@ -118,22 +118,22 @@ def test_points_are_told_once_and_anew_when_thinned_out(eyes):
 def test_what_is_no_number_to_json_is_null(eyes):
     eyes._line("loss", 0).add(0, float("nan"))
     eyes._line("loss", 0).add(1, float("inf"))
-    (told,) = News().of(glance(), eyes)["figures"]
+    (told,) = PanelNews().of(snapshot(), eyes)["figures"]
     assert told["points"] == [[0, None], [1, None]]
     json.dumps(told, allow_nan=False)
 
 
 def test_after_a_loss_everything_is_told_again(eyes):
-    news = News()
-    news.of(glance(Card(0)), eyes)
+    news = PanelNews()
+    news.of(snapshot(Card(0)), eyes)
     news.forget()
-    assert set(news.of(glance(Card(0)), eyes)) == {"about", "bar", "troubles", "cards"}
+    assert set(news.of(snapshot(Card(0)), eyes)) == {"about", "bar", "troubles", "cards"}
 
 
 def test_a_rank_is_told_in_the_words_of_what_stays(eyes):
     clients = {"torch_xla": 1, "jax": 1}
     rank = Card(3, host="w-1", pid=77, rss=3 << 29, cpu=0.97, steps=1204, clients=clients)
-    (told,) = News().of(glance(rank), eyes)["cards"]
+    (told,) = PanelNews().of(snapshot(rank), eyes)["cards"]
     assert told["from"] == "w-1 · pid 77"
     assert told["facts"] == {
         "memory": "1.5 GiB",
@@ -145,7 +145,7 @@ def test_a_rank_is_told_in_the_words_of_what_stays(eyes):
 
 def test_how_far_a_loop_is_is_told_in_words_and_as_a_share(eyes):
     known, endless = Bar("epoch", 250, 1000, 12.5, 30), Bar("", 3, None)
-    news = News().of(glance(Card(0, bars=(known, endless)), bar=known), eyes)
+    news = PanelNews().of(snapshot(Card(0, bars=(known, endless)), bar=known), eyes)
     told = {"label": "epoch", "part": 0.25, "done": "250 of 1,000", "left": "12.5/s · 30 s to go"}
     assert news["bar"] == told
     without = {"label": "", "part": None, "done": "3 done", "left": ""}
@@ -159,25 +159,25 @@ def trouble(*ranks, first=False):
 def test_an_error_is_told_with_its_ranks_and_which_was_first(eyes):
     cards = (*(Card(rank, "failed") for rank in range(4)), Card(4, "killed"))
     troubles = (trouble(2, 0, 1, first=True), trouble(4))
-    several = News().of(glance(*cards, troubles=troubles), eyes)["troubles"]
+    several = PanelNews().of(snapshot(*cards, troubles=troubles), eyes)["troubles"]
     assert [one["who"] for one in several] == ["ranks 0-2 failed, rank 2 first", "rank 4 killed"]
     assert [one["open"] for one in several] == [True, False]
-    (alone,) = News().of(glance(*cards, troubles=troubles[1:]), eyes)["troubles"]
+    (alone,) = PanelNews().of(snapshot(*cards, troubles=troubles[1:]), eyes)["troubles"]
     assert (alone["who"], alone["open"]) == ("rank 4 killed", True)
 
 
 def test_hosts_are_counted_and_it_is_told_why_one_was_lost(eyes):
-    whole = glance(hosts=("a", "b", "c"), lost={"b": "its node is gone"})
-    about = News().of(whole, eyes)["about"]
+    whole = snapshot(hosts=("a", "b", "c"), lost={"b": "its node is gone"})
+    about = PanelNews().of(whole, eyes)["about"]
     assert (about["host"], about["lost"]) == ("3 hosts, 1 lost", {"b": "its node is gone"})
 
 
 def test_of_very_many_ranks_those_whose_turn_it_is_are_told_again(eyes):
-    news = News()
+    news = PanelNews()
     cards = [Card(rank) for rank in range(5)]
-    news.of(glance(*cards), eyes)
+    news.of(snapshot(*cards), eyes)
     news.forget([1, 3])
-    assert [card["rank"] for card in news.of(glance(*cards), eyes)["cards"]] == [1, 3]
+    assert [card["rank"] for card in news.of(snapshot(*cards), eyes)["cards"]] == [1, 3]
 
 
 def test_turns_go_round():

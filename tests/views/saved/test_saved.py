@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from xla_nb.views import saved
-from xla_nb.views.snapshot import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
+from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
 
 NOW = 1_763_726_585.0
 TRACEBACK = (
@@ -80,8 +80,8 @@ class Page(HTMLParser):
                 yield name, value
 
 
-def glance(**changes: object) -> Glance:
-    whole = Glance(
+def snapshot(**changes: object) -> Snapshot:
+    whole = Snapshot(
         run="one",
         cell="Cell In[3]",
         headline="2 ranks finished",
@@ -107,15 +107,15 @@ def printed(
     return Excerpt(rank, "out", lines, left_out, tail, f"/records/one/rank-{rank}.out")
 
 
-def both(whole: Glance) -> tuple[str, str]:
+def both(whole: Snapshot) -> tuple[str, str]:
     """The words of the HTML, and the text."""
     return Page(saved.render_html(whole)).text, saved.render_text(whole)
 
 
-def hostile(evil: str) -> Glance:
+def hostile(evil: str) -> Snapshot:
     """Everything that a rank can have a say in says the same."""
     bar = Bar(evil, 1, 2)
-    return glance(
+    return snapshot(
         run=evil,
         cell=evil,
         headline=evil,
@@ -155,7 +155,7 @@ def hostile(evil: str) -> Glance:
     )
 
 
-def crowded(whole: Glance) -> Glance:
+def crowded(whole: Snapshot) -> Snapshot:
     return replace(
         whole, cards=whole.cards + tuple(replace(c, rank=c.rank + 2) for c in whole.cards * 10)
     )
@@ -175,18 +175,18 @@ def crowded(whole: Glance) -> Glance:
     ],
 )
 def test_the_state_is_a_glyph_and_a_word(changes: dict[str, object], mark: str) -> None:
-    for said in both(glance(**changes)):
+    for said in both(snapshot(**changes)):
         assert said.startswith(mark)
 
 
 def test_a_stop_that_uncovered_an_error_is_a_failure() -> None:
     trouble = Trouble((0,), True, "ValueError", "", "")
-    for said in both(glance(ok=False, stopping="by the user", troubles=(trouble,))):
+    for said in both(snapshot(ok=False, stopping="by the user", troubles=(trouble,))):
         assert said.startswith("✗ failed")
 
 
 def test_the_head_names_cell_headline_time_host_and_record() -> None:
-    for said in both(glance(hosts=("tpu-vm-1",), simulated=True)):
+    for said in both(snapshot(hosts=("tpu-vm-1",), simulated=True)):
         for part in ("Cell In[3]", "2 ranks finished", "12.5 s", "tpu-vm-1", "simulated TPU host"):
             assert part in said
         assert "/records/one" in said
@@ -203,25 +203,25 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("utc")
 def test_a_run_that_still_goes_says_how_old_this_is() -> None:
-    for said in both(glance(ok=None, ended=None)):
+    for said in both(snapshot(ok=None, ended=None)):
         assert "as of 12:03:05 on 2025-11-21" in said
 
 
 @pytest.mark.usefixtures("utc")
 def test_a_run_that_has_ended_says_when_it_started() -> None:
-    for said in both(glance()):
+    for said in both(snapshot()):
         assert "started 12:02:52 on 2025-11-21" in said
         assert "as of" not in said
 
 
 def test_notices_are_told() -> None:
-    for said in both(glance(notices=("the data set travelled with the cell",))):
+    for said in both(snapshot(notices=("the data set travelled with the cell",))):
         assert "the data set travelled with the cell" in said
 
 
 def test_an_error_is_told_once_with_its_ranks_the_first_and_its_place() -> None:
     trouble = Trouble((2, 0, 1, 5), True, "ValueError: boom", "Cell In[2], line 7", TRACEBACK)
-    for said in both(glance(troubles=(trouble,))):
+    for said in both(snapshot(troubles=(trouble,))):
         assert "ranks 0-2, 5" in said
         assert "rank 2 first" in said
         assert "Cell In[2], line 7" in said
@@ -232,18 +232,18 @@ def test_errors_with_other_words_are_told_too() -> None:
     trouble = Trouble(
         (0, 1), True, "ValueError: 0", "", TRACEBACK, ("rank 1 failed: ValueError: 1",)
     )
-    for said in both(glance(troubles=(trouble,))):
+    for said in both(snapshot(troubles=(trouble,))):
         assert "rank 1 failed: ValueError: 1" in said
 
 
 def test_only_the_first_error_lies_open() -> None:
     one = Trouble((0,), True, "ValueError", "", TRACEBACK)
-    page = Page(saved.render_html(glance(troubles=(one, replace(one, ranks=(1,), first=False)))))
+    page = Page(saved.render_html(snapshot(troubles=(one, replace(one, ranks=(1,), first=False)))))
     assert ["open" in box for box in page.named("details")] == [True, False]
 
 
 def test_errors_come_before_ranks_and_ranks_before_output() -> None:
-    whole = glance(
+    whole = snapshot(
         cards=cards(2),
         troubles=(Trouble((0,), True, "ValueError: boom", "", TRACEBACK),),
         excerpts=(printed("hello"),),
@@ -254,18 +254,18 @@ def test_errors_come_before_ranks_and_ranks_before_output() -> None:
 
 def test_many_kinds_of_error_are_counted() -> None:
     troubles = tuple(Trouble((rank,), not rank, f"E{rank}", "", "") for rank in range(20))
-    for said in both(glance(troubles=troubles)):
+    for said in both(snapshot(troubles=troubles)):
         assert "and 12 other errors, in ranks 8-19" in said
 
 
 def test_progress_is_a_share_a_count_a_rate_and_what_is_left() -> None:
-    for said in both(glance(bar=Bar("train", 620, 1000, 12.34, 30.8))):
+    for said in both(snapshot(bar=Bar("train", 620, 1000, 12.34, 30.8))):
         words = said.replace("\xa0", " ")
         assert "62 % · 620 of 1,000 · 12.3/s · 31 s to go" in words
 
 
 def test_progress_without_an_end_is_a_count() -> None:
-    for said in both(glance(bar=Bar("train", 41230, None))):
+    for said in both(snapshot(bar=Bar("train", 41230, None))):
         assert "41,230 done" in said.replace("\xa0", " ")
 
 
@@ -291,7 +291,7 @@ def test_a_card_has_everything_that_is_known() -> None:
         clients={"torch_xla": 1, "jax": 2},
         bars=(Bar("epoch 6", 1, 4),),
     )
-    for said in both(glance(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2"))):
+    for said in both(snapshot(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2"))):
         for part in (
             "rank 3",
             "◔ waiting",
@@ -315,19 +315,19 @@ def test_a_card_has_everything_that_is_known() -> None:
 
 
 def test_what_is_not_known_is_not_said() -> None:
-    for said in both(glance(cards=(Card(0, "running"),))):
+    for said in both(snapshot(cards=(Card(0, "running"),))):
         for word in ("memory", "CPU", "compiles", "steps", "device", "pid", "None", "for "):
             assert word not in said, word
 
 
-def spread(hosts: int, each: int, lost: str = "worker-1") -> Glance:
+def spread(hosts: int, each: int, lost: str = "worker-1") -> Snapshot:
     """A run of several hosts, of which one is lost."""
     ranks = tuple(
         replace(card, host=f"worker-{card.rank // each}") for card in cards(hosts * each, "running")
     )
     ranks = tuple(replace(card, phase="killed") if card.host == lost else card for card in ranks)
     names = tuple(f"worker-{number}" for number in range(hosts))
-    return glance(hosts=names, lost={lost: "its node is gone"}, cards=ranks, ok=None)
+    return snapshot(hosts=names, lost={lost: "its node is gone"}, cards=ranks, ok=None)
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(3, 2), (256, 4)])
@@ -354,33 +354,33 @@ def test_of_many_hosts_a_bounded_number_is_named() -> None:
 
 
 def test_a_run_on_one_host_has_no_list_of_them() -> None:
-    html, text = both(glance(hosts=("h",), cards=cards(3)))
+    html, text = both(snapshot(hosts=("h",), cards=cards(3)))
     assert "3 finished" not in html + text
 
 
 def test_a_card_counts_its_clients() -> None:
-    for said in both(glance(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(1)])):
+    for said in both(snapshot(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(1)])):
         assert "torch_xla 1" in said.replace("\xa0", " ")
 
 
 def test_of_many_ranks_the_one_client_that_each_has_is_not_said() -> None:
-    for said in both(glance(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(300)])):
+    for said in both(snapshot(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(300)])):
         assert "clients" not in said
 
 
 def test_of_many_ranks_it_is_said_who_started_clients() -> None:
     many = [replace(card, clients={"torch_xla": 1, "jax": 1}) for card in cards(300)]
-    for said in both(glance(cards=tuple(many))):
+    for said in both(snapshot(cards=tuple(many))):
         assert "torch_xla 300, jax 300" in said.replace("\xa0", " ")
 
 
 def test_an_ended_rank_says_how_long_it_took() -> None:
-    for said in both(glance(cards=(Card(0, "finished", since=NOW - 2.5),))):
+    for said in both(snapshot(cards=(Card(0, "finished", since=NOW - 2.5),))):
         assert "after 10.0 s" in said
 
 
 def test_every_rank_of_a_few_has_a_line_in_the_text() -> None:
-    lines = saved.render_text(glance(cards=cards(16))).splitlines()
+    lines = saved.render_text(snapshot(cards=cards(16))).splitlines()
     assert [line for line in lines if re.match(r"rank \d+: ✓ finished", line)] == [
         line for line in lines if line.startswith("rank ")
     ]
@@ -395,14 +395,14 @@ def mixed(count: int) -> tuple[Card, ...]:
 
 
 def test_of_many_ranks_each_has_a_tile_with_its_details() -> None:
-    page = Page(saved.render_html(glance(cards=mixed(256))))
+    page = Page(saved.render_html(snapshot(cards=mixed(256))))
     titles = [tile["title"] for tile in page.named("span") if "title" in tile]
     assert sorted(int(title.split()[1]) for title in titles if title) == list(range(256))
     assert any("rank 7 failed after 11.5 s" in (title or "") for title in titles)
 
 
 def test_of_many_ranks_those_in_trouble_come_first() -> None:
-    for said in both(glance(cards=mixed(256))):
+    for said in both(snapshot(cards=mixed(256))):
         marks = ("✗ 43 failed", "† 43 killed", "◔ 42 waiting", "◍ 42 compiling", "● 43 running")
         at = [said.index(mark) for mark in marks]
         assert at == sorted(at)
@@ -410,18 +410,18 @@ def test_of_many_ranks_those_in_trouble_come_first() -> None:
 
 
 def test_the_table_of_ranks_in_trouble_is_bounded() -> None:
-    for said in both(glance(cards=cards(100, "failed"))):
+    for said in both(snapshot(cards=cards(100, "failed"))):
         assert "and 76 more ranks" in said
 
 
 def test_beyond_the_tiles_ranks_are_counted() -> None:
-    page = Page(saved.render_html(glance(cards=cards(1500))))
+    page = Page(saved.render_html(snapshot(cards=cards(1500))))
     assert "✓ 1,500 finished (the first 1024 shown)" in page.text
 
 
 def test_of_many_ranks_memory_is_a_range() -> None:
     many = tuple(replace(card, rss=(card.rank + 1) << 30) for card in cards(20))
-    for said in both(glance(cards=many)):
+    for said in both(snapshot(cards=many)):
         assert "memory 1.0 GiB to 20.0 GiB" in said
 
 
@@ -430,7 +430,7 @@ def test_of_many_ranks_memory_is_a_range() -> None:
 
 def test_a_figure_is_a_picture_with_its_scale_and_each_rank_s_last_value() -> None:
     series = Series("loss", {rank: [(0.0, 2.4), (500.0, 0.25 + rank)] for rank in range(2)})
-    html = saved.render_html(glance(series=(series,)))
+    html = saved.render_html(snapshot(series=(series,)))
     page = Page(html)
     (image,) = page.named("img")
     assert (image["src"] or "").startswith("data:image/png;base64,")
@@ -441,19 +441,19 @@ def test_a_figure_is_a_picture_with_its_scale_and_each_rank_s_last_value() -> No
 
 def test_a_figure_of_many_ranks_has_their_range() -> None:
     series = Series("loss", {rank: [(0.0, float(rank))] for rank in range(101)})
-    for said in both(glance(series=(series,))):
+    for said in both(snapshot(series=(series,))):
         assert "0 to 100 over 101 ranks, median 50" in said
 
 
 def test_a_figure_of_nan_alone_is_no_error() -> None:
     series = Series("loss", {rank: [(0.0, math.nan)] for rank in range(20)})
-    assert "no finite value" in saved.render_text(glance(series=(series,)))
-    assert not Page(saved.render_html(glance(series=(series,)))).named("img")
+    assert "no finite value" in saved.render_text(snapshot(series=(series,)))
+    assert not Page(saved.render_html(snapshot(series=(series,)))).named("img")
 
 
 def test_labels_tell_close_values_apart() -> None:
     series = Series("loss", {0: [(0.0, 7.00001), (1.0, 7.00002)]})
-    assert "7.00001" in Page(saved.render_html(glance(series=(series,)))).text
+    assert "7.00001" in Page(saved.render_html(snapshot(series=(series,)))).text
 
 
 # --- output ------------------------------------------------------------------------------------
@@ -461,12 +461,12 @@ def test_labels_tell_close_values_apart() -> None:
 
 def test_output_is_head_what_is_left_out_and_tail() -> None:
     excerpt = printed("first", "second", left_out=91_204, tail=("last",))
-    for said in both(glance(excerpts=(excerpt,))):
+    for said in both(snapshot(excerpts=(excerpt,))):
         assert "first\nsecond\n… 91,204 lines left out, in /records/one/rank-0.out\nlast" in said
 
 
 def test_stderr_and_the_job_s_own_output_are_told_apart() -> None:
-    whole = glance(
+    whole = snapshot(
         excerpts=(replace(printed("careful", rank=1), stream="err"), printed("hm", rank=None))
     )
     for said in both(whole):
@@ -475,14 +475,14 @@ def test_stderr_and_the_job_s_own_output_are_told_apart() -> None:
 
 
 def test_short_output_lies_open_and_long_output_does_not() -> None:
-    short = saved.render_html(glance(excerpts=(printed("hello"),)))
-    long = saved.render_html(glance(excerpts=(printed(*["hello"] * 100),)))
+    short = saved.render_html(snapshot(excerpts=(printed("hello"),)))
+    long = saved.render_html(snapshot(excerpts=(printed(*["hello"] * 100),)))
     assert ["open" in box for box in Page(short).named("details")] == [True]
     assert ["open" in box for box in Page(long).named("details")] == [False]
 
 
 def test_colours_of_output_are_kept_in_html_and_dropped_from_text() -> None:
-    whole = glance(excerpts=(printed("\x1b[1;31mred\x1b[0m plain"),))
+    whole = snapshot(excerpts=(printed("\x1b[1;31mred\x1b[0m plain"),))
     html = saved.render_html(whole)
     assert re.search(r'<span style="color:#[0-9a-f]{6};font-weight:bold">red</span> plain', html)
     assert "\nred plain" in saved.render_text(whole)
@@ -492,7 +492,7 @@ def test_colours_of_output_are_kept_in_html_and_dropped_from_text() -> None:
     "code", ["30", "97", "38;2;0;0;0", "38;2;255;255;255", "38;5;226", "7", "37;47", "30;40"]
 )
 def test_coloured_output_can_be_read_on_white_and_on_black(code: str) -> None:
-    html = saved.render_html(glance(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
+    html = saved.render_html(snapshot(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
     found = re.search(r'style="color:(#\w{6})(?:;background:(#\w{6}))?[^"]*">word<', html)
     assert found
     ink, ground = found.groups()
@@ -508,7 +508,7 @@ def luminance(colour: str) -> float:
 
 
 def test_an_endless_line_is_cut_and_says_so() -> None:
-    for said in both(glance(excerpts=(printed("x" * 10_000_000),))):
+    for said in both(snapshot(excerpts=(printed("x" * 10_000_000),))):
         assert "9,998,000 more characters" in said
         assert len(said) < 5_000
 
@@ -516,7 +516,7 @@ def test_an_endless_line_is_cut_and_says_so() -> None:
 def test_what_one_rank_does_not_need_another_gets() -> None:
     few = [printed("short", rank=rank) for rank in range(63)]
     lines = [f"line {number} {'x' * 80}" for number in range(1200)]
-    whole = glance(
+    whole = snapshot(
         excerpts=(*few, printed(*lines[:600], rank=63, left_out=5, tail=tuple(lines[600:])))
     )
     html = saved.render_html(whole)
@@ -526,7 +526,7 @@ def test_what_one_rank_does_not_need_another_gets() -> None:
 
 def test_shortening_keeps_beginning_and_end_and_counts_the_rest() -> None:
     lines = tuple(f"{number:05} {'x' * 200}" for number in range(4000))
-    for said in both(glance(excerpts=(printed(*lines[:2000], left_out=10, tail=lines[2000:]),))):
+    for said in both(snapshot(excerpts=(printed(*lines[:2000], left_out=10, tail=lines[2000:]),))):
         shown = re.findall(r"(\d{5}) xxx", said)
         (left_out,) = re.findall(r"… ([\d,]+) lines left out", said)
         assert shown[0] == "00000"
@@ -538,7 +538,7 @@ def test_of_too_many_streams_those_of_ranks_in_trouble_are_shown() -> None:
     many = tuple(
         replace(card, phase="failed" if card.rank == 899 else "finished") for card in cards(900)
     )
-    whole = glance(
+    whole = snapshot(
         cards=many, excerpts=tuple(printed(f"words-{rank}.", rank=rank) for rank in range(900))
     )
     for said in both(whole):
@@ -550,10 +550,10 @@ def test_of_too_many_streams_those_of_ranks_in_trouble_are_shown() -> None:
 # --- bounds ------------------------------------------------------------------------------------
 
 
-def flood(ranks: int, line: str) -> Glance:
+def flood(ranks: int, line: str) -> Snapshot:
     """As much of everything as there may be."""
     excerpt = printed(*[line] * 200, left_out=10**6, tail=(line,) * 200)
-    return glance(
+    return snapshot(
         cards=tuple(
             replace(card, place=line[:500], detail=line[:500], line=line[:200])
             for card in mixed(ranks)
@@ -592,7 +592,7 @@ def test_256_ranks_that_print_and_fail_without_end_take_a_bounded_size(line: str
 # --- inert, trusted or not ---------------------------------------------------------------------
 
 SAMPLES = [
-    glance(cards=cards(4), excerpts=(printed("\x1b[1;2;3;4;9;31;42mall\x1b[0m \x1b[7mx"),)),
+    snapshot(cards=cards(4), excerpts=(printed("\x1b[1;2;3;4;9;31;42mall\x1b[0m \x1b[7mx"),)),
     flood(20, "x" * 50),
     hostile(EVIL),
     crowded(hostile(EVIL)),
@@ -601,7 +601,9 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_there_is_nothing_in_the_html_but_what_an_untrusted_notebook_keeps(sample: Glance) -> None:
+def test_there_is_nothing_in_the_html_but_what_an_untrusted_notebook_keeps(
+    sample: Snapshot,
+) -> None:
     page = Page(saved.render_html(sample))
     assert {tag for tag, _ in page.elements} <= TAGS
     assert {name for _, attributes in page.elements for name in attributes} <= ATTRIBUTES
@@ -614,7 +616,7 @@ def test_there_is_nothing_in_the_html_but_what_an_untrusted_notebook_keeps(sampl
 
 
 @pytest.mark.parametrize("whole", [hostile(EVIL), crowded(hostile(EVIL))])
-def test_hostile_words_are_shown_as_they_are(whole: Glance) -> None:
+def test_hostile_words_are_shown_as_they_are(whole: Snapshot) -> None:
     page = Page(saved.render_html(whole))
     start = EVIL[:40]
     assert page.text.count(start) >= 15
@@ -622,7 +624,7 @@ def test_hostile_words_are_shown_as_they_are(whole: Glance) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_no_control_gets_through(sample: Glance) -> None:
+def test_no_control_gets_through(sample: Snapshot) -> None:
     for said in (saved.render_html(sample), saved.render_text(sample)):
         said.encode()  # no lone surrogate
         assert not re.search(
@@ -631,7 +633,7 @@ def test_no_control_gets_through(sample: Glance) -> None:
 
 
 def test_text_from_right_to_left_does_not_reorder_ours() -> None:
-    html = saved.render_html(glance(headline="שלום", cards=(Card(0, detail="مرحبا"),)))
+    html = saved.render_html(snapshot(headline="שלום", cards=(Card(0, detail="مرحبا"),)))
     assert "<bdi>שלום</bdi>" in html
     assert "<bdi>مرحبا</bdi>" in html
 
@@ -639,13 +641,13 @@ def test_text_from_right_to_left_does_not_reorder_ours() -> None:
 def test_colour_is_never_alone() -> None:
     for phase, look in saved.PHASES.items():
         for count in (1, 40):
-            html = saved.render_html(glance(cards=cards(count, phase)))
+            html = saved.render_html(snapshot(cards=cards(count, phase)))
             assert re.search(rf"{look.glyph} (40 )?{phase}</span>", html)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e300])
 def test_no_number_is_an_error(number: float) -> None:
-    whole = glance(
+    whole = snapshot(
         now=number,
         started=number,
         elapsed=number,
@@ -659,5 +661,5 @@ def test_no_number_is_an_error(number: float) -> None:
 
 
 def test_nothing_known_at_all_is_still_a_page() -> None:
-    for said in both(Glance("", "", "", "", NOW)):
+    for said in both(Snapshot("", "", "", "", NOW)):
         assert "● running" in said

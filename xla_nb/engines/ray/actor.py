@@ -1,6 +1,6 @@
 """A host as Ray's actor.
 
-The rule: it adds to `host.Host` only what Ray alone knows there, and takes away what is Ray's own.
+It adds to `host.HostAgent` what Ray alone knows there, and takes away what is Ray's own.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xla_nb.engines.ray.host import Host
+from xla_nb.engines.ray.host import HostAgent
 
 #: What Ray puts into its workers' environment and a rank is not to have.
 _RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
 
-class Actor(Host):
+class Actor(HostAgent):
     """Started by Ray on the node that it speaks for."""
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ class Wish:
 
 
 @dataclass
-class Group:
+class ActorGroup:
     """Hosts that have been placed, with an actor on each; they serve launch after launch.
     `hosts` and `slices` are what was asked for; `among_tpus`: the cluster has TPUs."""
 
@@ -101,7 +101,7 @@ class Cluster:
     def __init__(self, address: str) -> None:
         self.address = address
         self._connecting: asyncio.Future[None] | None = None
-        self._groups: list[Group] = []
+        self._groups: list[ActorGroup] = []
         self._released = 0.0
 
     # ------------------------------------------------------------ the connection
@@ -138,7 +138,7 @@ class Cluster:
 
     # ------------------------------------------------------------ hosts
 
-    async def hosts(self, wish: Wish) -> Group:
+    async def hosts(self, wish: Wish) -> ActorGroup:
         """Hosts for a launch, those of the last one if they fit. Raises LaunchError."""
         wish.tell("connecting to the Ray cluster …")
         await self.connect()
@@ -179,7 +179,9 @@ class Cluster:
         except Exception as problem:
             raise self._unreachable(problem) from problem
 
-    async def _place(self, wish: Wish, nodes: Sequence[Node], bundles: Sequence[Bundle]) -> Group:
+    async def _place(
+        self, wish: Wish, nodes: Sequence[Node], bundles: Sequence[Bundle]
+    ) -> ActorGroup:
         placement = await within(faults.PATIENCE, _placement, bundles)
         actors: list[Any] = []
         try:
@@ -197,7 +199,7 @@ class Cluster:
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
                 raise
             raise LaunchError(faults.unplaced(str(problem))) from problem
-        return Group(
+        return ActorGroup(
             wish.hosts,
             wish.slices,
             placement,
@@ -208,7 +210,7 @@ class Cluster:
             demand.has_tpus(nodes),
         )
 
-    async def release(self, group: Group) -> None:
+    async def release(self, group: ActorGroup) -> None:
         """End all that runs on these hosts, and give them back."""
         if group in self._groups:
             self._groups.remove(group)
@@ -294,7 +296,7 @@ def _numbered(abouts: Sequence[About], nodes: Sequence[Node]) -> list[About]:
     ]
 
 
-def _with_held(nodes: Sequence[Node], idle: Sequence[Group]) -> list[Node]:
+def _with_held(nodes: Sequence[Node], idle: Sequence[ActorGroup]) -> list[Node]:
     """What is only held for later launches is as good as free."""
     for group in idle:
         held = {about.node: b for about, b in zip(group.abouts, group.bundles, strict=True)}

@@ -115,7 +115,7 @@ class Driver:
                 file.seek(0)
                 order, program = pickle.load(file)
             sock.setblocking(False)
-            wish = self._wish_of(said, order.asked.get("PJRT_DEVICE", ""))
+            wish = self._wish_of(said, order.user_env.get("PJRT_DEVICE", ""))
             await self._run(Launch(wish, order, program, sock, values.fileno()))
         gc.collect()  # what holds references to Ray's objects
 

@@ -22,11 +22,11 @@ from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import Order
-from xla_nb.runtimes.fit import Fit, Waiting
+from xla_nb.runtimes.fit import Fit, OnWait
 from xla_nb.topology.slices import Seat
 
 
-class Cluster:
+class ClusterHandle:
     """A cluster, and our process that is its client; started again when it has ended.
 
     address: "ray://HOST:PORT", or what RAY_ADDRESS may be; empty for one of this machine's, which
@@ -40,23 +40,23 @@ class Cluster:
         self._requests = 0
 
     def launch(
-        self, asked: Mapping[str, Any], files: tuple[int, int], waiting: Waiting
+        self, user_env: Mapping[str, Any], files: tuple[int, int], waiting: OnWait
     ) -> socket.socket:
         """Start a run; gives the socket of its events. Raises LaunchError."""
         ours, theirs = channel.pair()
         try:
             with theirs:
-                self._ask({"do": "launch", **asked}, (theirs.fileno(), *files), waiting)
+                self._ask({"do": "launch", **user_env}, (theirs.fileno(), *files), waiting)
         except BaseException:
             ours.close()
             raise
         return ours
 
-    def look(self, asked: Mapping[str, Any], into: int, waiting: Waiting) -> None:
+    def look(self, user_env: Mapping[str, Any], into: int, waiting: OnWait) -> None:
         """Have hosts placed, and their seats written into a file. Raises LaunchError."""
-        self._ask({"do": "look", **asked}, (into,), waiting)
+        self._ask({"do": "look", **user_env}, (into,), waiting)
 
-    def _ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: Waiting) -> None:
+    def _ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: OnWait) -> None:
         """One request at a time, until it has been carried out."""
         with self._lock:
             helper = self._started()
@@ -81,7 +81,7 @@ class Cluster:
             self._helper = Helper(module, [self.address], dict(os.environ))
         return self._helper
 
-    def _wait(self, helper: Helper, number: int, waiting: Waiting) -> None:
+    def _wait(self, helper: Helper, number: int, waiting: OnWait) -> None:
         """Until the launch has been made, or refused."""
         what, since = "starting the process that speaks to the Ray cluster …", time.monotonic()
         while True:
@@ -132,19 +132,19 @@ class RayEngine:
     """
 
     def __init__(
-        self, cluster: Cluster, hosts: int | None, slices: int | None, wait: float
+        self, cluster: ClusterHandle, hosts: int | None, slices: int | None, wait: float
     ) -> None:
         self._cluster = cluster
         self._asked = {"hosts": hosts, "slices": slices, "wait": wait}
 
-    def fit(self, runtime: str, n: int | None, asked: Mapping[str, str]) -> Fit:
+    def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
         """Nothing but what was set here: each host fits the launch to itself."""
         if n is not None and n < 1:
             raise UsageError(f"-n {n}: a host has at least 1 rank")
         return Fit("", n, changed(), ())
 
     def start(
-        self, order: Order, parcel: int, imports: Sequence[str], waiting: Waiting
+        self, order: Order, parcel: int, imports: Sequence[str], waiting: OnWait
     ) -> socket.socket:
         """Start it on all hosts; gives the socket that its events come from."""
         folder = Path(order.program).parent
@@ -152,7 +152,7 @@ class RayEngine:
         with in_memory(pickle.dumps((order, program))) as told:
             return self._cluster.launch(self._asked, (parcel, told), waiting)
 
-    def look(self, waiting: Waiting) -> list[Seat]:
+    def look(self, waiting: OnWait) -> list[Seat]:
         """The hosts that a launch would have, held for it. Raises LaunchError."""
         fd = os.memfd_create("xla_nb-seats", os.MFD_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from xla_nb.engines.child import in_memory
 from xla_nb.engines.local import LocalEngine
-from xla_nb.engines.ray.outbox import Outbox, Piece
+from xla_nb.engines.ray.outbox import FileChunk, Outbox
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import ALONE, Order
@@ -72,17 +72,17 @@ class Part:
 
 
 @dataclass(frozen=True)
-class News:
+class HostNews:
     """One answer, the `number`th. `events` are as `events.encode` makes them; `over`: there will be
     no more."""
 
     number: int
     events: list[bytes]
-    files: list[Piece]
+    files: list[FileChunk]
     over: bool
 
 
-class Host:
+class HostAgent:
     """The actor's methods; each may be called while another one waits.
 
     `environ` and `path` are what ranks have of this machine's own.
@@ -139,11 +139,11 @@ class Host:
         return ""
 
     def _start(self, part: Part, parcel: bytes) -> _Running:
-        given, world = part.order, part.order.world
+        given, world = part.order, part.order.host_group
         fit = fit_to_machine(
             given.runtime,
             given.n,
-            given.asked,
+            given.user_env,
             _environ(self._environ, given.env),
             hosts=world.hosts,
             sets=part.sets,
@@ -174,7 +174,7 @@ class Host:
         running.tell(events.Notice(text=text) for text in fit.notices)
         return running
 
-    def news(self, run: str, seen: int) -> News:
+    def news(self, run: str, seen: int) -> HostNews:
         """What is new since answer `seen`, as soon as there is something; empty after a while."""
         news = self._runs[run].news(seen)
         if news.over:
@@ -209,7 +209,7 @@ class Host:
 
     def ask(self, run: str) -> None:
         """Somebody wants to know where the ranks are."""
-        self._runs[run].files.asked.touch()
+        self._runs[run].files.stacks_request.touch()
 
     def alone(self, run: str) -> None:
         """The ranks of all other hosts have ended."""
@@ -230,7 +230,7 @@ class _Running:
         self._name = name
         self._sock = sock
         self._outbox = Outbox(files.path, name if several else "")
-        self._told = News(0, [], [], False)
+        self._told = HostNews(0, [], [], False)
         self._waiting: list[events.Event] = []  # until what they speak of has been sent
         self._ranks: dict[int, int] = {}  # by the pid of their process
         self._ended: events.JobEnded | None = None
@@ -240,7 +240,7 @@ class _Running:
     def tell(self, happened: Iterable[events.Event]) -> None:
         self._waiting += happened
 
-    def news(self, seen: int) -> News:
+    def news(self, seen: int) -> HostNews:
         with self._lock:
             if seen == self._told.number:
                 self._told = self._gather(seen + 1)
@@ -257,7 +257,7 @@ class _Running:
         self.files.close({"run": self.files.path.name, "ok": ok, "headline": headline})
         tidy("parts")
 
-    def _gather(self, number: int) -> News:
+    def _gather(self, number: int) -> HostNews:
         deadline = time.monotonic() + _LONGEST
         while True:
             # Events first: what was printed before them is in the files by then.
@@ -269,7 +269,7 @@ class _Running:
                 due.append(events.encode(self._ended))
                 self._finish(ok=True, headline="")
             if due or pieces or over or time.monotonic() >= deadline:
-                return News(number, due, pieces, over)
+                return HostNews(number, due, pieces, over)
             self._pause()
 
     def _pause(self) -> None:

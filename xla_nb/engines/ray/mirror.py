@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from xla_nb.engines.ray.outbox import Piece
+from xla_nb.engines.ray.outbox import FileChunk
 from xla_nb.errors import XlaNbError
 
 
@@ -25,7 +25,7 @@ class Mirror:
         self._path = path
         self._replaced: dict[str, int] = {}
 
-    def take(self, pieces: Iterable[Piece]) -> None:
+    def take(self, pieces: Iterable[FileChunk]) -> None:
         """Write what came. Raises Unwritable."""
         try:
             for piece in pieces:
@@ -37,7 +37,7 @@ class Mirror:
                 "or set XLA_NB_HOME to a folder of yours that has space"
             ) from problem
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, piece: FileChunk) -> None:
         path = self._path / Path(piece.name).name
         if piece.mode == "append":
             _put(path, piece.data, os.O_APPEND)

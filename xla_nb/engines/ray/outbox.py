@@ -26,7 +26,7 @@ Mode = Literal["append", "replace"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class FileChunk:
     """Bytes of the file `name` of a record."""
 
     name: str
@@ -49,10 +49,10 @@ class Outbox:
         self._results: dict[str, int] = {}
         self._last = ""  # the file that was looked at last
 
-    def look(self, *, over: bool = False) -> list[Piece]:
+    def look(self, *, over: bool = False) -> list[FileChunk]:
         """What is new; may be called again at once for what did not fit. `over`: nobody writes any
         more, so that an unfinished line will stay one."""
-        found: list[Piece] = []
+        found: list[FileChunk] = []
         room = _MOST
         for name in self._in_turn():
             if room <= 0:
@@ -77,23 +77,23 @@ class Outbox:
         path = self._record / f"rank-{rank}.result"
         return self._results.get(path.name, 0) == path.stat().st_size
 
-    def _piece(self, name: str, there: os.stat_result, over: bool) -> Piece | None:
+    def _piece(self, name: str, there: os.stat_result, over: bool) -> FileChunk | None:
         match name.rpartition(".")[2]:
             case "out" | "err":
                 if name not in self._logs:
                     mark = f"[{self._host}] " if self._host and name.startswith("job") else ""
                     self._logs[name] = _Log(self._record / name, mark)
-                return Piece(name, "append", self._logs[name].look(there.st_size, over))
+                return FileChunk(name, "append", self._logs[name].look(there.st_size, over))
             case "history" | "result":
                 sent = self._results.get(name, 0)
                 data = _read(self._record / name, sent, min(there.st_size - sent, _MOST))
                 self._results[name] = sent + len(data)
-                return Piece(name, "append", data)
+                return FileChunk(name, "append", data)
             case "now":
                 if self._samples.get(name) == there.st_mtime_ns:
                     return None
                 self._samples[name] = there.st_mtime_ns
-                return Piece(name, "replace", (self._record / name).read_bytes())
+                return FileChunk(name, "replace", (self._record / name).read_bytes())
         return None
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xla_nb.engines.ray import demand, faults
-from xla_nb.engines.ray.cluster import Group, Wish
-from xla_nb.engines.ray.host import News, Part
+from xla_nb.engines.ray.cluster import ActorGroup, Wish
+from xla_nb.engines.ray.host import HostNews, Part
 from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import events
-from xla_nb.protocol.order import Order, World
+from xla_nb.protocol.order import HostGroup, Order
 
 _LOST = 5.0  # seconds that a host may be out of reach
 _IMPORT = 300.0  # seconds that hosts may take to import what the ranks need, and to start them
@@ -55,7 +55,7 @@ class Launch:
 class Relay:
     """A run on its hosts, and the way home of what they tell."""
 
-    def __init__(self, launch: Launch, group: Group) -> None:
+    def __init__(self, launch: Launch, group: ActorGroup) -> None:
         self.group = group
         self.run = launch.order.run
         self._events = launch.events
@@ -112,7 +112,7 @@ class Relay:
         return [
             Part(
                 seat.host.name,
-                replace(launch.order, world=World(len(seats), index, address)),
+                replace(launch.order, host_group=HostGroup(len(seats), index, address)),
                 launch.program,
                 seat.variables,
             )
@@ -158,7 +158,7 @@ class Relay:
         seen, silent = 0, 0.0
         while True:
             try:
-                news: News = await asyncio.wait_for(
+                news: HostNews = await asyncio.wait_for(
                     _awaited(actor.news.remote(self.run, seen)), _SILENT
                 )
             except ray.exceptions.ActorUnavailableError:

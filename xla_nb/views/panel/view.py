@@ -23,11 +23,11 @@ from xla_nb import ansi
 from xla_nb.record import tail
 from xla_nb.run import sentences
 from xla_nb.run.run import Run
-from xla_nb.run.stacks import Group, Inquiry
+from xla_nb.run.stacks import Inquiry, StackGroup
 from xla_nb.views import facts as views_facts
 from xla_nb.views import saved
 from xla_nb.views.observer import STREAMS, Lines, Observer
-from xla_nb.views.snapshot import Bar, Card, Glance, Trouble, of_hosts
+from xla_nb.views.snapshot import Bar, Card, Snapshot, Trouble, of_hosts
 
 _HERE = Path(__file__).parent
 _BEAT = 0.05  # seconds between two messages
@@ -89,7 +89,7 @@ def fault(message: object, run: str) -> str:
 # ---------------------------------------------------------------- what the page is told
 
 
-class News:
+class PanelNews:
     """What of a run the page does not know yet."""
 
     def __init__(self) -> None:
@@ -104,16 +104,16 @@ class News:
         self._cards = {rank: card for rank, card in self._cards.items() if rank not in gone}
         self._points = {key: told for key, told in self._points.items() if key[1] not in gone}
 
-    def of(self, glance: Glance, eyes: Observer) -> dict[str, Any]:
+    def of(self, snapshot: Snapshot, eyes: Observer) -> dict[str, Any]:
         """The parts that changed since the last time."""
         parts: dict[str, Any] = {
-            "about": _about(glance),
-            "bar": None if glance.bar is None else _bar(glance.bar),
-            "troubles": [_trouble(trouble, glance) for trouble in glance.troubles],
+            "about": _about(snapshot),
+            "bar": None if snapshot.bar is None else _bar(snapshot.bar),
+            "troubles": [_trouble(trouble, snapshot) for trouble in snapshot.troubles],
         }
         news = {name: part for name, part in parts.items() if self._told.get(name, ...) != part}
         self._told.update(news)
-        changed = [card for card in glance.cards if self._cards.get(card.rank) != card]
+        changed = [card for card in snapshot.cards if self._cards.get(card.rank) != card]
         if changed:
             news["cards"] = [_card(card) for card in changed]
             self._cards.update((card.rank, card) for card in changed)
@@ -174,17 +174,17 @@ def _bar(bar: Bar) -> dict[str, Any]:
     return {"label": bar.label, "part": part, "done": done, "left": " · ".join(left)}
 
 
-def _trouble(trouble: Trouble, glance: Glance) -> dict[str, Any]:
+def _trouble(trouble: Trouble, snapshot: Snapshot) -> dict[str, Any]:
     """`open`: the traceback is to be seen at once."""
-    phases = {card.rank: card.phase for card in glance.cards}
+    phases = {card.rank: card.phase for card in snapshot.cards}
     phase = "killed" if phases.get(trouble.ranks[0]) == "killed" else "failed"
-    alone = len(glance.troubles) == 1
+    alone = len(snapshot.troubles) == 1
     first = "" if alone else views_facts.first(trouble)
     who = f"{sentences.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
     return {**vars(trouble), "who": who, "phase": phase, "open": trouble.first or alone}
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: StackGroup) -> dict[str, Any]:
     return {**vars(group), "who": sentences.ranks(group.ranks)}
 
 
@@ -193,23 +193,23 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _about(glance: Glance) -> dict[str, Any]:
+def _about(snapshot: Snapshot) -> dict[str, Any]:
     return {
-        "cell": glance.cell,
-        "headline": glance.headline,
-        "simulated": glance.simulated,
-        "host": of_hosts(glance),
-        "lost": glance.lost,
-        "started": glance.started,
-        "ended": glance.ended,
+        "cell": snapshot.cell,
+        "headline": snapshot.headline,
+        "simulated": snapshot.simulated,
+        "host": of_hosts(snapshot),
+        "lost": snapshot.lost,
+        "started": snapshot.started,
+        "ended": snapshot.ended,
         # The page counts on by itself while the run goes on.
-        "elapsed": None if glance.ok is None else glance.elapsed,
-        "ok": glance.ok,
-        "stopping": glance.stopping,
-        "record": glance.record,
-        "notices": list(glance.notices),
-        "ranks": len(glance.cards),
-        "unit": glance.unit,
+        "elapsed": None if snapshot.ok is None else snapshot.elapsed,
+        "ok": snapshot.ok,
+        "stopping": snapshot.stopping,
+        "record": snapshot.record,
+        "notices": list(snapshot.notices),
+        "ranks": len(snapshot.cards),
+        "unit": snapshot.unit,
     }
 
 
@@ -233,7 +233,7 @@ class PanelView:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._eyes = Observer(run)
-        self._news = News()
+        self._news = PanelNews()
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "again", "still"), 0.0)
         self._whole = True
@@ -286,7 +286,7 @@ class PanelView:
         whole, self._whole = self._whole, False
         if whole or self._is_to_be_seen(now):
             self._forget(whole, now)
-            message |= self._news.of(self._eyes.glance(), self._eyes)
+            message |= self._news.of(self._eyes.snapshot(), self._eyes)
         if lines:
             message["lines"] = [_lines(one) for one in lines]
         if message:
@@ -400,8 +400,8 @@ def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -
     return handle
 
 
-def _bundle(glance: Glance) -> dict[str, str]:
-    return {"text/html": saved.render_html(glance), "text/plain": saved.render_text(glance)}
+def _bundle(snapshot: Snapshot) -> dict[str, str]:
+    return {"text/html": saved.render_html(snapshot), "text/plain": saved.render_text(snapshot)}
 
 
 def _answer_while_the_cell_runs(page: Page) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from xla_nb import ansi
 from xla_nb.views import facts
 from xla_nb.views.saved import style
-from xla_nb.views.snapshot import Excerpt, Glance
+from xla_nb.views.snapshot import Excerpt, Snapshot
 
 #: Bytes of the whole as HTML; what output may take of them, if the rest leaves it, and in text;
 #: what tracebacks and the tiles' titles may take.
@@ -68,9 +68,9 @@ def fitting(lines: Iterable[str], room: int, longest: int, draw: _Draw) -> list[
     return drawn
 
 
-def excerpts(glance: Glance, room: int, draw: _Draw) -> list[tuple[Excerpt, Shown]]:
+def excerpts(snapshot: Snapshot, room: int, draw: _Draw) -> list[tuple[Excerpt, Shown]]:
     """All output within `room` bytes: what the short ones do not need, the long ones get."""
-    chosen = selected(glance)
+    chosen = selected(snapshot)
 
     def show(excerpt: Excerpt, room: int) -> Shown:
         return bounded(excerpt.head, excerpt.left_out, excerpt.tail, room, draw)
@@ -84,16 +84,16 @@ def excerpts(glance: Glance, room: int, draw: _Draw) -> list[tuple[Excerpt, Show
     ]
 
 
-def selected(glance: Glance) -> list[Excerpt]:
+def selected(snapshot: Snapshot) -> list[Excerpt]:
     """The streams that are shown, in the order of ranks; the job's and those of ranks in trouble
     first, should there be too many."""
     urgency = {phase: number for number, phase in enumerate(style.PHASES)}
-    phases = {card.rank: urgency[card.phase] for card in glance.cards}
+    phases = {card.rank: urgency[card.phase] for card in snapshot.cards}
 
     def rank(excerpt: Excerpt) -> int:
         return -1 if excerpt.rank is None else excerpt.rank
 
-    found = [excerpt for excerpt in glance.excerpts if lines_of(excerpt)]
+    found = [excerpt for excerpt in snapshot.excerpts if lines_of(excerpt)]
     found.sort(key=lambda excerpt: (phases.get(rank(excerpt), -1), rank(excerpt)))
     return sorted(found[:STREAMS], key=rank)
 
@@ -128,8 +128,8 @@ def gap_text(excerpt: Excerpt, shown: Shown, within: str = "") -> str:
     return f"… {facts.count(shown.left_out, 'line')} left out, in {path}"
 
 
-def unshown(glance: Glance) -> str:
-    more = sum(1 for excerpt in glance.excerpts if lines_of(excerpt)) - STREAMS
+def unshown(snapshot: Snapshot) -> str:
+    more = sum(1 for excerpt in snapshot.excerpts if lines_of(excerpt)) - STREAMS
     return (
         f"… and the output of {facts.count(more, 'more stream')}, in the record" if more > 0 else ""
     )

@@ -28,24 +28,24 @@ from xla_nb.views.saved.style import (
     TROUBLED,
 )
 from xla_nb.views.saved.tags import bit, code, details, div, escaped, faint, gap, mark, pre, section
-from xla_nb.views.snapshot import Bar, Card, Excerpt, Glance, Phase, Series, Trouble
+from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
 
 _CHART = (350, 96)
 
 
-def render_html(glance: Glance) -> str:
+def render_html(snapshot: Snapshot) -> str:
     """The run as HTML, at most some 400 kB for up to 256 ranks."""
-    state = facts.state(glance)
+    state = facts.state(snapshot)
     above = [
-        _header(glance, state),
-        *(_notice(text) for text in glance.notices[:20]),
-        _troubles(glance.troubles),
-        _bar(glance.bar, state.colour) if glance.bar else "",
-        _ranks(glance) if len(glance.cards) <= bounds.CARDS else _crowd(glance),
-        _figures(glance.series),
+        _header(snapshot, state),
+        *(_notice(text) for text in snapshot.notices[:20]),
+        _troubles(snapshot.troubles),
+        _bar(snapshot.bar, state.colour) if snapshot.bar else "",
+        _ranks(snapshot) if len(snapshot.cards) <= bounds.CARDS else _crowd(snapshot),
+        _figures(snapshot.series),
     ]
-    output = _output(glance, bounds.LARGEST - sum(map(bounds.size_of, above)))
-    record = div(f"margin-top:10px;font-size:12px;{FAINT}", "record: ", code(glance.record, 400))
+    output = _output(snapshot, bounds.LARGEST - sum(map(bounds.size_of, above)))
+    record = div(f"margin-top:10px;font-size:12px;{FAINT}", "record: ", code(snapshot.record, 400))
     style = (
         f"{SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;padding:10px 14px;"
         f"margin:4px 0;border:1px solid {EDGE};border-left:4px solid {state.colour};"
@@ -58,8 +58,8 @@ def render_html(glance: Glance) -> str:
 _APART = "display:flex;justify-content:space-between;align-items:baseline;gap:0 8px"
 
 
-def _header(glance: Glance, state: facts.State) -> str:
-    about = " · ".join(escaped(said, 200) for said in facts.about(glance))
+def _header(snapshot: Snapshot, state: facts.State) -> str:
+    about = " · ".join(escaped(said, 200) for said in facts.about(snapshot))
     return "".join(
         [
             div(
@@ -67,11 +67,11 @@ def _header(glance: Glance, state: facts.State) -> str:
                 bit(
                     "min-width:0",
                     mark(state.glyph, state.word, state.colour),
-                    f"&nbsp; <b>{escaped(glance.cell, 80)}</b> ",
+                    f"&nbsp; <b>{escaped(snapshot.cell, 80)}</b> ",
                 ),
-                bit(f"{MONO};font-size:12px;white-space:nowrap", facts.span(glance.elapsed)),
+                bit(f"{MONO};font-size:12px;white-space:nowrap", facts.span(snapshot.elapsed)),
             ),
-            div("font-size:14px", escaped(glance.headline, 600)),
+            div("font-size:14px", escaped(snapshot.headline, 600)),
             div(f"font-size:12px;{FAINT}", about),
         ]
     )
@@ -133,41 +133,43 @@ def _bar(bar: Bar, colour: str) -> str:
 _PAIRS = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(390px,100%),1fr))"
 
 
-def _ranks(glance: Glance) -> str:
+def _ranks(snapshot: Snapshot) -> str:
     """A card for each rank; where there are several hosts, below the name of its own."""
-    groups = hosts.by_host(glance)
+    groups = hosts.by_host(snapshot)
     if not groups:
-        return _cards(sorted(glance.cards, key=lambda card: card.rank), glance)
+        return _cards(sorted(snapshot.cards, key=lambda card: card.rank), snapshot)
     told = [
-        div("margin-top:12px", hosts.heading(name, cards, glance), _cards(cards, glance))
+        div("margin-top:12px", hosts.heading(name, cards, snapshot), _cards(cards, snapshot))
         for name, cards in groups.items()
     ]
     beside = max(map(len, groups.values())) <= 2  # else each of them has more than one pair
     return div(f"{_PAIRS};gap:0 8px" if beside else "", *told)
 
 
-def _cards(ranks: Sequence[Card], glance: Glance) -> str:
+def _cards(ranks: Sequence[Card], snapshot: Snapshot) -> str:
     """Cards in pairs, so that four stand four in a row or two by two, never three and one."""
-    cards = [_card(card, glance) for card in ranks]
+    cards = [_card(card, snapshot) for card in ranks]
     pair = "display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:8px"
     pairs = [div(pair, *cards[start : start + 2]) for start in range(0, len(cards), 2)]
     return div(f"margin-top:8px;{_PAIRS};gap:8px", *pairs) if pairs else ""
 
 
-def _card(card: Card, glance: Glance) -> str:
+def _card(card: Card, snapshot: Snapshot) -> str:
     sign = PHASES[card.phase]
-    host = card.host if len(glance.hosts) > 1 else ""
+    host = card.host if len(snapshot.hosts) > 1 else ""
     where = " · ".join(escaped(one, 60) for one in (card.device, host) if one)
     style = f"border:1px solid {EDGE};border-top:3px solid {sign.colour};border-radius:5px"
     return div(
         f"{style};padding:5px 10px 7px;min-width:0;overflow:hidden",
         div(
-            _APART, f"<b>{facts.name(card, glance)}</b> ", mark(sign.glyph, card.phase, sign.colour)
+            _APART,
+            f"<b>{facts.name(card, snapshot)}</b> ",
+            mark(sign.glyph, card.phase, sign.colour),
         ),
         div(
             f"{_APART};flex-wrap:wrap;font-size:12px",
             faint(where),
-            f" {facts.when(card, glance)}",
+            f" {facts.when(card, snapshot)}",
         ),
         *(div("", escaped(one, 160)) for one in facts.what(card)),
         *(_fact(name, value) for name, value in facts.facts(card)),
@@ -191,35 +193,35 @@ def _last_line(line: str) -> str:
     return f'<div style="{style}" title="{escape(facts.cut(line, 200))}">{escaped(line, 200)}</div>'
 
 
-def _crowd(glance: Glance) -> str:
+def _crowd(snapshot: Snapshot) -> str:
     """More ranks than cards: a tile for each by phase, and a table of those in trouble."""
-    groups = facts.by_phase(glance.cards)
+    groups = facts.by_phase(snapshot.cards)
     summary = div(
         "display:flex;flex-wrap:wrap;gap:2px 20px",
         *(
             div("font-size:12px", faint(name), f" {code(said)}")
-            for name, said in facts.over_all(glance.cards)
+            for name, said in facts.over_all(snapshot.cards)
         ),
     )
     room, tiles = bounds.TILES, []
     for phase, cards in groups.items():
-        tiles.append(_tiles(phase, cards[:room], len(cards), glance))
+        tiles.append(_tiles(phase, cards[:room], len(cards), snapshot))
         room = max(room - len(cards), 0)
     troubled = [card for phase, cards in groups.items() if phase in TROUBLED for card in cards]
-    title = facts.count(len(glance.cards), glance.unit)
-    return section(title, summary, hosts.listed(glance), *tiles, _table(troubled, glance))
+    title = facts.count(len(snapshot.cards), snapshot.unit)
+    return section(title, summary, hosts.listed(snapshot), *tiles, _table(troubled, snapshot))
 
 
-def _tiles(phase: Phase, cards: Sequence[Card], number: int, glance: Glance) -> str:
+def _tiles(phase: Phase, cards: Sequence[Card], number: int, snapshot: Snapshot) -> str:
     sign = PHASES[phase]
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(34px,1fr));gap:2px"
-    room = bounds.TITLES // min(len(glance.cards), bounds.TILES)
+    room = bounds.TITLES // min(len(snapshot.cards), bounds.TILES)
     style = f"background:{sign.colour}3d;border-radius:2px"
     tiles = []
     for card in cards:
         said = " · ".join(
             [
-                f"{facts.name(card, glance)} {phase} {facts.when(card, glance)}",
+                f"{facts.name(card, snapshot)} {phase} {facts.when(card, snapshot)}",
                 *facts.what(card),
                 card.line,
             ]
@@ -240,21 +242,21 @@ def _title(text: str, room: int) -> str:
     return escape(facts.cut(text, longest))
 
 
-def _table(cards: Sequence[Card], glance: Glance) -> str:
+def _table(cards: Sequence[Card], snapshot: Snapshot) -> str:
     if not cards:
         return ""
     cell = "text-align:left;vertical-align:top;padding:2px 14px 2px 0"
     narrow, wide = f"{cell};white-space:nowrap", f"{cell};min-width:9em"
     head = "".join(
         f'<th style="{cell};font-weight:600">{name}</th>'
-        for name in (glance.unit, "phase", "device", "where and what", "last line")
+        for name in (snapshot.unit, "phase", "device", "where and what", "last line")
     )
     rows = []
     for card in cards[: bounds.ROWS]:
         sign = PHASES[card.phase]
         cells = (
             str(card.rank),
-            f"{mark(sign.glyph, card.phase, sign.colour)} {facts.when(card, glance)}",
+            f"{mark(sign.glyph, card.phase, sign.colour)} {facts.when(card, snapshot)}",
             " · ".join(escaped(one, 40) for one in (card.device, card.host) if one),
             " · ".join(escaped(one, 100) for one in facts.what(card)),
             code(card.line, 100) if card.line else "",
@@ -342,21 +344,21 @@ def _legend(lasts: dict[int, float], colours: dict[int, str]) -> str:
     return div("display:flex;flex-wrap:wrap;gap:0 8px;font-size:12px", *named)
 
 
-def _output(glance: Glance, room: int) -> str:
+def _output(snapshot: Snapshot, room: int) -> str:
     """Output in at most `room` bytes, of which the boxes take some 250 each."""
     by_rank: dict[int | None, list[tuple[Excerpt, bounds.Shown]]] = {}
-    streams = len(bounds.selected(glance))
+    streams = len(bounds.selected(snapshot))
     room = min(bounds.OUTPUT, max(room - 250 * streams, 100 * streams))
     # Where there is room for a few lines of each, words are worth more than their colours.
     draw = colours.coloured if room > 2000 * streams else colours.uncoloured
-    for excerpt, shown in bounds.excerpts(glance, room, draw):
+    for excerpt, shown in bounds.excerpts(snapshot, room, draw):
         by_rank.setdefault(excerpt.rank, []).append((excerpt, shown))
     if not by_rank:
         return ""
-    short = sum(map(bounds.lines_of, glance.excerpts)) <= 30
-    record = glance.record if len(glance.cards) > bounds.CARDS else ""
+    short = sum(map(bounds.lines_of, snapshot.excerpts)) <= 30
+    record = snapshot.record if len(snapshot.cards) > bounds.CARDS else ""
     told = [_of_rank(rank, shown, short, record) for rank, shown in by_rank.items()]
-    told.append(div(FAINT, note) if (note := bounds.unshown(glance)) else "")
+    told.append(div(FAINT, note) if (note := bounds.unshown(snapshot)) else "")
     if len(by_rank) <= bounds.CARDS:
         return section("output", *told)
     summary = f"{faint('<b>output</b>')} of {facts.count(len(by_rank), 'rank')}"

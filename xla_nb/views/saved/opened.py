@@ -13,8 +13,8 @@ class OpenedRun(RecordedRun):
     """A RecordedRun that a notebook shows as the panel's last state."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        glance = observer.observe(self)
-        return {"text/html": saved.render_html(glance), "text/plain": saved.render_text(glance)}
+        snapshot = observer.observe(self)
+        return {"text/html": saved.render_html(snapshot), "text/plain": saved.render_text(snapshot)}
 
 
 def table(entries: list[Entry]) -> str:

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from xla_nb.run import sentences
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, hosts, style
-from xla_nb.views.snapshot import Bar, Card, Glance, Series, Trouble
+from xla_nb.views.snapshot import Bar, Card, Series, Snapshot, Trouble
 
 _WIDTH = 100  # columns of our own sentences in text
 
 
-def render_text(glance: Glance) -> str:
+def render_text(snapshot: Snapshot) -> str:
     """The same in plain text."""
-    state = facts.state(glance)
+    state = facts.state(snapshot)
     lines = [
-        f"{state.glyph} {state.word}: {facts.cut(glance.cell, 80)}: "
-        f"{facts.cut(glance.headline, 600)} ({facts.span(glance.elapsed)})",
-        " · ".join(facts.cut(said, 200) for said in facts.about(glance)),
-        *(f"note: {facts.cut(notice, 600)}" for notice in glance.notices[:20]),
-        *_troubles_in_text(glance.troubles),
+        f"{state.glyph} {state.word}: {facts.cut(snapshot.cell, 80)}: "
+        f"{facts.cut(snapshot.headline, 600)} ({facts.span(snapshot.elapsed)})",
+        " · ".join(facts.cut(said, 200) for said in facts.about(snapshot)),
+        *(f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]),
+        *_troubles_in_text(snapshot.troubles),
     ]
-    if glance.bar:
-        lines.append(_bar_in_text(glance.bar))
-    lines += hosts.text(glance)
-    lines += _ranks_in_text(glance)
-    lines += _figures_in_text(glance.series)
-    lines += _output_in_text(glance)
-    lines += ["", f"record: {facts.cut(glance.record, 400)}"]
+    if snapshot.bar:
+        lines.append(_bar_in_text(snapshot.bar))
+    lines += hosts.text(snapshot)
+    lines += _ranks_in_text(snapshot)
+    lines += _figures_in_text(snapshot.series)
+    lines += _output_in_text(snapshot)
+    lines += ["", f"record: {facts.cut(snapshot.record, 400)}"]
     return "\n".join(lines)
 
 
@@ -64,8 +64,8 @@ def _bar_in_text(bar: Bar) -> str:
     return f"{facts.cut(bar.label or 'progress', 80)}: {' · '.join(facts.progress(bar))}"
 
 
-def _ranks_in_text(glance: Glance) -> list[str]:
-    groups = facts.by_phase(glance.cards)
+def _ranks_in_text(snapshot: Snapshot) -> list[str]:
+    groups = facts.by_phase(snapshot.cards)
     cards = [card for alike in groups.values() for card in alike]
     if not cards:
         return []
@@ -81,16 +81,16 @@ def _ranks_in_text(glance: Glance) -> list[str]:
     else:
         cards = sorted(cards, key=lambda card: card.rank)
     for card in cards[: bounds.ROWS]:
-        lines += _card_in_text(card, glance)
+        lines += _card_in_text(card, snapshot)
     if cards[bounds.ROWS :]:
         lines.append(f"… and {facts.count(len(cards) - bounds.ROWS, 'more rank')}")
     return lines
 
 
-def _card_in_text(card: Card, glance: Glance) -> list[str]:
+def _card_in_text(card: Card, snapshot: Snapshot) -> list[str]:
     where = " ".join(facts.cut(one, 60) for one in (card.device, card.host) if one)
     glyph = style.PHASES[card.phase].glyph
-    first = f"{facts.name(card, glance)}: {glyph} {card.phase} {facts.when(card, glance)}"
+    first = f"{facts.name(card, snapshot)}: {glyph} {card.phase} {facts.when(card, snapshot)}"
     said = [where] if where else []
     said += [facts.cut(one, 200) for one in facts.what(card)]
     said += [f"{name} {value}" for name, value in facts.facts(card)]
@@ -127,10 +127,10 @@ def _figures_in_text(series: Sequence[Series]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _output_in_text(glance: Glance) -> list[str]:
+def _output_in_text(snapshot: Snapshot) -> list[str]:
     lines = []
-    record = glance.record if len(glance.cards) > bounds.CARDS else ""
-    for excerpt, shown in bounds.excerpts(glance, bounds.TEXT, bounds.plain_line):
+    record = snapshot.record if len(snapshot.cards) > bounds.CARDS else ""
+    for excerpt, shown in bounds.excerpts(snapshot, bounds.TEXT, bounds.plain_line):
         who = "the cell" if excerpt.rank is None else f"rank {excerpt.rank}"
         lines += [
             "",
@@ -139,4 +139,4 @@ def _output_in_text(glance: Glance) -> list[str]:
         lines += shown.head
         lines += [bounds.gap_text(excerpt, shown, record)] if shown.left_out else []
         lines += shown.tail
-    return [*lines, note] if (note := bounds.unshown(glance)) else lines
+    return [*lines, note] if (note := bounds.unshown(snapshot)) else lines
