@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
 from xla_nb.program.build import Cell
+from xla_nb.program.origins import star_names
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
@@ -238,3 +239,8 @@ def test_a_local_class_is_not_taken_for_a_top_level_one_of_its_name(notebook):
     notebook.run("class A:\n    n = 2")
     notebook.run("def make():\n    class A:\n        n = 1\n    return A\nA = make()")
     assert notebook.launch("def f(i): return A.n") == 1
+
+
+def test_star_names_of_a_loaded_module_only():
+    assert "join" in (star_names("os.path") or set())
+    assert star_names("not.loaded") is None

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.protocol import events
-from xla_nb.run.state import RunState, cause_of_death
+from xla_nb.run.state import RunState
+from xla_nb.wording import cause_of_death
 
 
 def fold(*happened, stopping=""):

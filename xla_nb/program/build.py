@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xla_nb.program.cells import Cell, Section, bindings, future_flags, parse
+from xla_nb.program.cells import Cell, Section, future_flags, parse
 from xla_nb.program.dependencies import Extraction, Scope
 from xla_nb.program.entry import check_live, check_planned
+from xla_nb.program.names import bindings
 from xla_nb.program.ordering import Group
 from xla_nb.program.origins import name_of
 from xla_nb.program.split import RANK_NAMES, lasting, only, split_cell

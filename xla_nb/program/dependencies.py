@@ -20,17 +20,15 @@ from xla_nb.program.cells import (
     DEFINITION,
     Cell,
     Cells,
-    Names,
     Section,
     Statement,
-    bindings,
     futures,
     imported_modules,
-    names_in,
     parsed,
-    star_names,
 )
+from xla_nb.program.names import Names, bindings, names_in
 from xla_nb.program.ordering import Group, Item, generated, layout
+from xla_nb.program.origins import star_names
 from xla_nb.program.patches import Patch, patches
 from xla_nb.program.references import reached
 from xla_nb.program.split import RANK_NAMES, CellSplit, lasting, vet

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
-from xla_nb.program.cells import DEFINITION, FUNCTION, Cells, Statement, names_in, span
+from xla_nb.program.cells import DEFINITION, FUNCTION, Cells, Statement, span
+from xla_nb.program.names import names_in
 
 # --- what an object says of itself ------------------------------------------------------------
 
@@ -105,6 +106,16 @@ def _gives(module: str, attribute: str, value: object) -> bool:
     if loaded is None or getattr(loaded, "__spec__", None) is None:
         return False
     return attribute in vars(loaded) and vars(loaded)[attribute] is value
+
+
+def star_names(module: str) -> set[str] | None:
+    """What `from module import *` binds, where the module is loaded already; else None."""
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        return None
+    content = vars(loaded)
+    public = content.get("__all__") or [name for name in content if not name.startswith("_")]
+    return {str(name) for name in public}
 
 
 # --- the statement ----------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MemberDescriptorType
 
-from xla_nb.program.cells import FUNCTION, Function, Statement, bindings
+from xla_nb.program.cells import FUNCTION, Statement
+from xla_nb.program.names import Function, bindings
 from xla_nb.program.origins import is_from, method_functions
 from xla_nb.program.references import PLAIN, contents
 

@@ -18,16 +18,13 @@ from xla_nb.program.cells import (
     FUNCTION,
     IMPORT,
     Cell,
-    Function,
-    Names,
     Section,
-    bindings,
     futures,
     is_main_guard,
-    names_in,
     parse,
     without,
 )
+from xla_nb.program.names import Function, Names, bindings, names_in
 
 RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
 

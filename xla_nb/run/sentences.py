@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from xla_nb.run.state import RankState, RunState, cause_of_death
-from xla_nb.wording import several
+from xla_nb.run.state import RankState, RunState
+from xla_nb.wording import cause_of_death, several
 
 
 @dataclass(frozen=True)

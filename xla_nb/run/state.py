@@ -6,7 +6,6 @@ a saved run and a thousand simulated ranks are folded by the same lines.
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -212,20 +211,3 @@ class RunState:
     def _close_if_over(self, at: float) -> None:
         if all(host.ended is not None for host in self.hosts.values()):
             self.ended = at
-
-
-def cause_of_death(status: int) -> str:
-    """An exit status in words: the signal's name where a signal ended the process."""
-    if status >= 0:
-        return f"exited with status {status} before its function returned"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    hints = {
-        "SIGKILL": "killed from outside; when memory ran out, the kernel's log says so",
-        "SIGSEGV": "a crash in native code",
-        "SIGABRT": "native code gave up; its last words are in the rank's output",
-        "SIGBUS": "often /dev/shm is full",
-    }
-    return f"ended by {name}" + (f" ({hints[name]})" if name in hints else "")

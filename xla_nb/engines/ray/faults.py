@@ -10,7 +10,7 @@ import re
 import sys
 
 from xla_nb import ansi
-from xla_nb.run.state import cause_of_death
+from xla_nb.wording import cause_of_death
 
 #: Seconds that a cluster has to answer.
 PATIENCE = 30.0

@@ -1,0 +1,450 @@
+"""Which global names statements bind, and which they read, in the order Python runs them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+_MANGLED_BY_CLASS = "__"
+
+
+# --- what statements bind ---------------------------------------------------------------------
+
+
+def bindings(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that these statements bind in their own scope, conditionally or not."""
+    binder = _Binder()
+    for node in nodes:
+        binder.visit(node)
+    return binder.names - binder.outer
+
+
+class _Binder(ast.NodeVisitor):
+    """Collects what a block binds, without entering the scopes inside it."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.globals: set[str] = set()
+        self.nonlocals: set[str] = set()
+
+    @property
+    def outer(self) -> set[str]:
+        return self.globals | self.nonlocals
+
+    def _definition(self, node: Function | ast.ClassDef) -> None:
+        self.names.add(node.name)
+        outside: list[ast.expr] = list(node.decorator_list)
+        if isinstance(node, ast.ClassDef):
+            outside += [*node.bases, *(keyword.value for keyword in node.keywords)]
+        else:
+            outside += [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+        for expression in outside:
+            self.visit(expression)
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _definition
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
+            self.visit(default)
+
+    def _comprehension(self, node: Comprehension) -> None:
+        # Its targets are its own; a walrus inside binds here.
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.NamedExpr) and isinstance(inner.target, ast.Name):
+                self.names.add(inner.target.id)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self.names.add(node.id)
+
+    def visit_alias(self, node: ast.alias) -> None:
+        if node.name != "*":
+            self.names.add(node.asname or node.name.partition(".")[0])
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        self._maybe(node.name)
+        self.generic_visit(node)
+
+    def visit_MatchAs(self, node: ast.MatchAs) -> None:
+        self._maybe(node.name)
+        self.generic_visit(node)
+
+    def visit_MatchStar(self, node: ast.MatchStar) -> None:
+        self._maybe(node.name)
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        self._maybe(node.rest)
+        self.generic_visit(node)
+
+    def visit_Global(self, node: ast.Global) -> None:
+        self.globals.update(node.names)
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
+        self.nonlocals.update(node.names)
+
+    def _maybe(self, name: str | None) -> None:
+        if name is not None:
+            self.names.add(name)
+
+
+# --- what statements read ---------------------------------------------------------------------
+
+
+@dataclass
+class Names:
+    """The global names of some statements, each with the line of its first use.
+
+    `now` are read while the statements run, before they bind them; `later` when a function of
+    theirs is called; `hints` may be absent (annotations kept as text, names under
+    `except NameError`). `binds` is what they bind, `certain` what they have bound by their end
+    whatever branch was taken, `sets` what their functions bind through `global`. `stars` are
+    the modules of `from m import *`; `paths` the dotted names read ("torch.utils.data").
+    """
+
+    now: dict[str, int] = field(default_factory=dict)
+    later: dict[str, int] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+    binds: set[str] = field(default_factory=set)
+    certain: set[str] = field(default_factory=set)
+    sets: set[str] = field(default_factory=set)
+    stars: list[str] = field(default_factory=list)
+    paths: set[str] = field(default_factory=set)
+
+    def required(self) -> dict[str, int]:
+        """What must come from outside: nothing here ever binds it."""
+        inside = self.binds | self.sets
+        return {n: line for n, line in {**self.later, **self.now}.items() if n not in inside}
+
+    def wanted(self) -> set[str]:
+        """What is taken from outside if it is there: required, hinted, or maybe not yet bound."""
+        late = {name for name in {**self.later, **self.hints} if name not in self.certain}
+        return late | set(self.now) | {n for n in self.sets if n not in self.certain}
+
+
+def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Names:
+    """The global names that these top-level statements bind and read, in the order they run."""
+    reader = _Reader(lazy_annotations)
+    reader.names.binds = bindings(nodes)
+    reader.block(nodes)
+    reader.names.certain = reader.bound
+    return reader.names
+
+
+@dataclass
+class _Scope:
+    """A scope inside the module; `names` are its own, `globals` those it declares global."""
+
+    kind: str  # "function", "class", "comprehension" or "types" (type parameters)
+    names: set[str] = field(default_factory=set)
+    globals: set[str] = field(default_factory=set)
+    mangler: str = ""
+
+
+class _Reader(ast.NodeVisitor):
+    """Walks statements in the order they run and notes which global names each one reads."""
+
+    def __init__(self, lazy_annotations: bool) -> None:
+        self.names = Names()
+        self.bound: set[str] = set()
+        self._lazy = lazy_annotations
+        self._scopes: list[_Scope] = []
+        self._soft = 0
+
+    # Reading and binding one name
+
+    def _read(self, name: str, line: int) -> None:
+        name = self._mangled(name)
+        if self._is_local(name):
+            return
+        if self._soft:
+            self.names.hints.setdefault(name, line)
+        elif any(scope.kind == "function" for scope in self._scopes):
+            self.names.later.setdefault(name, line)
+        elif name not in self.bound:
+            self.names.now.setdefault(name, line)
+
+    def _is_local(self, name: str) -> bool:
+        in_class = True  # a class's names are seen by its own statements, not by inner scopes
+        for scope in reversed(self._scopes):
+            if name in scope.globals:
+                return False
+            if name in scope.names and (in_class or scope.kind != "class"):
+                return True
+            in_class = in_class and scope.kind == "types"
+        return False
+
+    def _bind(self, name: str) -> None:
+        name = self._mangled(name)
+        own = [scope for scope in self._scopes if scope.kind != "comprehension"]
+        scope = own[-1] if own else None
+        if scope is not None and name not in scope.globals:
+            if scope.kind == "class":
+                scope.names.add(name)
+        elif any(outer.kind == "function" for outer in own):
+            self.names.sets.add(name)
+        else:
+            self.bound.add(name)
+            self.names.binds.add(name)
+
+    def _unbind(self, name: str) -> None:
+        if not self._scopes:
+            self.bound.discard(name)
+
+    def _mangled(self, name: str) -> str:
+        if not name.startswith(_MANGLED_BY_CLASS) or name.endswith("__"):
+            return name
+        mangler = next((s.mangler for s in reversed(self._scopes) if s.mangler), "")
+        return f"_{mangler}{name}" if mangler else name
+
+    @contextmanager
+    def _inside(self, scope: _Scope) -> Iterator[None]:
+        self._scopes.append(scope)
+        yield
+        self._scopes.pop()
+
+    @contextmanager
+    def _hinting(self, on: bool) -> Iterator[None]:
+        self._soft += on
+        yield
+        self._soft -= on
+
+    # Expressions
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Store):
+            self._bind(node.id)
+            return
+        self._read(node.id, node.lineno)
+        self.names.paths.add(node.id)
+        if isinstance(node.ctx, ast.Del):
+            self._unbind(node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        path = _dotted(node)
+        if path:
+            self.names.paths.add(path)
+        self.visit(node.value)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        self.visit(node.target)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._defaults(node.args)
+        with self._inside(_Scope("function", _parameters(node.args))):
+            self.visit(node.body)
+
+    def _comprehension(self, node: Comprehension) -> None:
+        self.visit(node.generators[0].iter)  # evaluated outside, as Python does
+        targets = {
+            name.id for g in node.generators for name in ast.walk(g.target)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        }  # fmt: skip
+        with self._inside(_Scope("comprehension", targets)):
+            for index, generator in enumerate(node.generators):
+                if index:
+                    self.visit(generator.iter)
+                self._indices_of(generator.target)
+                self._all(generator.ifs)
+            parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            self._all(parts)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
+
+    def _indices_of(self, target: ast.expr) -> None:
+        """Reads in a target: `for a[i] in ...` reads both."""
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self.visit(node)
+
+    def _all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
+
+    # Annotations
+
+    def _annotation(self, node: ast.expr | None) -> None:
+        if node is None:
+            return
+        with self._hinting(self._lazy):
+            self.visit(node)
+        with self._hinting(True):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    self._quoted(part.value, part.lineno)
+
+    def _quoted(self, text: str, line: int) -> None:
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError):
+            return
+        for part in ast.walk(tree):
+            if isinstance(part, ast.Name):
+                self._read(part.id, line)
+
+    # Definitions
+
+    def _function(self, node: Function) -> None:
+        self._all(node.decorator_list)
+        self._defaults(node.args)
+        with self._type_parameters(node):
+            for argument in _arguments(node.args):
+                self._annotation(argument.annotation)
+            self._annotation(node.returns)
+            with self._inside(self._function_scope(node)):
+                self.block(node.body)
+        self._bind(node.name)
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _function
+
+    def _function_scope(self, node: Function) -> _Scope:
+        binder = _Binder()
+        for statement in node.body:
+            binder.visit(statement)
+        own = (binder.names - binder.outer) | _parameters(node.args) | {"__class__"}
+        return _Scope("function", {self._mangled(name) for name in own}, binder.globals)
+
+    def _defaults(self, arguments: ast.arguments) -> None:
+        self._all([*arguments.defaults, *arguments.kw_defaults])
+
+    @contextmanager
+    def _type_parameters(self, node: ast.AST) -> Iterator[None]:
+        """The scope of `[T: Bound]`, Python 3.12 and later; their bounds are evaluated lazily."""
+        parameters = getattr(node, "type_params", [])
+        with self._inside(_Scope("types", {p.name for p in parameters})):
+            with self._hinting(True):
+                for parameter in parameters:
+                    self._all([getattr(parameter, "bound", None)])
+                    self._all([getattr(parameter, "default_value", None)])
+            yield
+
+    def visit_TypeAlias(self, node: ast.AST) -> None:
+        """`type X = ...` (3.12): its value is evaluated on demand."""
+        with self._type_parameters(node), self._hinting(True):
+            self.visit(node.value)  # type: ignore[attr-defined]  # ast.TypeAlias, from 3.12
+        self.visit(node.name)  # type: ignore[attr-defined]
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._all(node.decorator_list)
+        with self._type_parameters(node):
+            self._all([*node.bases, *(keyword.value for keyword in node.keywords)])
+            binder = _Binder()
+            for statement in node.body:
+                binder.visit(statement)
+            own = {"__module__", "__qualname__", "__annotations__"}
+            scope = _Scope("class", own, binder.globals, node.name.lstrip("_"))
+            with self._inside(scope):
+                self.block(node.body)
+        self._bind(node.name)
+
+    # Statements whose parts run in another order than they are written, or maybe not at all
+
+    def block(self, nodes: Iterable[ast.stmt]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        self._all(node.targets)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self._read(node.target.id, node.lineno)
+        self.visit(node.value)
+        self.visit(node.target)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        in_function = bool(self._scopes) and self._scopes[-1].kind == "function"
+        with self._hinting(in_function):  # Python does not evaluate those
+            self._annotation(node.annotation)
+        self._all([node.value])
+        if node.value is not None or not isinstance(node.target, ast.Name):
+            self.visit(node.target)
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self.visit(node.iter)
+        self.visit(node.target)
+        self.block([*node.body, *node.orelse])
+
+    visit_AsyncFor = visit_For
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        before = set(self.bound)
+        self.block(node.body)
+        after_body, self.bound = self.bound, before
+        self.block(node.orelse)
+        self.bound &= after_body
+
+    def _try(self, node: ast.Try | ast.TryStar) -> None:
+        with self._hinting(any(_catches_name_error(handler) for handler in node.handlers)):
+            self.block(node.body)
+        self._all(node.handlers)
+        self.block([*node.orelse, *node.finalbody])
+
+    visit_Try = visit_TryStar = _try
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        self._all([node.type])
+        if node.name:
+            self._bind(node.name)
+        self.block(node.body)
+        if node.name:
+            self._unbind(node.name)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._bind(alias.asname or alias.name.partition(".")[0])
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            if alias.name == "*":
+                self.names.stars.append(node.module or "")
+            else:
+                self._bind(alias.asname or alias.name)
+
+    def visit_MatchAs(self, node: ast.MatchAs) -> None:
+        self.generic_visit(node)
+        if node.name:
+            self._bind(node.name)
+
+    def visit_MatchStar(self, node: ast.MatchStar) -> None:
+        if node.name:
+            self._bind(node.name)
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        self.generic_visit(node)
+        if node.rest:
+            self._bind(node.rest)
+
+
+def _arguments(arguments: ast.arguments) -> list[ast.arg]:
+    plain = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return plain + [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+
+
+def _parameters(arguments: ast.arguments) -> set[str]:
+    return {argument.arg for argument in _arguments(arguments)}
+
+
+def _catches_name_error(handler: ast.ExceptHandler) -> bool:
+    caught = ast.walk(handler.type) if handler.type is not None else ()
+    return any(isinstance(node, ast.Name) and node.id == "NameError" for node in caught)
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c` for such a chain of attributes, else nothing."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
