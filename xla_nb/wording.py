@@ -1,13 +1,48 @@
-"""Counts, lists, shortened texts and ends of processes, in words."""
+"""Counts, lists, ranks, shortened texts and ends of processes, in words."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 
 def several(number: int, noun: str) -> str:
-    """`1 host`, `2 hosts`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 host`, `2 hosts`, `12,000 lines`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(items: Iterable[object], last: str = "and", most: int | None = None) -> str:
+    """`a`, `a and b`, `a, b or c`; of more than `most` the first ones: `a, b and 3 more`."""
+    words = list(map(str, items))
+    if most is not None and len(words) > most:
+        words[most:] = [f"{len(words) - most:,} more"]
+    *first, final = words or ["none"]
+    return f"{', '.join(first)} {last} {final}" if first else final
+
+
+def ranks(numbers: Iterable[int], most: int = 12) -> str:
+    """`rank 3`, or `ranks 0-3, 7`: at most so many numbers and spans."""
+    ordered = sorted(set(numbers))
+    spans: list[list[int]] = []
+    for number in ordered:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    shown = [f"{s[0]}-{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans[:most]]
+    if spans[most:]:
+        shown.append(f"and {sum(map(len, spans[most:]))} more")
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(shown)}"
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text in at most so many characters, `…` where its end is left out."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def in_one_line(text: str, longest: int) -> str:
+    """The same with every run of white space as one space."""
+    return shortened(" ".join(text.split()), longest)
 
 
 def cause_of_death(status: int) -> str:

@@ -27,15 +27,15 @@ def told(job: Job, *ranks: int) -> list[str]:
     ("scenario", "most", "other"),
     [
         ("mismatch_operation", "0, 2, 3: all_reduce sum f32[4]", "1: all_gather f32[4] dim 0"),
-        ("mismatch_kind", "0, 1, 2: all_reduce sum f32[4]", "3: all_reduce max f32[4]"),
+        ("mismatch_kind", "0-2: all_reduce sum f32[4]", "3: all_reduce max f32[4]"),
         ("mismatch_shape", "0, 1, 3: all_reduce sum f32[4]", "2: all_reduce sum f32[5]"),
-        ("mismatch_dtype", "1, 2, 3: all_reduce sum f32[4]", "0: all_reduce sum bf16[4]"),
+        ("mismatch_dtype", "1-3: all_reduce sum f32[4]", "0: all_reduce sum bf16[4]"),
         (
             "mismatch_groups",
-            "1, 2, 3: all_reduce sum f32[4] groups [[0,2],[1,3]]",
+            "1-3: all_reduce sum f32[4] groups [[0,2],[1,3]]",
             "0: all_reduce sum f32[4] groups [[0,1],[2,3]]",
         ),
-        ("mismatch_order", "1, 2, 3: all_reduce sum f32[3]", "0: all_reduce sum f32[4]"),
+        ("mismatch_order", "1-3: all_reduce sum f32[3]", "0: all_reduce sum f32[4]"),
     ],
 )
 def test_every_rank_is_told_who_does_what(
@@ -53,13 +53,13 @@ def test_the_line_of_a_cell_is_named(simulate: Simulate) -> None:
     where = "at Cell In[5], line 2: return xm.all_reduce('sum', value)"
     assert lines == [
         f"rank 0: all_reduce sum f32[2] {where}",
-        f"ranks 1, 2, 3: all_reduce sum f32[4] {where}",
+        f"ranks 1-3: all_reduce sum f32[4] {where}",
     ]
 
 
 def test_in_backward_the_line_that_called_it_is_named(simulate: Simulate) -> None:
     lines = told(simulate("mismatch_in_backward"), 0, 1, 2, 3)
-    assert [line.partition(": ")[0] for line in lines] == ["rank 0", "ranks 1, 2, 3"]
+    assert [line.partition(": ")[0] for line in lines] == ["rank 0", "ranks 1-3"]
     assert all(line.endswith(": doubled.sum().backward()") for line in lines), lines
 
 

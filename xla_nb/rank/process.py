@@ -33,6 +33,7 @@ from xla_nb.rank import loader, reporting
 from xla_nb.rank.meter import Meter
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
+from xla_nb.wording import in_one_line
 
 
 @dataclass
@@ -264,10 +265,9 @@ class _Preview(reprlib.Repr):
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
     try:
-        text = " ".join(_Preview().repr(value).split())
+        return in_one_line(_Preview().repr(value), 80)
     except Exception as problem:
         return f"<{type(value).__name__}: its repr() raised {type(problem).__name__}>"
-    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _failure(

@@ -6,11 +6,10 @@ known is not said. Pure: the same lines serve the notebook, a terminal and a sav
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xla_nb.run.state import RankState, RunState
-from xla_nb.wording import cause_of_death, several
+from xla_nb.wording import cause_of_death, listed, ranks, several
 
 
 @dataclass(frozen=True)
@@ -93,17 +92,11 @@ def _lost(state: RunState) -> str:
             by_reason.setdefault(host.lost, []).append(host.name)
     said = []
     for why, names in by_reason.items():
-        hosts = f"host {names[0]} was" if len(names) == 1 else f"hosts {_some(names)} were"
+        hosts = f"host {names[0]} was" if len(names) == 1 else f"hosts {listed(names, most=5)} were"
         numbers = [r.rank for r in state.ranks.values() if r.lost and r.host in names]
         it = "it" if len(names) == 1 else "them"
         said.append(f"{hosts} lost{f', and {ranks(numbers)} with {it}' if numbers else ''}: {why}")
     return "; ".join(said)
-
-
-def _some(names: list[str], most: int = 5) -> str:
-    more = [f"{len(names) - most} more"] if len(names) > most else []
-    *first, last = [*names[:most], *more]
-    return f"{', '.join(first)} and {last}"
 
 
 def _absent(state: RunState, rank: int) -> str:
@@ -171,18 +164,3 @@ def _stopped(stopped: list[RankState]) -> str:
         for place, numbers in by_place.items()
     ]
     return f"stopped: {'; '.join(told)}"
-
-
-def ranks(numbers: Iterable[int], most: int = 12) -> str:
-    """`rank 3`, or `ranks 0-3, 7`: at most so many numbers and spans."""
-    ordered = sorted(set(numbers))
-    spans: list[list[int]] = []
-    for number in ordered:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    said = [f"{s[0]}-{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans[:most]]
-    if spans[most:]:
-        said.append(f"and {sum(map(len, spans[most:]))} more")
-    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(said)}"

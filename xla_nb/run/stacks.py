@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED, RankState
+from xla_nb.wording import ranks
 
 #: Seconds that ranks have to answer.
 PATIENCE = 1.5
@@ -92,8 +93,6 @@ def _innermost_first(stack: str) -> str:
 
 def text(groups: list[StackGroup]) -> str:
     """The answers as lines to print."""
-    from xla_nb.run.sentences import ranks
-
     said = []
     for group in groups:
         at = f" at {group.place}" if group.place else ""

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from xla_nb.errors import LaunchError
+from xla_nb.wording import listed
 
 #: What works together: the test suite runs with the first of each.
 WORKING = {"torchax": ("0.0.13",), "torch": ("2.9",), "jax": ("0.7.1",), "jaxlib": ("0.7.1",)}
@@ -26,10 +27,10 @@ def check_versions() -> None:
     found = {name: _version(name) for name in WORKING}
     missing = [name for name, version in found.items() if version is None]
     if missing:
-        raise _refusal(f"needs {_words(missing)}, which {_are(missing)} not installed", found)
+        raise _refusal(f"needs {listed(missing)}, which {_are(missing)} not installed", found)
     wrong = [name for name, version in found.items() if not _works(name, version or "")]
     if wrong:
-        needs = _words([f"{name} {WORKING[name][0]}" for name in wrong])
+        needs = listed([f"{name} {WORKING[name][0]}" for name in wrong])
         raise _refusal(f"needs {needs} here", found)
     imported = _imported_version()
     if imported != found["torchax"]:
@@ -68,10 +69,6 @@ def _refusal(what: str, found: dict[str, str | None]) -> LaunchError:
     return LaunchError(
         f"the runtime torchax {what} (there is {here or 'none of it'}). What to do: {INSTALL}"
     )
-
-
-def _words(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _are(names: list[str]) -> str:

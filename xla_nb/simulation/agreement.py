@@ -22,6 +22,7 @@ from zlib import crc32
 
 from xla_nb.simulation.mesh import Mesh, Stream, StreamClosed, SwapTimeout
 from xla_nb.simulation.places import calling_line, show_line
+from xla_nb.wording import ranks
 
 _HEAD = Struct("<IIII?")  # program, length of what, of where, of payload; a farewell?
 _LATE = 10.0  # seconds until a waiting rank says whom it waits for
@@ -211,7 +212,7 @@ class Agreement:
         try:
             yield
         except SwapTimeout as error:
-            raise CollectiveTimeout(f"{_ranks(error.ranks)} stopped inside {what}") from error
+            raise CollectiveTimeout(f"{ranks(error.ranks)} stopped inside {what}") from error
         except StreamClosed as error:
             raise RankLost(f"rank {error.rank}'s process ended inside {what}") from error
         finally:
@@ -229,9 +230,9 @@ def _disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
     said: dict[str, list[int]] = defaultdict(list)
     for rank, frame in sorted(frames.items()):
         said[frame.what if frame.farewell else _show(frame, start)].append(rank)
-    lines = [f"  {_ranks(ranks)}: {text}" for text, ranks in said.items()]
+    lines = [f"  {ranks(alike)}: {text}" for text, alike in said.items()]
     if absent:
-        lines.append(f"  {_ranks(absent)}: not there yet")
+        lines.append(f"  {ranks(absent)}: not there yet")
     return "\n".join(("the ranks do not take part in the same collective:", *lines))
 
 
@@ -254,9 +255,4 @@ def _abridge(what: str, start: int) -> str:
 
 
 def _absence(mine: Frame, missing: Iterable[int], waited: float) -> str:
-    return f"waited {waited:.0f} s for {_ranks(missing)} in {_show(mine)}"
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    ordered = sorted(ranks)
-    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(map(str, ordered))}"
+    return f"waited {waited:.0f} s for {ranks(missing)} in {_show(mine)}"

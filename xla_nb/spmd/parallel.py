@@ -19,6 +19,7 @@ from xla_nb.spmd.meshes import Mesh, of
 from xla_nb.spmd.norms import make_splittable
 from xla_nb.spmd.plans import PlacedTensor, StyledModule, resolve
 from xla_nb.spmd.styles import Reading, read
+from xla_nb.wording import several
 
 
 def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
@@ -72,7 +73,7 @@ class _Layouts:
         names, given = self._mesh.names, target.placements
         if len(given) != len(names):
             raise UsageError(
-                f"{target.where}: {len(given)} placement{'s' * (len(given) > 1)} for a mesh with "
+                f"{target.where}: {several(len(given), 'placement')} for a mesh with "
                 f"the axes {', '.join(map(repr, names))}. What to do: give a list with one for "
                 f"each, or a part of the mesh, mesh[{names[-1]!r}]."
             )

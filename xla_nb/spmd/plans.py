@@ -17,6 +17,7 @@ from torch.distributed.tensor import Placement
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from xla_nb.errors import UsageError
+from xla_nb.wording import listed
 
 
 @dataclass(frozen=True)
@@ -142,10 +143,7 @@ def _joined(prefix: str, name: str) -> str:
 
 def _unmatched(key: str, names: list[str]) -> str:
     close = difflib.get_close_matches(key, names, n=3, cutoff=0.4)
-    hint = f" Close to it: {', '.join(close)}." if close else f" There are: {_few(names)}."
+    hint = (
+        f" Close to it: {', '.join(close)}." if close else f" There are: {listed(names, most=8)}."
+    )
     return f"The plan's key {key!r} matches nothing in the model.{hint}"
-
-
-def _few(names: list[str]) -> str:
-    shown = ", ".join(names[:8]) or "none"
-    return f"{shown}, and {len(names) - 8} more" if len(names) > 8 else shown

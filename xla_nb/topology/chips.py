@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from xla_nb.errors import UsageError
+from xla_nb.wording import listed, several
 
 #: Ranks of a simulated host when nobody says how many.
 SIMULATED = 4
@@ -133,18 +134,12 @@ def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> 
         if devices_per_chip(accelerator) == 2
         else ""
     )
-    return f"-n {n} is not possible on {host}: it can be {either(can)}.{two}"
+    return f"-n {n} is not possible on {host}: it can be {listed(can, 'or')}.{two}"
 
 
 def _host_with(accelerator: str | None, chips: int) -> str:
     kind = f" of a {accelerator}" if accelerator else ""
-    return f"a host with {chips} chip{'s' * (chips > 1)}{kind}"
-
-
-def either(numbers: list[int]) -> str:
-    """`1, 2 or 4`."""
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} or {last}" if most else last
+    return f"a host with {several(chips, 'chip')}{kind}"
 
 
 def generation(accelerator: str | None) -> str:

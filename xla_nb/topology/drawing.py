@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from xla_nb.wording import several, shortened
+
 WIDTH = 100
 #: Of so many all are shown, of more the first ones and the last; of hosts half as many where there
 #: are several slices.
@@ -84,7 +86,7 @@ def _slices(slices: Sequence[Sequence[DiagramHost]]) -> Iterator[str]:
                 yield f"{'':{label}}⋮ {_more(host, 'host')}"
             else:
                 chips = _chips(host.processes, digits, WIDTH - label - name - 5)
-                yield f"{start:{label}}{branch} {_cut(host.name, name):{name}}  {chips}"
+                yield f"{start:{label}}{branch} {shortened(host.name, name):{name}}  {chips}"
 
 
 def _branch(at: int, count: int) -> str:
@@ -164,7 +166,7 @@ def _values(values: Sequence[str], room: int) -> str:
         told = " | ".join(_told(_folded(short, most)))
         if len(told) <= room:
             return told
-    return _cut(told, room)
+    return shortened(told, room)
 
 
 def _told(items: Sequence[str | _More]) -> list[str]:
@@ -183,8 +185,4 @@ def _folded(items: Sequence[_T], most: int) -> list[_T | _More]:
 
 
 def _more(more: _More, noun: str) -> str:
-    return f"{more.count} {noun}{'s' * (more.count > 1)} more"
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"
+    return f"{several(more.count, noun)} more"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from xla_nb.topology.chips import Device
+from xla_nb.wording import in_one_line
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Change:
 
     def __str__(self) -> str:
         if self.after is None:
-            return f"removed {self.name}={_short(self.before)}: {self.why}"
+            return f"removed {self.name}={in_one_line(self.before or '', 40)}: {self.why}"
         if self.before == self.after:
-            return f"kept {self.name}={_short(self.after)} as asked for, but {self.why}"
-        return f"set {self.name}={_short(self.after)}: {self.why}"
+            return f"kept {self.name}={in_one_line(self.after, 40)} as asked for, but {self.why}"
+        return f"set {self.name}={in_one_line(self.after, 40)}: {self.why}"
 
 
 def clean(
@@ -181,8 +182,3 @@ _TRAPS = (
     # Without torchrun these are a choice of the user's (which port ranks meet at): they stay.
     _Trap("MASTER_ADDR MASTER_PORT", "torchrun itself holds that port", when=_torchrun),
 )
-
-
-def _short(value: str | None) -> str:
-    value = " ".join((value or "").split())
-    return value if len(value) <= 40 else value[:37] + "..."

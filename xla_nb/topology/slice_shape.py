@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from xla_nb.errors import UsageError
 from xla_nb.topology.chips import devices_per_chip, generation, process_bounds, slice_chips
+from xla_nb.wording import several
 
 #: Generations whose chips lie in a plane. A slice is as square as a power of two can be: so says
 #: torch_xla of v2 and v3 (_ACCELERATOR_TYPE_TO_HOST_BOUNDS), Google's tables of v5e and v6e.
@@ -73,7 +74,7 @@ def chips_per_host(accelerator: str, among: int) -> int:
     if among != has and not small:
         raise UsageError(
             f"a slice of {among} hosts: a {accelerator} has {chips} chips on "
-            f"{has} host{'s' * (has > 1)}. What to do: name {has} to a slice, or another type"
+            f"{several(has, 'host')}. What to do: name {has} to a slice, or another type"
         )
     return chips // among
 

@@ -17,8 +17,7 @@ from typing import NoReturn
 
 from xla_nb.errors import UsageError
 from xla_nb.topology import environment
-from xla_nb.topology.chips import either
-from xla_nb.wording import several
+from xla_nb.wording import listed, several
 
 #: Ray's default (ray/_private/accelerators/tpu.py, DEFAULT_MEGASCALE_PORT).
 PORT = 8081
@@ -105,7 +104,7 @@ def _slices(hosts: Sequence[Host], asked: int | None) -> int:
         all_of_them = several(len(hosts), "host")
         raise UsageError(
             f"{count} slices of {all_of_them}: every slice has as many hosts as the others. "
-            f"What to do: {all_of_them} can be {either(can)} slice{'s' * (len(can) > 1)}"
+            f"What to do: {all_of_them} can be {listed(can, 'or')} slice{'s' * (len(can) > 1)}"
         )
     return count
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from xla_nb import ansi
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import Bar, Card, Phase, Series, Snapshot, Trouble, of_hosts
+from xla_nb.wording import several
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,6 @@ def labels(ticks: Sequence[float]) -> list[str]:
             break
         said = [f"{tick:.{digits}g}" for tick in ticks]
     return said
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def name(card: Card, snapshot: Snapshot) -> str:
@@ -221,11 +218,11 @@ def last_values(series: Series) -> dict[int, float]:
 def over_ranks(lasts: dict[int, float]) -> str:
     finite = [value for value in lasts.values() if math.isfinite(value)]
     if not finite:
-        return f"no finite value in {count(len(lasts), 'rank')}"
+        return f"no finite value in {several(len(lasts), 'rank')}"
     said = _from_to(figure(min(finite)), figure(max(finite)))
     more = f", {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
     middle = figure(statistics.median(finite))
-    return f"{said} over {count(len(lasts), 'rank')}, median {middle}{more}"
+    return f"{said} over {several(len(lasts), 'rank')}, median {middle}{more}"
 
 
 def cut(text: str, longest: int) -> str:

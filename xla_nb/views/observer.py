@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from xla_nb import ansi
+from xla_nb import ansi, wording
 from xla_nb.record.figures import Rows
 from xla_nb.record.sample import Loop, Sample
 from xla_nb.record.tail import LineBlock, Tail, ends
@@ -314,7 +314,7 @@ class Observer:
 
     def _last_line(self, rank: int, standing: list[str]) -> str:
         last = standing[-1] if standing else ansi.plain(self._last.get(rank, ""))
-        return last if len(last) <= _LAST_LINE else last[: _LAST_LINE - 1] + "…"
+        return wording.shortened(last, _LAST_LINE)
 
     def _open_lines(self, rank: int) -> list[str]:
         tails = [self._tails[rank, stream] for stream in STREAMS if (rank, stream) in self._tails]
@@ -366,7 +366,7 @@ def _detail(rank: RankState, seen: Sample | None) -> str:
     if rank.phase == "killed":
         return sentences.death(rank)
     if rank.phase == "running" and seen is not None and seen.operation:
-        late = f", for {sentences.ranks(seen.missing)}" if seen.missing else ""
+        late = f", for {wording.ranks(seen.missing)}" if seen.missing else ""
         return f"in {seen.operation}{late}"
     return ""
 

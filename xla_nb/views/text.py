@@ -15,6 +15,7 @@ from xla_nb.record.tail import Tail
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import RunState
+from xla_nb.wording import shortened
 
 #: Lines of a rank that are shown as they come, and how many of the last are shown at the end.
 HEAD, TAIL = 1000, 20
@@ -139,15 +140,11 @@ class TextView:
         open_lines = [
             f"[{s.rank}] {line}" for s in self._streams.values() for line in s.tail.open_lines
         ]
-        bar = _fit("  ".join(open_lines))
+        bar = shortened("  ".join(open_lines), 160)
         if bar != self._bar:
             self._out.write("\r" + bar + " " * (len(self._bar) - len(bar)))
             self._out.flush()
             self._bar = bar
-
-
-def _fit(text: str, width: int = 160) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _is_live(stream: TextIO) -> bool:

@@ -21,6 +21,7 @@ from xla_nb.engines.ray.host import About, version
 from xla_nb.errors import LaunchError
 from xla_nb.topology.slices import WORKER as _WORKER
 from xla_nb.topology.slices import Host, Seat, seats
+from xla_nb.wording import several
 
 #: Seconds after which hosts that nobody uses are given back.
 IDLE = 600.0
@@ -147,7 +148,7 @@ class Cluster:
                 group.used = time.monotonic()
                 return group
         nodes, bundles = await self._bundles(wish)
-        wish.tell(f"starting xla_nb on {demand.hosts_in_words(len(bundles))} of the cluster …")
+        wish.tell(f"starting xla_nb on {several(len(bundles), 'host')} of the cluster …")
         group = await self._place(wish, nodes, bundles)
         self._groups.append(group)
         return group
@@ -188,7 +189,7 @@ class Cluster:
             patience = wish.wait + _READY
             if not await within(patience + 5, placement.wait, patience):
                 raise LaunchError(
-                    f"the cluster did not place {demand.hosts_in_words(len(bundles))} within "
+                    f"the cluster did not place {several(len(bundles), 'host')} within "
                     f"{patience:g} s, though it said that there is room: others may have been "
                     "faster. What to do: run the cell again, or wait longer (`--wait 5m`)"
                 )

@@ -100,13 +100,15 @@ def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle] | Lacki
     wanted = hosts if hosts is not None else max(1, len(able))
     if len(able) >= wanted:
         return [dict(bundle) for _ in range(wanted)]
-    short = f"{hosts_in_words(wanted)} asked for, each with 1 CPU free, and there {_are(len(able))}"
+    short = (
+        f"{several(wanted, 'host')} asked for, each with 1 CPU free, and there {_are(len(able))}"
+    )
     return _lacking(short, nodes, "CPU", fewer=f"`--hosts {len(able)}`" if able else "")
 
 
 def _tpu_vms(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle] | Lacking:
     if hosts is not None and hosts % slices:
-        short = f"{hosts_in_words(hosts)} cannot be {slices} slices of equal size"
+        short = f"{several(hosts, 'host')} cannot be {slices} slices of equal size"
         return Lacking(f"{short}. What to do: choose --hosts as a multiple of --slices", short)
     each = None if hosts is None else hosts // slices
     alike: dict[tuple[int, str], list[list[Node]]] = {}
@@ -118,7 +120,7 @@ def _tpu_vms(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bund
     for _, fitting in sorted(alike.items(), key=lambda item: -item[0][0]):
         if len(fitting) >= slices:
             return [_bundle(node) for members in fitting[:slices] for node in members]
-    size = "" if each is None else f" of {hosts_in_words(each)}"
+    size = "" if each is None else f" of {several(each, 'host')}"
     like = " of one kind" if slices > 1 else ""
     most = max(map(len, alike.values()), default=0)
     short = f"{several(slices, 'whole TPU slice')}{size}{like} asked for, and {most} free"
@@ -193,11 +195,6 @@ def _free(node: Node, resource: str) -> str:
     if not total:
         return f"has no {resource}"
     return f"{node.free.get(resource, 0):g} of {total:g} {resource} free"
-
-
-def hosts_in_words(number: int) -> str:
-    """1 host, 2 hosts."""
-    return several(number, "host")
 
 
 def _are(number: int) -> str:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from xla_nb.engines.ray import demand, faults
+from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.cluster import ActorGroup, Wish
 from xla_nb.engines.ray.host import HostNews, Part
 from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import events
 from xla_nb.protocol.order import HostGroup, Order
+from xla_nb.wording import several
 
 _LOST = 5.0  # seconds that a host may be out of reach
 _IMPORT = 300.0  # seconds that hosts may take to import what the ranks need, and to start them
@@ -84,7 +85,7 @@ class Relay:
     async def _start(self, launch: Launch) -> None:
         parts = await self._parts(launch)
         parcel = await asyncio.to_thread(_stored, launch.parcel)
-        there = demand.hosts_in_words(len(parts))
+        there = several(len(parts), "host")
         launch.wish.tell(f"importing what the ranks need on {there}, once for this session …")
         calls = [
             self.group.actors[seat].start.remote(part, parcel)

@@ -19,9 +19,8 @@ import anywidget
 import traitlets
 from IPython.display import DisplayHandle
 
-from xla_nb import ansi
+from xla_nb import ansi, wording
 from xla_nb.record import tail
-from xla_nb.run import sentences
 from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry, StackGroup
 from xla_nb.views import facts as views_facts
@@ -180,12 +179,12 @@ def _trouble(trouble: Trouble, snapshot: Snapshot) -> dict[str, Any]:
     phase = "killed" if phases.get(trouble.ranks[0]) == "killed" else "failed"
     alone = len(snapshot.troubles) == 1
     first = "" if alone else views_facts.first(trouble)
-    who = f"{sentences.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
+    who = f"{wording.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
     return {**vars(trouble), "who": who, "phase": phase, "open": trouble.first or alone}
 
 
 def _group(group: StackGroup) -> dict[str, Any]:
-    return {**vars(group), "who": sentences.ranks(group.ranks)}
+    return {**vars(group), "who": wording.ranks(group.ranks)}
 
 
 def _finite(value: float) -> float | None:

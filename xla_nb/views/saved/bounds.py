@@ -12,6 +12,7 @@ from xla_nb import ansi
 from xla_nb.views import facts
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import Excerpt, Snapshot
+from xla_nb.wording import several
 
 #: Bytes of the whole as HTML; what output may take of them, if the rest leaves it, and in text;
 #: what tracebacks and the tiles' titles may take.
@@ -125,14 +126,12 @@ def plain_line(line: str, longest: int) -> str:
 def gap_text(excerpt: Excerpt, shown: Shown, within: str = "") -> str:
     """`within`: the folder that the reader knows the file to be in."""
     path = facts.cut(excerpt.path.removeprefix(f"{within}/") if within else excerpt.path, 400)
-    return f"… {facts.count(shown.left_out, 'line')} left out, in {path}"
+    return f"… {several(shown.left_out, 'line')} left out, in {path}"
 
 
 def unshown(snapshot: Snapshot) -> str:
     more = sum(1 for excerpt in snapshot.excerpts if lines_of(excerpt)) - STREAMS
-    return (
-        f"… and the output of {facts.count(more, 'more stream')}, in the record" if more > 0 else ""
-    )
+    return f"… and the output of {several(more, 'more stream')}, in the record" if more > 0 else ""
 
 
 def stream_name(excerpt: Excerpt) -> str:

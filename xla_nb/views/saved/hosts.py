@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xla_nb.run import sentences
+from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved import style
 from xla_nb.views.saved.tags import bit, div, escaped, mark
 from xla_nb.views.snapshot import Card, Snapshot
+from xla_nb.wording import several
 
 #: Hosts that have a line.
 MOST = 24
@@ -54,7 +55,7 @@ def listed(snapshot: Snapshot) -> str:
     groups = list(by_host(snapshot).items())
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
     lines = [heading(name, cards, snapshot) for name, cards in groups[:MOST]]
-    more = f"… and {facts.count(len(groups) - MOST, 'more host')}" if groups[MOST:] else ""
+    more = f"… and {several(len(groups) - MOST, 'more host')}" if groups[MOST:] else ""
     return div(f"margin-top:6px;{columns};gap:2px 20px", *lines, more) if groups else ""
 
 
@@ -62,7 +63,7 @@ def text(snapshot: Snapshot) -> list[str]:
     groups = list(by_host(snapshot).items())
     lines = [_line(name, cards, snapshot) for name, cards in groups[:MOST]]
     if groups[MOST:]:
-        lines.append(f"… and {facts.count(len(groups) - MOST, 'more host')}")
+        lines.append(f"… and {several(len(groups) - MOST, 'more host')}")
     return ["", *lines] if lines else []
 
 
@@ -70,5 +71,5 @@ def _line(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
     lost = snapshot.lost.get(name)
     said = f" ({_LOST.glyph} lost: {facts.cut(lost, 100)})" if lost else ""
     phases = [f"{len(alike)} {phase}" for phase, alike in facts.by_phase(cards).items()]
-    ranks = f": {sentences.ranks(card.rank for card in cards)}: {', '.join(phases)}"
+    ranks = f": {wording.ranks(card.rank for card in cards)}: {', '.join(phases)}"
     return f"{facts.cut(name, 60)}{said}{ranks if cards else ''}"

@@ -11,7 +11,7 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
-from xla_nb.run import sentences
+from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, chart, colours, hosts
 from xla_nb.views.saved.style import (
@@ -29,6 +29,7 @@ from xla_nb.views.saved.style import (
 )
 from xla_nb.views.saved.tags import bit, code, details, div, escaped, faint, gap, mark, pre, section
 from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
+from xla_nb.wording import several
 
 _CHART = (350, 96)
 
@@ -89,8 +90,8 @@ def _troubles(troubles: Sequence[Trouble]) -> str:
     room = bounds.TRACEBACKS // min(len(troubles), bounds.GROUPS)
     told = [_trouble(one, room, not number) for number, one in enumerate(troubles[: bounds.GROUPS])]
     if more := troubles[bounds.GROUPS :]:
-        ranks = sentences.ranks(rank for trouble in more for rank in trouble.ranks)
-        told.append(div("", f"and {facts.count(len(more), 'other error')}, in {ranks}"))
+        ranks = wording.ranks(rank for trouble in more for rank in trouble.ranks)
+        told.append(div("", f"and {several(len(more), 'other error')}, in {ranks}"))
     return section("what went wrong", *told)
 
 
@@ -98,7 +99,7 @@ def _trouble(trouble: Trouble, room: int, opened: bool) -> str:
     first = facts.first(trouble)
     summary = " ".join(
         [
-            mark(PHASES["failed"].glyph, sentences.ranks(trouble.ranks), RED),
+            mark(PHASES["failed"].glyph, wording.ranks(trouble.ranks), RED),
             faint(f"({first})") if first else "",
             f"<b>{escaped(trouble.title)}</b>",
             f"{faint('at')} {escaped(trouble.place)}" if trouble.place else "",
@@ -106,7 +107,7 @@ def _trouble(trouble: Trouble, room: int, opened: bool) -> str:
     )
     lines = trouble.text.split("\n") if trouble.text else []
     shown = bounds.bounded(lines, 0, (), room * 3 // 4, colours.coloured)
-    left_out = [gap(f"… {facts.count(shown.left_out, 'line')} left out")] if shown.left_out else []
+    left_out = [gap(f"… {several(shown.left_out, 'line')} left out")] if shown.left_out else []
     inner = pre([*shown.head, *left_out, *shown.tail], RED) if lines else ""
     if others := trouble.others:
         said = bounds.fitting(others[:10], room // 4, max(80, room // 40), colours.coloured)
@@ -208,7 +209,7 @@ def _crowd(snapshot: Snapshot) -> str:
         tiles.append(_tiles(phase, cards[:room], len(cards), snapshot))
         room = max(room - len(cards), 0)
     troubled = [card for phase, cards in groups.items() if phase in TROUBLED for card in cards]
-    title = facts.count(len(snapshot.cards), snapshot.unit)
+    title = several(len(snapshot.cards), snapshot.unit)
     return section(title, summary, hosts.listed(snapshot), *tiles, _table(troubled, snapshot))
 
 
@@ -268,11 +269,7 @@ def _table(cards: Sequence[Card], snapshot: Snapshot) -> str:
                 for style, inner in zip(styles, cells, strict=True)
             )
         )
-    more = (
-        f"… and {facts.count(len(cards) - bounds.ROWS, 'more rank')}"
-        if cards[bounds.ROWS :]
-        else ""
-    )
+    more = f"… and {several(len(cards) - bounds.ROWS, 'more rank')}" if cards[bounds.ROWS :] else ""
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     style = "border-collapse:collapse;margin:10px 0 0;table-layout:auto;font-size:12px"
     table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -284,7 +281,7 @@ def _figures(series: Sequence[Series]) -> str:
     if not drawn:
         return ""
     if more := series[bounds.FIGURES :]:
-        drawn.append(div("", f"and {facts.count(len(more), 'more figure')} in the record"))
+        drawn.append(div("", f"and {several(len(more), 'more figure')} in the record"))
     return section("figures", div("display:flex;flex-wrap:wrap;gap:12px 20px", *drawn))
 
 
@@ -361,7 +358,7 @@ def _output(snapshot: Snapshot, room: int) -> str:
     told.append(div(FAINT, note) if (note := bounds.unshown(snapshot)) else "")
     if len(by_rank) <= bounds.CARDS:
         return section("output", *told)
-    summary = f"{faint('<b>output</b>')} of {facts.count(len(by_rank), 'rank')}"
+    summary = f"{faint('<b>output</b>')} of {several(len(by_rank), 'rank')}"
     return div("margin-top:14px", details(summary, "".join(told), False))
 
 
@@ -371,7 +368,7 @@ def _of_rank(
     """`record` is empty but in a crowd: there, boxes are small and paths short."""
     who = "the cell" if rank is None else f"rank {rank}"
     counts = [
-        f"{facts.count(bounds.lines_of(one), 'line')}{bounds.stream_name(one)}" for one, _ in shown
+        f"{several(bounds.lines_of(one), 'line')}{bounds.stream_name(one)}" for one, _ in shown
     ]
     boxes = []
     for excerpt, lines in shown:

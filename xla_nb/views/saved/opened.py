@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from xla_nb.run.recorded import Entry, RecordedRun
 from xla_nb.views import observer, saved
+from xla_nb.wording import in_one_line
 
 
 class OpenedRun(RecordedRun):
@@ -25,14 +26,9 @@ def table(entries: list[Entry]) -> str:
     for entry in entries:
         how = {True: "ok", False: "failed", None: "running"}[entry.ok]
         time = "" if entry.elapsed is None else f"{entry.elapsed:.1f} s"
-        rows.append((entry.name, how, time, entry.cell, _fit(entry.headline)))
+        rows.append((entry.name, how, time, entry.cell, in_one_line(entry.headline, 80)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-
-
-def _fit(text: str, width: int = 80) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"

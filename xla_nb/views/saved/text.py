@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xla_nb.run import sentences
+from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, hosts, style
 from xla_nb.views.snapshot import Bar, Card, Series, Snapshot, Trouble
+from xla_nb.wording import several
 
 _WIDTH = 100  # columns of our own sentences in text
 
@@ -38,19 +39,19 @@ def _troubles_in_text(troubles: Sequence[Trouble]) -> list[str]:
         line for trouble in troubles[: bounds.GROUPS] for line in _trouble_in_text(trouble, room)
     ]
     if more := troubles[bounds.GROUPS :]:
-        ranks = sentences.ranks(rank for trouble in more for rank in trouble.ranks)
-        lines.append(f"and {facts.count(len(more), 'other error')}, in {ranks}")
+        ranks = wording.ranks(rank for trouble in more for rank in trouble.ranks)
+        lines.append(f"and {several(len(more), 'other error')}, in {ranks}")
     return lines
 
 
 def _trouble_in_text(trouble: Trouble, room: int) -> list[str]:
     first = f" ({facts.first(trouble)})" if facts.first(trouble) else ""
     place = f", at {facts.cut(trouble.place, 200)}" if trouble.place else ""
-    lines = ["", f"{sentences.ranks(trouble.ranks)}{first}: {facts.cut(trouble.title, 300)}{place}"]
+    lines = ["", f"{wording.ranks(trouble.ranks)}{first}: {facts.cut(trouble.title, 300)}{place}"]
     told = trouble.text.split("\n") if trouble.text else []
     shown = bounds.bounded(told, 0, (), room * 3 // 4, bounds.plain_line)
     lines += shown.head
-    lines += [f"… {facts.count(shown.left_out, 'line')} left out"] if shown.left_out else []
+    lines += [f"… {several(shown.left_out, 'line')} left out"] if shown.left_out else []
     lines += shown.tail
     if trouble.others:
         said = bounds.fitting(trouble.others[:10], room // 4, 300, bounds.plain_line)
@@ -73,7 +74,7 @@ def _ranks_in_text(snapshot: Snapshot) -> list[str]:
     if len(cards) > bounds.CARDS:
         lines += [
             f"{style.PHASES[phase].glyph} {len(alike):,} {phase}: "
-            f"{sentences.ranks(card.rank for card in alike)}"
+            f"{wording.ranks(card.rank for card in alike)}"
             for phase, alike in groups.items()
         ]
         lines += _filled([f"{name} {said}" for name, said in facts.over_all(cards)])
@@ -83,7 +84,7 @@ def _ranks_in_text(snapshot: Snapshot) -> list[str]:
     for card in cards[: bounds.ROWS]:
         lines += _card_in_text(card, snapshot)
     if cards[bounds.ROWS :]:
-        lines.append(f"… and {facts.count(len(cards) - bounds.ROWS, 'more rank')}")
+        lines.append(f"… and {several(len(cards) - bounds.ROWS, 'more rank')}")
     return lines
 
 
@@ -120,7 +121,7 @@ def _figures_in_text(series: Sequence[Series]) -> list[str]:
             said = facts.over_ranks(lasts)
         lines.append(f"{facts.cut(one.name, 80)}, last: {said}")
     lines += (
-        [f"and {facts.count(len(series) - bounds.FIGURES, 'more figure')}"]
+        [f"and {several(len(series) - bounds.FIGURES, 'more figure')}"]
         if series[bounds.FIGURES :]
         else []
     )
@@ -134,7 +135,7 @@ def _output_in_text(snapshot: Snapshot) -> list[str]:
         who = "the cell" if excerpt.rank is None else f"rank {excerpt.rank}"
         lines += [
             "",
-            f"{who}, {facts.count(bounds.lines_of(excerpt), 'line')}{bounds.stream_name(excerpt)}:",
+            f"{who}, {several(bounds.lines_of(excerpt), 'line')}{bounds.stream_name(excerpt)}:",
         ]
         lines += shown.head
         lines += [bounds.gap_text(excerpt, shown, record)] if shown.left_out else []
