@@ -131,6 +131,13 @@ class JobFailed(OfHost):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StopRequested(Event):
+    """The notebook has asked every rank to stop; `why` is a sentence for people."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice(Event):
     """One line the person should read; from a rank, or from the launch when `rank` is None."""
 

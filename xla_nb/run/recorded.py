@@ -1,6 +1,6 @@
-"""A run as its record tells it: what can be read of it, while it goes on and ever after.
+"""A run read from its record, while it is in progress and ever after.
 
-The rule: nothing here needs the process that launched the run.
+Nothing here needs the process that launched the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xla_nb.record.files import Record, home
 from xla_nb.record.sample import Sample, decode
 from xla_nb.run import sentences
 from xla_nb.run.sentences import RankError
-from xla_nb.run.state import RunState
+from xla_nb.run.state import Phase, RunState
 
 
 class RecordedRun:
@@ -84,10 +84,9 @@ class RecordedRun:
         """What a rank returned. Raises KeyError when it returned nothing (yet)."""
         if rank not in self._results:
             if rank not in self.state.ranks:
-                raise KeyError(f"{self.name} has no rank {rank}")
+                raise KeyError(f"{self.name} has no rank {rank}.")
             if self.state.ranks[rank].phase != "finished":
-                phase = self.state.ranks[rank].phase
-                raise KeyError(f"rank {rank} has no result: it is {phase} (see run.errors)")
+                raise KeyError(_no_result(rank, self.state.ranks[rank].phase))
             self._results[rank] = self._read(rank)
         return self._results[rank]
 
@@ -96,8 +95,8 @@ class RecordedRun:
             fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             raise XlaNbError(
-                f"the files of {self.name} are gone from {self.record.path}, and rank {rank}'s "
-                "result with them. What to do: run the cell again"
+                f"The files of {self.name} are gone from {self.record.path}, and rank {rank}'s "
+                "result with them. Run the cell again."
             ) from None
         try:
             return pickling.Parcel(fd).group(0, self._resolve)["result"]
@@ -144,13 +143,21 @@ class RecordedRun:
         }
 
 
+def _no_result(rank: int, phase: Phase) -> str:
+    if phase in ("starting", "running"):
+        return f"Rank {rank} is {phase}, so it has no result yet."
+    if phase == "stopped":
+        return f"Rank {rank} was stopped, so it has no result."
+    how = "failed" if phase == "failed" else "was killed"
+    return f"Rank {rank} {how}, so it has no result. See run.errors[{rank}]."
+
+
 def _folder(path: str | os.PathLike[str]) -> Path:
     for folder in (Path(path), home() / "runs" / path):
         if (folder / "events.jsonl").exists() or (folder / "run.json").exists():
             return folder
     raise UsageError(
-        f"no run is recorded at {os.fspath(path)!r}. What to do: `%xla_runs` lists the runs that "
-        "there are"
+        f"No run is recorded at {os.fspath(path)!r}. %xla_runs lists the recorded runs."
     )
 
 
@@ -200,4 +207,4 @@ def _entry(folder: Path) -> Entry:
         )
     if Record(folder).is_owned:
         return Entry(folder.name, "", None, "running", None)
-    return Entry(folder.name, "", False, "its notebook's kernel ended before the run did", None)
+    return Entry(folder.name, "", False, "The notebook's kernel ended before the run did", None)

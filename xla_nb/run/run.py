@@ -1,4 +1,4 @@
-"""A run from the notebook's side: launched, followed, stopped, read.
+"""A run from the notebook's side: followed, stopped, read.
 
 One thread per run takes its events, and nothing else does. The rule: every way a run can end
 (all returned, one failed, one died, stopped, timed out, the fork server lost) goes through the
@@ -67,6 +67,7 @@ class Run(RecordedRun):
         self._kill_at: float | None = None
         self._lingering = False  # the ranks are done, their processes have been given time to go
         self._stop_lock = threading.Lock()
+        self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         self.changed = threading.Condition()
         self._ended = threading.Event()
 
@@ -84,7 +85,7 @@ class Run(RecordedRun):
     def wait(self, timeout: float | None = None) -> Run:
         """Until the run has ended. Raises RunFailed, or TimeoutError after `timeout` seconds."""
         if not self._ended.wait(timeout):
-            raise TimeoutError(f"{self.name} still runs after {timeout} s")
+            raise TimeoutError(f"{self.name} is still running after {timeout} s")
         self.check()
         return self
 
@@ -93,15 +94,17 @@ class Run(RecordedRun):
         if not self.ok:
             raise RunFailed(self, brief)
 
-    def stop(self, why: str = "you asked for it") -> None:
-        """Stop every rank: KeyboardInterrupt in its function, and the end a second later."""
+    def stop(self, why: str = "Stopped by run.stop().") -> None:
+        """Stop every rank: KeyboardInterrupt in its function, and the end a second later.
+
+        why: a sentence for people."""
         with self._stop_lock:
             if self.state.stopping or self.done:
                 return
             if self.state.settled:  # there is nothing left to stop but processes on their way out
                 self._engine.kill(self.name)
                 return
-            self.state.stopping = why
+            self.take(events.StopRequested(why=why))
             self._kill_at = time.monotonic() + STOP_PATIENCE
         pids: dict[str, set[int]] = {}
         for rank in self.state.ranks.values():
@@ -160,10 +163,11 @@ class Run(RecordedRun):
 
     def take(self, event: events.Event) -> None:
         """Fold one event into the state and the record."""
-        if self.state.ended is not None:
-            return
-        self.record.add(event)
-        self.state.apply(event)
+        with self._take_lock:
+            if self.state.ended is not None:
+                return
+            self.record.add(event)
+            self.state.apply(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:
             self._settled = now
@@ -182,9 +186,9 @@ class Run(RecordedRun):
                 self._lingering = True
                 self._kill_at = self._settled + EXIT_PATIENCE
         elif self._trouble is not None and now - self._trouble >= self._options.grace:
-            self.stop(f"{self._options.grace:g} s after the first failure")
+            self.stop(f"Stopped {self._options.grace:g} s after the first failure (--grace).")
         elif self._options.timeout is not None and now - self._began >= self._options.timeout:
-            self.stop(f"its time limit of {self._options.timeout:g} s is over")
+            self.stop(f"Timed out after {self._options.timeout:g} s (--timeout).")
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """The repr, and the same as data: rank, device, phase and result's preview."""

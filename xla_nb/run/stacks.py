@@ -1,7 +1,6 @@
 """Where is each rank now? The question, and its answers as they come.
 
-The rule: a rank that does not answer is told apart from one that does, with what was last seen
-of it; nobody is waited for longer than a second or two.
+A rank that does not answer in time is listed with what was last seen of it.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Inquiry:
         if self._answered(rank):
             return rank.place, _innermost_first(rank.stack), ""
         if rank.phase == "starting":
-            return "", "", "not begun yet: joining the runtime"
+            return "", "", "not started yet: joining the runtime"
         seen = self._run.sample(rank.rank)
         if seen is None:
             return "", "", "no answer"
@@ -76,8 +75,7 @@ class Inquiry:
         return (
             seen.place,
             "",
-            f"no answer: native code that it called keeps Python from running "
-            f"(last seen here {ago:.0f} s ago)",
+            f"no answer: Python is blocked in native code (last seen here {ago:.0f} s ago)",
         )
 
 
@@ -98,4 +96,4 @@ def text(groups: list[StackGroup]) -> str:
         at = f" at {group.place}" if group.place else ""
         note = f": {group.note}" if group.note else ""
         said.append("\n".join(filter(None, [f"{ranks(group.ranks)}{at}{note}", group.stack])))
-    return "\n\n".join(said) or "no rank is running"
+    return "\n\n".join(said) or "No ranks are running."

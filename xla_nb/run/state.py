@@ -83,6 +83,8 @@ class RunState:
                 self._died(event)
             case events.JobEnded():
                 self._close(event)
+            case events.StopRequested():
+                self.stopping = self.stopping or event.why
             case events.Notice():
                 self.notices.append(event)
             case _:
