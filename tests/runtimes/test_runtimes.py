@@ -173,7 +173,7 @@ def test_a_killed_torchax_rank_is_named_and_takes_nobody_with_it(torchax):
         "    float(jax.jit(lambda x: x.sum())(x))\n"
     )
     assert "rank 1" in shown.stdout.splitlines()[-1]
-    assert "ended by SIGKILL" in shown.stdout
+    assert "killed by SIGKILL" in shown.stdout
     assert "SIGABRT" not in shown.stdout
     phases = ast.literal_eval(torchax.value("[r.phase for r in broken.state.ranks.values()]"))
     assert phases[1] == "killed"
@@ -225,8 +225,9 @@ def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
     shown = kernel.run(
         "from types import SimpleNamespace\n"
         "from xla_nb import api\n"
-        "order = SimpleNamespace(run='r')\n"
-        "api.engine().start(order, 0, ['no_such_module'], lambda seconds, what: None)"
+        "from xla_nb.runtimes.fit import Fit\n"
+        "request, fit = SimpleNamespace(run='r'), Fit('CPU', 1, {}, ('no_such_module',))\n"
+        "api.engine().start(request, fit, 0, lambda seconds, what: None)"
     )
     assert "cannot be imported here (ModuleNotFoundError: No module named 'no_such" in shown.error
     assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"

@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from xla_nb.engines.base import Where
 from xla_nb.engines.child import Helper, in_memory
-from xla_nb.errors import LaunchError
+from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
-from xla_nb.protocol.order import Order
+from xla_nb.protocol.order import HostGroup, Order, Request
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
+from xla_nb.topology.slices import Seat
 
 
 class LocalEngine:
@@ -32,6 +34,16 @@ class LocalEngine:
     def __init__(self) -> None:
         self._servers: dict[tuple[str, ...], _Server] = {}
         self._lock = threading.RLock()  # one launch at a time talks to the servers
+
+    def engine(self, where: Where) -> LocalEngine:
+        """This engine. Raises UsageError for more than one host."""
+        for name, value in (("hosts", where.hosts), ("slices", where.slices)):
+            if value not in (None, 1):
+                raise UsageError(
+                    f"--{name} {value} needs --on ray: this machine is one host. Add --on ray, or "
+                    f"draw the hosts with %xla_topology --dry-run --{name} {value}."
+                )
+        return self
 
     def warm(self, imports: Sequence[str]) -> None:
         """Have a server import these modules meanwhile; returns at once."""
@@ -49,14 +61,20 @@ class LocalEngine:
         return fit_to_machine(runtime, n, user_env, dict(os.environ))
 
     def start(
-        self, order: Order, parcel: int, imports: Sequence[str], waiting: OnWait
+        self,
+        request: Request,
+        fit: Fit,
+        parcel: int,
+        waiting: OnWait,
+        host_group: HostGroup | None = None,
     ) -> socket.socket:
-        """Start a job whose processes have these modules; gives the socket its events come from.
+        """Start a job with the modules that `fit` needs; gives the socket its events come from.
 
         `parcel` is the file of its values. Raises LaunchError when the server cannot be had.
         """
-        with self._lock, in_memory(pickle.dumps(order)) as told:
-            return self._start(order.run, (parcel, told), tuple(imports), waiting)
+        order = Order(request, fit.device, fit.ranks, fit.env, host_group or HostGroup())
+        with self._lock, in_memory(pickle.dumps(order)) as file:
+            return self._start(request.run, (parcel, file), fit.imports, waiting)
 
     def _start(
         self, run: str, files: tuple[int, int], imports: tuple[str, ...], waiting: OnWait
@@ -99,6 +117,10 @@ class LocalEngine:
         """Nothing: a run's files are in its record."""
         return None
 
+    def look(self, waiting: OnWait) -> list[Seat]:
+        """None: ranks are on this machine."""
+        return []
+
     def why_lost(self) -> str:
         """Nothing: what a fork server's end did to its ranks is told of each."""
         return ""
@@ -113,6 +135,11 @@ class LocalEngine:
         """The process id of the fork server with these modules, None where there is none."""
         server = self._servers.get(tuple(imports))
         return None if server is None else server.helper.process.pid
+
+
+def provider() -> LocalEngine:
+    """The one engine of this process."""
+    return LocalEngine()
 
 
 class _Server:

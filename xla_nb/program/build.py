@@ -46,9 +46,9 @@ class Program:
 
     `label` names what was launched. The module is its `steps`, in order. `body` is what every
     rank then runs in the module's namespace, where the cell is plain statements; else ranks
-    call `entry`. `defines` are the names whose functions and classes the module defines from
-    source, so that they pickle by reference to it. `futures` are in force for the module and
-    the body. `notes` are for the user.
+    call `entry` with their index and `args`. `defines` are the names whose functions and classes
+    the module defines from source, so that they pickle by reference to it. `futures` are in force
+    for the module and the body. `notes` are for the user.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Program:
     steps: tuple[Section | Restore, ...] = ()
     groups: tuple[Mapping[str, object], ...] = ()
     entry: str | None = None
+    args: tuple[object, ...] = ()
     body: Section | None = None
     takes_lock: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class Program:
 
 
 def build(
-    cell: Cell, scope: Scope, *, entry: str | None, args: Sequence[object], name: str
+    cell: Cell, scope: Scope, *, entry: str | None, args: tuple[object, ...], name: str
 ) -> Program:
     """Make a launched cell into a Program.
 
@@ -94,6 +95,7 @@ def build(
         name=name,
         label=cell.label,
         entry=plan.entry,
+        args=args,
         body=plan.body,
         takes_lock=takes_lock,
         binds=tuple(sorted(plan.names.binds)),
@@ -101,7 +103,7 @@ def build(
 
 
 def build_call(
-    fn: Callable[..., object], scope: Scope, *, args: Sequence[object], name: str
+    fn: Callable[..., object], scope: Scope, *, args: tuple[object, ...], name: str
 ) -> Program:
     """Make a call of a live function into a Program: by import, from its source, or by value."""
     takes_lock = check_live(fn, args, "args=({},)")
@@ -114,6 +116,7 @@ def build_call(
         name=name,
         label=name_of(fn) or type(fn).__name__,
         entry=entry,
+        args=args,
         takes_lock=takes_lock,
     )
 

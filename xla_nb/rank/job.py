@@ -66,15 +66,18 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update({**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)})
     _complete_flags(imported)
-    capture(Path(order.record), "job")
-    sys.path[:] = order.sys_path
-    multiprocessing.current_process().authkey = order.authkey
-    order.inheritance.take_on()
+    capture(Path(order.request.record), "job")
+    sys.path[:] = order.request.sys_path
+    multiprocessing.current_process().authkey = order.request.authkey
+    order.request.inheritance.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        os.chdir(order.cwd)
+        os.chdir(order.request.cwd)
     except OSError as problem:
-        print(f"the notebook's working directory {order.cwd} is gone: {problem}", file=sys.stderr)
+        print(
+            f"the notebook's working directory {order.request.cwd} is gone: {problem}",
+            file=sys.stderr,
+        )
 
 
 def _allow_open_files() -> None:
@@ -94,7 +97,7 @@ def _complete_flags(imported: Mapping[str, str]) -> None:
 
 
 def _start(order: Order, sender: Sender) -> None:
-    runtime = runtimes.named(order.runtime)
+    runtime = runtimes.named(order.request.runtime)
     runtime.set_up()
     namespace, table = _load(order, runtime.opened)
     try:
@@ -142,7 +145,7 @@ def _start(order: Order, sender: Sender) -> None:
 
 def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], ModuleMap]:
     """The program's module, executed with one thread: a pool of threads does not survive forks."""
-    path = Path(order.program)
+    path = Path(order.request.program)
     table = ModuleMap.open(path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

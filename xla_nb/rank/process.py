@@ -88,7 +88,7 @@ def enter(local_rank: int, processes: int) -> None:
     rank = job.first + local_rank
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
-    capture(Path(job.order.record), f"rank-{rank}")
+    capture(Path(job.order.request.record), f"rank-{rank}")
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     random.setstate(job.random)  # Python seeds it anew in a forked process, and it alone
@@ -151,7 +151,7 @@ def main(index: int) -> None:
     try:
         place = job.runtime.place(index)
         if index not in job.captured:  # the runtime has numbered it otherwise
-            capture(Path(job.order.record), f"rank-{index}")
+            capture(Path(job.order.request.record), f"rank-{index}")
         job.sender.send(
             events.RankStarted(
                 rank=index,
@@ -187,7 +187,7 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
     def answer(place: str, stack: str) -> None:
         job.sender.send(events.RankAt(rank=index, place=place, stack=stack))
 
-    record = Path(job.order.record)
+    record = Path(job.order.request.record)
     book = reporting.begin(record / f"rank-{index}.history")
     # Many ranks on few cores are looked at less often.
     every = 1 + job.runtime.ranks // 64
@@ -212,9 +212,9 @@ def _call(job: Inherited, index: int, place: RankInfo) -> object:
             rank=index, world_size=place.world_size, device=place.device, lock=job.lock
         )
         return loader.run_body(job.table, job.namespace)
-    assert job.order.entry is not None
-    entry = job.namespace[job.order.entry]
-    extra = {"lock": job.lock} if job.order.takes_lock else {}
+    assert job.order.request.entry is not None
+    entry = job.namespace[job.order.request.entry]
+    extra = {"lock": job.lock} if job.order.request.takes_lock else {}
     try:
         return entry(index, *job.namespace[ARGUMENTS], **extra)
     except SystemExit as leaving:
@@ -225,11 +225,11 @@ def _call(job: Inherited, index: int, place: RankInfo) -> object:
 
 def _send_home(job: Inherited, index: int, value: object) -> None:
     """Write the result under a temporary name, then rename: a result is whole or absent."""
-    path = Path(job.order.record) / f"rank-{index}.result"
+    path = Path(job.order.request.record) / f"rank-{index}.result"
     scratch = path.with_suffix(".partial")
     fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        nbytes = pickling.send_home(fd, value, job.order.by_name)
+        nbytes = pickling.send_home(fd, value, job.order.request.by_name)
     except Exception as problem:
         scratch.unlink()
         kind = f"{type(value).__module__}.{type(value).__qualname__}"

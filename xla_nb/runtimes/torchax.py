@@ -115,8 +115,8 @@ def prepare(order: Order) -> Processes:
     platform = _platform(order.device, lambda name: order.env.get(name, ""))
     address = coordinator.address if coordinator else f"{host}:{port}"
     world = jax_world.World(address, size, platform, ranks)
-    wants = _wants_torchax(Path(order.program))
-    others = Path(order.record, ALONE) if here.hosts > 1 else None
+    wants = _wants_torchax(Path(order.request.program))
+    others = Path(order.request.record, ALONE) if here.hosts > 1 else None
     return Processes(ranks, here.index * ranks, world, coordinator, others, wants)
 
 

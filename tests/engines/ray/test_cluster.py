@@ -216,7 +216,7 @@ def test_an_error_on_one_host_is_told_with_its_line(on_ray):
         )
     )
     assert shown.ename == "RunFailed"
-    told = f"rank 4 (and 5 more) failed at Cell In[{shown.number}], line 5: ValueError: boom"
+    told = f"All 6 ranks failed (rank 4 first) at Cell In[{shown.number}], line 5: ValueError: boom"
     assert told in shown.error
 
 
@@ -230,7 +230,7 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(on_ray):
             "--grace 0.1",
         )
     )
-    assert "rank 5 failed: Killed: ended by SIGKILL" in shown.error
+    assert "Rank 5 was killed by SIGKILL" in shown.error
 
 
 def test_a_program_that_does_not_load_is_refused_by_name(on_ray):
@@ -358,5 +358,5 @@ def test_a_driver_that_ends_is_said_to_be_the_connection(on_ray):
         timeout=200,
         during=end,
     )
-    assert "the process that speaks to the cluster was ended by SIGKILL" in shown.error
+    assert "the process that speaks to the cluster was killed by SIGKILL" in shown.error
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))

@@ -43,7 +43,7 @@ class Kernel:
         """Gives the socket of the run's events."""
         ours, theirs = channel.pair()
         self._stack.enter_context(ours)
-        order = pickle.dumps((a_launch(self._record, run=run).order, {}))
+        order = pickle.dumps((a_launch(self._record, run=run).request, {}, {}))
         with theirs, in_memory(told or order) as file, in_memory(b"values") as parcel:
             self.asks("launch", theirs.fileno(), parcel, file, **user_env)
         return ours
@@ -219,7 +219,7 @@ def test_a_launch_whose_held_hosts_are_dead_is_made_on_fresh_ones(serve, ray):
         kernel.launches("r2")
         assert "done" in await kernel.answer()
         assert (len(ray.placed), ray.removed) == (2, [1])
-        assert [given[0].order.run for call, *given in fresh.told if call == "start"] == ["r2"]
+        assert [given[0].request.run for call, *given in fresh.told if call == "start"] == ["r2"]
 
     serve(work)
 
@@ -372,7 +372,7 @@ def test_the_process_ends_with_its_socket_though_the_cluster_does_not_answer(tmp
     monkeypatch.syspath_prepend(str(tmp_path))
     helper = Helper("xla_nb.engines.ray.driver", [""], os.environ)
     ours, theirs = channel.pair()
-    with ours, theirs, in_memory(pickle.dumps((a_launch().order, {}))) as told:
+    with ours, theirs, in_memory(pickle.dumps((a_launch().request, {}, {}))) as told:
         fds = theirs.fileno(), told, told
         helper.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)
         assert helper.receive() == {"id": 1, "waiting": "connecting to the Ray cluster …"}

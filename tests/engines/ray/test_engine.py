@@ -15,8 +15,9 @@ from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.engine import ClusterHandle, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import Order
+from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance
+from xla_nb.runtimes.fit import Fit
 from xla_nb.topology.slices import Host, Seat
 
 
@@ -317,7 +318,7 @@ def test_a_process_that_ends_meanwhile_says_its_last_words(launch, helper):
 
 def test_a_process_that_is_killed_meanwhile_says_by_what(launch, helper):
     helper.hears = lambda request, fds: helper.ends(status=-9)
-    with pytest.raises(LaunchError, match="speaks to the cluster was ended by SIGKILL"):
+    with pytest.raises(LaunchError, match="speaks to the cluster was killed by SIGKILL"):
         launch()
 
 
@@ -363,15 +364,19 @@ def test_the_order_and_the_programs_files_go_along(cluster, helper, tmp_path):
         started(helper, request)
 
     helper.hears = hears
-    order = Order("r1", "xla", str(tmp_path / "cell.py"), "/r", "f", False, frozenset(), 2, {},
-                  2, "", {}, "/", (), b"", Inheritance())  # fmt: skip
+    request = Request("r1", "xla", str(tmp_path / "cell.py"), "/r", "f", False, frozenset(), 2, {},
+                      "/", (), b"", Inheritance())  # fmt: skip
     fd = os.memfd_create("parcel")
     os.write(fd, b"values")
-    RayEngine(cluster, 2, 1, 90.0).start(order, fd, (), lambda seconds, what: None).close()
+    RayEngine(cluster, 2, 1, 90.0).start(
+        request, Fit("", 2, {"SET": "1"}, ()), fd, lambda seconds, what: None
+    ).close()
     os.close(fd)
-    assert found == [(b"values", (order, {"cell.py": b"x = 1", "cell.json": b"{}"}))]
-    request = {"hosts": 2, "slices": 1, "wait": 90.0}
-    assert helper.told == [{"do": "launch", "id": 1, **request}]
+    assert found == [
+        (b"values", (request, {"SET": "1"}, {"cell.py": b"x = 1", "cell.json": b"{}"}))
+    ]
+    wish = {"hosts": 2, "slices": 1, "wait": 90.0}
+    assert helper.told == [{"do": "launch", "id": 1, **wish}]
 
 
 # ---------------------------------------------------------------- a run that goes on

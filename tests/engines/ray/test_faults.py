@@ -202,5 +202,5 @@ def test_else_our_processs_last_words_are_quoted(words, last):
 
 def test_a_process_that_was_killed_is_told_by_the_signal():
     text = faults.client_ended(-9, "Failed to connect to GCS")
-    assert text.startswith("the process that speaks to the cluster was ended by SIGKILL")
+    assert text.startswith("the process that speaks to the cluster was killed by SIGKILL")
     assert is_a_paragraph(text)

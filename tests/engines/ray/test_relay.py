@@ -216,7 +216,7 @@ def test_each_host_has_its_part_of_a_run(start):
     parts = [(part, parcel) for host in (left, right) for _, part, parcel in host.told[-1:]]
     assert [parcel for _, parcel in parts] == [b"values", b"values"]
     assert [part.name for part, _ in parts] == ["m0", "m1"]
-    assert [part.order.host_group for part, _ in parts] == [
+    assert [part.host_group for part, _ in parts] == [
         HostGroup(2, number, ("10.0.0.0", 1234)) for number in range(2)
     ]
 
@@ -225,7 +225,7 @@ def test_the_only_host_has_no_others_to_meet(start):
     host = ready()
     start(host)
     assert [name for name, *_ in host.told] == ["start"]
-    assert host.told[0][1].order.host_group == HostGroup()
+    assert host.told[0][1].host_group == HostGroup()
 
 
 def test_each_host_is_told_its_place_in_the_slices_that_are_asked_for(start):

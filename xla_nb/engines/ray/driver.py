@@ -113,14 +113,14 @@ class Driver:
         with socket.socket(fileno=happened) as sock, open(parcel, "rb") as values:  # noqa: PTH123
             with open(told, "rb") as file:  # noqa: PTH123
                 file.seek(0)
-                order, program = pickle.load(file)
+                request, env, program = pickle.load(file)
             sock.setblocking(False)
-            wish = self._wish_of(said, order.user_env.get("PJRT_DEVICE", ""))
-            await self._run(Launch(wish, order, program, sock, values.fileno()))
+            wish = self._wish_of(said, request.user_env.get("PJRT_DEVICE", ""))
+            await self._run(Launch(wish, request, env, program, sock, values.fileno()))
         gc.collect()  # what holds references to Ray's objects
 
     async def _run(self, launch: Launch) -> None:
-        run = launch.order.run
+        run = launch.request.run
         try:
             relay = await self._started(launch)
             self._say(id=launch.wish.id, done=True)
@@ -138,8 +138,8 @@ class Driver:
         while True:
             async with self._order:
                 group = await self._cluster.hosts(launch.wish)
-                group.runs.add(launch.order.run)
-            relay = self._relays[launch.order.run] = Relay(launch, group)
+                group.runs.add(launch.request.run)
+            relay = self._relays[launch.request.run] = Relay(launch, group)
             try:
                 await relay.start(launch)
             except HostGone:

@@ -17,11 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xla_nb.engines.base import Where
 from xla_nb.engines.child import Helper, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
-from xla_nb.protocol.order import Order
+from xla_nb.protocol.order import Request
 from xla_nb.runtimes.fit import Fit, OnWait
 from xla_nb.topology.slices import Seat
 
@@ -125,6 +126,29 @@ def _why_ended(helper: Helper) -> str:
     return faults.client_ended(helper.process.returncode, helper.last_words())
 
 
+class RayClusters:
+    """The Ray clusters that this process has used, by address."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, ClusterHandle] = {}
+
+    def engine(self, where: Where) -> RayEngine:
+        """The cluster that --on means, for one launch."""
+        cluster = address(where.on, {**os.environ, **where.env})
+        handle = self._clusters.setdefault(cluster, ClusterHandle(cluster))
+        return RayEngine(handle, where.hosts, where.slices, where.wait)
+
+    def close(self) -> None:
+        """Give back the hosts that are held for the next launch, and end what runs there."""
+        while self._clusters:
+            self._clusters.popitem()[1].close()
+
+
+def provider() -> RayClusters:
+    """The clusters of this process, none so far."""
+    return RayClusters()
+
+
 class RayEngine:
     """A cluster as one launch wants it: so many hosts, in so many slices.
 
@@ -143,13 +167,11 @@ class RayEngine:
             raise UsageError(f"-n {n}: a host has at least 1 rank")
         return Fit("", n, changed(), ())
 
-    def start(
-        self, order: Order, parcel: int, imports: Sequence[str], waiting: OnWait
-    ) -> socket.socket:
+    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> socket.socket:
         """Start it on all hosts; gives the socket that its events come from."""
-        folder = Path(order.program).parent
+        folder = Path(request.program).parent
         program = {file.name: file.read_bytes() for file in folder.iterdir()}
-        with in_memory(pickle.dumps((order, program))) as told:
+        with in_memory(pickle.dumps((request, fit.env, program))) as told:
             return self._cluster.launch(self._asked, (parcel, told), waiting)
 
     def look(self, waiting: OnWait) -> list[Seat]:
