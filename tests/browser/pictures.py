@@ -136,7 +136,7 @@ def hosts(lab: Lab, notebook: LabNotebook) -> None:
         picture(run, "hosts-light")
         run.let_go()
         run.ended()
-        notebook.execute("from xla_nb import api; xla_nb.release()")
+        notebook.execute("import xla_nb; xla_nb.release()")
 
 
 PICTURES: list[Callable[[Lab, LabNotebook], None]] = [panel, errors, saved, many, hosts]

@@ -86,7 +86,10 @@ def test_the_defaults_are_the_same_wherever_an_option_appears():
 
 def test_every_option_is_explained_to_callers_of_spawn_and_in_the_reference():
     reference = REFERENCE.read_text()
+    heading = next(line for line in reference.splitlines() if line.startswith("## `xla_nb.spawn("))
     for name, option in OPTIONS.items():
+        default = inspect.signature(xla_nb.spawn).parameters[name].default
+        assert f"{name}={default!r}".replace("'", '"') in heading, name
         assert re.search(rf"\b{name}`?:|`{name}`", xla_nb.spawn.__doc__), name
         assert f"| `{option.usage}` |" in reference, option.usage
 
