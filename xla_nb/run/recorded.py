@@ -26,7 +26,7 @@ from xla_nb.run.state import Phase, RunState
 class RecordedRun:
     """A run that can be read.
 
-    results      {rank: value}, unpickled when first asked for; run[2] is rank 2's
+    results      {rank: value}, unpickled at first use; run[2] is rank 2's
     ok           every rank returned its value
     errors       {rank: error} of the ranks that failed or were killed
     output(rank) what a rank printed
@@ -163,10 +163,10 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 def _summary(folder: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((folder / "run.json").read_text())
+        summary: dict[str, Any] = json.loads((folder / "run.json").read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return found
+    return summary
 
 
 def _events(folder: Path) -> Iterator[events.Event]:
@@ -200,10 +200,14 @@ def entries() -> list[Entry]:
 
 
 def _entry(folder: Path) -> Entry:
-    told = _summary(folder)
-    if told:
+    summary = _summary(folder)
+    if summary:
         return Entry(
-            folder.name, told.get("cell", ""), told["ok"], told["headline"], told.get("elapsed")
+            folder.name,
+            summary.get("cell", ""),
+            summary["ok"],
+            summary["headline"],
+            summary.get("elapsed"),
         )
     if Record(folder).is_owned:
         return Entry(folder.name, "", None, "running", None)

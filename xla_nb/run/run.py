@@ -1,8 +1,8 @@
 """A run from the notebook's side: followed, stopped, read.
 
-One thread per run takes its events, and nothing else does. The rule: every way a run can end
-(all returned, one failed, one died, stopped, timed out, the fork server lost) goes through the
-same state and the same ladder: ask the ranks to stop, then end what is left.
+However a run ends (all returned, one failed or died, stopped, timed out, fork server lost), it
+goes through one state and one ladder: ask the ranks to stop, then kill what is left. A second way
+to end would be one that Stop does not reach.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from xla_nb.run.options import Options
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
 
-#: Seconds that a rank has between being asked to stop and being ended.
+#: Seconds between the request to stop and the kill.
 STOP_PATIENCE = 1.0
-#: Seconds that processes have to go after every rank has returned.
+#: Seconds that processes have to exit after every rank has returned.
 EXIT_PATIENCE = 3.0
 _TICK = 0.1
 
@@ -111,8 +111,7 @@ class Run(RecordedRun):
             if rank.pid and rank.phase not in ENDED:
                 pids.setdefault(rank.host, set()).add(rank.pid)
         if pids:
-            found = {host: sorted(numbers) for host, numbers in pids.items()}
-            self._engine.interrupt(self.name, found)
+            self._engine.interrupt(self.name, {host: sorted(pids[host]) for host in pids})
         else:
             self._engine.kill(self.name)
 
@@ -125,10 +124,10 @@ class Run(RecordedRun):
         """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole: from its own
         host if that can be reached, else as far as it has been received here."""
         host = self.state.ranks[rank].host if rank in self.state.ranks else ""
-        found = self._engine.fetch(self.name, host, self.record.log(rank, stream).name)
-        if found is None:
+        content = self._engine.fetch(self.name, host, self.record.log(rank, stream).name)
+        if content is None:
             return super().output(rank, stream)
-        return found.decode(errors="replace")
+        return content.decode(errors="replace")
 
     # ------------------------------------------------------------ following
 
@@ -157,7 +156,7 @@ class Run(RecordedRun):
         why = self._engine.why_lost()
         for host in list(self.state.hosts) if why else []:
             self.take(events.HostLost(host=host, why=why))
-        if why and not self.state.hosts:  # they were still to be told
+        if why and not self.state.hosts:  # nobody has named them yet
             self.take(events.JobFailed(kind="LaunchError", message=why, text=""))
         self.take(events.JobEnded(status=None))
 
