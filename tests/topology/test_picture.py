@@ -45,7 +45,7 @@ def test_two_ranks_share_a_chip_of_a_v3():
 
 def test_simulated_processes_have_the_variables_of_their_hosts_seat():
     told = variables(picture.on_paper(4, 2, 2, None), 1, 1, 0)
-    seat = slices.seats([slices.DiagramHost(f"host-{n}") for n in range(4)], 2, pod=False)[3]
+    seat = slices.seats([slices.Host(f"host-{n}") for n in range(4)], 2, pod=False)[3]
     assert told == {
         **seat.variables,
         "PJRT_DEVICE": "CPU",
@@ -62,9 +62,7 @@ def test_a_tpus_processes_have_what_torch_xla_sets_within_their_slice():
 
 
 def test_hosts_that_are_known_are_drawn_by_their_names():
-    seats = slices.seats(
-        [slices.DiagramHost("10.0.0.1", "one"), slices.DiagramHost("10.0.0.2")], 2, pod=False
-    )
+    seats = slices.seats([slices.Host("10.0.0.1", "one"), slices.Host("10.0.0.2")], 2, pod=False)
     world = picture.of(seats, 1, None, "on Ray")
     assert [[host.name for host in row] for row in world.slices] == [["one"], ["10.0.0.2"]]
     assert world.title == "2 ranks on 2 hosts in 2 slices, simulated: on Ray"
