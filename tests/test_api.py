@@ -88,19 +88,31 @@ def test_a_failure_names_the_scripts_own_line(script):
     )
 
 
-def test_plain_ipython_has_the_magic_too(tmp_path):
-    cell = "%%xla_spawn -n 2\ndef f(rank):\n    print('on', rank)\n    return rank + 7"
-    done = python(
-        "-m",
-        "IPython",
-        "--colors=NoColor",
-        "-c",
-        f"get_ipython().run_cell('%load_ext xla_nb')\nget_ipython().run_cell({cell!r})\n"
-        "get_ipython().run_cell('print(_.results)')",
-        folder=tmp_path,
-    )
-    assert "[1] on 1" in done.stdout, done.stderr
-    assert "{0: 7, 1: 8}" in done.stdout
+CELLS = [
+    "%load_ext xla_nb",
+    "%%xla_spawn -n 2\nimport torch, torch_xla\ndef f(rank):\n    print('on', rank)\n"
+    "    return rank + int(torch.full((), 7))",
+    "print(_.results)",
+    "print('IMPORTED', [name for name in __import__('sys').modules if name.startswith('torch')])",
+]
+
+
+@pytest.fixture(scope="module")
+def plain_ipython(tmp_path_factory):
+    """What the cells above show in IPython without a kernel."""
+    run_cells = "\n".join(f"get_ipython().run_cell({cell!r})" for cell in CELLS)
+    folder = tmp_path_factory.mktemp("ipython")
+    done = python("-m", "IPython", "--colors=NoColor", "-c", run_cells, folder=folder)
+    return done.stdout + done.stderr
+
+
+def test_plain_ipython_has_the_magic_too(plain_ipython):
+    assert "[1] on 1" in plain_ipython
+    assert "{0: 7, 1: 8}" in plain_ipython
+
+
+def test_neither_torch_nor_torch_xla_is_imported_by_a_launch(plain_ipython):
+    assert "IMPORTED []" in plain_ipython
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ def lab(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     started.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def notebook(lab: Lab) -> Iterator[LabNotebook]:
-    """A notebook for all tests of a module, its fork server warm; each test adds cells."""
+    """A notebook for all tests, its fork server warm; each test adds cells."""
     with lab.open(["%load_ext xla_nb", "%%xla_spawn -n 1\ndef warm(rank): pass"]) as opened:
         for cell in (0, 1):
             opened.run(cell)

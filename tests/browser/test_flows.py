@@ -43,8 +43,7 @@ STUCK = """\
 import time, torch, torch_xla, torch_xla.core.xla_model as xm
 ones = torch.ones(4, device=torch_xla.device())
 if rank:
-    while True:
-        time.sleep(0.05)  # the loop
+    while True: print("round", flush=True); time.sleep(0.05)  # the loop
 xm.all_reduce("sum", [ones])
 """
 FAIL = """\
@@ -218,6 +217,7 @@ def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
 def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", STUCK)
     run.in_phase("waiting", 1)
+    expect(run.rows("round").first).to_be_visible()
     run.panel.get_by_role("button", name="Stacks", exact=True).click()
     stacks = run.panel.get_by_role("region", name="Stacks")
     expect(stacks).to_have_attribute("data-state", "answered")
@@ -294,7 +294,7 @@ def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
 CROWD = """\
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {root!r})
 from tests.support.run_double import Run
 from xla_nb.protocol import events
 from xla_nb.views import loop
@@ -335,6 +335,7 @@ def test_a_crowd_of_256_ranks(notebook: LabNotebook) -> None:
     expect(run.still).to_contain_text("256 ranks")
 
 
+@pytest.mark.slow
 def test_notebook_7(lab: Lab) -> None:
     with lab.open(["%load_ext xla_nb"], front_end="notebook") as notebook:
         notebook.run(0)

@@ -62,6 +62,7 @@ def test_a_reloaded_page_finds_the_cell_that_runs(notebook: LabNotebook) -> None
     assert "2 ranks finished" in notebook.text(notebook.execute(HELLO))
 
 
+@pytest.mark.slow
 def test_a_theme_is_of_one_page(notebook: LabNotebook, lab: Lab) -> None:
     notebook.theme(DARK)
     with lab.open(["1"], kernel=False) as another:
@@ -69,6 +70,7 @@ def test_a_theme_is_of_one_page(notebook: LabNotebook, lab: Lab) -> None:
     notebook.theme(LIGHT)
 
 
+@pytest.mark.slow
 def test_a_restarted_kernel_has_forgotten(lab: Lab) -> None:
     with lab.open(["x = 1"]) as notebook:
         notebook.run(0)
@@ -77,6 +79,7 @@ def test_a_restarted_kernel_has_forgotten(lab: Lab) -> None:
         assert "NameError" in notebook.text(notebook.execute("x"))
 
 
+@pytest.mark.slow
 def test_shutdown_ends_the_kernel_and_what_it_started(lab: Lab) -> None:
     source = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600']).pid, os.getpid())"
     notebook = lab.open([source])
@@ -88,19 +91,7 @@ def test_shutdown_ends_the_kernel_and_what_it_started(lab: Lab) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_a_saved_notebook_opens_without_a_kernel(lab: Lab) -> None:
-    with lab.open(["from IPython.display import HTML\nHTML('<b>bold</b>')"]) as notebook:
-        notebook.run(0)
-        notebook.done(0)
-        notebook.save()
-    for trusted in (True, False):
-        saved = lab.write(lab.read(notebook.name), trusted=trusted)
-        with lab.open(saved, kernel=False) as reopened:
-            assert reopened.text(0) == "bold"
-            assert reopened.trusted(0) == trusted
-            assert lab.kernels(saved) == []
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ci", "outcome", "line"),
     [("", "1 skipped", f"1 browser tests skipped: {MISSING}"), ("true", "1 error", MISSING)],

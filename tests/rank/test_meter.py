@@ -17,7 +17,7 @@ from xla_nb.record.sample import decode
 from xla_nb.runtimes import gauges
 from xla_nb.runtimes.gauges import Counts
 
-PATIENCE = 20  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 
 
 def until(look):

@@ -12,7 +12,7 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import fit_to_machine
 
-PATIENCE = 10  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 
 
 class Engine:

@@ -158,17 +158,17 @@ def deadlock(rank):
     import time, torch, torch_xla, torch_xla.core.xla_model as xm
     x = torch.ones(2, device=torch_xla.device())
     if rank == 1:
-        while True:
-            time.sleep(0.01)  # rank 1
+        while True: time.sleep(0.01)  # rank 1
     xm.all_reduce("sum", x)  # rank 0
 """
 ASK = """
 import time
 from xla_nb.run.stacks import Inquiry
 deadline = time.monotonic() + 60
-while not all((seen := deadlocked.sample(r)) and seen.place for r in (0, 1)) or (
-    deadlocked.sample(0).activity != "waiting"
-):
+def is_deadlocked():
+    first, second = map(deadlocked.sample, (0, 1))
+    return first and second and first.activity == "waiting" and second.place.endswith("line 6")
+while not is_deadlocked():
     assert time.monotonic() < deadline and not deadlocked.done
     time.sleep(0.02)
 answers = [(group.ranks, group.place, group.stack) for group in Inquiry(deadlocked).wait()]

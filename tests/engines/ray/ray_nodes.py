@@ -75,7 +75,7 @@ def of_ours(*names: str) -> dict[int, str]:
     return found
 
 
-def eventually(what: Callable[[], object], seconds: float = 20.0) -> object:
+def eventually(what: Callable[[], object], seconds: float = 60.0) -> object:
     """What becomes true while others work; fails with what it was last."""
     deadline = time.monotonic() + seconds
     while not (seen := what()):

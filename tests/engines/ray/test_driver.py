@@ -17,7 +17,7 @@ from xla_nb.engines.ray.cluster import Cluster
 from xla_nb.engines.ray.driver import Driver
 from xla_nb.protocol import channel, events
 
-PATIENCE = 10  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 DIED = RuntimeError("The actor died because its node has died.")
 
 

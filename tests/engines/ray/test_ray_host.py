@@ -21,7 +21,7 @@ from xla_nb.protocol.order import ALONE, HostGroup, Order, Request
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record import files as record_files
 
-PATIENCE = 10  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 
 
 class Engine:

@@ -19,7 +19,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import HostGroup
 
-PATIENCE = 10  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import jax  # noqa: F401
-import scenarios
 import torch_xla  # noqa: F401
 import torchax  # noqa: F401
 
+from tests.support.worlds import scenarios
 from xla_nb.protocol import pickling
 from xla_nb.protocol.events import ProcessDied
 from xla_nb.runtimes import jax_guard, jax_world
