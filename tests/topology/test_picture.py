@@ -62,9 +62,7 @@ def test_a_tpus_processes_have_what_torch_xla_sets_within_their_slice():
 
 
 def test_hosts_that_are_known_are_drawn_by_their_names():
-    seats = slices.seats(
-        [slices.Host("10.0.0.1", "one"), slices.DiagramHost("10.0.0.2")], 2, pod=False
-    )
+    seats = slices.seats([slices.Host("10.0.0.1", "one"), slices.Host("10.0.0.2")], 2, pod=False)
     world = picture.of(seats, 1, None, "on Ray")
     assert [[host.name for host in row] for row in world.slices] == [["one"], ["10.0.0.2"]]
     assert world.title == "2 ranks on 2 hosts in 2 slices, simulated: on Ray"

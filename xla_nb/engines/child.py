@@ -34,7 +34,7 @@ _LARGEST = 1 << 16  # bytes of one message
 _WORDS = 8000  # bytes at the end of what it printed
 
 
-class Helper:
+class Child:
     """`module.main(fd, *arguments)` in a process of its own. The caller closes it.
 
     Raises LaunchError when it cannot be started.

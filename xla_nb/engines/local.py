@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from xla_nb.engines.child import Helper, in_memory
+from xla_nb.engines.child import Child, in_memory
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import Order
@@ -40,7 +40,7 @@ class LocalEngine:
 
     def _warm(self, imports: tuple[str, ...]) -> _Server:
         server = self._servers.get(imports)
-        if server is None or not server.helper.alive:
+        if server is None or not server.child.alive:
             server = self._servers[imports] = _Server(imports)
         return server
 
@@ -66,7 +66,7 @@ class LocalEngine:
             server.wait_until_ready(waiting)
             ours, theirs = channel.pair()
             try:
-                server.helper.send({"do": "launch", "run": run}, theirs.fileno(), *files)
+                server.child.send({"do": "launch", "run": run}, theirs.fileno(), *files)
                 server.wait_until_taken()
             except OSError as problem:  # it died since the last launch
                 ours.close()
@@ -90,7 +90,7 @@ class LocalEngine:
         """End every process of a run now."""
         for server in list(self._servers.values()):
             with contextlib.suppress(OSError):
-                server.helper.send({"do": "kill", "run": run})
+                server.child.send({"do": "kill", "run": run})
 
     def ask(self, run: str) -> None:
         """The ranks see by themselves that they are asked where they are."""
@@ -112,7 +112,7 @@ class LocalEngine:
     def pid(self, imports: Sequence[str]) -> int | None:
         """The process id of the fork server with these modules, None where there is none."""
         server = self._servers.get(tuple(imports))
-        return None if server is None else server.helper.process.pid
+        return None if server is None else server.child.process.pid
 
 
 class _Server:
@@ -121,33 +121,33 @@ class _Server:
     def __init__(self, imports: tuple[str, ...]) -> None:
         self._what = imports[0].partition(".")[0]
         self._ready = False
-        self.helper = Helper("xla_nb.engines.forkserver", [list(imports)], _environment())
+        self.child = Child("xla_nb.engines.forkserver", [list(imports)], _environment())
 
     def wait_until_ready(self, waiting: OnWait) -> None:
         if self._ready:
             return
         began = time.monotonic()
         what = "importing what the ranks need, once for this session …"
-        said = self.helper.receive(lambda: waiting(time.monotonic() - began, what))
+        said = self.child.receive(lambda: waiting(time.monotonic() - began, what))
         if said is None:
             raise LaunchError(
                 "the process that starts the ranks ended with status "
-                f"{self.helper.process.returncode} while it imported {self._what}. Its last "
-                f"words: {self.helper.last_words() or 'none'}"
+                f"{self.child.process.returncode} while it imported {self._what}. Its last "
+                f"words: {self.child.last_words() or 'none'}"
             )
         if not said["ready"]:
-            self.helper.process.wait()
+            self.child.process.wait()
             raise LaunchError(_what_to_install(said["kind"], said["problem"]))
         self._ready = True
 
     def wait_until_taken(self) -> None:
         """The server answers a launch before it forks; silence is that of a dead one."""
-        if self.helper.receive() is None:
+        if self.child.receive() is None:
             raise ConnectionResetError("it ended")
 
     def close(self) -> None:
         """One that still imports would do that first; it has no jobs yet."""
-        self.helper.close(now=not self._ready and not self.helper.has_news)
+        self.child.close(now=not self._ready and not self.child.has_news)
 
 
 def _environment() -> dict[str, str]:

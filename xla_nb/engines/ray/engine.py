@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xla_nb.engines.child import Helper, in_memory
+from xla_nb.engines.child import Child, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
@@ -35,7 +35,7 @@ class ClusterHandle:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._helper: Helper | None = None
+        self._child: Child | None = None
         self._lock = threading.RLock()
         self._requests = 0
 
@@ -59,35 +59,35 @@ class ClusterHandle:
     def _ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: OnWait) -> None:
         """One request at a time, until it has been carried out."""
         with self._lock:
-            helper = self._started()
+            child = self._started()
             self._requests += 1
             number = self._requests
             try:
-                helper.send({**request, "id": number}, *files)
-                self._wait(helper, number, waiting)
+                child.send({**request, "id": number}, *files)
+                self._wait(child, number, waiting)
             except LaunchError:
                 raise
             except OSError:  # it has ended just now
-                helper.ended_within(1.0)
-                raise LaunchError(_why_ended(helper)) from None
+                child.ended_within(1.0)
+                raise LaunchError(_why_ended(child)) from None
             except BaseException:  # somebody has interrupted it
                 self.say({"do": "abandon", "id": number})
                 raise
 
-    def _started(self) -> Helper:
-        if self._helper is None or not self._helper.alive:
+    def _started(self) -> Child:
+        if self._child is None or not self._child.alive:
             self.close()
             module = "xla_nb.engines.ray.driver"
-            self._helper = Helper(module, [self.address], dict(os.environ))
-        return self._helper
+            self._child = Child(module, [self.address], dict(os.environ))
+        return self._child
 
-    def _wait(self, helper: Helper, number: int, waiting: OnWait) -> None:
+    def _wait(self, child: Child, number: int, waiting: OnWait) -> None:
         """Until the launch has been made, or refused."""
         what, since = "starting the process that speaks to the Ray cluster …", time.monotonic()
         while True:
-            answer = helper.receive(lambda: waiting(time.monotonic() - since, what))  # noqa: B023
+            answer = child.receive(lambda: waiting(time.monotonic() - since, what))  # noqa: B023
             if answer is None:
-                raise LaunchError(_why_ended(helper))
+                raise LaunchError(_why_ended(child))
             if answer["id"] != number:  # of one that was abandoned
                 continue
             if "refused" in answer:
@@ -101,28 +101,28 @@ class ClusterHandle:
 
     def say(self, request: Mapping[str, Any], *fds: int) -> None:
         """Tell our process something; nothing if it is gone."""
-        helper = self._helper  # which another thread may close meanwhile
-        if helper is not None:
+        child = self._child  # which another thread may close meanwhile
+        if child is not None:
             with contextlib.suppress(OSError):
-                helper.send(request, *fds)
+                child.send(request, *fds)
 
     def why_ended(self) -> str:
         """Why our process has ended; empty if it has not."""
-        helper = self._helper
-        if helper is None or not helper.ended_within(1.0):
+        child = self._child
+        if child is None or not child.ended_within(1.0):
             return ""
-        return _why_ended(helper)
+        return _why_ended(child)
 
     def close(self) -> None:
         """End our process, and with it all that it started in the cluster."""
         with self._lock:
-            if self._helper is not None:
-                self._helper.close()
-                self._helper = None
+            if self._child is not None:
+                self._child.close()
+                self._child = None
 
 
-def _why_ended(helper: Helper) -> str:
-    return faults.client_ended(helper.process.returncode, helper.last_words())
+def _why_ended(child: Child) -> str:
+    return faults.client_ended(child.process.returncode, child.last_words())
 
 
 class RayEngine:
