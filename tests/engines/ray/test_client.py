@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.ray.ray_nodes import Nodes, eventually, of_ours
 from tests.support.kernel import Notebook
+from tests.support.ray_nodes import Nodes, eventually, of_ours
 
 pytestmark = [pytest.mark.ray, pytest.mark.chaos]
 SIMULATED = "--env PJRT_DEVICE=CPU"

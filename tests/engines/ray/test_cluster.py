@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.engines.ray.ray_nodes import eventually, of_ours
+from tests.support.ray_nodes import eventually, of_ours
 
 pytestmark = pytest.mark.ray
 

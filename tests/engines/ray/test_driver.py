@@ -11,7 +11,7 @@ import pytest
 
 from tests.engines.ray import ray_double
 from tests.engines.ray.ray_double import NEVER, a_launch, about, ready
-from xla_nb.engines.child import Helper, in_memory
+from xla_nb.engines.child import Child, in_memory
 from xla_nb.engines.ray import cluster as cluster_module
 from xla_nb.engines.ray.cluster import Cluster
 from xla_nb.engines.ray.driver import Driver
@@ -370,13 +370,13 @@ def init(*_, **__):
 def test_the_process_ends_with_its_socket_though_the_cluster_does_not_answer(tmp_path, monkeypatch):
     (tmp_path / "ray.py").write_text(HANGS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    helper = Helper("xla_nb.engines.ray.driver", [""], os.environ)
+    child = Child("xla_nb.engines.ray.driver", [""], os.environ)
     ours, theirs = channel.pair()
     with ours, theirs, in_memory(pickle.dumps((a_launch().order, {}))) as told:
         fds = theirs.fileno(), told, told
-        helper.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)
-        assert helper.receive() == {"id": 1, "waiting": "connecting to the Ray cluster …"}
-        while "connecting" not in helper.last_words():
-            assert helper.alive
-        helper.close()
-    assert helper.process.returncode == 0
+        child.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)
+        assert child.receive() == {"id": 1, "waiting": "connecting to the Ray cluster …"}
+        while "connecting" not in child.last_words():
+            assert child.alive
+        child.close()
+    assert child.process.returncode == 0
