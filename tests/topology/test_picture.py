@@ -4,6 +4,7 @@ import pytest
 
 from xla_nb.errors import UsageError
 from xla_nb.topology import picture, slice_shape, slices
+from xla_nb.topology.chips import process_bounds
 
 
 def variables(world, slice_, host, process):
@@ -66,6 +67,19 @@ def test_hosts_that_are_known_are_drawn_by_their_names():
     world = picture.of(seats, 1, None, "on Ray")
     assert [[host.name for host in row] for row in world.slices] == [["one"], ["10.0.0.2"]]
     assert world.title == "2 ranks on 2 hosts in 2 slices, simulated: on Ray"
+
+
+@pytest.mark.parametrize(
+    ("count", "accelerator", "chips"), [(2, "v6e-8", 8), (1, "v5litepod-8", 4)]
+)
+def test_part_of_several_tpu_hosts_is_refused_as_a_launch_refuses_it(count, accelerator, chips):
+    seats = slices.seats([slices.Host("a"), slices.Host("b")], count, pod=True)
+    with pytest.raises(UsageError) as launch:
+        process_bounds(accelerator, chips, 2, hosts=2)
+    with pytest.raises(UsageError) as drawing:
+        picture.of(seats, 2, accelerator, "on Ray")
+    assert str(drawing.value) == str(launch.value)
+    assert ranks(picture.of(seats, None, accelerator, "on Ray"))[1][-1] == [2 * chips - 1]
 
 
 def test_what_is_not_known_on_paper_is_said():

@@ -46,11 +46,22 @@ def on_paper(
     seated = slices.seats(
         [slices.Host(f"host-{number}") for number in range(hosts)], count, pod=False
     )
-    return of(seated, n, accelerator, "on paper")
+    return _diagram(seated, n, accelerator, "on paper")
 
 
 def of(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str) -> Diagram:
-    """Hosts that have their seats (slices.seats), with n ranks on each; `where` ends the title."""
+    """Hosts in their seats (slices.seats), with n ranks on each; `where` ends the title.
+
+    Raises UsageError where a launch on these hosts would.
+    """
+    if accelerator:
+        per_slice = len(seats) // (seats[-1].slice + 1)
+        chips = slice_shape.chips_per_host(accelerator, per_slice)
+        process_bounds(accelerator, chips, n, hosts=len(seats))
+    return _diagram(seats, n, accelerator, where)
+
+
+def _diagram(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str) -> Diagram:
     rows: list[list[DiagramHost]] = [[] for _ in range(seats[-1].slice + 1)]
     first = 0
     for seat in seats:
