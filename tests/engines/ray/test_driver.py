@@ -63,6 +63,21 @@ class Kernel:
     async def idle(self):
         await until(lambda: not self.driver._tasks)
 
+    async def completes(self, run, host):
+        """A run on this host, from its launch to its end."""
+        host.has(1, over=True)
+        self.launches(run)
+        assert "done" in await self.answer()
+        await self.idle()
+
+    async def fetched(self, run):
+        """What a fetch of a file of the run gives."""
+        reader, writer = os.pipe()
+        with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
+            self.asks("fetch", writer, run=run, host="m1", file="rank-0.out")
+            os.close(writer)
+            return await asyncio.to_thread(pipe.read)
+
 
 async def until(what):
     while not what():
@@ -211,10 +226,7 @@ def test_a_launch_whose_held_hosts_are_dead_is_made_on_fresh_ones(serve, ray):
     ray.actors = [held, fresh]
 
     async def work(kernel):
-        held.has(1, over=True)
-        kernel.launches("r1")
-        assert "done" in await kernel.answer()
-        await kernel.idle()
+        await kernel.completes("r1", held)
         held.says["start"] = lambda part, parcel: DIED
         kernel.launches("r2")
         assert "done" in await kernel.answer()
@@ -240,10 +252,7 @@ def test_fresh_ones_are_tried_once(serve, ray):
     ray.actors = [held, ready(about=about, start=lambda part, parcel: DIED)]
 
     async def work(kernel):
-        held.has(1, over=True)
-        kernel.launches("r1")
-        assert "done" in await kernel.answer()
-        await kernel.idle()
+        await kernel.completes("r1", held)
         held.says["start"] = lambda part, parcel: DIED
         kernel.launches("r2")
         assert "could not be started: The actor died" in (await kernel.answer())["refused"]
@@ -269,6 +278,7 @@ def test_a_run_that_nobody_wants_any_more_is_forgotten_and_its_hosts_are_held(
         assert host.told[-1] == ("forget", "r1")
         assert group.runs == set()
         assert ray.removed == []
+        assert kernel.driver._relays == {}
 
     serve(work)
 
@@ -346,13 +356,49 @@ def test_what_is_said_to_a_run_goes_to_its_hosts(serve, ray):
     serve(work)
 
 
-def test_a_file_of_a_run_that_there_never_was_has_no_content(serve):
+# ---------------------------------------------------------------- a run that is over
+
+
+def test_a_file_of_an_unknown_run_is_empty(serve):
     async def work(kernel):
-        reader, writer = os.pipe()
-        with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
-            kernel.asks("fetch", writer, run="r9", host="m1", file="rank-0.out")
-            os.close(writer)
-            assert await asyncio.to_thread(pipe.read) == b""
+        assert await kernel.fetched("r9") == b""
+
+    serve(work)
+
+
+def test_files_of_a_finished_run_can_be_fetched_while_its_hosts_are_held(serve, ray):
+    host = ready(about=about, read=lambda run, file, offset, count: b"printed"[offset:])
+    ray.actors = [host]
+
+    async def work(kernel):
+        await kernel.completes("r1", host)
+        assert b"printed" in await kernel.fetched("r1")
+
+    serve(work)
+
+
+def test_a_finished_run_is_forgotten_once_its_hosts_are_released(serve, ray):
+    first, second = ready(about=about), ready(about=lambda: about(2))
+    ray.actors = [first, second]
+
+    async def work(kernel):
+        await kernel.completes("r1", first)
+        (group,) = kernel.driver._cluster._groups
+        await kernel.driver._cluster.release(group)
+        await kernel.completes("r2", second)
+        assert list(kernel.driver._relays) == ["r2"]
+
+    serve(work)
+
+
+def test_a_refused_run_is_forgotten(serve, ray):
+    ray.actors = [ready(about=about, start=lambda part, parcel: "no torch_xla")]
+
+    async def work(kernel):
+        kernel.launches()
+        assert "no torch_xla" in (await kernel.answer())["refused"]
+        await kernel.idle()
+        assert kernel.driver._relays == {}
 
     serve(work)
 

@@ -211,6 +211,9 @@ class Cluster:
             demand.has_tpus(nodes),
         )
 
+    def holds(self, group: ActorGroup) -> bool:
+        return group in self._groups
+
     async def release(self, group: ActorGroup) -> None:
         """End all that runs on these hosts, and give them back."""
         if group in self._groups:

@@ -125,7 +125,7 @@ class Driver:
             relay = await self._started(launch)
             self._say(id=launch.wish.id, done=True)
             await relay.follow()
-        except asyncio.CancelledError:  # nobody wants it any more
+        except asyncio.CancelledError:  # the launch was abandoned
             if run in self._relays:
                 self._relays[run].forget()
             raise
@@ -156,6 +156,12 @@ class Driver:
         group.used = time.monotonic()
         if group.broken and not group.runs:
             await self._cluster.release(group)
+        # The relay of a run that is over stays for `fetch`, as long as its hosts have the files.
+        self._relays = {
+            run: each
+            for run, each in self._relays.items()
+            if not each.forgotten and self._cluster.holds(each.group)
+        }
 
     def _steer(self, said: dict[str, Any]) -> None:
         relay = self._relays.get(said["run"])

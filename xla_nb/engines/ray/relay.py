@@ -59,6 +59,7 @@ class Relay:
     def __init__(self, launch: Launch, group: ActorGroup) -> None:
         self.group = group
         self.run = launch.order.run
+        self.forgotten = False
         self._events = launch.events
         self._mirror = Mirror(Path(launch.order.record))
         self._seats: list[int] = []  # the actors in the order of the run's hosts
@@ -198,7 +199,8 @@ class Relay:
             actor.kill.remote(self.run)
 
     def forget(self) -> None:
-        """End it where nobody will follow it."""
+        """End a run that nobody follows; its hosts drop it."""
+        self.forgotten = True
         for actor in self.group.actors:
             actor.forget.remote(self.run)
 
