@@ -1,1 +1,1 @@
-"""Where processes start. An engine takes an order and a parcel and gives back one event socket."""
+"""Where processes start. An engine takes an order and a parcel and returns one event socket."""

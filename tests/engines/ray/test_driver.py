@@ -330,7 +330,7 @@ def test_the_hosts_of_a_look_are_held_for_the_launch(serve, ray, look):
 def test_a_look_at_hosts_that_will_not_do_is_refused(serve, look):
     async def work(kernel):
         kernel.asks("look", look.fileno(), hosts=3, slices=2)
-        assert (await kernel.answer())["refused"].startswith("2 slices of 3 hosts")
+        assert (await kernel.answer())["refused"].startswith("3 hosts cannot be divided into 2 slices")
 
     serve(work)
 
@@ -422,7 +422,7 @@ def test_the_process_ends_with_its_socket_though_the_cluster_does_not_answer(tmp
         fds = theirs.fileno(), told, told
         child.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)
         assert child.receive() == {"id": 1, "waiting": "connecting to the Ray cluster …"}
-        while "connecting" not in child.last_words():
+        while "connecting" not in child.last_output():
             assert child.alive
         child.close()
     assert child.process.returncode == 0

@@ -53,7 +53,7 @@ class Child:
     def ended_within(self, seconds):
         return not self.alive
 
-    def last_words(self):
+    def last_output(self):
         return self.words
 
     def close(self):
@@ -309,7 +309,7 @@ def test_a_spent_process_is_ended_and_the_next_launch_starts_another(launch, chi
     assert len(children) == 2
 
 
-def test_a_process_that_ends_meanwhile_says_its_last_words(launch, child):
+def test_a_process_that_ends_meanwhile_says_its_last_output(launch, child):
     child.hears = lambda request, fds: child.ends("MemoryError")
     with pytest.raises(LaunchError, match=r"speaks to the cluster ended \(MemoryError\)"):
         launch()

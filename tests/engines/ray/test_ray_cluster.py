@@ -277,7 +277,7 @@ def test_simulated_hosts_are_seated_in_as_many_slices_as_are_asked_for():
 
 
 def test_slices_of_unequal_size_are_refused():
-    with pytest.raises(UsageError, match="2 slices of 3 hosts"):
+    with pytest.raises(UsageError, match="3 hosts cannot be divided into 2 slices"):
         a_group(Actor(), Actor(), Actor()).seats(2)
 
 

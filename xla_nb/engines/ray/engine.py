@@ -122,7 +122,7 @@ class ClusterHandle:
 
 
 def _why_ended(child: Child) -> str:
-    return faults.client_ended(child.process.returncode, child.last_words())
+    return faults.client_ended(child.process.returncode, child.last_output())
 
 
 class RayEngine:
