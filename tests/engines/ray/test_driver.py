@@ -141,7 +141,7 @@ def test_whoever_waits_is_told_for_what(serve):
 def test_a_launch_that_the_cluster_cannot_serve_is_refused(serve):
     async def work(kernel):
         kernel.launches(hosts=4)
-        assert (await kernel.answer())["refused"].startswith("4 hosts asked for")
+        assert (await kernel.answer())["refused"].startswith("Need 4 hosts")
 
     serve(work)
 
@@ -155,7 +155,7 @@ def test_whatever_goes_wrong_is_answered(serve, monkeypatch, do):
         with in_memory(b"") as into:
             kernel.launches() if do == "launch" else kernel.asks("look", into)
         refused = (await kernel.answer())["refused"]
-        assert refused.startswith("a host's process could not be started: something odd")
+        assert refused.startswith("Could not start xla_nb on a host: something odd")
 
     monkeypatch.setattr(Cluster, "hosts", hosts)
     serve(work)
@@ -164,7 +164,7 @@ def test_whatever_goes_wrong_is_answered(serve, monkeypatch, do):
 def test_an_order_that_cannot_be_read_is_answered(serve):
     async def work(kernel):
         sock = kernel.launches(told=b"no pickle")
-        assert "could not be started" in (await kernel.answer())["refused"]
+        assert "Could not start" in (await kernel.answer())["refused"]
         assert list(channel.receive(sock)) == [None]
 
     serve(work)
@@ -173,7 +173,7 @@ def test_an_order_that_cannot_be_read_is_answered(serve):
 def test_answers_wait_for_a_kernel_that_does_not_listen(serve):
     async def work(kernel):
         for number in range(2000):
-            kernel.driver._say(id=number, waiting="x" * 1000)
+            kernel.driver._reply(id=number, waiting="x" * 1000)
         assert [(await kernel.hears())["id"] for _ in range(2000)] == list(range(2000))
 
     serve(work)
@@ -188,7 +188,7 @@ def test_a_driver_that_could_not_connect_is_spent(serve, ray):
     async def work(kernel):
         kernel.launches()
         answer = await kernel.answer()
-        assert "a Ray cluster cannot be reached (no route)" in answer["refused"]
+        assert "The Ray cluster cannot be reached (no route)" in answer["refused"]
         assert answer["spent"]
 
     serve(work)
@@ -241,7 +241,7 @@ def test_a_launch_whose_fresh_hosts_are_dead_is_refused(serve, ray):
 
     async def work(kernel):
         kernel.launches()
-        assert "could not be started: The actor died" in (await kernel.answer())["refused"]
+        assert "start xla_nb on a host: The actor died" in (await kernel.answer())["refused"]
         assert (len(ray.placed), ray.removed) == (1, [1])
 
     serve(work)
@@ -255,7 +255,7 @@ def test_fresh_ones_are_tried_once(serve, ray):
         await kernel.completes("r1", held)
         held.says["start"] = lambda part, parcel: DIED
         kernel.launches("r2")
-        assert "could not be started: The actor died" in (await kernel.answer())["refused"]
+        assert "start xla_nb on a host: The actor died" in (await kernel.answer())["refused"]
         assert len(ray.placed) == 2
 
     serve(work)
@@ -330,7 +330,9 @@ def test_the_hosts_of_a_look_are_held_for_the_launch(serve, ray, look):
 def test_a_look_at_hosts_that_will_not_do_is_refused(serve, look):
     async def work(kernel):
         kernel.asks("look", look.fileno(), hosts=3, slices=2)
-        assert (await kernel.answer())["refused"].startswith("3 hosts cannot be divided into 2 slices")
+        assert (await kernel.answer())["refused"].startswith(
+            "3 hosts cannot be divided into 2 slices"
+        )
 
     serve(work)
 
