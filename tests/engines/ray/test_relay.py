@@ -131,7 +131,7 @@ def test_a_host_that_stays_out_of_reach_is_lost(follow, monkeypatch):
             run.hosts[0].fails(ConnectionError("it is unavailable"))
 
     _, arrived = follow(1, work)
-    assert [event.why for event in arrived[1:]] == ["it cannot be reached any more"]
+    assert [event.why for event in arrived[1:]] == ["it is no longer reachable"]
 
 
 def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
@@ -141,7 +141,7 @@ def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
         return
 
     run, (_, lost) = follow(1, work)
-    assert (lost.host, lost.why) == ("m0", "it has not answered for half a minute")
+    assert (lost.host, lost.why) == ("m0", "it did not answer for half a minute")
     assert run.group.broken
 
 
@@ -255,7 +255,7 @@ def test_what_one_host_refuses_is_refused_in_its_name_and_ended_on_all(start):
 def test_a_host_that_died_since_the_last_run_is_gone_and_the_others_end_it(start, when):
     gone = ready(**{when: lambda *given: RuntimeError("The actor died because its node has died.")})
     other = ready()
-    with pytest.raises(HostGone, match="could not be started: The actor died"):
+    with pytest.raises(HostGone, match="Could not start xla_nb on a host: The actor died"):
         start(gone, other)
     assert start.group.broken
     assert other.told[-1] == ("forget", "r1")

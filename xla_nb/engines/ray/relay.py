@@ -104,7 +104,7 @@ class Relay:
     async def _parts(self, launch: Launch) -> list[Part]:
         """What each host is to do, in the order of slices and of hosts in them."""
         group = self.group
-        hosts = group.known()
+        hosts = group.hosts_in_order()
         seats = group.seats(launch.wish.slices)
         self._seats = [hosts.index(seat.host) for seat in seats]
         address = None
@@ -201,7 +201,8 @@ class Relay:
             actor.kill.remote(self.run)
 
     def forget(self) -> None:
-        """End it where nobody will follow it."""
+        """End a run that nobody follows; its hosts drop it."""
+        self.forgotten = True
         for actor in self.group.actors:
             actor.forget.remote(self.run)
 
