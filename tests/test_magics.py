@@ -474,7 +474,7 @@ def test_an_open_file_is_refused_with_its_name_and_the_cell_that_made_it(noteboo
     shown = notebook.run(spawn("def f(rank):\n    return handle.read()"))
     assert "`handle` (_io.TextIOWrapper" in shown.error
     assert f"Cell In[{made}]" in shown.error
-    assert "open it inside the function" in shown.error
+    assert "Open it inside the function" in shown.error
     notebook.ok("handle.close(); del handle")
 
 
