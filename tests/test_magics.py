@@ -330,7 +330,9 @@ def test_a_result_that_cannot_be_pickled_fails_its_rank_alone(notebook):
     shown = notebook.run(
         spawn("def f(rank):\n    return (i for i in 'ab') if rank else 'fine'", "-o half")
     )
-    assert "rank 1 failed: ResultError: what the rank returned (builtins.generator)" in shown.error
+    assert (
+        "rank 1 failed: ResultError: Cannot send the result (builtins.generator) to" in shown.error
+    )
     assert notebook.value("half.results") == "{0: 'fine'}"
 
 

@@ -129,7 +129,7 @@ class RecordedRun:
         return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s>"
 
     def summary(self) -> dict[str, Any]:
-        """What `run.json` holds."""
+        """What the record's summary holds."""
         ranks = [
             {"rank": r.rank, "device": r.device, "phase": r.phase, "result": r.preview}
             for r in sorted(self.state.ranks.values(), key=lambda rank: rank.rank)
@@ -146,7 +146,8 @@ class RecordedRun:
 
 def _folder(path: str | os.PathLike[str]) -> Path:
     for folder in (Path(path), home() / "runs" / path):
-        if (folder / "events.jsonl").exists() or (folder / "run.json").exists():
+        record = Record(folder)
+        if record.events.exists() or record.summary.exists():
             return folder
     raise UsageError(
         f"no run is recorded at {os.fspath(path)!r}. What to do: `%xla_runs` lists the runs that "
@@ -156,14 +157,14 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 def _summary(folder: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((folder / "run.json").read_text())
+        found: dict[str, Any] = json.loads(Record(folder).summary.read_text())
     except (FileNotFoundError, ValueError):
         return {}
     return found
 
 
 def _events(folder: Path) -> Iterator[events.Event]:
-    path = folder / "events.jsonl"
+    path = Record(folder).events
     if not path.exists():
         return
     with path.open("rb") as file:
