@@ -436,7 +436,7 @@ WRONG = {
     "arguments that fail": ('%%xla_spawn --args "1/0,"\ndef f(rank, x): pass', "ZeroDivisionError"),
     "an open quote": ('%%xla_spawn --args "(1,\ndef f(rank, x): pass', "quote is left open"),
     "no such function": ("%%xla_spawn nobody\ndef f(rank): pass", "no function nobody"),
-    "an entry that is no function": ("%%xla_spawn f\nf = 3", "f cannot be launched"),
+    "an entry that is no function": ("%%xla_spawn f\nf = 3", "Cannot launch f: "),
     "too few arguments": ("%%xla_spawn\ndef f(rank, x): pass", "missing a required argument: 'x'"),
     "too many arguments": ('%%xla_spawn --args "(1, 2)"\ndef f(rank): pass', "too many"),
     "a syntax error": ("%%xla_spawn\ndef f(rank:\n    pass", "line 2"),
@@ -585,7 +585,7 @@ def test_a_rank_that_waits_in_a_collective_tidies_up_when_it_is_stopped(notebook
 
 @pytest.mark.parametrize("body", ["# later", "class A:\n    pass", "import os"])
 def test_a_cell_that_runs_nothing_is_refused(notebook, body):
-    assert "nothing for the ranks to run" in notebook.run(spawn(body)).error
+    assert "nothing for ranks to run" in notebook.run(spawn(body)).error
 
 
 def test_a_working_directory_that_is_gone_is_told(notebook):

@@ -14,7 +14,7 @@ def line_magic(name: str, line: str = "") -> str:
     return f"get_ipython().run_line_magic({name!r}, {line!r})"
 
 
-def test_escapes_are_found_anywhere_with_their_line_and_name():
+def test_escapes_have_their_line_and_name():
     source = (
         "get_ipython().system('ls')\n"
         "def f():\n"
@@ -29,12 +29,12 @@ def test_escapes_are_found_anywhere_with_their_line_and_name():
 
 
 @pytest.mark.parametrize("name", ["env", "set_env", "cd", "time", "pwd"])
-def test_what_ranks_carry_out_passes_without_a_note(name):
+def test_supported_magics_need_no_note(name):
     assert check(ast.parse(line_magic(name)), "c") == ()
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "load_ext", "autoreload", "config"])
-def test_what_concerns_the_display_alone_is_noted(name):
+def test_magics_for_the_notebook_are_skipped_with_a_note(name):
     (note,) = check(ast.parse("\n" + line_magic(name)), "Cell In[1]")
     assert note == f"Cell In[1], line 2: %{name} is skipped on ranks"
 
@@ -52,12 +52,12 @@ def test_what_concerns_the_display_alone_is_noted(name):
         ("get_ipython().run_cell_magic('time', '', '')", r"c, line 1: %%time"),
     ],
 )
-def test_what_ranks_cannot_do_is_refused_by_name(source, message):
+def test_unsupported_magics_are_refused_by_name(source, message):
     with pytest.raises(ProgramError, match=message):
         check(ast.parse(source), "c")
 
 
-def test_it_is_ipythons_own_translation_that_is_understood():
+def test_ipythons_own_translation_is_recognized():
     manager = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager()
     source = manager.transform_cell("!ls\nx = !ls\n%env A=1\n%pip list\n")
     assert [str(escape) for escape in find(ast.parse(source))] == ["!", "!", "%env", "%pip"]
