@@ -171,7 +171,7 @@ def test_a_launch_that_is_interrupted_leaves_nothing_open(launch, engine):
 
 
 def test_a_value_that_cannot_travel_is_named_with_the_cell_that_made_it(launch, engine):
-    with pytest.raises(ShippingError, match=r"`n` .*made in Cell In\[1\]"):
+    with pytest.raises(ShippingError, match=r"`n` .*defined in Cell In\[1\]"):
         launch(cell(groups=({"n": threading.Lock()},)))
     assert engine.request is None
 

@@ -1,8 +1,8 @@
-"""From a launched cell, and what it needs of the notebook, to a Program.
+"""Build a Program from a launched cell and what it needs from the notebook.
 
-The rule: no user code runs here and nothing is pickled. Definitions travel as the source that
-is live in the notebook now, checked against the live code objects; everything else travels as
-a value. This module knows neither IPython nor torch, nor how a program is carried and run.
+No user code runs here and nothing is pickled, so that a refusal has no side effects. Definitions
+are sent as the source that is live in the notebook, checked against the live code objects;
+everything else is sent as a value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Restore:
-    """A step of a module: put the values of group `index` into its namespace."""
+    """A step of a module that puts the values of group `index` into its namespace."""
 
     index: int
 
@@ -68,7 +68,7 @@ class Program:
 
     @property
     def flags(self) -> int:
-        """Compiler flags for the sections (pass `dont_inherit=True` beside them)."""
+        """Compiler flags for the sections; pass them with `dont_inherit=True`."""
         return future_flags(self.futures)
 
 
@@ -145,8 +145,8 @@ def _assemble(extraction: Extraction, pieces: Sequence[Section | Group], **field
 def definitions(cell: Cell) -> str:
     """The part of a launched cell that the notebook itself runs later, at its own lines.
 
-    Imports, functions and classes; of a cell that defines a function at its top level also the
-    plain assignments. Of a cell of statements, no definition that needs what they compute.
+    These are imports, functions and classes, and also assignments if the cell defines a function
+    at its top level. Otherwise definitions that need what its statements compute are left out.
     """
     tree = parse(cell)
     return only(tree, lasting(tree), cell.source)

@@ -13,8 +13,6 @@ from xla_nb.protocol.random_state import Inheritance
 #: The module global that holds the entry's arguments, and its place in the parcel of values.
 ARGUMENTS = "__xla_nb_args__"
 ARGUMENTS_GROUP = -1
-#: A file in host 0's record: the ranks of all other hosts have ended.
-ALONE = "alone"
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class RecordedRun:
         return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s>"
 
     def summary(self) -> dict[str, Any]:
-        """What `run.json` holds."""
+        """What the record's summary holds."""
         ranks = [
             {"rank": r.rank, "device": r.device, "phase": r.phase, "result": r.preview}
             for r in sorted(self.state.ranks.values(), key=lambda rank: rank.rank)
@@ -154,7 +154,8 @@ def _no_result(rank: int, phase: Phase) -> str:
 
 def _folder(path: str | os.PathLike[str]) -> Path:
     for folder in (Path(path), home() / "runs" / path):
-        if (folder / "events.jsonl").exists() or (folder / "run.json").exists():
+        record = Record(folder)
+        if record.events.exists() or record.summary.exists():
             return folder
     raise UsageError(
         f"No run is recorded at {os.fspath(path)!r}. %xla_runs lists the recorded runs."
@@ -163,14 +164,14 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 def _summary(folder: Path) -> dict[str, Any]:
     try:
-        summary: dict[str, Any] = json.loads((folder / "run.json").read_text())
+        summary: dict[str, Any] = json.loads(Record(folder).summary.read_text())
     except (FileNotFoundError, ValueError):
         return {}
     return summary
 
 
 def _events(folder: Path) -> Iterator[events.Event]:
-    path = folder / "events.jsonl"
+    path = Record(folder).events
     if not path.exists():
         return
     with path.open("rb") as file:

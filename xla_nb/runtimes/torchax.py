@@ -15,7 +15,8 @@ from pathlib import Path
 
 from xla_nb.errors import UsageError
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol.order import ALONE, Order
+from xla_nb.protocol.order import Order
+from xla_nb.record.files import Record
 from xla_nb.runtimes import (
     Machine,
     Plan,
@@ -116,7 +117,7 @@ def prepare(order: Order) -> Processes:
     address = coordinator.address if coordinator else f"{host}:{port}"
     world = jax_world.World(address, size, platform, ranks)
     wants = _wants_torchax(Path(order.request.program))
-    others = Path(order.request.record, ALONE) if here.hosts > 1 else None
+    others = Record(Path(order.request.record)).others_ended if here.hosts > 1 else None
     return Processes(ranks, here.index * ranks, world, coordinator, others, wants)
 
 

@@ -17,7 +17,7 @@ from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.host import HostAgent, Part
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import ALONE, HostGroup, Order, Request
+from xla_nb.protocol.order import HostGroup, Order, Request
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record import files as record_files
 
@@ -488,7 +488,7 @@ def test_ranks_are_asked_where_they_are_through_their_record(start):
 def test_the_first_host_learns_that_it_is_alone_through_its_record(start):
     job = start()
     job.host.alone("r1")
-    assert (job.path / ALONE).exists()
+    assert (job.path / "alone").exists()
 
 
 # ---------------------------------------------------------------- reading files

@@ -82,7 +82,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         try:
             send_home(home, rank, how, value)
         except Exception as error:
-            told = f"{error}. What to do: {getattr(error, 'advice', 'nothing')}"
+            told = f"{error}. {getattr(error, 'advice', 'nothing')}"
             send_home(home, rank, type(error).__name__, told)
         jax_world.leave(how)
 

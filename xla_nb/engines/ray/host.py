@@ -23,7 +23,7 @@ from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import FileChunk, Outbox
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import ALONE, HostGroup, Request
+from xla_nb.protocol.order import HostGroup, Request
 from xla_nb.record.files import Record, tidy
 from xla_nb.runtimes.fit import fit_to_machine
 from xla_nb.topology import addresses
@@ -154,10 +154,10 @@ class HostAgent:
         name = f"{request.run}-{group.index}-{uuid.uuid4().hex[:6]}"
         files = Record.create(name, "parts")
         for name, content in part.program.items():
-            (files.path / "program" / name).write_bytes(content)
+            (files.program_folder / name).write_bytes(content)
         here = replace(
             request,
-            program=str(files.path / "program" / Path(request.program).name),
+            program=str(files.program_folder / Path(request.program).name),
             record=str(files.path),
             cwd=request.cwd if _may_enter(request.cwd) else str(Path.home()),
             sys_path=_path(request.sys_path, self._path),
@@ -212,7 +212,7 @@ class HostAgent:
 
     def alone(self, run: str) -> None:
         """The ranks of all other hosts have ended."""
-        (self._runs[run].files.path / ALONE).touch()
+        self._runs[run].files.others_ended.touch()
 
     def read(self, run: str, file: str, offset: int, count: int) -> bytes:
         """Bytes of a file of the run's record; none behind its end. Raises OSError or KeyError
