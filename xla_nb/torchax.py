@@ -1,5 +1,5 @@
-"""What a cell that runs on many JAX processes needs beside torchax and JAX: a mesh over all of
-them, values spread over it, and whole values back.
+"""For cells that run on many JAX processes: a mesh over all ranks, values spread over it, and
+whole values back.
 
     from xla_nb import torchax as xt
 
@@ -8,93 +8,88 @@ them, values spread over it, and whole values back.
     batch = xt.shard_local(my_part_of_the_batch, mesh)
     xt.gather(weights)                                 # on every rank: CPU tensors, NumPy arrays
 
-The rule: a torch tensor gives a torchax tensor, anything else array-like a JAX array, in dicts,
-lists and tuples as they come; and every rank makes the same calls in the same order.
+Dicts, lists and tuples keep their structure; a torch tensor becomes a torchax tensor, anything else
+array-like a JAX array. Every rank must make the same calls in the same order. JAX and torch are
+imported where they are used, so importing this module in the notebook costs nothing.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from xla_nb.protocol import jax_values
+from xla_nb.topology.mesh_axes import complete
 
-#: How a value is spread: a PartitionSpec, an axis of the mesh for its first dimension, or a
-#: function that says which of these from the value's shape.
+#: How a value is spread: a PartitionSpec, the mesh axis for its first dimension, or a function
+#: from the value's shape to one of these.
 Spec: TypeAlias = Any
 
 
 def mesh(axes: Mapping[str, int] | None = None) -> Any:
-    """A `jax.sharding.Mesh` over the devices of all ranks, in their order.
+    """A `jax.sharding.Mesh` over the devices of all ranks, in rank order.
 
-    `axes` gives each axis its size, of which one may be -1 for what remains.
+    `axes` maps each axis to its size; one may be -1 for what the others leave. The default is a
+    single axis, "data". Raises ValueError if the sizes do not cover the devices.
     """
     import jax
     import numpy as np
 
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-    sizes = _complete(dict(axes or {"data": -1}), len(devices))
-    return jax.sharding.Mesh(np.array(devices).reshape(tuple(sizes.values())), tuple(sizes))
-
-
-def _complete(sizes: dict[str, int], devices: int) -> dict[str, int]:
-    open_axes = [name for name, size in sizes.items() if size == -1]
-    known = math.prod(size for size in sizes.values() if size != -1)
-    if len(open_axes) == 1 and known > 0:
-        sizes[open_axes[0]] = devices // known
-    if math.prod(sizes.values()) != devices or min(sizes.values()) < 1:
+    axes = dict(axes or {"data": -1})
+    sizes = complete(axes, len(devices))
+    if sizes is None:
         raise ValueError(
-            f"a mesh of {sizes} does not cover the {devices} devices of this run. What to do: "
-            "give sizes with that product, one of them -1 for what remains, or change -n"
+            f"a mesh of {axes} does not cover the {len(devices)} devices of this run. Use sizes "
+            "whose product is that number, one of them -1 for what the others leave, or change -n."
         )
-    return sizes
+    return jax.sharding.Mesh(np.array(devices).reshape(tuple(sizes.values())), tuple(sizes))
 
 
 # ---------------------------------------------------------------- spreading
 
 
 def replicate(values: Any, mesh: Any) -> Any:
-    """The whole of each value on every device; all ranks must give the same."""
+    """Each value whole on every device; all ranks must pass the same values."""
     return shard(values, mesh, lambda shape: _spec())
 
 
 def shard(values: Any, mesh: Any, spec: Spec = None) -> Any:
     """Each device keeps its part of values that are the same on every rank.
 
-    Without a `spec` it is FSDP's way: along the mesh's first axis, a value is cut in its first
-    dimension that divides evenly, and is whole on every device where none does.
+    Without a `spec`, values are sharded as FSDP does: over the mesh's first axis, along the first
+    dimension that divides evenly; a value without such a dimension is replicated.
     """
     cut = functools.partial(_first_even, mesh) if spec is None else spec
 
-    def place(value: Any) -> Any:
+    def spread(value: Any) -> Any:
         import jax
 
         sharding = jax.sharding.NamedSharding(mesh, _resolve(cut, value.shape))
-        if _is_spread(value):  # already, in another way
+        if _is_spread(value):  # it may be sharded differently
             return jax.device_put(value, sharding)
         numbers = _canonical(value)
         return jax.make_array_from_callback(numbers.shape, sharding, numbers.__getitem__)
 
-    return _each(values, place)
+    return _each(values, spread)
 
 
 def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
-    """One global value made of the parts that the ranks hold, each giving its own.
+    """One global value from the parts that the ranks hold; each rank passes its own part.
 
-    Without a `spec` the parts follow each other in the first dimension, along the mesh's first
+    Without a `spec`, the parts are concatenated in the first dimension, over the mesh's first
     axis: what each rank loaded becomes the whole batch.
     """
     cut = mesh.axis_names[0] if spec is None else spec
 
-    def place(value: Any) -> Any:
+    def spread(value: Any) -> Any:
         import jax
 
         sharding = jax.sharding.NamedSharding(mesh, _resolve(cut, value.shape))
         return jax.make_array_from_process_local_data(sharding, _canonical(value))
 
-    return _each(values, place)
+    return _each(values, spread)
 
 
 def _spec(*parts: Any) -> Any:
@@ -117,14 +112,14 @@ def _first_even(mesh: Any, shape: tuple[int, ...]) -> Any:
     return _spec()
 
 
-def _each(values: Any, place: Callable[[Any], Any]) -> Any:
+def _each(values: Any, spread: Callable[[Any], Any]) -> Any:
     import jax
 
-    return jax.tree.map(lambda leaf: _wrap(leaf, place(_unwrap(leaf))), values)
+    return jax.tree.map(lambda leaf: _wrap(leaf, spread(_unwrap(leaf))), values)
 
 
 def _unwrap(leaf: Any) -> Any:
-    """The JAX array of a torchax tensor; anything else that is no JAX array as NumPy."""
+    """The JAX array of a torchax tensor; other values that are not JAX arrays as NumPy."""
     import numpy as np
 
     if jax_values.is_torchax(leaf):
@@ -135,7 +130,7 @@ def _unwrap(leaf: Any) -> Any:
 
 
 def _canonical(value: Any) -> Any:
-    """As NumPy, in the width that JAX has numbers of this kind in (x64 or not)."""
+    """As NumPy, in the width JAX uses for numbers of this kind (x64 or not)."""
     import jax
     import numpy as np
 
@@ -144,7 +139,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _wrap(leaf: Any, placed: Any) -> Any:
-    """A torchax tensor where the value was a torch one."""
+    """`placed`, as a torchax tensor if the original `leaf` was a torch tensor."""
     if not jax_values.is_torch(leaf):
         return placed
     import torch
@@ -161,10 +156,9 @@ def _wrap(leaf: Any, placed: Any) -> Any:
 
 
 def gather(values: Any) -> Any:
-    """Values whole, on every rank: torch tensors on the CPU, everything else as NumPy arrays.
+    """Whole values on every rank: torch tensors on the CPU, everything else as NumPy arrays.
 
-    All ranks must call it, and exchange what each of them lacks. A value that a rank made for
-    itself alone comes back as it is.
+    A collective: all ranks must call it. A value local to one rank comes back unchanged.
     """
     import jax
     from jax.experimental import multihost_utils
@@ -175,14 +169,14 @@ def gather(values: Any) -> Any:
     gathered = multihost_utils.process_allgather([wholes[i] for i in spread], tiled=True)
     for i, whole in zip(spread, gathered, strict=True):
         wholes[i] = whole
-    return tree.unflatten(map(_at_home, leaves, wholes))
+    return tree.unflatten(map(_on_host, leaves, wholes))
 
 
 def _is_spread(value: Any) -> bool:
     return jax_values.is_jax(value) and not jax_values.is_here(value)
 
 
-def _at_home(leaf: Any, whole: Any) -> Any:
+def _on_host(leaf: Any, whole: Any) -> Any:
     if jax_values.is_torch(leaf) and not jax_values.is_torchax(leaf):
         return leaf
     numbers = jax_values.to_numpy(whole)

@@ -1,4 +1,4 @@
-"""The fixture `simulate`: runs a function of scenarios.py on the ranks of a simulated host."""
+"""The fixture `simulate` runs a function of scenarios.py on the ranks of a simulated host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture
 def simulate(launcher: Launcher) -> Callable[..., Job]:
-    """simulate("scenario", ranks=4, env={...}) runs it to its end."""
+    """simulate("scenario", ranks=4, env={...}) runs it to the end."""
 
     def run(scenario: str, **options: Any) -> Job:
         return launcher.run(job(scenario, **options))[0]

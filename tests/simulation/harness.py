@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.fork_job import environment
+
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank that ended: how ("returned", or the exception's name), and with what."""
+    """How a rank ended ("returned", or the exception's name), and its value or message."""
 
     how: str
     value: Any
@@ -28,16 +30,16 @@ class Job:
 
     @property
     def ranks(self) -> dict[int, Ended]:
-        """What the ranks that ended of themselves left behind."""
-        found = sorted(self.folder.glob("*.result"), key=lambda path: int(path.stem))
-        return {int(path.stem): Ended(*pickle.loads(path.read_bytes())) for path in found}
+        """The ends of the ranks that were not killed."""
+        paths = sorted(self.folder.glob("*.result"), key=lambda path: int(path.stem))
+        return {int(path.stem): Ended(*pickle.loads(path.read_bytes())) for path in paths}
 
     @property
     def stderr(self) -> str:
         return (self.folder / "err").read_text()
 
     def values(self) -> list[Any]:
-        """What the ranks returned, all of them."""
+        """What the ranks returned; fails unless all of them returned."""
         for rank, ended in self.ranks.items():
             assert ended.how == "returned", f"rank {rank}: {ended.value}"
         assert self.status == 0, self.stderr
@@ -52,6 +54,7 @@ class Launcher:
             [sys.executable, str(Path(__file__).with_name("launcher.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=environment(),
             text=True,
         )
         assert self._line() == "ready"
@@ -62,19 +65,19 @@ class Launcher:
             folder = self._folder / str(self._count)
             folder.mkdir()
             job["folder"] = str(folder)
-        self._say(jobs)
+        self._send(jobs)
         statuses = json.loads(self._line())
         return [Job(Path(j["folder"]), s) for j, s in zip(jobs, statuses, strict=True)]
 
     @contextmanager
     def store(self) -> Iterator[tuple[str, int]]:
         """The address of a TCPStore that another process serves."""
-        self._say("open store")
+        self._send("open store")
         yield "127.0.0.1", int(self._line())
-        self._say("close store")
+        self._send("close store")
         self._line()
 
-    def _say(self, request: object) -> None:
+    def _send(self, request: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
@@ -87,5 +90,5 @@ class Launcher:
         self._process.communicate(timeout=60)
 
 
-def job(scenario: str, ranks: int = 4, env: dict[str, str] | None = None, **place: Any) -> Any:
-    return {"scenario": scenario, "place": {"ranks_here": ranks, **place}, "env": env or {}}
+def job(scenario: str, ranks: int = 4, env: dict[str, str] | None = None, **share: Any) -> Any:
+    return {"scenario": scenario, "share": {"ranks_here": ranks, **share}, "env": env or {}}

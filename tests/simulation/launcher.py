@@ -1,7 +1,7 @@
-"""A clean process that imported torch_xla once and forks a fresh job for every scenario.
+"""A clean process that imports torch_xla once and forks a fresh job for every scenario.
 
 Reads requests as lines of JSON, each a list of jobs that run at the same time, and answers each
-with their exit statuses. What the ranks return is in the jobs' folders, one file a rank.
+with their exit statuses. The ranks' results are in the jobs' folders, one file per rank.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import pickle
 import signal
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import scenarios
 import torch.distributed as dist
 import torch_xla.distributed.xla_multiprocessing as xmp
 
+from tests.simulation import scenarios
+from tests.support.fork_job import fork_job
 from xla_nb.simulation import host
 
 
@@ -34,13 +36,13 @@ def serve() -> None:
             os.kill(store, signal.SIGKILL)
             answer = os.waitpid(store, 0)[1]
         else:
-            pids = [fork_job(job) for job in request]
+            pids = [fork_job(partial(run_job, job)) for job in request]
             answer = [os.waitpid(pid, 0)[1] for pid in pids]
         print(json.dumps(answer), flush=True)
 
 
 def fork_store() -> tuple[int, int]:
-    """A process that serves a TCPStore, and its port."""
+    """The pid of a process that serves a TCPStore, and its port."""
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
@@ -53,52 +55,37 @@ def fork_store() -> tuple[int, int]:
     return pid, port
 
 
-def fork_job(job: dict[str, Any]) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        run_job(job)
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
-
-
 def run_job(job: dict[str, Any]) -> None:
     folder = Path(job["folder"])
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # with which a broken pool ends other ranks
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a broken pool ends other ranks with it
     os.environ.update({"XLA_NB_COLLECTIVE_TIMEOUT": "20"} | job["env"], FOLDER=str(folder))
-    place = job["place"]
-    if place.get("store"):  # JSON has lists for tuples
-        place["store"] = tuple(place["store"])
-    host.install(host.HostShare(**place))
-    if not (child := os.fork()):  # as the code of a cell may, before the ranks start
+    share = job["share"]
+    if share.get("store"):  # JSON has lists for tuples
+        share["store"] = tuple(share["store"])
+    host.install(host.HostShare(**share))
+    if not (child := os.fork()):  # as a cell's code may, before the ranks start
         os._exit(0)
     os.waitpid(child, 0)
     xmp.spawn(run_rank, args=(job["scenario"], job["folder"]), start_method="fork")
 
 
 def run_rank(rank: int, scenario: str, folder: str) -> None:
-    signal.alarm(60)  # no test waits for ever
-    told: tuple[str, Any]
+    signal.alarm(60)  # no test waits forever
+    result: tuple[str, Any]
     try:
-        told = "returned", getattr(scenarios, scenario)(rank)
+        result = "returned", getattr(scenarios, scenario)(rank)
         host.leave("returned")
     except BaseException as error:
         host.leave(f"raised {type(error).__name__}")
-        told = type(error).__name__, f"{error}\n{traceback.format_exc()}"
-    partial = Path(folder, f"{rank}.partial")
-    partial.write_bytes(pickle.dumps(told))
-    partial.rename(Path(folder, f"{rank}.result"))
+        result = type(error).__name__, f"{error}\n{traceback.format_exc()}"
+    unfinished = Path(folder, f"{rank}.partial")
+    unfinished.write_bytes(pickle.dumps(result))
+    unfinished.rename(Path(folder, f"{rank}.result"))
 
 
 if __name__ == "__main__":
     serve()
-    os._exit(0)  # torch takes seconds to take itself down
+    os._exit(0)  # torch takes seconds to shut down

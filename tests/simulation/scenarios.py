@@ -1,7 +1,7 @@
 """What the ranks do in the tests of the simulated host: each function runs on every rank.
 
 A collective's result is compared with what one process computes from all ranks' inputs, which
-`tensor(rank, ...)` makes alike everywhere.
+`tensor(rank, ...)` reproduces on every rank.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from xla_nb.simulation.agreement import (
 )
 from xla_nb.simulation.mesh import Mesh
 
-# torch_xla 2.8's process group has no all_to_all of lists, no gather, scatter and reduce, and
-# takes a sub-group's root for the world's; what is torch_xla's own is not ours to mend.
+# torch_xla 2.8's process group has no all_to_all of lists, gather, scatter or reduce, and mistakes
+# a subgroup's root for the world's.
 SINCE_2_9 = tuple(map(int, torch_xla.__version__.split(".")[:2])) >= (2, 9)
 HALVES = [[0, 2], [1, 3]]
 DTYPES = (
@@ -58,7 +58,7 @@ FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
     "min": lambda rows: rows.amin(0),
     "max": lambda rows: rows.amax(0),
 }
-LARGE = (173, 229)  # 158 kB of f32: beyond what travels with a frame
+LARGE = (173, 229)  # 158 kB of f32: more than travels with a frame
 
 
 def tensor(rank: int, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -367,14 +367,14 @@ def check_training_with_a_device_loader(rank: int) -> None:
     model = net().to("xla")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader(data, batch_size=None)
-    seen = 0
+    steps = 0
     for inputs, wanted in pl.MpDeviceLoader(loader, torch_xla.device()):
         assert inputs.device.type == "xla"
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), wanted).backward()
         xm.optimizer_step(optimizer)
-        seen += 1
-    assert seen == 5
+        steps += 1
+    assert steps == 5
     equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
 
@@ -531,16 +531,16 @@ def check_functional_collectives(rank: int) -> None:
     groups = [dist.new_group(ranks) for ranks in HALVES]
     own, everyone = half(rank), dist.group.WORLD.group_name
     for name, ranks in (("", range(4)), (everyone, range(4)), (groups[rank % 2].group_name, own)):
-        size, place = len(ranks), list(ranks).index(rank)
+        size, index = len(ranks), list(ranks).index(rank)
         rows = everyones(8, ranks=ranks)
         done = ops.wait_tensor(ops.all_reduce(mine(8), "sum", name))
         same(done, rows.sum(0))
         same(ops.all_gather_into_tensor(mine(8), size, name), rows.flatten())
         shard = ops.reduce_scatter_tensor(mine(8), "max", size, name)
-        same(shard, rows.amax(0).chunk(size)[place])
+        same(shard, rows.amax(0).chunk(size)[index])
         splits = [8 // size] * size
         exchanged = ops.all_to_all_single(mine(8), splits, splits, name)
-        same(exchanged, torch.cat([row.chunk(size)[place] for row in rows]))
+        same(exchanged, torch.cat([row.chunk(size)[index] for row in rows]))
         same(ops.broadcast(mine(8), 1, name), tensor(list(ranks)[1], 8))
         both = ops.all_reduce_coalesced([mine(8), mine(3, seed=1)], "sum", name)
         same(both[1], everyones(3, seed=1, ranks=ranks).sum(0))
@@ -633,18 +633,18 @@ def refused(rank: int) -> dict[str, str]:
             "sum", mine(2), 1.0, []
         ),
     }
-    said = {}
+    messages = {}
     for name, call in calls.items():
         try:
             call()
-            said[name] = "answered"
+            messages[name] = "answered"
         except NotImplementedError as error:
-            said[name] = str(error)
-    return said
+            messages[name] = str(error)
+    return messages
 
 
 def names_of_xlac(rank: int) -> tuple[list[str], list[str]]:
-    """All names, and those that are replaced."""
+    """All names, and the replaced ones."""
     replaced = [
         name
         for name in dir(torch_xla._XLAC)
@@ -654,11 +654,11 @@ def names_of_xlac(rank: int) -> tuple[list[str], list[str]]:
 
 
 def functional_names(rank: int) -> tuple[list[str], dict[str, str]]:
-    """torch's functional collectives without a kernel for XLA, and what those that write say."""
+    """torch's functional collectives without an XLA kernel, and the errors of in-place ones."""
     prefix, has = "_c10d_functional::", torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)]
     without = [name.removeprefix(prefix) for name in names if not has(name, "XLA")]
-    ops, said = torch.ops._c10d_functional, {}
+    ops, messages = torch.ops._c10d_functional, {}
     calls: dict[str, Callable[[], object]] = {
         "all_reduce_": lambda: ops.all_reduce_(mine(4), "sum", ""),
         "all_reduce_coalesced_": lambda: ops.all_reduce_coalesced_([mine(4)], "sum", ""),
@@ -671,8 +671,8 @@ def functional_names(rank: int) -> tuple[list[str], dict[str, str]]:
         try:
             call()
         except RuntimeError as error:
-            said[name] = str(error)
-    return without, said
+            messages[name] = str(error)
+    return without, messages
 
 
 # --- divergence
@@ -767,7 +767,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def never_arrives(rank: int) -> str:
-    """With a short XLA_NB_COLLECTIVE_TIMEOUT; rank 3 stays away until the others have ended."""
+    """Needs a short XLA_NB_COLLECTIVE_TIMEOUT; rank 3 stays away until the others have ended."""
     if rank == 3:
         until(lambda: files("*.result") == 3)
         return ""
@@ -801,35 +801,35 @@ def killed_inside(rank: int) -> str:
 
 
 def late(rank: int) -> list[Any]:
-    """Rank 0 comes when the others, short of patience here, have said that they wait."""
+    """Rank 0 arrives once the others have reported that they wait."""
     agreement._LATE = 0.1
-    seen: list[CollectiveWait] = []
-    watcher = threading.Thread(target=watch, args=(seen,))
+    waits: list[CollectiveWait] = []
+    watcher = threading.Thread(target=watch, args=(waits,))
     if rank == 0:
-        until(lambda: files("seen*") == 3)
+        until(lambda: files("waits*") == 3)
         until(lambda: Path(os.environ["FOLDER"], "err").read_text().count("waited") == 3)
     else:
         watcher.start()
     xm.all_reduce("sum", mine(4))
     if rank:
         watcher.join()
-    return [*((each.operation, each.missing) for each in seen), host.waiting()]
+    return [*((each.operation, each.missing) for each in waits), host.waiting()]
 
 
-def watch(seen: list[CollectiveWait]) -> None:
-    def waits() -> bool:
+def watch(waits: list[CollectiveWait]) -> None:
+    def is_waiting() -> bool:
         current = host.waiting()
         if current is None or current.missing != (0,):
             return False
-        seen.append(current)
+        waits.append(current)
         return True
 
-    until(waits)
-    Path(os.environ["FOLDER"], f"seen{xr.global_ordinal()}").touch()
+    until(is_waiting)
+    Path(os.environ["FOLDER"], f"waits{xr.global_ordinal()}").touch()
 
 
 def two_programs(rank: int) -> list[float]:
-    """As a session's ranks do: one program ends badly, the next is fine."""
+    """Two programs in one process: the first fails, the second succeeds."""
     if rank == 1:
         host.leave("raised KeyError")
     else:
@@ -859,7 +859,7 @@ def forked_children(rank: int) -> float:
 
 
 def many(rank: int) -> tuple[int, int]:
-    """How many files are open before and after many collectives."""
+    """The number of open files before and after many collectives."""
     value = mine(4)
     before = len(open_files())
     for _ in range(300):
@@ -901,15 +901,3 @@ def two_hosts(rank: int) -> dict[str, Any]:
         "large": large.cpu().max().item(),
         "gathered": [part.item() for part in parts],
     }
-
-
-def latency(rank: int) -> float:
-    """Microseconds of a small all_reduce."""
-    value = torch.ones(4).to("xla")
-    for _ in range(50):
-        value = xm.all_reduce("max", value)
-    started = time.perf_counter()
-    for _ in range(500):
-        value = xm.all_reduce("max", value)
-    value.cpu()
-    return (time.perf_counter() - started) / 500 * 1e6

@@ -1,6 +1,6 @@
-"""Every collective that is carried equals what one process computes from all ranks' inputs.
+"""Every collective equals what one process computes from all ranks' inputs.
 
-Each `check_` function of scenarios.py is one test: it runs on every rank and compares there.
+Each `check_` function of scenarios.py is one test, which runs on every rank and compares there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRAINING = [name for name in CHECKS if "training" in name or "batch_norm" in nam
 
 
 @pytest.mark.parametrize("check", [name for name in CHECKS if name not in TRAINING])
-def test_on_four_ranks(simulate: Callable[..., Job], check: str) -> None:
+def test_collectives_on_four_ranks(simulate: Callable[..., Job], check: str) -> None:
     assert len(simulate(check).values()) == 4
 
 

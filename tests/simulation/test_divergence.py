@@ -1,4 +1,4 @@
-"""Ranks that do not do the same are told so, all of them, with who does what where."""
+"""Ranks that diverge raise an error, on all ranks, that says which rank does what and where."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.simulation.harness import Job
 Simulate = Callable[..., Job]
 
 
-def told(job: Job, *ranks: int) -> list[str]:
-    """What CollectiveMismatch said on these ranks, line by line; it said the same on all."""
+def mismatch(job: Job, *ranks: int) -> list[str]:
+    """The lines of the CollectiveMismatch, which is the same on all these ranks."""
     ended = [job.ranks[rank] for rank in ranks]
     assert {each.how for each in ended} == {"CollectiveMismatch"}, ended
     messages = {each.value.partition("\nTraceback")[0] for each in ended}
     assert len(messages) == 1, messages
     head, *lines = messages.pop().splitlines()
-    assert head == "the ranks do not take part in the same collective:"
+    assert head == "Ranks called different collectives:"
     return [re.sub(r"/\S*/", "", line.strip()) for line in lines]
 
 
@@ -38,18 +38,18 @@ def told(job: Job, *ranks: int) -> list[str]:
         ("mismatch_order", "1-3: all_reduce sum f32[3]", "0: all_reduce sum f32[4]"),
     ],
 )
-def test_every_rank_is_told_who_does_what(
+def test_a_mismatch_says_on_every_rank_what_each_rank_called(
     simulate: Simulate, scenario: str, most: str, other: str
 ) -> None:
-    lines = told(simulate(scenario), 0, 1, 2, 3)
+    lines = mismatch(simulate(scenario), 0, 1, 2, 3)
     assert len(lines) == 2
     assert any(line.startswith(f"ranks {most} at scenarios.py, line ") for line in lines), lines
     assert any(line.startswith(f"rank {other} at scenarios.py, line ") for line in lines), lines
     assert all("xm.all_" in line for line in lines)  # the text of the line
 
 
-def test_the_line_of_a_cell_is_named(simulate: Simulate) -> None:
-    lines = told(simulate("mismatch_in_a_cell"), 0, 1, 2, 3)
+def test_a_mismatch_names_the_line_of_the_cell(simulate: Simulate) -> None:
+    lines = mismatch(simulate("mismatch_in_a_cell"), 0, 1, 2, 3)
     where = "at Cell In[5], line 2: return xm.all_reduce('sum', value)"
     assert lines == [
         f"rank 0: all_reduce sum f32[2] {where}",
@@ -57,20 +57,20 @@ def test_the_line_of_a_cell_is_named(simulate: Simulate) -> None:
     ]
 
 
-def test_in_backward_the_line_that_called_it_is_named(simulate: Simulate) -> None:
-    lines = told(simulate("mismatch_in_backward"), 0, 1, 2, 3)
+def test_a_mismatch_in_backward_names_the_line_that_called_it(simulate: Simulate) -> None:
+    lines = mismatch(simulate("mismatch_in_backward"), 0, 1, 2, 3)
     assert [line.partition(": ")[0] for line in lines] == ["rank 0", "ranks 1-3"]
     assert all(line.endswith(": doubled.sum().backward()") for line in lines), lines
 
 
-def test_the_tensor_that_differs_in_a_long_list_is_shown(simulate: Simulate) -> None:
-    lines = told(simulate("mismatch_in_a_long_list"), 0, 1, 2, 3)
+def test_a_mismatch_shows_the_tensor_that_differs_in_a_long_list(simulate: Simulate) -> None:
+    lines = mismatch(simulate("mismatch_in_a_long_list"), 0, 1, 2, 3)
     assert "f32[5]" in lines[1]
     assert "f32[5]" not in lines[0]
     assert max(map(len, lines)) < 400
 
 
-def test_a_mismatch_that_is_caught_leaves_the_ranks_in_step(simulate: Simulate) -> None:
+def test_ranks_stay_in_step_after_a_caught_mismatch(simulate: Simulate) -> None:
     assert simulate("mismatch_caught").values() == [[4.0, 4.0]] * 4
 
 
@@ -96,13 +96,13 @@ def test_a_rank_that_raised_is_named_with_its_error(simulate: Simulate) -> None:
         assert "rank 1: raised ValueError" in job.ranks[rank].value
 
 
-def test_a_rank_that_never_comes_is_named_after_the_timeout(simulate: Simulate) -> None:
+def test_a_rank_that_never_arrives_is_named_after_the_timeout(simulate: Simulate) -> None:
     values = simulate("never_arrives", env={"XLA_NB_COLLECTIVE_TIMEOUT": "0.3"}).values()
-    for said in values[:3]:
-        assert said.startswith("waited 0 s for rank 3 in all_reduce sum f32[4] at ")
+    for message in values[:3]:
+        assert message.startswith("waited 0 s for rank 3 in all_reduce sum f32[4] at ")
 
 
-def test_a_rank_that_is_late_is_named_and_waited_for(simulate: Simulate) -> None:
+def test_a_late_rank_is_named_and_waited_for(simulate: Simulate) -> None:
     job = simulate("late")
     assert job.values() == [[None]] + [[("all_reduce sum f32[4]", (0,)), None]] * 3
     lines = [line for line in job.stderr.splitlines() if line.startswith("xla_nb: waited")]
@@ -111,16 +111,16 @@ def test_a_rank_that_is_late_is_named_and_waited_for(simulate: Simulate) -> None
 
 
 @pytest.mark.parametrize("scenario", ["killed", "killed_inside"])
-def test_a_rank_that_was_killed_is_named(simulate: Simulate, scenario: str) -> None:
+def test_a_killed_rank_is_named(simulate: Simulate, scenario: str) -> None:
     ranks = simulate(scenario).ranks
     assert sorted(ranks) == [0, 1, 3]
     assert all(ended.value.startswith("rank 2's process ended") for ended in ranks.values())
 
 
-def test_after_a_program_that_failed_the_next_one_is_in_step(simulate: Simulate) -> None:
+def test_ranks_are_in_step_again_after_a_failed_program(simulate: Simulate) -> None:
     assert simulate("two_programs").values() == [[4.0]] * 4
 
 
-def test_a_rank_can_end_while_a_thread_of_it_waits(simulate: Simulate) -> None:
+def test_a_rank_can_end_while_one_of_its_threads_waits(simulate: Simulate) -> None:
     ranks = simulate("leaves_while_a_thread_waits", ranks=2).ranks
     assert [ended.how for ended in ranks.values()] == ["KeyError", "returned"]

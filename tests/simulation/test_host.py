@@ -1,4 +1,4 @@
-"""The simulated host: who its ranks are, what it opens, and what it refuses."""
+"""The simulated host: the identity of its ranks, what it opens, and what it refuses."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ ONLY_READS = {  # of a process's own state
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_each_rank_says_who_it_is(simulate: Simulate, ranks: int) -> None:
-    told = simulate("identity", ranks=ranks).values()
-    assert len({each.pop("pid") for each in told}) == ranks
-    for rank, each in enumerate(told):
+def test_torch_xla_reports_each_ranks_identity(simulate: Simulate, ranks: int) -> None:
+    identities = simulate("identity", ranks=ranks).values()
+    assert len({each.pop("pid") for each in identities}) == ranks
+    for rank, each in enumerate(identities):
         assert each == {
             "argument": rank,
             "world_size": ranks,
@@ -56,16 +56,16 @@ def test_each_rank_says_who_it_is(simulate: Simulate, ranks: int) -> None:
         }
 
 
-def test_every_rank_has_a_process_of_its_own_however_short(launcher: Launcher) -> None:
+def test_even_short_ranks_get_a_process_each(launcher: Launcher) -> None:
     for ended in launcher.run(*(job("process_id", ranks=8) for _ in range(3))):
         assert len(set(ended.values())) == 8
 
 
-def test_variables_that_would_start_something_else_are_dropped(simulate: Simulate) -> None:
+def test_conflicting_variables_are_dropped(simulate: Simulate) -> None:
     env = {"CPU_NUM_DEVICES": "2", "XLA_USE_SPMD": "1", "PJRT_LOCAL_PROCESS_RANK": "7"}
-    told = simulate("identity", ranks=2, env=env).values()
-    assert [each["local_ordinal"] for each in told] == [0, 1]
-    assert [each["addressable_device_count"] for each in told] == [1, 1]
+    identities = simulate("identity", ranks=2, env=env).values()
+    assert [each["local_ordinal"] for each in identities] == [0, 1]
+    assert [each["addressable_device_count"] for each in identities] == [1, 1]
 
 
 def test_a_launch_without_collectives_opens_only_the_socket_pairs(simulate: Simulate) -> None:
@@ -76,7 +76,7 @@ def test_many_collectives_leave_no_files_open(simulate: Simulate) -> None:
     assert all(before == after for before, after in simulate("many").values())
 
 
-def test_two_runs_at_once_do_not_meet(launcher: Launcher) -> None:
+def test_two_concurrent_runs_do_not_meet(launcher: Launcher) -> None:
     runs = launcher.run(job("processes_and_ports"), job("processes_and_ports", ranks=3))
     assert runs[0].values() == [[6.0, 6.0]] * 4
     assert runs[1].values() == [[3.0, 3.0]] * 3
@@ -84,7 +84,7 @@ def test_two_runs_at_once_do_not_meet(launcher: Launcher) -> None:
 
 @pytest.fixture(params=["a store of its own", "served by rank 0"])
 def meeting(request: pytest.FixtureRequest, launcher: Launcher) -> Iterator[dict[str, Any]]:
-    """Where several hosts meet, as the first one's place has it."""
+    """Where several hosts meet, as options of the first host's share."""
     if request.param == "served by rank 0":
         with addresses.hold_port("127.0.0.1") as held:
             yield {"store": held.getsockname(), "serves": True}
@@ -93,15 +93,15 @@ def meeting(request: pytest.FixtureRequest, launcher: Launcher) -> Iterator[dict
             yield {"store": address}
 
 
-def test_two_hosts_are_one_world(launcher: Launcher, meeting: dict[str, Any]) -> None:
+def test_two_hosts_form_one_world(launcher: Launcher, meeting: dict[str, Any]) -> None:
     world: dict[str, Any] = {"ranks": 2, "world_size": 4}
     others = {"store": meeting["store"]}
     hosts = launcher.run(
         job("two_hosts", first_rank=0, **world, **meeting),
         job("two_hosts", first_rank=2, **world, **others),
     )
-    told = [value for each in hosts for value in each.values()]
-    assert told == [
+    values = [value for each in hosts for value in each.values()]
+    assert values == [
         {
             "rank": rank,
             "local": rank % 2,
@@ -115,25 +115,25 @@ def test_two_hosts_are_one_world(launcher: Launcher, meeting: dict[str, Any]) ->
     ]
 
 
-def test_children_that_a_rank_forks_do_not_disturb_it(simulate: Simulate) -> None:
+def test_a_rank_can_fork_children(simulate: Simulate) -> None:
     assert simulate("forked_children").values() == [112.0] * 4  # 4 times the sum of 0..7
 
 
 def test_a_graph_that_cannot_be_cut_at_its_collectives_is_refused(simulate: Simulate) -> None:
-    for said in simulate("compiled_with_dynamic_sizes", ranks=2).values():
-        assert "does not carry _c10d_functional.all_reduce.default inside torch.compile" in said
+    for message in simulate("compiled_with_dynamic_sizes", ranks=2).values():
+        assert (
+            "does not support _c10d_functional.all_reduce.default inside torch.compile" in message
+        )
 
 
-def test_what_is_not_carried_names_itself(simulate: Simulate) -> None:
-    for said in simulate("refused", ranks=2).values():
-        for name, message in said.items():
-            assert (
-                f"does not carry torch_xla.{'_XLAC.' if name[0] == '_' else 'runtime.'}{name}"
-                in (message)
-            )
+def test_an_unsupported_function_is_refused_by_name(simulate: Simulate) -> None:
+    for messages in simulate("refused", ranks=2).values():
+        for name, message in messages.items():
+            module = "torch_xla._XLAC" if name[0] == "_" else "torch_xla.runtime"
+            assert f"does not support {module}.{name}: " in message
 
 
-def test_every_name_that_communicates_is_carried_or_refused(simulate: Simulate) -> None:
+def test_every_communicating_name_is_carried_or_refused(simulate: Simulate) -> None:
     names, replaced = simulate("names_of_xlac", ranks=1).values()[0]
     communicating = {name for name in names if COMMUNICATES.search(name)} - ONLY_READS
     assert len(communicating) > 25
@@ -141,9 +141,7 @@ def test_every_name_that_communicates_is_carried_or_refused(simulate: Simulate) 
     assert communicating <= set(replaced)
 
 
-def test_every_functional_collective_is_carried_or_says_that_it_cannot_write(
-    simulate: Simulate,
-) -> None:
-    without, said = simulate("functional_names", ranks=1).values()[0]
-    assert set(without) == set(said)  # those that write in place: torch refuses them for XLA
-    assert all("alias annotations" in message for message in said.values())
+def test_every_functional_collective_is_carried_unless_torch_refuses_it(simulate: Simulate) -> None:
+    without, messages = simulate("functional_names", ranks=1).values()[0]
+    assert set(without) == set(messages)  # those that write in place: torch refuses them for XLA
+    assert all("alias annotations" in message for message in messages.values())

@@ -27,4 +27,4 @@ def serve() -> None:
 if __name__ == "__main__":
     serve()
     sys.stdout.flush()
-    os._exit(0)  # torch takes seconds to take itself down
+    os._exit(0)  # torch takes seconds to shut down

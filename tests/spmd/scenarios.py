@@ -1,11 +1,11 @@
-"""What the tests run in the process with four devices; each gives plain data back."""
+"""What the tests run in the process with four devices; each function returns plain data."""
 
 from __future__ import annotations
 
 import copy
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import models
@@ -34,7 +34,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from xla_nb import spmd
-from xla_nb.spmd import shards
+from xla_nb.spmd import marking, shards
 
 MLP = {"in_proj": ColwiseParallel(), "out_proj": RowwiseParallel()}
 BLOCK = {
@@ -88,7 +88,7 @@ def on_device(batch: Any) -> Any:
 
 
 def refusal(work: Any) -> tuple[str, str]:
-    """The error that some work ends in: its kind and its words."""
+    """The error that `work` raises: its type and its message."""
     try:
         work()
     except Exception as error:
@@ -141,12 +141,12 @@ def both_axes() -> float:
 
 
 def attentions() -> dict[str, float]:
-    """How far our attention is from torch's; and with torch's, what is gathered."""
+    """The largest difference between our attention and torch's, by case."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, n, 8) for n in (5, 6, 6))
     mask = torch.rand(5, 6) > 0.4
     mask[2] = False
-    found = {}
+    differences = {}
     for name, (key, value, options) in {
         "plain": (k, v, {}),
         "causal": (k, v, {"is_causal": True}),
@@ -157,22 +157,22 @@ def attentions() -> dict[str, float]:
     }.items():
         query = q[0] if name == "three" else q
         wanted = nn.functional.scaled_dot_product_attention(query, key, value, **options)
-        there = {name: t.to("xla") if torch.is_tensor(t) else t for name, t in options.items()}
-        answer = spmd.scaled_dot_product_attention(
-            *(each.to("xla") for each in (query, key, value)), **there
+        moved = {name: t.to("xla") if torch.is_tensor(t) else t for name, t in options.items()}
+        actual = spmd.scaled_dot_product_attention(
+            *(each.to("xla") for each in (query, key, value)), **moved
         )
-        found[name] = (answer.cpu() - wanted).abs().max().item()
-    return found
+        differences[name] = (actual.cpu() - wanted).abs().max().item()
+    return differences
 
 
 def uneven(rows: int, hidden: int) -> tuple[float, str]:
     """Neither the batch nor the hidden width divides by its axis."""
     mesh = whole(data=2, model=2)
-    kept: list[Any] = []
+    models: list[Any] = []
 
     def place(model: Any) -> Any:
-        kept.append(spmd.parallelize(model, mesh["model"], MLP))
-        return kept[0]
+        models.append(spmd.parallelize(model, mesh["model"], MLP))
+        return models[0]
 
     far = difference(
         seeded(Mlp, 8, hidden),
@@ -181,13 +181,13 @@ def uneven(rows: int, hidden: int) -> tuple[float, str]:
         "adamw",
         lambda batch: spmd.shard_batch(batch, mesh),
     )
-    return far, str(spmd.placements(kept[0], mesh)["in_proj.weight"])
+    return far, str(spmd.placements(models[0], mesh)["in_proj.weight"])
 
 
-# --- where things lie --------------------------------------------------------------------------
+# --- placements --------------------------------------------------------------------------------
 
 
-def lies(model: str, axes: dict[str, int], part: str | None) -> dict[str, str]:
+def placements(model: str, axes: dict[str, int], part: str | None) -> dict[str, str]:
     """Each parameter's placement in words, as read back from XLA."""
     mesh = spmd.mesh(axes)
     layers = {f"layers.*.{name}": style for name, style in BLOCK.items()}
@@ -197,8 +197,19 @@ def lies(model: str, axes: dict[str, int], part: str | None) -> dict[str, str]:
     return {name: str(each) for name, each in spmd.placements(placed, mesh).items()}
 
 
-def bytes_on_each() -> dict[str, Any]:
-    """What devices hold of a model and of its optimizer, trained; and what was said of it."""
+def bytes_held(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    """The bytes that each device really holds, padding included."""
+    held: dict[str, int] = {}
+    for tensor in tensors:
+        ((*parts,),) = marking.XLAC._get_local_shards([tensor])
+        for data, device in parts:
+            held[device] = held.get(device, 0) + data.numel() * data.element_size()
+    return held
+
+
+def bytes_on_each() -> dict[int, Any]:
+    """By mesh size: the bytes of a trained model and its optimizer that devices hold, and the
+    bytes that `placements` reports."""
     held = {}
     for size in (1, 2, 4):
         mesh = whole(data=4 // size, model=size)
@@ -213,11 +224,9 @@ def bytes_on_each() -> dict[str, Any]:
             model(torch.randn(4, 64).to("xla")).pow(2).mean().backward()
             optimizer.step()
             torch_xla.sync()
-        moments = nn.ParameterList(
-            optimizer.state[p][name] for p in model.parameters() for name in ("exp_avg",)
-        )
-        said = sum(each.bytes_per_device for each in spmd.placements(model).values())
-        held[size] = (shards.bytes_held(model), shards.bytes_held(moments), said)
+        moments = [optimizer.state[parameter]["exp_avg"] for parameter in model.parameters()]
+        reported = sum(each.bytes_per_device for each in spmd.placements(model).values())
+        held[size] = (bytes_held(model.parameters()), bytes_held(moments), reported)
     return held
 
 
@@ -295,14 +304,14 @@ class Ranked(ParallelStyle):
 
 
 def styles() -> dict[str, Any]:
-    """Users' styles, and that the modules are as they were but for the placement."""
+    """Users' styles; apart from the placement, the modules stay as they were."""
     mesh, model = whole(model=4), seeded(Mlp)
     before = dict(model.named_parameters())
     spmd.parallelize(model, mesh, {"in_proj": Quarter(), "out_proj": Everything()})
     return {
         "same": all(before[name] is p for name, p in model.named_parameters()),
         "kinds": {type(p).__name__ for p in model.parameters()},
-        "lies": {name: str(each) for name, each in spmd.placements(model, mesh).items()},
+        "placements": {name: str(each) for name, each in spmd.placements(model, mesh).items()},
         "works": list(model(torch.randn(2, 8).to("xla")).cpu().shape),
     }
 
@@ -337,8 +346,8 @@ def prepared() -> dict[str, Any]:
     third = spmd.parallelize(nn.Identity(), mesh, both)(x.to("xla"))
     torch_xla.sync()
     return {
-        "lies": [str(shards.place_of(each, mesh)) for each in (first, second, third)],
-        "right": [
+        "placements": [str(shards.placement_of(each, mesh)) for each in (first, second, third)],
+        "equal": [
             torch.equal(a.cpu(), b) for a, b in ((first, x + 1), (second, x * 2), (third, x))
         ],
         "flag": flag,
@@ -362,7 +371,7 @@ def twice() -> dict[str, str]:
 
 def own_meshes() -> list[str]:
     """Meshes made by torch and by torch_xla, and their parts."""
-    told = []
+    placements = []
     for mesh in (
         init_device_mesh("xla", (4,), mesh_dim_names=("model",)),
         init_device_mesh("xla", (4,)),
@@ -371,9 +380,9 @@ def own_meshes() -> list[str]:
         whole(data=1, model=4)["model"],
     ):
         model = spmd.parallelize(seeded(Mlp), mesh, MLP)
-        told.append(str(spmd.placements(model)["in_proj.weight"]))
+        placements.append(str(spmd.placements(model)["in_proj.weight"]))
     part = whole(a=2, b=2)["b", "a"]
-    return [*told, f"{part.sizes} {part.mesh.tolist()}"]
+    return [*placements, f"{part.sizes} {part.mesh.tolist()}"]
 
 
 def recurrent() -> list[str]:
@@ -391,7 +400,7 @@ def recurrent() -> list[str]:
 
 
 def refused() -> dict[str, tuple[str, str]]:
-    """Every plan and mesh that cannot be, with the error."""
+    """The error of every impossible plan, mesh and call."""
     mesh, flat = whole(data=2, model=2), whole(model=4)
 
     def plan(given: Any, on: Any = None, kind: Any = Mlp) -> Any:
@@ -405,6 +414,7 @@ def refused() -> dict[str, tuple[str, str]]:
         for name, work in {
             "small mesh": lambda: whole(data=2, model=4),
             "odd mesh": lambda: whole(model=3),
+            "odd rest": lambda: whole(data=3, model=-1),
             "no axes": lambda: spmd.mesh({}),
             "zero": lambda: whole(model=0),
             "two rests": lambda: whole(data=-1, model=-1),
@@ -450,11 +460,14 @@ def refused() -> dict[str, tuple[str, str]]:
             "not a model": lambda: spmd.show([1]),
             "nothing ran": lambda: spmd.collectives(lambda: None),
             "no function": lambda: spmd.collectives(torch.ones(2)),
+            "loose optimizer": lambda: spmd.load_state_dict(
+                torch.optim.SGD(seeded(Mlp).parameters()), {}, strict=False
+            ),
         }.items()
     }
 
 
-def refused_leaves_all() -> bool:
+def refused_plan_moves_nothing() -> bool:
     """A plan with one wrong key moves nothing."""
     model = seeded(Mlp)
     refusal(lambda: spmd.parallelize(model, whole(model=4), {**MLP, "nothing": Quarter()}))
@@ -470,17 +483,17 @@ def batches() -> dict[str, Any]:
     mesh = whole(data=2, model=2)
     x = torch.arange(24.0).reshape(6, 4)
     nested = spmd.shard_batch({"x": x, "more": [x.to("xla"), (torch.tensor(3), "text")]}, mesh)
-    found = torch.utils.data.TensorDataset(torch.arange(10.0))
-    loaded = spmd.loader(torch.utils.data.DataLoader(found, batch_size=4), mesh)
+    numbers = torch.utils.data.TensorDataset(torch.arange(10.0))
+    loaded = spmd.loader(torch.utils.data.DataLoader(numbers, batch_size=4), mesh)
     sums = [each.sum().item() for (each,) in loaded]
     return {
-        "lies": str(shards.place_of(nested["x"], mesh)),
-        "again": str(shards.place_of(nested["more"][0], mesh)),
+        "placement": str(shards.placement_of(nested["x"], mesh)),
+        "again": str(shards.placement_of(nested["more"][0], mesh)),
         "scalar": (nested["more"][1][0].item(), nested["more"][1][1]),
-        "right": torch.equal(nested["x"].cpu(), x),
+        "equal": torch.equal(nested["x"].cpu(), x),
         "length": len(loaded),
         "sums": sums,
-        "other axis": str(shards.place_of(spmd.shard_batch(x, mesh["data"], "model"), mesh)),
+        "other axis": str(shards.placement_of(spmd.shard_batch(x, mesh["data"], "model"), mesh)),
     }
 
 
@@ -500,9 +513,9 @@ def checkpoints() -> dict[str, Any]:
     plain.load_state_dict(state)
     torch.optim.AdamW(plain.parameters()).load_state_dict(moments)
     again = spmd.parallelize(Tied(), other, TIED)
-    kept = again.embed.weight
+    weight = again.embed.weight
     moved = models.OPTIMIZERS["adamw"](again.parameters())
-    answer = spmd.load_state_dict(again, state)
+    result = spmd.load_state_dict(again, state)
     spmd.load_state_dict(moved, moments)
     back = spmd.state_dict(again)
     tokens = words()[0][0]
@@ -512,10 +525,10 @@ def checkpoints() -> dict[str, Any]:
         "tied": state["embed.weight"].data_ptr() == state["head.weight"].data_ptr(),
         "same": all(torch.equal(back[name], state[name]) for name in state),
         "far": far,
-        "answer": str(answer),
-        "object": again.embed.weight is kept and again.head.weight is kept,
-        "lies": str(spmd.placements(again, other)["embed.weight"]),
-        "moment": str(shards.place_of(moved.state[kept]["exp_avg"], other)),
+        "result": str(result),
+        "object": again.embed.weight is weight and again.head.weight is weight,
+        "placement": str(spmd.placements(again, other)["embed.weight"]),
+        "moment": str(shards.placement_of(moved.state[weight]["exp_avg"], other)),
         "missing": refusal(lambda: spmd.load_state_dict(again, {}))[1],
         "shape": refusal(
             lambda: spmd.load_state_dict(again, {**state, "embed.weight": torch.ones(2)})
@@ -525,7 +538,7 @@ def checkpoints() -> dict[str, Any]:
 
 
 def pictures() -> dict[str, bytes]:
-    """Pictures, as they travel to the notebook."""
+    """Pickled pictures, as the notebook receives them."""
     mesh = whole(data=2, model=2)
     stack = spmd.parallelize(
         Stack(), mesh["model"], {f"layers.*.{name}": each for name, each in BLOCK.items()}
@@ -546,7 +559,7 @@ def pictures() -> dict[str, bytes]:
 
 
 def attention_alone() -> float:
-    """Fused QKV called without the model around it, its batch split over the other axis."""
+    """Fused QKV called on its own, with its batch split over the other axis."""
     mesh, model = whole(data=2, model=2), seeded(Attention, 16, 4)
     x = torch.randn(4, 6, 16)
     wanted = model(x)
@@ -555,10 +568,10 @@ def attention_alone() -> float:
 
 
 def norms() -> dict[str, tuple[float, dict[str, int]]]:
-    """How far each norm is from torch's: outputs, input gradients, what it remembers. And what is
-    communicated when its batch is split."""
+    """How far each norm is from torch's in outputs, input gradients and running statistics; and
+    its collectives when its batch is split."""
     mesh = whole(data=4)
-    found = {}
+    results = {}
     for name, norm, shape in (
         ("layer", nn.LayerNorm(8), (8, 8)),
         ("layer, two", nn.LayerNorm((4, 8), eps=1e-2), (8, 4, 8)),
@@ -573,21 +586,21 @@ def norms() -> dict[str, tuple[float, dict[str, int]]]:
         far = []
         for _ in range(2):
             x = torch.randn(shape, requires_grad=True)
-            there = spmd.shard_batch(x.detach(), mesh).requires_grad_()
-            wanted, answer = norm(x), model(there)
+            batch = spmd.shard_batch(x.detach(), mesh).requires_grad_()
+            wanted, actual = norm(x), model(batch)
             wanted.pow(3).sum().backward()
-            answer.pow(3).sum().backward()
-            far += [answer.cpu() - wanted, (there.grad.cpu() - x.grad) / 10]
+            actual.pow(3).sum().backward()
+            far += [actual.cpu() - wanted, (batch.grad.cpu() - x.grad) / 10]
         state = spmd.state_dict(model)
         far += [(state[key] - value).float() for key, value in norm.state_dict().items()]
         moves = spmd.collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
-        found[name] = (max(each.abs().max().item() for each in far), moves)
-    return found
+        results[name] = (max(each.abs().max().item() for each in far), moves)
+    return results
 
 
 def half() -> tuple[str, float]:
-    """LayerNorm in bfloat16: its type, and how many of its last digits it is off."""
+    """LayerNorm in bfloat16: its dtype, and its largest relative error."""
     norm, x = nn.LayerNorm(64).bfloat16(), torch.randn(4, 64, dtype=torch.bfloat16)
     wanted = norm(x)
-    answer = spmd.parallelize(norm, whole(model=4), {})(x.to("xla")).cpu()
-    return str(answer.dtype), ((answer - wanted).abs() / (wanted.abs() + 2**-8)).max().item()
+    actual = spmd.parallelize(norm, whole(model=4), {})(x.to("xla")).cpu()
+    return str(actual.dtype), ((actual - wanted).abs() / (wanted.abs() + 2**-8)).max().item()

@@ -1,4 +1,4 @@
-"""A placed model computes and learns what it does in one piece on the CPU."""
+"""A placed model computes and trains as on one CPU device."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ def test_outputs_gradients_and_trained_parameters_are_the_same(
 
 
 @pytest.mark.parametrize(("rows", "hidden", "part"), [(5, 15, "8x8"), (1, 1, "1x8")])
-def test_parts_need_not_be_of_one_size(
+def test_dimensions_need_not_divide_evenly(
     devices: Callable[..., Any], rows: int, hidden: int, part: str
 ) -> None:
-    far, lies = devices("uneven", rows, hidden)
+    far, placement = devices("uneven", rows, hidden)
     assert far < 1e-5
-    assert lies == f"Shard(0) over 'model'; {part} on each device"
+    assert placement == f"Shard(0) over 'model'; {part} on each device"
 
 
-def test_a_part_of_the_model_may_be_called_alone(devices: Callable[..., Any]) -> None:
+def test_a_part_of_the_model_can_be_called_alone(devices: Callable[..., Any]) -> None:
     assert devices("attention_alone") < 1e-5
 
 
-def test_weights_may_be_split_over_both_axes(devices: Callable[..., Any]) -> None:
+def test_weights_can_be_split_over_both_axes(devices: Callable[..., Any]) -> None:
     assert devices("both_axes") < 1e-5
 
 
-def test_attention_is_what_torch_computes(devices: Callable[..., Any]) -> None:
+def test_attention_equals_torchs(devices: Callable[..., Any]) -> None:
     assert max(devices("attentions").values()) < 1e-5
 
 
-def test_norms_are_what_torch_computes_and_gather_nothing(devices: Callable[..., Any]) -> None:
+def test_norms_equal_torchs_and_gather_nothing(devices: Callable[..., Any]) -> None:
     for name, (far, moves) in devices("norms").items():
         assert far < 1e-5, name
         assert moves.keys() <= {"all-reduce"}, name
         assert not moves or name.startswith("batch,") or name == "batch"
 
 
-def test_norms_keep_a_half_precision(devices: Callable[..., Any]) -> None:
+def test_norms_keep_half_precision(devices: Callable[..., Any]) -> None:
     kind, far = devices("half")
     assert kind == "torch.bfloat16"
     assert far <= 2**-7
@@ -69,14 +69,14 @@ def test_norms_keep_a_half_precision(devices: Callable[..., Any]) -> None:
         ("column", {}),
         ("row", {"all-reduce": 1}),
         ("gathered", {"all-gather": 1}),
-        ("block", {"all-reduce": 2, "all-gather": 1}),  # all queries first: split within them
+        ("block", {"all-reduce": 2, "all-gather": 1}),  # queries come first, so they are split
         ("by head", {"all-reduce": 2}),
         ("data", {"all-reduce": 2}),
         ("computed", {"all-reduce": 2}),
         ("sequence", {"all-reduce": 2, "all-gather": 2}),  # on CPU no reduce-scatter is made
     ],
 )
-def test_collectives_are_those_that_the_plan_means(
+def test_the_plan_determines_the_collectives(
     devices: Callable[..., Any], what: str, expected: dict[str, int]
 ) -> None:
     assert devices("counted", what) == expected

@@ -1,4 +1,4 @@
-"""The picture travels without torch, keeps to what a notebook shows, and says every device."""
+"""Pictures unpickle without torch, use only HTML that notebooks keep, and list every device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Devices = Callable[..., Any]
 class Tags(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.seen: set[str] = set()
+        self.tags: set[str] = set()
         self.attributes: set[str] = set()
         self.text = ""
         self.open: list[str] = []
@@ -28,7 +28,7 @@ class Tags(HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
+        self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
         self.open.append(tag)
 
@@ -44,7 +44,7 @@ def pictures(devices: Devices) -> dict[str, Any]:
     return {name: pickle.loads(pickled) for name, pickled in devices("pictures").items()}
 
 
-def test_it_and_placements_are_opened_without_torch(devices: Devices) -> None:
+def test_pictures_and_placements_unpickle_without_torch(devices: Devices) -> None:
     pickled = devices("pictures")
     script = (
         "import pickle, sys, xla_nb.spmd\n"
@@ -60,12 +60,12 @@ def test_it_and_placements_are_opened_without_torch(devices: Devices) -> None:
     assert not ran.stderr, ran.stderr.decode()
 
 
-def test_every_part_says_its_devices(pictures: dict[str, Any]) -> None:
+def test_every_part_lists_its_devices(pictures: dict[str, Any]) -> None:
     html = Tags(pictures["named"].html())
     for device in range(4):
         assert re.search(rf"^{device}$", html.text, re.M)
     assert str(pictures["named"]).splitlines() == [
-        "4 devices, 28 B on each. The numbers in a part are the devices that hold it.",
+        "4 devices, 28 B on each. Each part lists the devices that hold it.",
         "",
         "<b>&.weight",
         "3x5 float32, 4 parts, 24 B on each device",
@@ -86,7 +86,7 @@ def test_every_part_says_its_devices(pictures: dict[str, Any]) -> None:
     ]
 
 
-def test_copies_and_ties_and_layers_alike_are_told_once(pictures: dict[str, Any]) -> None:
+def test_copies_ties_and_identical_layers_are_drawn_once(pictures: dict[str, Any]) -> None:
     tied = str(pictures["tied"])
     assert "embed.weight = head.weight\n24x8 float32, 2 parts, 2 copies, 384 B on each" in tied
     stack = str(pictures["stack"])
@@ -95,18 +95,18 @@ def test_copies_and_ties_and_layers_alike_are_told_once(pictures: dict[str, Any]
     assert "layers.0" not in stack
 
 
-def test_a_tensor_of_three_dimensions_and_one_not_placed(pictures: dict[str, Any]) -> None:
+def test_three_dimensional_and_unplaced_tensors_are_drawn(pictures: dict[str, Any]) -> None:
     assert "│ 2               │ 3               │\n│ [0:2, 2:4, 0:2] │ [0:2, 2:4, 2:4] │" in str(
         pictures["volume"]
     )
     assert "0 1 2 3" in str(pictures["tensor"])
 
 
-def test_its_html_is_what_untrusted_notebooks_keep(pictures: dict[str, Any]) -> None:
+def test_the_html_uses_only_what_untrusted_notebooks_keep(pictures: dict[str, Any]) -> None:
     for name in ("stack", "named", "tied", "volume", "tensor"):
         html = pictures[name]._repr_mimebundle_()["text/html"]
         tags = Tags(html)
-        assert tags.seen == {"div", "span"}
+        assert tags.tags == {"div", "span"}
         assert tags.attributes == {"style"}
         assert "var(" not in html
         assert "url(" not in html
@@ -114,7 +114,7 @@ def test_its_html_is_what_untrusted_notebooks_keep(pictures: dict[str, Any]) -> 
     assert "&lt;b&gt;&amp;.weight" in pictures["named"].html()
 
 
-def test_many_tensors_are_cut_and_many_devices_are_a_range() -> None:
+def test_many_tensors_are_cut_off_and_many_devices_become_a_range() -> None:
     part = Part(tuple(range(16)), ((0, 4),))
     names = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(70)]
     picture = Picture(tuple(Drawing(name, (4,), "int8", 4, (part,)) for name in names))
@@ -124,7 +124,7 @@ def test_many_tensors_are_cut_and_many_devices_are_a_range() -> None:
     assert str(picture).startswith("16 devices, 280 B on each")
 
 
-def test_bytes_are_readable() -> None:
+def test_bytes_have_a_suitable_unit() -> None:
     assert [readable(n) for n in (0, 1023, 1536, 3 << 20, 5 << 30)] == [
         "0 B",
         "1023 B",

@@ -1,4 +1,4 @@
-"""Parameters lie where the plan says, as read back from XLA; plans that cannot be are refused."""
+"""Parameters are placed as the plan says, read back from XLA; impossible plans are refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 Devices = Callable[..., Any]
 
 
-def test_each_parameter_lies_as_planned_and_the_rest_is_replicated(devices: Devices) -> None:
-    assert devices("lies", "mlp", {"data": 2, "model": 2}, "model") == {
+def test_parameters_are_placed_as_planned_and_the_rest_is_replicated(devices: Devices) -> None:
+    assert devices("placements", "mlp", {"data": 2, "model": 2}, "model") == {
         "in_proj.weight": "Shard(0) over 'model'; 8x8 on each device",
         "in_proj.bias": "Shard(0) over 'model'; 8 on each device",
         "out_proj.weight": "Shard(1) over 'model'; 8x8 on each device",
@@ -19,9 +19,9 @@ def test_each_parameter_lies_as_planned_and_the_rest_is_replicated(devices: Devi
     }
 
 
-def test_wildcards_reach_every_layer(devices: Devices) -> None:
-    lies = devices("lies", "stack", {"model": 4}, None)
-    sharded = {name for name, where in lies.items() if where.startswith("Shard")}
+def test_wildcards_match_every_layer(devices: Devices) -> None:
+    placements = devices("placements", "stack", {"model": 4}, None)
+    sharded = {name for name, where in placements.items() if where.startswith("Shard")}
     assert sharded == {
         f"layers.{layer}.{name}"
         for layer in (0, 1)
@@ -36,26 +36,25 @@ def test_wildcards_reach_every_layer(devices: Devices) -> None:
     }
 
 
-def test_tied_parameters_lie_as_one(devices: Devices) -> None:
-    lies = devices("lies", "tied", {"model": 4}, None)
-    assert (
-        lies["embed.weight"] == lies["head.weight"] == "Shard(0) over 'model'; 6x8 on each device"
-    )
+def test_tied_parameters_are_placed_once(devices: Devices) -> None:
+    placements = devices("placements", "tied", {"model": 4}, None)
+    where = "Shard(0) over 'model'; 6x8 on each device"
+    assert placements["embed.weight"] == placements["head.weight"] == where
 
 
-def test_a_device_holds_less_the_more_there_are(devices: Devices) -> None:
-    for size, (held, moments, said) in devices("bytes_on_each").items():
+def test_more_devices_hold_fewer_bytes_each(devices: Devices) -> None:
+    for size, (weights, moments, reported) in devices("bytes_on_each").items():
         share = 2 * 64 * 64 * 4 // size
-        assert set(held.values()) == set(moments.values()) == {share}
-        assert len(held) == 4
-        assert said == share
+        assert set(weights.values()) == set(moments.values()) == {share}
+        assert len(weights) == 4
+        assert reported == share
 
 
 def test_a_users_style_places_by_its_own_partition_function(devices: Devices) -> None:
     assert devices("styles") == {
         "same": True,
         "kinds": {"Parameter"},
-        "lies": {
+        "placements": {
             "in_proj.weight": "Shard(1) over 'model'; 16x2 on each device",
             "in_proj.bias": "Replicate; 16 on each device",
             "out_proj.weight": "Shard(0) over 'model'; 2x16 on each device",
@@ -67,12 +66,12 @@ def test_a_users_style_places_by_its_own_partition_function(devices: Devices) ->
 
 def test_inputs_and_outputs_are_laid_out(devices: Devices) -> None:
     assert devices("prepared") == {
-        "lies": [
+        "placements": [
             "Shard(0) over 'model'; 1x8 on each device",
             "Shard(1) over 'model'; 4x2 on each device",
             "Shard(1) over 'model'; 4x2 on each device",
         ],
-        "right": [True, True, True],
+        "equal": [True, True, True],
         "flag": True,
     }
 
@@ -86,7 +85,7 @@ def test_a_second_plan_adds_its_axis(devices: Devices) -> None:
     }
 
 
-def test_meshes_of_torch_and_torch_xla_are_taken(devices: Devices) -> None:
+def test_meshes_of_torch_and_torch_xla_are_accepted(devices: Devices) -> None:
     *same, part = devices("own_meshes")
     assert set(same) == {"Shard(0) in 4 parts; 4x8 on each device"}
     assert part == "{'b': 2, 'a': 2} [[0, 2], [1, 3]]"
@@ -100,21 +99,22 @@ def test_buffers_and_recurrent_modules_are_placed(devices: Devices) -> None:
     ]
 
 
-# The words of an error that say what is wrong, where, and what to do.
+# The words of each error that say what is wrong, where, and how to fix it.
 REFUSED = {
-    "small mesh": ("UsageError", "8 places", "4 devices", "mesh({'data': 2, 'model': 2})"),
-    "odd mesh": ("UsageError", "3 places", "mesh({'model': 4})"),
+    "small mesh": ("UsageError", "8 devices", "has 4", "mesh({'data': 2, 'model': 2})"),
+    "odd mesh": ("UsageError", "3 devices", "has 4", "mesh({'model': 4})"),
+    "odd rest": ("UsageError", "a multiple of 3 devices", "mesh({'data': 4, 'model': 1})"),
     "no axes": ("UsageError", 'mesh({"data": 2, "model": 2})'),
     "zero": ("UsageError", "'model'", "0"),
     "two rests": ("UsageError", "only one axis can be -1"),
     "no axis": ("UsageError", "'modle'", "'data', 'model'"),
-    "cpu mesh": ("UsageError", "str is no mesh", "xla_nb.spmd.mesh"),
+    "cpu mesh": ("UsageError", "not a str", "xla_nb.spmd.mesh"),
     "no match": ("UsageError", "'in_porj' matches nothing", "in_proj"),
     "no match deep": ("UsageError", "'layers.*.attention.qvk'", "layers.0.attention.qkv"),
     "style on parameter": ("UsageError", "'in_proj.weight'", "ColwiseParallel", "Shard(0)"),
     "placement on module": ("UsageError", "'in_proj'", '"in_proj.weight"'),
     "no style": ("UsageError", "'in_proj'", "'column'", "ColwiseParallel()"),
-    "no plan": ("UsageError", "NoneType is no plan"),
+    "no plan": ("UsageError", "not a NoneType"),
     "norm": ("NotExpressible", "norm1 (ColwiseParallel)", "LayerNorm", '"norm1.weight": Shard(0)'),
     "two axes": ("NotExpressible", "'data', 'model'", "mesh['model']"),
     "one of two": ("UsageError", "in_proj.weight", "1 placement", "mesh['model']"),
@@ -130,15 +130,16 @@ REFUSED = {
     "ranked": ("NotExpressible", "in_proj (Ranked)", "no process group"),
     "lazy": ("UsageError", "weight has no shape yet", "Run one batch"),
     "meta": ("UsageError", "weight is on the meta device", "to_empty"),
-    "no model": ("UsageError", "dict is no model"),
+    "no model": ("UsageError", "an nn.Module, not a dict"),
     "on the cpu": ("UsageError", "in_proj (ColwiseParallel)", "shard_batch"),
     "wrong rank": ("NotExpressible", "PrepareModuleOutput", "Shard(dim=3)", "2 dimensions"),
     "counts": ("UsageError", "number of outputs is 1", "lays out 2"),
     "batch axis": ("UsageError", "'data'", "axis='model'"),
     "not placed": ("UsageError", "cpu", "parallelize"),
-    "not a model": ("UsageError", "list is neither a model nor a tensor"),
+    "not a model": ("UsageError", "a model or a tensor, not a list"),
     "nothing ran": ("UsageError", "no program"),
     "no function": ("UsageError", "takes a function, not a Tensor"),
+    "loose optimizer": ("UsageError", "strict=False", "SGD", "Remove strict=False"),
 }
 
 
@@ -148,7 +149,7 @@ def refused() -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused_with_the_way_out(
+def test_errors_say_what_is_wrong_and_how_to_fix_it(
     devices: Devices, refused: dict[str, tuple[str, str]], case: str
 ) -> None:
     refused.update({} if refused else devices("refused"))
@@ -160,4 +161,4 @@ def test_what_cannot_be_is_refused_with_the_way_out(
 
 
 def test_a_refused_plan_leaves_the_model_alone(devices: Devices) -> None:
-    assert devices("refused_leaves_all")
+    assert devices("refused_plan_moves_nothing")

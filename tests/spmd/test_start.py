@@ -1,4 +1,4 @@
-"""Starting SPMD: once, before anything touches a device; the package itself needs no torch."""
+"""SPMD starts before anything touches a device; importing the package needs no torch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_the_package_imports_no_torch() -> None:
     )
 
 
-def test_a_mesh_comes_before_the_first_use_of_a_device() -> None:
-    """torch_xla itself would go on, and die of a segmentation fault at a later step."""
-    told = run(
+def test_a_mesh_after_the_first_use_of_a_device_is_refused() -> None:
+    """torch_xla alone would go on, and crash with a segmentation fault at a later step."""
+    output = run(
         "import torch_xla\n"
         "from xla_nb import spmd\n"
         "torch_xla.device()\n"
@@ -39,5 +39,5 @@ def test_a_mesh_comes_before_the_first_use_of_a_device() -> None:
         PJRT_DEVICE="CPU",
         CPU_NUM_DEVICES="4",
     )
-    assert told.startswith("UsageError SPMD cannot start any more")
-    assert "make the mesh first" in told
+    assert output.startswith("UsageError SPMD can no longer start")
+    assert "Make the mesh first" in output

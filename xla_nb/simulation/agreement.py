@@ -1,8 +1,8 @@
-"""Who meets whom: before anything moves, the ranks compare what they are about to do.
+"""Before any data moves, the ranks of a collective compare what they are about to do.
 
-Every rank sends its operation and its source line to the others, and reads theirs. The rule:
-ranks that disagree, have returned, died or never come are named in an error on every rank that
-waits for them; a TPU would hang. Small data travels with the same frame, in `payload`.
+Every rank sends its operation and source line to the others and reads theirs. Where a TPU would
+hang, every waiting rank raises an error that names the ranks that disagree, returned, died or
+never arrived. Small data travels in the same frame, as `payload`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from xla_nb.simulation.mesh import Mesh, Stream, StreamClosed, SwapTimeout
 from xla_nb.simulation.places import calling_line, show_line
 from xla_nb.wording import ranks
 
-_HEAD = Struct("<IIII?")  # program, length of what, of where, of payload; a farewell?
-_LATE = 10.0  # seconds until a waiting rank says whom it waits for
+_HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether it is a farewell
+_LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
 _PATIENCE = 1.0  # seconds that a farewell waits for another thread's collective
 _LONGEST = 4000  # characters of an operation that are sent and shown
 
 
 class CollectiveMismatch(RuntimeError):
-    """The ranks do not take part in the same collective. `follows`: because one had failed."""
+    """Ranks called different collectives. `follows`: because another rank had failed."""
 
     def __init__(self, message: str, follows: bool = False) -> None:
         super().__init__(message)
@@ -39,11 +39,11 @@ class CollectiveMismatch(RuntimeError):
 
 
 class CollectiveTimeout(RuntimeError):
-    """Some ranks never came to a collective."""
+    """Some ranks did not reach a collective in time."""
 
 
 class RankLost(RuntimeError):
-    """A rank's process ended in the middle of the program."""
+    """Another rank's process ended in the middle of the program."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class CollectiveWait:
 
 @dataclass(frozen=True)
 class Frame:
-    """What one rank says at a meeting: its operation, or its farewell."""
+    """One rank's message at a meeting: its operation, or a farewell with the reason in `what`."""
 
     program: int
     what: str
@@ -73,7 +73,7 @@ class Frame:
 
 
 def take_frame(stream: Stream) -> Frame | None:
-    """The next frame of a stream, if all of it is there."""
+    """The next frame of a stream, or None until all of it has arrived."""
     inbox = stream.inbox
     while True:
         if len(inbox) >= _HEAD.size:
@@ -96,13 +96,13 @@ class Agreement:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self._program = 0
-        self._gone: dict[int, Frame] = {}  # ranks that said farewell in this program
+        self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
         self._wait: tuple[str, float, set[int]] | None = None
         self._lock = threading.RLock()
 
     @property
     def lock(self) -> threading.RLock:
-        """Held by whoever meets and moves data: one collective at a time."""
+        """Held while meeting and moving data: one collective at a time."""
         return self._lock
 
     @property
@@ -114,7 +114,10 @@ class Agreement:
         return CollectiveWait(operation, since, tuple(sorted(missing.copy())))
 
     def meet(self, what: str, members: Iterable[int], payload: bytes = b"") -> dict[int, bytearray]:
-        """Meet `members` for the operation `what`; returns what each of them brought."""
+        """Meet `members` for the operation `what`; returns each rank's payload.
+
+        Raises CollectiveMismatch, CollectiveTimeout or RankLost.
+        """
         mine = Frame(self._program, _shorten(what), calling_line(), bytearray(payload))
         others = [rank for rank in members if rank != self.mesh.rank]
         self._check_gone(mine, {}, others)
@@ -131,8 +134,8 @@ class Agreement:
         return {rank: frame.payload for rank, frame in frames.items()}
 
     def leave(self, reason: str) -> None:
-        """Say farewell to all: whoever waits for this rank fails at once, and says why."""
-        # Another thread of the user's may wait in a collective, for longer than anyone would like.
+        """Tell all ranks that this one is done, and why; those that wait for it fail at once."""
+        # A thread of the user's may hold the lock in a collective for a long time.
         locked = self._lock.acquire(timeout=_PATIENCE)
         data = Frame(self._program, reason, "", farewell=True).pack()
         for stream in self.mesh.streams.values():
@@ -149,7 +152,7 @@ class Agreement:
     def _send(self, frame: Frame, others: Sequence[int]) -> None:
         data = frame.pack()
         for rank in others:
-            with suppress(StreamClosed):  # its farewell may still be there: reading decides
+            with suppress(StreamClosed):  # its farewell may still be unread
                 self.mesh.streams[rank].send(data)
 
     def _collect(self, mine: Frame, missing: set[int]) -> dict[int, Frame]:
@@ -168,7 +171,7 @@ class Agreement:
                 raise CollectiveTimeout(_absence(mine, missing, waited))
             if waited >= _LATE and not warned:
                 warned = True
-                # In one write: where ranks share a stream, lines must not mix.
+                # In one write, so that lines of ranks sharing a stream do not mix.
                 sys.stderr.write(f"xla_nb: {_absence(mine, missing, waited)}\n")
                 sys.stderr.flush()
             pause = limit - waited if warned else min(limit, _LATE) - waited
@@ -183,7 +186,7 @@ class Agreement:
     def _read(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
         try:
             frame = take_frame(self.mesh.streams[rank])
-            while frame and frame.program < self._program:  # said in a program that is over
+            while frame and frame.program < self._program:  # left over from an earlier program
                 frame = take_frame(self.mesh.streams[rank])
         except StreamClosed as error:
             self._lost(rank, mine, error)
@@ -197,24 +200,24 @@ class Agreement:
 
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
         if self._gone and not self._gone.keys().isdisjoint(others):
-            known = frames | {self.mesh.rank: mine} | self._gone
+            present = frames | {self.mesh.rank: mine} | self._gone
             failed = any(frame.what.startswith("raised") for frame in self._gone.values())
-            raise CollectiveMismatch(_disagreement(known, set(others) - known.keys()), failed)
+            raise CollectiveMismatch(_disagreement(present, set(others) - present.keys()), failed)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
-        message = f"rank {rank}'s process ended; this rank is in {_show(mine)}"
+        message = f"rank {rank}'s process ended while this rank was in {_show(mine)}"
         raise RankLost(message) from cause
 
     @contextmanager
     def moving(self, what: str) -> Iterator[None]:
-        """Around a swap: it shows as waiting, and what goes wrong is told in our errors."""
+        """Around a swap: the rank shows as waiting, and stream errors become ours."""
         self._wait = _shorten(what), time.monotonic(), set()
         try:
             yield
         except SwapTimeout as error:
-            raise CollectiveTimeout(f"{ranks(error.ranks)} stopped inside {what}") from error
+            raise CollectiveTimeout(f"{ranks(error.ranks)} stopped during {what}") from error
         except StreamClosed as error:
-            raise RankLost(f"rank {error.rank}'s process ended inside {what}") from error
+            raise RankLost(f"rank {error.rank}'s process ended during {what}") from error
         finally:
             self._wait = None
 
@@ -222,32 +225,32 @@ class Agreement:
 def _shorten(what: str) -> str:
     if len(what) <= _LONGEST:
         return what
-    return f"{what[:_LONGEST]}… (in all {len(what)} characters, #{crc32(what.encode()):x})"
+    return f"{what[:_LONGEST]}… ({len(what)} characters in all, #{crc32(what.encode()):x})"
 
 
 def _disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
-    start = _fork([frame.what for frame in frames.values() if not frame.farewell])
-    said: dict[str, list[int]] = defaultdict(list)
+    start = _first_difference([frame.what for frame in frames.values() if not frame.farewell])
+    groups: dict[str, list[int]] = defaultdict(list)
     for rank, frame in sorted(frames.items()):
-        said[frame.what if frame.farewell else _show(frame, start)].append(rank)
-    lines = [f"  {ranks(alike)}: {text}" for text, alike in said.items()]
+        groups[frame.what if frame.farewell else _show(frame, start)].append(rank)
+    lines = [f"  {ranks(group)}: {text}" for text, group in groups.items()]
     if absent:
-        lines.append(f"  {ranks(absent)}: not there yet")
-    return "\n".join(("the ranks do not take part in the same collective:", *lines))
+        lines.append(f"  {ranks(absent)}: not arrived yet")
+    return "\n".join(("Ranks called different collectives:", *lines))
 
 
 def _show(frame: Frame, start: int = 0) -> str:
     return f"{_abridge(frame.what, start)} at {show_line(frame.where)}"
 
 
-def _fork(texts: Sequence[str]) -> int:
+def _first_difference(texts: Sequence[str]) -> int:
     """Where the texts first differ."""
     columns = enumerate(zip(*texts, strict=False))
     return next((i for i, column in columns if len(set(column)) > 1), min(map(len, texts)))
 
 
 def _abridge(what: str, start: int) -> str:
-    """A long list of tensors in brief: its head, and what follows `start`, where two differ."""
+    """A long list of tensors shortened to its head and what follows `start`, where two differ."""
     if len(what) <= 200:
         return what
     start = max(80, min(start - 20, len(what) - 100))

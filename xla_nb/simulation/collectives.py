@@ -1,8 +1,8 @@
 """The operations between ranks, on CPU tensors: reduce, gather, scatter, exchange, permute.
 
 A few kilobytes travel with the frames of the meeting; more is swapped over the mesh, each rank
-reducing its share. The rule: this file does arithmetic on CPU tensors and knows neither XLA
-nor torch_xla's names; results are equal, bit for bit, on all ranks of a group.
+reducing its share. Results are equal, bit for bit, on all ranks of a group. CPU arithmetic only:
+XLA and torch_xla's names are in `torch_names`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from xla_nb.simulation.agreement import Agreement
+from xla_nb.wording import listed
 
 Groups = Sequence[Sequence[int]]
 _INLINE = 1 << 14  # bytes per rank that travel with the frame
@@ -42,7 +43,7 @@ def show(tensor: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How values are combined: the kind, and a factor at the end."""
+    """How values are combined: the kind, and a final factor."""
 
     kind: str
     scale: float = 1.0
@@ -52,7 +53,8 @@ class Reduction:
 
     def check(self, tensors: Sequence[Tensor]) -> None:
         if self.kind not in _FOLDS:
-            raise ValueError(f"unknown reduce type {self.kind!r}: it is one of {list(_FOLDS)}")
+            kinds = listed(map(repr, _FOLDS), "or")
+            raise ValueError(f"Unknown reduce type {self.kind!r}. Choose {kinds}.")
         if self.kind in ("and", "or"):
             for tensor in tensors:
                 if tensor.is_floating_point() or tensor.is_complex():
@@ -83,7 +85,7 @@ _FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Carrier:
-    """Carries the collectives of one rank."""
+    """Performs the collectives of one rank."""
 
     def __init__(self, agreement: Agreement) -> None:
         self.agreement = agreement
@@ -137,11 +139,14 @@ class Carrier:
         return torch.cat(received.unbind(), concat)
 
     def permute(self, tensor: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
-        """Each pair's target gets its source's tensor; who is no target gets zeros."""
+        """Each pair's target gets its source's tensor; a rank that is not a target gets zeros."""
         sources = [int(source) for source, _ in pairs]
         targets = [int(target) for _, target in pairs]
         if len(set(sources)) < len(pairs) or len(set(targets)) < len(pairs):
-            raise ValueError(f"collective_permute: a rank is named twice in {list(pairs)}")
+            raise ValueError(
+                f"collective_permute: {list(pairs)} names a source or a target twice. "
+                "Name each at most once."
+            )
         for rank in (*sources, *targets):
             self._check_rank("collective_permute", rank)
         detail = f"pairs {_plain(pairs)}"
@@ -152,8 +157,8 @@ class Carrier:
             moved = meeting.move(0, source, target)
         return torch.zeros_like(tensor) if moved is None else moved.view(tensor.shape)
 
-    def pass_on(self, tensor: Tensor, source: int, target: int) -> Tensor:
-        """From one rank to another: only these two take part. Returns what this rank holds then."""
+    def send_receive(self, tensor: Tensor, source: int, target: int) -> Tensor:
+        """Point to point: only these two ranks meet. Returns the tensor this rank then holds."""
         self._check_rank("send/recv", source)
         self._check_rank("send/recv", target)
         if source == target:
@@ -171,15 +176,15 @@ class Carrier:
         head = len(payload).to_bytes(8, "little") + (payload if small else b"")
         with self.agreement.lock:
             met = self.agreement.meet("rendezvous", range(self.size), head)
-            sizes = {rank: int.from_bytes(said[:8], "little") for rank, said in met.items()}
-            got = {rank: said[8:] for rank, said in met.items()}
+            sizes = {rank: int.from_bytes(frame[:8], "little") for rank, frame in met.items()}
+            payloads = {rank: frame[8:] for rank, frame in met.items()}
             large = [r for r, size in sizes.items() if size > _INLINE and r != self.rank]
-            got.update({rank: bytearray(sizes[rank]) for rank in large})
+            payloads.update({rank: bytearray(sizes[rank]) for rank in large})
             mine = memoryview(payload)
             out = {} if small else {r: mine for r in range(self.size) if r != self.rank}
-            self._swap("rendezvous", out, {rank: memoryview(got[rank]) for rank in large})
-        got[self.rank] = bytearray(payload)
-        return [bytes(got[rank]) for rank in range(self.size)]
+            self._swap("rendezvous", out, {rank: memoryview(payloads[rank]) for rank in large})
+        payloads[self.rank] = bytearray(payload)
+        return [bytes(payloads[rank]) for rank in range(self.size)]
 
     def _meet(
         self,
@@ -198,16 +203,16 @@ class Carrier:
         return _Meeting(self, " ".join(what), group, self._members(groups, group), packs)
 
     def _group(self, groups: Groups) -> list[int]:
-        """The ranks that this rank's data goes to."""
+        """The ranks of this rank's group."""
         if not groups:
             return list(range(self.size))
         for group in groups:
             if self.rank in group:
                 return [int(rank) for rank in group]
-        raise ValueError(f"rank {self.rank} is in none of the groups {_plain(groups)}")
+        raise ValueError(f"Rank {self.rank} is in none of the groups {_plain(groups)}.")
 
     def _members(self, groups: Groups, group: Sequence[int]) -> Sequence[int]:
-        """The ranks that must agree: all, unless the groups leave some out."""
+        """The ranks that must meet: all that the groups name."""
         if len(group) == 1:
             return group
         named = sorted({int(rank) for each in groups for rank in each}) or range(self.size)
@@ -217,7 +222,7 @@ class Carrier:
 
     def _check_rank(self, name: str, rank: int) -> None:
         if not 0 <= rank < self.size:
-            raise ValueError(f"{name}: there is no rank {rank} among {self.size} ranks")
+            raise ValueError(f"{name}: rank {rank} is not one of the {self.size} ranks.")
 
     def _swap(self, what: str, out: dict[int, memoryview], into: dict[int, memoryview]) -> None:
         agreement = self.agreement
@@ -226,7 +231,7 @@ class Carrier:
 
 
 class _Meeting:
-    """One collective, agreed on: moves the packs of the ranks of a group."""
+    """One collective that its ranks agreed on: moves the packs of a group."""
 
     def __init__(
         self,
@@ -242,7 +247,7 @@ class _Meeting:
         self._members = members
         self._flats = [pack.flat for pack in packs]
         self._me = group.index(carrier.rank) if carrier.rank in group else 0
-        self._rows: list[Tensor] | None = None  # of every pack, if they came with the frames
+        self._rows: list[Tensor] | None = None  # of every pack, if they travel with the frames
 
     def __enter__(self) -> _Meeting:
         agreement = self._carrier.agreement
@@ -273,11 +278,11 @@ class _Meeting:
         return parsed
 
     def gather(self, index: int) -> Tensor:
-        """One row per rank of the group: its pack."""
+        """The pack of every rank of the group, one row each."""
         return self._share(self._flats[index]) if self._rows is None else self._rows[index]
 
     def deal(self, index: int) -> Tensor:
-        """The pack's rows go to the ranks of the group; one row from each comes back."""
+        """Send one row of the pack to each rank of the group; returns the rows received."""
         flat, ranks = self._flats[index], len(self._group)
         shape = ranks, flat.numel() // ranks
         if self._rows is None:
@@ -294,7 +299,7 @@ class _Meeting:
         return self._share(share).view(-1)[: flat.numel()]
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
-        """Send the pack to `target` and return that of `source`, where there are any."""
+        """Send the pack to `target` and return that of `source`; either may be None."""
         if source is not None and source == self._carrier.rank:
             return self._flats[index].clone()
         if self._rows is not None:
@@ -329,7 +334,7 @@ class _Meeting:
 
 
 class _Pack:
-    """All tensors of one dtype in one flat tensor, of one or more rows; and what became of them."""
+    """All tensors of one dtype as one flat tensor of one or more rows, and their results."""
 
     def __init__(self, indices: Sequence[int], tensors: Sequence[Tensor], rows: int) -> None:
         self.indices = indices
@@ -341,13 +346,13 @@ class _Pack:
         self.results: list[Tensor] = []
 
     def put_whole(self, flat: Tensor) -> None:
-        """The result has the tensors' own shapes."""
+        """Set results of the tensors' own shapes."""
         counts = [shape.numel() for shape in self._shapes]
         parts = zip(flat.split(counts), self._shapes, strict=True)
         self.results = [part.reshape(shape) for part, shape in parts]
 
     def put_gathered(self, rows: Tensor, dim: int) -> None:
-        """The result has all ranks' tensors, one after the other along `dim`."""
+        """Set results that concatenate all ranks' tensors along `dim`."""
         counts = [shape.numel() for shape in self._shapes]
         parts = zip(rows.split(counts, 1), self._shapes, strict=True)
         self.results = [
@@ -355,7 +360,7 @@ class _Pack:
         ]
 
     def put_share(self, flat: Tensor) -> None:
-        """The result is one of `rows` shares of each tensor along its first dimension."""
+        """Set results that are one of `rows` shares of each tensor along its first dimension."""
         shapes = [(shape[0] // self._rows, *shape[1:]) for shape in self._shapes]
         counts = [shape.numel() // self._rows for shape in self._shapes]
         parts = zip(flat.split(counts), shapes, strict=True)
@@ -393,8 +398,8 @@ def _plain(groups: Groups) -> str:
 
 def _check_split(name: str, tensor: Tensor, dim: int, shards: int, ranks: int) -> None:
     if shards != ranks:
-        raise ValueError(f"{name}: split into {shards}, but a group has {ranks} ranks")
+        raise ValueError(f"{name}: {shards} shards for a group of {ranks} ranks. Use {ranks}.")
     if tensor.shape[dim] % shards:
         raise ValueError(
-            f"{name}: dimension {dim} of {show(tensor)} cannot be split into {shards} equal parts"
+            f"{name}: dimension {dim} of {show(tensor)} does not divide into {shards} equal parts."
         )

@@ -1,8 +1,8 @@
 """Collectives inside `torch.compile(backend="openxla")`.
 
-torch_xla's bridge cuts a graph where an operation is not supported and runs that one between the
-compiled parts. The rule: every collective is such a cut, so it is carried on every call; while
-a graph is being compiled nothing is sent, and a graph that cannot be cut is refused.
+torch_xla's bridge cuts a graph at each unsupported operation and runs that one between the compiled
+parts. Every collective becomes such a cut, so it runs on every call; nothing is sent while a graph
+is being compiled, and a graph that cannot be cut is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def install_cuts() -> None:
 
 
 def _silent(collector: Any) -> Any:
-    """A trial run that puts an empty result in place of each collective's."""
+    """A trial run with an empty tensor as the result of each collective."""
 
     class Silent(collector):  # type: ignore[misc]
         def run_node(self, node: Node) -> Any:
@@ -55,8 +55,9 @@ def _checked(extract: Callable[[GraphModule], Any]) -> Callable[[GraphModule], A
     def checked(module: GraphModule) -> Any:
         for node in module.graph.nodes:
             if communicates(node):
-                reason = "this graph has sizes known only at run time and is compiled whole"
-                raise NotCarried(f"{node.target} inside torch.compile", reason)
+                reason = "the graph has dynamic shapes and is compiled whole"
+                fix = "Call the collective outside torch.compile, or compile with dynamic=False"
+                raise NotCarried(f"{node.target} inside torch.compile", reason, fix)
         return extract(module)
 
     return checked

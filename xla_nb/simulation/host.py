@@ -1,8 +1,8 @@
 """The simulated TPU host: makes `xmp.spawn` start ranks that answer as the cores of a TPU do.
 
-It enters through torch_xla's own extension point, a device plugin for "CPU"; the built-in CPU
-client still computes in each process. The rule: `install` opens nothing but socket pairs and one
-loopback socket, and whatever ranks say about themselves follows from their `HostShare`.
+It uses torch_xla's own extension point, a device plugin for "CPU"; the built-in CPU client still
+computes in each process. `install` opens only socket pairs and one loopback socket, so a launch
+without collectives costs almost nothing.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from xla_nb.simulation.torch_names import carry
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
-_START = timedelta(seconds=120)  # for other hosts to come up
+_START = timedelta(seconds=120)  # for other hosts to start
 
 
 @dataclass(frozen=True)
 class HostShare:
-    """Where this host stands in the world.
+    """This host's share of the world.
 
-    `store` names a TCPStore that all hosts reach; a world of one host needs none. `serves`: it is
-    for rank 0, on this host, to run it there.
+    `store` is the address of a TCPStore that all hosts reach; a world of one host needs none.
+    `serves`: rank 0, on this host, serves the store.
     """
 
     ranks_here: int
     first_rank: int = 0
-    world_size: int | None = None  # None: ranks_here
+    world_size: int | None = None  # default: ranks_here
     store: tuple[str, int] | None = None
     serves: bool = False
 
@@ -50,7 +50,7 @@ class HostShare:
         if self.size < self.first_rank + self.ranks_here or self.ranks_here < 1:
             raise ValueError(f"{self} has ranks outside of its world")
         if self.size > self.ranks_here and self.store is None:
-            raise ValueError(f"{self} has other hosts and no store to find them")
+            raise ValueError(f"{self} has other hosts but no store to find them")
 
     @property
     def size(self) -> int:
@@ -62,16 +62,16 @@ class HostShare:
 
 
 class Store:
-    """The run's TCPStore, opened when first asked for; rank 0 serves it where no one else does."""
+    """The run's TCPStore, opened on first use; rank 0 serves it unless another process does."""
 
-    def __init__(self, place: HostShare) -> None:
-        self._address = place.store
+    def __init__(self, share: HostShare) -> None:
+        self._address = share.store
         self._listener: socket.socket | None = None
         self._store: dist.Store | None = None
-        if place.store is None or place.serves:
-            # The port of several hosts is held, by whoever found it to be free.
-            where, shared = place.store or ("127.0.0.1", 0), place.store is not None
-            self._listener = socket.create_server(where, reuse_port=shared, backlog=1024)
+        if share.store is None or share.serves:
+            # With several hosts the process that chose the port still holds it.
+            address, held = share.store or ("127.0.0.1", 0), share.store is not None
+            self._listener = socket.create_server(address, reuse_port=held, backlog=1024)
             self._address = self._listener.getsockname()
 
     def open(self, rank: int) -> dist.Store:
@@ -91,57 +91,57 @@ class Store:
 class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
     """torch_xla's view of this host: as many chips as ranks."""
 
-    def __init__(self, place: HostShare) -> None:
+    def __init__(self, share: HostShare) -> None:
         super().__init__()
-        self._place = place
-        self._pairs = SocketPairs(place.here)
-        self._store = Store(place)
-        self._kept: list[object] = []
+        self._share = share
+        self._pairs = SocketPairs(share.here)
+        self._store = Store(share)
+        self._alive: list[object] = []  # replacements that torch does not own
         self.agreement: Agreement | None = None  # in a rank
 
     def physical_chip_count(self) -> int:
-        self._pairs.expect_ranks()  # xmp.spawn asks just before it forks them
-        return self._place.ranks_here
+        self._pairs.expect_ranks()  # xmp.spawn calls this just before it forks them
+        return self._share.ranks_here
 
     def host_index(self) -> int:
-        return self._place.first_rank // self._place.ranks_here
+        return self._share.first_rank // self._share.ranks_here
 
     def configure_single_process(self) -> None:
         raise RuntimeError(
-            "nprocs=1 runs in the calling process, which the simulated host has no rank for; "
-            "leave nprocs out"
+            "nprocs=1 runs in the calling process, which is not a rank of the simulated host. "
+            "Remove nprocs."
         )
 
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
-        """In a new rank, before its runtime starts: join the others and answer for this place."""
-        place = self._place
+        """In a new rank, before its runtime starts: join the others and take on its identity."""
+        share = self._share
         os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(local_rank)
-        os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(place.ranks_here)
-        rank = place.first_rank + local_rank
-        share_cores(place.ranks_here)
-        answer_identity(rank, place.size)
+        os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(share.ranks_here)
+        rank = share.first_rank + local_rank
+        limit_threads(share.ranks_here)
+        answer_identity(rank, share.size)
         streams = self._pairs.claim(rank) | self._remote_streams(rank)
-        self.agreement = Agreement(Mesh(rank, place.size, streams))
+        self.agreement = Agreement(Mesh(rank, share.size, streams))
         carrier = Carrier(self.agreement)
-        self._kept = [*carry(carrier), *install_refusals()]
+        self._alive = [*carry(carrier), *install_refusals()]
         install_cuts()
         self._answer_rendezvous(carrier)
 
     def _remote_streams(self, rank: int) -> dict[int, Stream]:
-        place = self._place
-        remote = [other for other in range(place.size) if other not in place.here]
-        if not remote or place.store is None:
+        share = self._share
+        remote = [other for other in range(share.size) if other not in share.here]
+        if not remote or share.store is None:
             return {}
         store = self._store.open(rank)
         patience = _START.total_seconds()
-        streams = connect_hosts(store, addresses.own_address(place.store), rank, remote, patience)
+        streams = connect_hosts(store, addresses.own_address(share.store), rank, remote, patience)
         store.set(f"joined/{rank}", "")
-        if rank == 0:  # where the store may be, which the others need until they are here
+        if rank == 0:  # it may serve the store, which the others need until they have joined
             store.wait([f"joined/{other}" for other in remote])
         return streams
 
     def _answer_rendezvous(self, carrier: Carrier) -> None:
-        """`init_method="xla://"` uses the run's own store: two runs never share a port."""
+        """Let `init_method="xla://"` use the run's own store, so that runs never share a port."""
 
         def handler(url: str, **_: object) -> Iterator[tuple[dist.Store, int, int]]:
             with carrier.agreement.lock:
@@ -152,14 +152,14 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         _rendezvous_handlers["xla"] = handler
 
 
-def share_cores(ranks: int) -> None:
-    """Threads of all ranks that spin for the same few cores make each of them many times slower."""
+def limit_threads(ranks: int) -> None:
+    """Divide the cores among the ranks: threads spinning for the same few cores slow all down."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
 def answer_identity(rank: int, size: int) -> None:
-    """Make torch_xla say that this process is one rank, with one device, of `size`."""
+    """Make torch_xla describe this process as one rank of `size`, with one device."""
     xlac: Any = torch_xla._XLAC
     devices = [f"CPU:{ordinal}" for ordinal in range(size)]
     replication: list[str] = []
@@ -194,27 +194,27 @@ class _Installed:
     host: SimulatedHost | None = None
 
 
-def install(place: HostShare) -> None:
-    """Make this process's next `xmp.spawn(fn, start_method="fork")` start `place`'s ranks."""
+def install(share: HostShare) -> None:
+    """Make this process's next `xmp.spawn(fn, start_method="fork")` start the ranks of `share`."""
     if torch_xla._XLAC._xla_runtime_is_initialized():
-        raise RuntimeError("the XLA runtime of this process is already initialised")
+        raise RuntimeError("The XLA runtime of this process is already initialized.")
     for name in _DROPPED:
         os.environ.pop(name, None)
     os.environ["PJRT_DEVICE"] = "CPU"
-    _Installed.host = SimulatedHost(place)
+    _Installed.host = SimulatedHost(share)
     plugins._plugin_registry["CPU"] = _Installed.host  # torch_xla's own CPU client still serves
     plugins.using_dynamic_plugins = lambda: True
 
 
 def leave(reason: str) -> None:
-    """In a rank, when the user's entry is over: "returned", "raised ValueError"."""
+    """In a rank, after the user's entry; `reason` is "returned" or "raised ValueError"."""
     agreement = _agreement()
     if agreement is not None:
         agreement.leave(reason)
 
 
 def waiting() -> CollectiveWait | None:
-    """The collective that this rank waits in, if any; callable from any thread."""
+    """The collective that this rank waits in, if any; safe to call from any thread."""
     agreement = _agreement()
     return None if agreement is None else agreement.waiting
 

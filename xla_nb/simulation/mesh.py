@@ -1,8 +1,8 @@
 """The bytes between ranks: one stream to every other rank, and a swap over all of them.
 
 On one host the streams are socket pairs made before the fork, so nothing listens and a launch
-without collectives pays almost nothing; between hosts they are TCP connections, made at start.
-The rule: this file does not know what the bytes mean, and it never waits for ever.
+without collectives costs almost nothing; between hosts they are TCP connections made at start.
+Every wait has a time limit.
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from itertools import combinations
 from typing import Protocol
 
 from xla_nb.protocol import channel
+from xla_nb.wording import ranks
 
 _CHUNK = 1 << 16  # bytes read at once
 _GATE = 60.0  # seconds for all ranks of a host to begin
-_GREETING = 5.0  # seconds for a rank that calls to say which one it is
-_SLICE = 0.1  # seconds of one wait in the system
+_GREETING = 5.0  # seconds for a connecting rank to send its number
+_SLICE = 0.1  # seconds per system call while waiting
 
 
 class StreamClosed(ConnectionError):
     """The other rank's process ended: its stream is closed."""
 
     def __init__(self, rank: int) -> None:
-        super().__init__(f"the stream to rank {rank} is closed")
+        super().__init__(f"The stream to rank {rank} is closed.")
         self.rank = rank
 
 
 class SwapTimeout(TimeoutError):
-    """Some ranks neither sent nor took their bytes in time."""
+    """Some ranks neither sent nor received their bytes in time."""
 
-    def __init__(self, ranks: tuple[int, ...]) -> None:
-        super().__init__(f"no bytes from ranks {ranks}")
-        self.ranks = ranks
+    def __init__(self, missing: tuple[int, ...]) -> None:
+        super().__init__(f"No bytes from {ranks(missing)} in time.")
+        self.ranks = missing
 
 
 class Stream:
-    """A stream of bytes to one rank; what was read too early waits in `inbox`."""
+    """A stream of bytes to one rank; bytes read too early wait in `inbox`."""
 
     def __init__(self, rank: int, sock: socket.socket) -> None:
         self.rank = rank
@@ -48,14 +49,14 @@ class Stream:
         self.inbox = bytearray()
 
     def send(self, data: bytes) -> None:
-        """Send a few kilobytes; they fit the socket's buffer, so this does not wait."""
+        """Send a few kilobytes, which fit the socket's buffer, so this does not wait."""
         try:
             self.sock.sendall(data)
         except OSError as error:
             raise StreamClosed(self.rank) from error
 
     def push(self, view: memoryview) -> int:
-        """Send what the socket takes now."""
+        """Send what the socket accepts now; returns the number of bytes."""
         try:
             return self.sock.send(view, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -64,7 +65,7 @@ class Stream:
             raise StreamClosed(self.rank) from error
 
     def pull(self, view: memoryview) -> int:
-        """Read what is there now into `view`."""
+        """Read what is available now into `view`; returns the number of bytes."""
         if self.inbox:
             count = min(len(view), len(self.inbox))
             view[:count] = self.inbox[:count]
@@ -81,7 +82,7 @@ class Stream:
         return count
 
     def fill(self) -> bool:
-        """Read what is there now into `inbox`; False if nothing is."""
+        """Read what is available now into `inbox`; False if that is nothing."""
         try:
             data = self.sock.recv(_CHUNK, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -113,7 +114,10 @@ class Mesh:
         incoming: Mapping[int, memoryview],
         timeout: float,
     ) -> None:
-        """Send to and receive from several ranks at once; views are flat bytes, sizes agreed."""
+        """Send to and receive from several ranks at once.
+
+        Views are flat bytes of sizes that both sides know. Raises StreamClosed or SwapTimeout.
+        """
         out = {rank: view for rank, view in outgoing.items() if len(view)}
         into = {rank: view for rank, view in incoming.items() if len(view)}
         try:
@@ -121,7 +125,7 @@ class Mesh:
                 moved = self._move(out, "push") + self._move(into, "pull")
                 if not moved:
                     self._await(out, into, timeout)
-        except BaseException:  # half a message is on its way: no stream can be trusted any more
+        except BaseException:  # half a message may be in transit: the streams are unusable
             self.close()
             raise
 
@@ -144,42 +148,42 @@ class Mesh:
             raise SwapTimeout(tuple(sorted(wanted)))
 
     def poll(self, wanted: Mapping[int, int], timeout: float) -> list[int]:
-        """Wait until one of the ranks' streams is ready, and say which."""
+        """Wait until at least one of the ranks' streams is ready; returns their ranks."""
         poller = select.poll()
-        ranks = {}
+        by_fd = {}
         for rank, events in wanted.items():
             sock = self.streams[rank].sock
             if sock.fileno() < 0:
                 raise StreamClosed(rank)
-            ranks[sock.fileno()] = rank
+            by_fd[sock.fileno()] = rank
             poller.register(sock, events)
         end = time.monotonic() + timeout
         while not (ready := poller.poll(min(max(end - time.monotonic(), 0), _SLICE) * 1000)):
-            # Between two waits Python delivers what stops a run, KeyboardInterrupt.
+            # Between two waits Python can deliver the KeyboardInterrupt that stops a run.
             if time.monotonic() >= end:
                 break
-        return [ranks[fd] for fd, _ in ready]
+        return [by_fd[fd] for fd, _ in ready]
 
     def close(self) -> None:
         _close_all(self.streams.values())
 
 
 class SocketPairs:
-    """The streams of one host's ranks, made before the fork; each rank keeps its own ends."""
+    """The socket pairs between one host's ranks, made before the fork; each rank keeps its ends."""
 
-    def __init__(self, ranks: range) -> None:
+    def __init__(self, members: range) -> None:
         self._ends: dict[tuple[int, int], socket.socket] = {}
-        for one, other in combinations(ranks, 2):
+        for one, other in combinations(members, 2):
             self._ends[one, other], self._ends[other, one] = socket.socketpair()
-        self._gate, self._gate_holder = os.pipe()  # at its end when no process holds it any more
-        self._ranks = len(ranks)
+        self._gate, self._gate_holder = os.pipe()  # reads end of file once no process holds it
+        self._ranks = len(members)
         self._owner = os.getpid()
         self._forks_left = 0
-        # A dead rank's streams close only when nobody else holds its ends: not this process.
+        # A dead rank's streams close only when no other process holds its ends, this one included.
         os.register_at_fork(after_in_parent=self._count_fork)
 
     def expect_ranks(self) -> None:
-        """The next forks of this process are the ranks."""
+        """Tell the pairs that the next forks of this process are the ranks."""
         self._forks_left = self._ranks
 
     def _count_fork(self) -> None:
@@ -190,10 +194,10 @@ class SocketPairs:
                 os.close(self._gate)
 
     def claim(self, rank: int) -> dict[int, Stream]:
-        """In a rank: keep its own ends, close all others, and wait until every rank has its own.
+        """In a rank: keep its own ends, close the others, and wait until every rank has done so.
 
-        Without the wait, a process of the pool that is done before another has begun would be
-        given a second rank.
+        Without the wait, a pool process that finishes before another has begun would get a second
+        rank.
         """
         mine = {
             other: Stream(other, self._ends.pop((rank, other)))
@@ -215,7 +219,7 @@ class SocketPairs:
 
 
 class Addresses(Protocol):
-    """What is asked of a store: torch's TCPStore has it."""
+    """The part of torch's TCPStore that is used here."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -224,8 +228,10 @@ class Addresses(Protocol):
 def connect_hosts(
     store: Addresses, own_address: str, rank: int, remote: Iterable[int], timeout: float
 ) -> dict[int, Stream]:
-    """Connect this rank with those of other hosts: the higher rank calls, the lower answers. Who
-    else calls is not listened to. Raises TimeoutError."""
+    """Connect this rank to those of other hosts: the higher rank connects, the lower one accepts.
+
+    Connections from anything else are closed. Raises TimeoutError.
+    """
     streams = {}
     with socket.create_server((own_address, 0)) as listener:
         host, port = listener.getsockname()[:2]
@@ -238,7 +244,7 @@ def connect_hosts(
         while missing := higher - streams.keys():
             left = deadline - time.monotonic()
             if left <= 0 or not channel.ready(listener, left):
-                raise TimeoutError(f"ranks {sorted(missing)} did not call within {timeout:g} s")
+                raise TimeoutError(f"{ranks(missing)} did not connect within {timeout:g} s.")
             sock, _ = listener.accept()
             caller = _greeting(sock)
             if caller in missing:
@@ -259,10 +265,10 @@ def _call(store: Addresses, other: int, rank: int, timeout: float) -> socket.soc
 
 
 def _greeting(sock: socket.socket) -> int:
-    """The rank that calls; -1 for who does not say."""
+    """The number of the connecting rank; -1 if it sends none in time."""
     sock.settimeout(_GREETING)
     try:
-        said = sock.recv(4, socket.MSG_WAITALL)
+        number = sock.recv(4, socket.MSG_WAITALL)
     except OSError:
         return -1
-    return int.from_bytes(said, "little") if len(said) == 4 else -1
+    return int.from_bytes(number, "little") if len(number) == 4 else -1

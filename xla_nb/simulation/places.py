@@ -1,7 +1,7 @@
 """Where in the user's program a collective was called.
 
-The rule: a line of a notebook cell wins over any other; else the innermost line that is neither
-torch's, torch_xla's, the standard library's nor ours.
+A line of a notebook cell wins; otherwise the innermost line outside torch, torch_xla, the standard
+library and xla_nb.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LIBRARIES = ("torch", "torch_xla", "torchax")
 
 
 def calling_line() -> str:
-    """The user's line that this call comes from, as `file\\tline`; "" if there is none."""
+    """The user's line behind this call, as `file\\tline`; "" if there is none."""
     line = _user_line(sys._getframe(1))
     return line or _other_threads_line()
 
 
 def show_line(place: str) -> str:
-    """The line as people read it, with its text."""
+    """The line for people, with its source text."""
     if not place:
         return "an unknown line"
     name, number = place.rsplit("\t", 1)
@@ -51,7 +51,7 @@ def _user_line(frame: FrameType | None) -> str:
 
 
 def _other_threads_line() -> str:
-    """In autograd's own thread: the line of the thread that called backward."""
+    """For autograd's own thread: the line of the thread that called backward."""
     here, main = threading.get_ident(), threading.main_thread().ident
     frames = sys._current_frames()
     others = sorted(frames.keys() - {here}, key=lambda ident: ident == main)

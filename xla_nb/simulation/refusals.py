@@ -1,7 +1,7 @@
-"""What the simulated host does not carry, refused by name.
+"""Functions that the simulated host does not support, refused by name.
 
-The rule: what would communicate on a TPU and is not carried raises, on the line that asks for
-it; it never answers with this rank's own values.
+A function that would communicate on a TPU must never answer with this rank's own values: that would
+be a wrong result without an error.
 """
 
 from __future__ import annotations
@@ -10,11 +10,24 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch_xla
+import torch_xla.runtime as xr
 from torch.library import Library
 
-_SPMD = "SPMD has one process for all devices; ranks started by xmp.spawn have one each"
-_CHANNELS = "use xm.collective_permute with all pairs of ranks"
-_COORDINATOR = "the ranks have no XLA coordination service"
+Why = tuple[str, str]  # the reason, and what to do instead
+
+_SPMD = (
+    "SPMD drives all devices from one process, and ranks started by xmp.spawn have one device each",
+    "Use --runtime spmd",
+)
+_CHANNELS = (
+    "there are no channels between ranks",
+    "Use xm.collective_permute with all pairs of ranks",
+)
+_COORDINATOR = (
+    "the ranks have no XLA coordination service",
+    "Remove the call",
+)
+_DTENSOR = ("DTensor on XLA needs SPMD", "Use --runtime spmd")
 
 REFUSED = {
     "_xla_send": _CHANNELS,
@@ -37,31 +50,29 @@ REFUSED = {
 
 
 class NotCarried(NotImplementedError):
-    """An operation between ranks that the simulated host does not have."""
+    """An operation between ranks that the simulated host does not support."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"the simulated TPU host does not carry {name}: {reason}")
+    def __init__(self, name: str, reason: str, fix: str) -> None:
+        super().__init__(f"The simulated TPU host does not support {name}: {reason}. {fix}.")
 
 
-def refuse(name: str, reason: str) -> Callable[..., NoReturn]:
-    """A function that raises for `name`."""
+def refuse(name: str, why: Why) -> Callable[..., NoReturn]:
+    """A function that raises NotCarried for `name`."""
 
     def refused(*_: object, **__: object) -> NoReturn:
-        raise NotCarried(name, reason)
+        raise NotCarried(name, *why)
 
     return refused
 
 
 def install_refusals() -> list[object]:
-    """Refuse in this process; keep what is returned alive."""
-    import torch_xla.runtime as xr
-
+    """Refuse in this process; the caller must keep the returned objects alive."""
     xlac: Any = torch_xla._XLAC
-    for name, reason in REFUSED.items():
+    for name, why in REFUSED.items():
         if hasattr(xlac, name):
-            setattr(xlac, name, refuse(f"torch_xla._XLAC.{name}", reason))
+            setattr(xlac, name, refuse(f"torch_xla._XLAC.{name}", why))
     xr.use_spmd = refuse("torch_xla.runtime.use_spmd", _SPMD)
     library = Library("_dtensor", "IMPL")
     name = "shard_dim_alltoall"
-    library.impl(name, refuse(f"_dtensor::{name}", "DTensor on XLA is SPMD"), "XLA")
+    library.impl(name, refuse(f"_dtensor::{name}", _DTENSOR), "XLA")
     return [library]

@@ -1,8 +1,8 @@
 """The collectives under the names that torch_xla and torch.distributed call.
 
 `carry(carrier)` replaces them in this process: functions of `torch_xla._XLAC`, kernels of
-`_c10d_functional` for XLA, the `xla` process group's point-to-point calls. The rule: a name that
-communicates is carried here or refused by name in `refusals`; nothing answers with local values.
+`_c10d_functional` for XLA, the `xla` process group's point-to-point calls. Every name that
+communicates is carried here or refused in `refusals`; none may answer with local values.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend as backend
 from torch import Tensor
 from torch.library import Library
 from torch.utils.dlpack import from_dlpack
@@ -26,12 +28,12 @@ _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"
 
 
 class Device:
-    """Tensors between the XLA device and the host; autograd does not see it."""
+    """Moves tensors between the XLA device and the host, unseen by autograd."""
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The values on the host, to read only: the device's own memory.
+        """The values on the host, read-only because they may be the device's own memory.
 
-        Everything pending is computed with them, once.
+        All pending operations are executed with them, once.
         """
         tensors = list(tensors)
         for tensor in tensors:
@@ -42,22 +44,24 @@ class Device:
             XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
         if any(pending(tensors)):
             return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
-        XLAC._xla_wait_device_ops([])  # a tensor has no buffer to look into before that
+        XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
         return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
 
-    def place(self, results: Sequence[Tensor], like: Tensor) -> list[Tensor]:
-        """Fresh tensors on the device of `like`."""
+    def upload(self, results: Sequence[Tensor], like: Tensor) -> list[Tensor]:
+        """New tensors on the device of `like`."""
         devices = [str(like.device)] * len(results)
-        placed: list[Tensor] = XLAC._xla_tensors_from_aten(list(results), devices, None)
-        return placed
+        tensors: list[Tensor] = XLAC._xla_tensors_from_aten(list(results), devices, None)
+        return tensors
 
     def write(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """In place, as XLA does it: autograd's version counters stay."""
+        """Write in place as XLA does, without changing autograd's version counters."""
         if not tensors:
             return
-        for tensor, value in zip(tensors, self.place(results, tensors[0]), strict=True):
+        for tensor, value in zip(tensors, self.upload(results, tensors[0]), strict=True):
             if tensor.shape != value.shape:
-                raise ValueError(f"output has shape {[*tensor.shape]}, not {[*value.shape]}")
+                raise ValueError(
+                    f"The output has shape {[*tensor.shape]}, but the result has {[*value.shape]}."
+                )
             with torch.no_grad():
                 tensor.data.copy_(value)
 
@@ -80,7 +84,7 @@ class XlacNames:
     ) -> Tensor:
         host = self._device.fetch([value])
         result = self._carrier.all_reduce(Reduction(kind, scale), host, groups)
-        return self._device.place(result, value)[0]
+        return self._device.upload(result, value)[0]
 
     def _xla_all_reduce_inplace(
         self, kind: str, values: Sequence[Tensor], scale: float, groups: Groups, *_: object
@@ -95,13 +99,13 @@ class XlacNames:
         results = self._carrier.all_gather(self._device.fetch(values), dim, groups)
         for value, result in zip(values, results, strict=True):
             if result.shape[dim] != value.shape[dim] * count:
-                raise ValueError(f"all_gather: shard_count {count} is not the size of a group")
+                raise ValueError(f"all_gather: shard_count {count} is not the size of the group.")
         return results
 
     def _xla_all_gather(
         self, value: Tensor, dim: int, count: int, groups: Groups, *_: object
     ) -> Tensor:
-        return self._device.place(self._gather([value], dim, count, groups), value)[0]
+        return self._device.upload(self._gather([value], dim, count, groups), value)[0]
 
     def _xla_all_gather_out(
         self,
@@ -126,7 +130,7 @@ class XlacNames:
         *_: object,
     ) -> list[object]:
         results = self._gather(values, dim, count, groups)
-        return [*self._device.place(results, values[0]), token]
+        return [*self._device.upload(results, values[0]), token]
 
     def _xla_all_gather_coalesced_out(
         self,
@@ -164,7 +168,7 @@ class XlacNames:
         *_: object,
     ) -> tuple[Tensor, object]:
         results = self._scatter(Reduction(kind, scale), [value], dim, count, groups)
-        return self._device.place(results, value)[0], token
+        return self._device.upload(results, value)[0], token
 
     def _xla_reduce_scatter_out(
         self,
@@ -194,7 +198,7 @@ class XlacNames:
         *_: object,
     ) -> list[object]:
         results = self._scatter(Reduction(kind, scale), values, dim, count, groups)
-        return [*self._device.place(results, values[0]), token]
+        return [*self._device.upload(results, values[0]), token]
 
     def _xla_reduce_scatter_coalesced_out(
         self,
@@ -224,17 +228,17 @@ class XlacNames:
     ) -> tuple[Tensor, object]:
         (host,) = self._device.fetch([value])
         result = self._carrier.all_to_all(host, split, concat, count, groups)
-        return self._device.place([result], value)[0], token
+        return self._device.upload([result], value)[0], token
 
     def _xla_collective_permute(
         self, value: Tensor, token: object, pairs: Sequence[Sequence[int]]
     ) -> tuple[Tensor, object]:
         (host,) = self._device.fetch([value])
-        return self._device.place([self._carrier.permute(host, pairs)], value)[0], token
+        return self._device.upload([self._carrier.permute(host, pairs)], value)[0], token
 
 
 class FunctionalNames:
-    """The kernels of `_c10d_functional` for XLA; unlike torch_xla's they honour the group."""
+    """The kernels of `_c10d_functional` for XLA; unlike torch_xla's they respect the group."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
@@ -242,11 +246,11 @@ class FunctionalNames:
         self._library = Library("_c10d_functional", "IMPL")
 
     def install(self) -> None:
-        known = dir(torch.ops._c10d_functional)
+        operators = dir(torch.ops._c10d_functional)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "overriding a previously registered kernel"
             for name, function in vars(type(self)).items():
-                if not name.startswith("_") and name != "install" and name in known:
+                if not name.startswith("_") and name != "install" and name in operators:
                     bound = function.__get__(self)
                     self._library.impl(name, bound, "XLA", allow_override=True)
 
@@ -262,21 +266,21 @@ class FunctionalNames:
         return self._carrier.all_reduce(reduction, host, self._groups(group))
 
     def all_reduce(self, value: Tensor, kind: str, group: str) -> Tensor:
-        return self._device.place(self._reduced([value], kind, group), value)[0]
+        return self._device.upload(self._reduced([value], kind, group), value)[0]
 
     def all_reduce_coalesced(self, values: Sequence[Tensor], kind: str, group: str) -> list[Tensor]:
-        return self._device.place(self._reduced(values, kind, group), values[0])
+        return self._device.upload(self._reduced(values, kind, group), values[0])
 
     def _gathered(self, values: Sequence[Tensor], group: str) -> list[Tensor]:
         return self._carrier.all_gather(self._device.fetch(values), 0, self._groups(group))
 
     def all_gather_into_tensor(self, value: Tensor, size: int, group: str) -> Tensor:
-        return self._device.place(self._gathered([value], group), value)[0]
+        return self._device.upload(self._gathered([value], group), value)[0]
 
     def all_gather_into_tensor_coalesced(
         self, values: Sequence[Tensor], size: int, group: str
     ) -> list[Tensor]:
-        return self._device.place(self._gathered(values, group), values[0])
+        return self._device.upload(self._gathered(values, group), values[0])
 
     def _scattered(
         self, values: Sequence[Tensor], kind: str, size: int, group: str
@@ -286,23 +290,26 @@ class FunctionalNames:
         return self._carrier.reduce_scatter(reduction, host, 0, size, self._groups(group))
 
     def reduce_scatter_tensor(self, value: Tensor, kind: str, size: int, group: str) -> Tensor:
-        return self._device.place(self._scattered([value], kind, size, group), value)[0]
+        return self._device.upload(self._scattered([value], kind, size, group), value)[0]
 
     def reduce_scatter_tensor_coalesced(
         self, values: Sequence[Tensor], kind: str, size: int, group: str
     ) -> list[Tensor]:
-        return self._device.place(self._scattered(values, kind, size, group), values[0])
+        return self._device.upload(self._scattered(values, kind, size, group), values[0])
 
     def all_to_all_single(
         self, value: Tensor, out_splits: Sequence[int], in_splits: Sequence[int], group: str
     ) -> Tensor:
         if len({*out_splits, *in_splits}) > 1:
-            raise NotImplementedError("XLA's all_to_all has parts of equal size only")
+            raise NotImplementedError(
+                "XLA's all_to_all needs parts of equal size, "
+                f"not {[*in_splits]} to {[*out_splits]}."
+            )
         groups = self._groups(group)
         count = len(groups[0]) if groups else self._carrier.size
         (host,) = self._device.fetch([value])
         result = self._carrier.all_to_all(host, 0, 0, count, groups)
-        return self._device.place([result], value)[0]
+        return self._device.upload([result], value)[0]
 
     def _broadcast(self, value: Tensor, source: int, group: str) -> list[Tensor]:
         groups = self._groups(group)
@@ -312,22 +319,20 @@ class FunctionalNames:
         return self._carrier.all_reduce(Reduction("sum"), [mine], groups)
 
     def broadcast(self, value: Tensor, source: int, group: str) -> Tensor:
-        return self._device.place(self._broadcast(value, source, group), value)[0]
+        return self._device.upload(self._broadcast(value, source, group), value)[0]
 
     def wait_tensor(self, value: Tensor) -> Tensor:
         return value
 
 
 class ModelNames:
-    """Functions of `xla_model` that are better carried whole than through what they call."""
+    """Functions of `xla_model` that are simpler to replace whole than through what they call."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
         self._device = Device()
 
     def install(self) -> None:
-        import torch_xla.core.xla_model as xm
-
         xm.xla_rendezvous = self._rendezvous
         xm._all_gather_using_all_reduce = self._all_gather(xm._all_gather_using_all_reduce)
 
@@ -345,7 +350,7 @@ class ModelNames:
         return self._carrier.rendezvous(payload)
 
     def _all_gather(self, traced: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Moves each value once, where torch_xla pads with zeros and sums; that can be traced."""
+        """Moves each value once, where torch_xla pads with zeros and sums; `traced` is its own."""
 
         def gather(
             value: Tensor, dim: int = 0, groups: Groups | None = None, pin_layout: bool = True
@@ -355,49 +360,48 @@ class ModelNames:
             value.size(dim)  # raises for a scalar, as torch_xla does
             host = self._device.fetch([value])
             result = self._carrier.all_gather(host, dim % value.dim(), groups or [])
-            return self._device.place(result, value)[0]
+            return self._device.upload(result, value)[0]
 
         return gather
 
 
 class GroupNames:
-    """The point-to-point calls of torch.distributed's `xla` process group: two ranks meet."""
+    """The point-to-point calls of torch.distributed's `xla` process group."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
         self._device = Device()
 
     def install(self) -> None:
-        import torch_xla.distributed.xla_backend as backend
-
         def send(_: object, tensors: Sequence[Tensor], target: int, tag: int = 0) -> Any:
             self._warn()
             for host in self._device.fetch(tensors):
-                self._carrier.pass_on(host, self._carrier.rank, target)
+                self._carrier.send_receive(host, self._carrier.rank, target)
             return backend._ret_work(list(tensors))
 
         def recv(_: object, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Any:
             self._warn()
             host = self._device.fetch(tensors)
-            got = [self._carrier.pass_on(value, source, self._carrier.rank) for value in host]
-            self._device.write(tensors, got)
+            rank = self._carrier.rank
+            received = [self._carrier.send_receive(value, source, rank) for value in host]
+            self._device.write(tensors, received)
             return backend._ret_work(list(tensors))
 
         backend.ProcessGroupXla.send = send
         backend.ProcessGroupXla.recv = recv
 
     def _warn(self) -> None:
-        logging.warning(  # torch_xla says so too, on a TPU
+        logging.warning(  # as torch_xla does on a TPU
             "Individual send/recv ops are inefficient on an XLA device. Consider using "
             "xla_model.collective_permute() and specifying all source-target pairs."
         )
 
 
 def carry(carrier: Carrier) -> list[object]:
-    """Replace the names in this process; keep what is returned alive."""
-    kept: list[object] = []
+    """Replace the names in this process; the caller must keep the returned objects alive."""
+    installed: list[object] = []
     for names in (XlacNames, FunctionalNames, ModelNames, GroupNames):
         instance = names(carrier)
         instance.install()
-        kept.append(instance)
-    return kept
+        installed.append(instance)
+    return installed

@@ -1,12 +1,13 @@
-"""SPMD: one process, all devices of the host, a model whose parts lie on different devices.
+"""SPMD: one process drives all devices of the host, with a model sharded over them.
 
-`mesh` names the devices' axes, `parallelize` places a model by a plan for torch's tensor
-parallelism, `show` draws where it lies. The rule: this file imports no torch, for the notebook's
-kernel may import it to display what the process with the devices returned.
+`mesh` names the axes of the devices, `parallelize` places a model by a tensor-parallel plan of
+torch's, `show` draws the placement. This file imports no torch: the notebook's kernel imports it to
+display what the process with the devices returned.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, imported when they are first used (PEP 562)."""
+    """The public names, imported on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'xla_nb.spmd' has no attribute {name!r}")
-    import importlib
-
     return getattr(importlib.import_module(f"xla_nb.spmd.{_HOMES[name]}"), name)

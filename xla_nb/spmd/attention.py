@@ -1,7 +1,7 @@
-"""Attention whose heads stay where they are: torch's scaled_dot_product_attention, in einsum.
+"""torch's scaled_dot_product_attention written with einsum, so that sharded heads stay sharded.
 
-Under XLA's partitioner torch's own merges batch and heads into one dimension, and so gathers heads
-that are split over devices. The rule: torch's signature and torch's numbers.
+torch's own merges batch and heads into one dimension, which makes XLA's partitioner gather heads
+that are split over devices. Signature and results are torch's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """As torch.nn.functional's, for heads that are split over devices."""
+    """torch.nn.functional's attention for heads that are split over devices."""
     if enable_gqa:
         key, value = (
             each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value)
@@ -48,4 +48,4 @@ def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask.dtype is not torch.bool:
         return torch.softmax(scores + mask, dim=-1)
     weights = torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
-    return weights.masked_fill(~mask.any(-1, keepdim=True), 0)  # as torch: not nan
+    return weights.masked_fill(~mask.any(-1, keepdim=True), 0)  # torch gives 0, not nan

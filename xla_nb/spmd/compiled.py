@@ -1,7 +1,7 @@
-"""Collectives: what communication XLA put into the programs that a function ran.
+"""Counts the collectives in the programs that a function ran.
 
-The rule: counted in the compiled programs, after partitioning, not guessed from the plan. The way
-there is a trace by XLA's profiler, which needs no flag set before the runtime starts.
+They are read from the compiled programs, after partitioning, through a trace of XLA's profiler,
+which needs no flag set before the runtime starts.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ _COLLECTIVES = (
 
 
 def collectives(work: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, int]:
-    """Run `work(*args, **kwargs)` and count the collectives in what was compiled for it.
+    """Run `work(*args, **kwargs)` and count the collectives in the programs compiled for it.
 
-    `{"all-reduce": 1}` after a column-parallel layer and a row-parallel one. Everything that was
-    pending before is computed first and not counted; what `work` returns is computed within.
+    A column-parallel layer followed by a row-parallel one gives `{"all-reduce": 1}`. Operations
+    pending before the call are computed first and not counted; what `work` returns is computed and
+    counted. Raises UsageError if no program ran.
     """
     if not callable(work):
         raise UsageError(
-            f"collectives(...) takes a function, not a {type(work).__name__}, and traces what it "
-            "runs: collectives(model, x), or collectives(lambda: loss_of(x).backward())."
+            f"collectives(...) takes a function, not a {type(work).__name__}. Use "
+            "collectives(model, x) or collectives(lambda: loss_of(x).backward())."
         )
     programs = _programs(work, args, kwargs)
     if not programs:
         raise UsageError(
-            "The function ran no program on the devices: it computed nothing there, or nothing "
-            "that lives on after it. What to do: let it return what it computes."
+            "The function ran no program on the devices: it computed nothing there, or no result "
+            "outlived it. Return what it computes."
         )
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for program in programs:
         for opcode, count in program.items():
-            found[opcode.removesuffix("-start")] += count
-    return {name: found[name] for name in _COLLECTIVES if found[name]}
+            totals[opcode.removesuffix("-start")] += count
+    return {name: totals[name] for name in _COLLECTIVES if totals[name]}
 
 
 def _programs(

@@ -1,8 +1,7 @@
-"""Handovers: hooks that lay out what goes into a module and what comes out, as a style asks.
+"""Hooks that lay out a module's inputs and outputs as its style says.
 
-The rule: a hook adds a constraint to the graph and never a collective; which collectives that
-takes is XLA's business. Dimension 0 stays split over the axes that the model's batch is split
-over, for a constraint would otherwise gather it.
+A hook adds a sharding constraint to the graph; XLA chooses the collectives it takes. Dimension 0
+stays split over the batch's axes, because a constraint without them would gather the batch.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from xla_nb.spmd.styles import Handover, Reading
 
 
 class Batch:
-    """How the latest inputs of the model are split on dimension 0, over axes not in the plan.
+    """How the model's latest inputs are split on dimension 0, over axes outside the plan.
 
-    Read from the inputs where XLA knows it. What was computed from a batch has no sharding before
-    it is computed: then the batch that was last brought to the mesh tells.
+    Read from the inputs' sharding. A pending value computed from a batch has no sharding yet; then
+    the last batch that was moved to the mesh decides.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -53,20 +52,20 @@ class Batch:
         size, axes = self._mesh.whole.batch
         return axes if size == value.shape[0] else ()
 
-    def keep(self, asked: Layout, tensor: Tensor) -> Layout:
-        """The layout with dimension 0 split as the batch is, if it is of the batch."""
-        if not asked or not self.axes or tensor.shape[0] % self.size:
-            return asked
-        return (tuple(sorted({*asked[0], *self.axes})), *asked[1:])
+    def keep(self, layout: Layout, tensor: Tensor) -> Layout:
+        """The layout with dimension 0 split as the batch is, if the tensor holds the batch."""
+        if not layout or not self.axes or tensor.shape[0] % self.size:
+            return layout
+        return (tuple(sorted({*layout[0], *self.axes})), *layout[1:])
 
 
-class Door:
+class Hooks:
     """The hooks of one module."""
 
     def __init__(self, reading: Reading, mesh: Mesh, batch: Batch, where: str) -> None:
         self._reading, self._mesh, self._batch, self._where = reading, mesh, batch, where
 
-    def hang(self, module: Any) -> None:
+    def register(self, module: Any) -> None:
         if self._reading.inputs or self._reading.keywords:
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
         if self._reading.outputs:
@@ -75,42 +74,42 @@ class Door:
     def _enter(
         self, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        asked: Sequence[Handover | None] = self._reading.inputs
+        handovers: Sequence[Handover | None] = self._reading.inputs
         if self._reading.all_inputs:
-            self._same_number("inputs", len(args), len(asked))
+            self._check_number("inputs", len(args), len(handovers))
         elif not args:
             raise UsageError(
-                f"{self._where}: the module is called without positional inputs, and a style lays "
-                "out the first of these. What to do: pass it by position, or use "
+                f"{self._where}: the style lays out the first positional input, but the module was "
+                "called without any. Pass it by position, or use "
                 "PrepareModuleInput(input_kwarg_layouts=...)."
             )
         else:
-            asked = [*asked, *[None] * (len(args) - len(asked))]
-        laid = tuple(self._lay(*each, "input") for each in zip(args, asked, strict=True))
+            handovers = [*handovers, *[None] * (len(args) - len(handovers))]
+        laid = tuple(self._lay(*each, "input") for each in zip(args, handovers, strict=True))
         return laid, self._keywords(kwargs) if self._reading.keywords else kwargs
 
     def _keywords(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        asked = self._reading.keywords
+        handovers = self._reading.keywords
         return {
-            name: self._lay(value, asked.get(name), f"input {name}")
+            name: self._lay(value, handovers.get(name), f"input {name}")
             for name, value in kwargs.items()
         }
 
     def _leave(self, _: object, __: object, output: Any) -> Any:
         outputs = output if isinstance(output, tuple) else (output,)
-        asked: Sequence[Handover | None] = self._reading.outputs
+        handovers: Sequence[Handover | None] = self._reading.outputs
         if self._reading.all_outputs:
-            self._same_number("outputs", len(outputs), len(asked))
+            self._check_number("outputs", len(outputs), len(handovers))
         else:
-            asked = [*asked, *[None] * (len(outputs) - len(asked))]
-        laid = [self._lay(*each, "output") for each in zip(outputs, asked, strict=True)]
+            handovers = [*handovers, *[None] * (len(outputs) - len(handovers))]
+        laid = [self._lay(*each, "output") for each in zip(outputs, handovers, strict=True)]
         return tuple(laid) if isinstance(output, tuple) else laid[0]
 
-    def _same_number(self, what: str, given: int, planned: int) -> None:
-        if given != planned:
+    def _check_number(self, kind: str, actual: int, planned: int) -> None:
+        if actual != planned:
             raise UsageError(
-                f"{self._where}: the number of {what} is {given} here, and the style lays out "
-                f"{planned}. What to do: give a layout for each, None to leave one as it is."
+                f"{self._where}: the number of {kind} is {actual}, but the style lays out "
+                f"{planned}. Give one layout for each, None to leave one as it is."
             )
 
     def _lay(self, value: Any, handover: Handover | None, what: str) -> Any:
@@ -118,13 +117,13 @@ class Door:
             return value
         if not isinstance(value, Tensor):
             raise UsageError(
-                f"{self._where}: the {what} to lay out is a {type(value).__name__} and no tensor. "
-                "What to do: leave it out of the plan with None."
+                f"{self._where}: the {what} to lay out is a {type(value).__name__}, not a tensor. "
+                "Use None for it in the plan."
             )
         if value.device.type != "xla":
             raise UsageError(
-                f"{self._where}: the {what} is on the {value.device.type}. What to do: bring the "
-                "batch to the devices with xla_nb.spmd.shard_batch(batch, mesh), or .to('xla')."
+                f"{self._where}: the {what} is on device {value.device.type}, not on the XLA "
+                "devices. Move it there with xla_nb.spmd.shard_batch(batch, mesh) or .to('xla')."
             )
         forward, backward = (
             self._batch.keep(layout(self._mesh, each, value.ndim, f"{self._where}, {what}"), value)

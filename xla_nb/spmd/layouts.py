@@ -1,6 +1,6 @@
-"""Layouts: on which axes of the mesh each dimension of a tensor is split.
+"""Layouts: which mesh axes split each dimension of a tensor.
 
-The rule: pure functions from torch's placements to XLA's partition spec; what has no spec is
+Pure functions from torch's placements to XLA's partition specs; placements without a spec are
 refused here. Axes are positions in the whole mesh.
 """
 
@@ -13,13 +13,14 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 
 from xla_nb.spmd.meshes import Mesh
 from xla_nb.spmd.refusals import NotExpressible
+from xla_nb.wording import several
 
-#: For each dimension of a tensor the axes that split it, outermost first.
+#: For each dimension of a tensor, the axes that split it, outermost first.
 Layout = tuple[tuple[int, ...], ...]
 
 
 def layout(mesh: Mesh, placements: Sequence[Placement], ndim: int, where: str) -> Layout:
-    """The layout that one placement per axis of the mesh asks for."""
+    """The layout of placements, one per axis of the mesh. Raises NotExpressible."""
     splits: list[list[int]] = [[] for _ in range(ndim)]
     for name, placement in zip(mesh.names, placements, strict=True):
         if type(placement) is Replicate:
@@ -27,24 +28,21 @@ def layout(mesh: Mesh, placements: Sequence[Placement], ndim: int, where: str) -
         if type(placement) is not Shard:
             raise NotExpressible(
                 where,
-                f"{placement!r} on the axis {name!r} is not something XLA can be told: it knows "
-                "Shard and Replicate, and sums what is partial itself",
-                "write Replicate() or Shard(dim) there",
+                f"XLA cannot express {placement!r} on axis {name!r}: it knows Shard and Replicate, "
+                "and sums partial values itself",
+                "Use Replicate() or Shard(dim)",
             )
         if not -ndim <= placement.dim < ndim:
             raise NotExpressible(
                 where,
-                f"{placement!r} on the axis {name!r}, but the tensor has {_dimensions(ndim)}",
-                "give a dimension that it has",
+                f"{placement!r} on axis {name!r} needs a dimension {placement.dim}, but the tensor "
+                f"has {several(ndim, 'dimension')}",
+                "Use one of its dimensions",
             )
         splits[placement.dim].append(mesh.axis(name))
     return tuple(tuple(sorted(axes)) for axes in splits)
 
 
-def spec(asked: Layout) -> tuple[Any, ...]:
-    """The layout as torch_xla writes it."""
-    return tuple(axes[0] if len(axes) == 1 else axes or None for axes in asked)
-
-
-def _dimensions(ndim: int) -> str:
-    return "1 dimension" if ndim == 1 else f"{ndim} dimensions"
+def spec(layout: Layout) -> tuple[Any, ...]:
+    """The layout as torch_xla's partition spec."""
+    return tuple(axes[0] if len(axes) == 1 else axes or None for axes in layout)

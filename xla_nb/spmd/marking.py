@@ -1,7 +1,7 @@
-"""What is said to XLA of a tensor, and read back: the one place for torch_xla's private names.
+"""Sets and reads a tensor's sharding, the only module that uses torch_xla's private names for it.
 
-The rule: tensors stay ordinary tensors on the XLA device. torch_xla's XLAShardedTensor, which
-nn.Parameter and autograd refuse, never leaves this file.
+Tensors stay ordinary tensors on the XLA device: nn.Parameter and autograd refuse torch_xla's
+XLAShardedTensor, so it never leaves this file.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def mark_like(tensor: Tensor, sharding: Any) -> None:
 
 
 def sharding(tensor: Tensor) -> Any:
-    """The sharding that XLA holds for a tensor on the device; None if it was never told one."""
+    """The sharding that XLA holds for a tensor on the device; None if it was never marked."""
     if tensor.device.type != "xla" or not XLAC._get_xla_sharding_spec(tensor):
         return None
     return XLAC._get_xla_op_sharding(tensor)
 
 
 def described(tensor: Tensor) -> str:
-    """XLA's own words for it."""
+    """The sharding in XLA's own notation."""
     return str(XLAC._get_xla_sharding_spec(tensor)) if tensor.device.type == "xla" else ""
 
 
 def constrain(tensor: Tensor, mesh: Mesh, forward: Layout, backward: Layout | None) -> Tensor:
-    """The tensor, laid out so from here on; and its gradient from here back."""
+    """The tensor laid out as `forward` from here on, and its gradient as `backward`."""
     if not (tensor.requires_grad and torch.is_grad_enabled()):
         return _annotated(tensor, mesh, forward)
     constrained: Tensor = _Constrain.apply(tensor, mesh, forward, backward)
@@ -60,26 +60,20 @@ def device_count() -> int:
 
 
 def tiles(tensor: Tensor) -> tuple[int, ...]:
-    """Into how many parts XLA splits each dimension, maybe with more numbers behind; () if none."""
-    found = re.match(r"\{devices=\[([0-9,]+)\]", described(tensor))
-    return tuple(map(int, found[1].split(","))) if found else ()
+    """The number of parts along each dimension, maybe followed by replication; () if unsplit."""
+    match = re.match(r"\{devices=\[([0-9,]+)\]", described(tensor))
+    return tuple(map(int, match[1].split(","))) if match else ()
 
 
 def regions(tensor: Tensor) -> list[tuple[slice, ...] | None]:
-    """For each device what part of the tensor it holds; None: all of it."""
+    """The part of the tensor that each device holds; None for all of it."""
     try:
-        ((*held,),) = XLAC._get_local_shard_replica_and_indices([tensor])
-    except RuntimeError:  # it is being computed, or waits to be
+        ((*shards,),) = XLAC._get_local_shard_replica_and_indices([tensor])
+    except RuntimeError:  # the tensor is pending
         XLAC._xla_sync_multi([tensor], [], True)
         XLAC._xla_wait_device_ops([])
-        ((*held,),) = XLAC._get_local_shard_replica_and_indices([tensor])
-    return [None if indices is Ellipsis else tuple(indices) for _, indices in held]
-
-
-def held(tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """What each device really holds, padding and all, with its name: copies to the host."""
-    ((*shards,),) = XLAC._get_local_shards([tensor])
-    return [(name, data) for data, name in shards]
+        ((*shards,),) = XLAC._get_local_shard_replica_and_indices([tensor])
+    return [None if indices is Ellipsis else tuple(indices) for _, indices in shards]
 
 
 def _sharding(mesh: Mesh, layout: Layout) -> Any:
@@ -87,7 +81,7 @@ def _sharding(mesh: Mesh, layout: Layout) -> Any:
 
 
 def _annotated(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
-    # A fresh value of the graph: marking the tensor itself would move the user's.
+    # A new value in the graph: marking the tensor itself would move the user's.
     annotated = tensor.clone()
     XLAC._xla_annotate_custom_sharding(annotated, _sharding(mesh, layout))
     return annotated

@@ -1,8 +1,7 @@
-"""The mesh: this process's devices as named axes, and parts of it.
+"""The mesh: this process's devices along named axes.
 
-A mesh is a torch DeviceMesh, so that code written for CUDA can hold it. The rule: XLA partitions
-over all devices, always; a part of a mesh (`mesh["model"]`) only says which axes are meant, and
-its `whole` is what XLA is told of.
+A mesh is a torch DeviceMesh, so code written for CUDA can use it. XLA always partitions over all
+devices: a part of a mesh, `mesh["model"]`, only selects axes, and XLA gets its `whole`.
 """
 
 from __future__ import annotations
@@ -20,38 +19,41 @@ import torch_xla.runtime as xr
 from torch.distributed.device_mesh import DeviceMesh
 
 from xla_nb.errors import UsageError
+from xla_nb.topology.mesh_axes import complete
+from xla_nb.wording import several
 
 
 def mesh(axes: Mapping[str, int]) -> Mesh:
     """The devices of this process as a mesh with these axes, such as `{"data": 2, "model": 2}`.
 
-    One size may be -1: what the other axes leave. Starts SPMD in this process if nothing has.
+    One size may be -1 for what the other axes leave. Starts SPMD in this process if needed. Raises
+    UsageError if the sizes do not cover the devices.
     """
-    sizes = _checked(axes)
+    _check(axes)
     start()
     devices = xr.global_runtime_device_count()
-    sizes = _completed(sizes, devices)
-    if math.prod(sizes.values()) != devices:
-        raise UsageError(_does_not_cover(sizes, devices))
+    sizes = complete(axes, devices)
+    if sizes is None:
+        raise UsageError(_does_not_cover(axes, devices))
     return Mesh(np.arange(devices).reshape(tuple(sizes.values())), tuple(sizes))
 
 
 def start() -> None:
-    """Make this an SPMD process, if it is none."""
+    """Make this an SPMD process unless it is one."""
     if xr.is_spmd():
         return
     if torch_xla._XLAC._xla_get_spmd_config_is_locked():
-        # torch_xla would go on with a warning, and end in a segmentation fault at the next sync.
+        # torch_xla would only warn, then crash with a segmentation fault at the next sync.
         raise UsageError(
-            "SPMD cannot start any more: something in this process has used the XLA device before "
-            "the mesh was made. What to do: make the mesh first, `mesh = xla_nb.spmd.mesh(...)`, "
-            "and touch devices (torch_xla.device(), .to('xla')) after it."
+            "SPMD can no longer start: this process used the XLA device before making a mesh. "
+            "Make the mesh first, `mesh = xla_nb.spmd.mesh(...)`, and touch devices "
+            "(torch_xla.device(), .to('xla')) after it."
         )
     xr.use_spmd()
 
 
 class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
-    """Devices along named axes; `mesh["model"]` or `mesh["data", "model"]` is a part of it."""
+    """Devices along named axes; `mesh["model"]` and `mesh["data", "model"]` are parts of it."""
 
     def __init__(
         self, devices: np.ndarray[Any, Any], names: tuple[str, ...], whole: Mesh | None = None
@@ -59,7 +61,7 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         super().__init__("xla", torch.from_numpy(devices), mesh_dim_names=names)
         self.whole = whole or self
         self.names = names
-        self.batch: tuple[int, tuple[int, ...]] = (0, ())  # the last one's size, and its axes
+        self.batch: tuple[int, tuple[int, ...]] = (0, ())  # size and axes of the last batch
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -70,11 +72,12 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         chosen = (names,) if isinstance(names, str) else tuple(names)
         for name in chosen:
             if name not in self.names:
-                raise UsageError(
-                    f"The mesh has no axis {name!r}: it has {', '.join(map(repr, self.names))}."
-                )
+                names = ", ".join(map(repr, self.names))
+                raise UsageError(f"The mesh has no axis {name!r}. Choose from {names}.")
         if len(set(chosen)) < len(chosen):
-            raise UsageError(f"mesh[{', '.join(map(repr, chosen))}] names an axis twice.")
+            raise UsageError(
+                f"mesh[{', '.join(map(repr, chosen))}] names an axis twice. Name each axis once."
+            )
         first = [slice(None) if name in chosen else 0 for name in self.names]
         kept = [name for name in self.names if name in chosen]
         devices = self.mesh.numpy()[tuple(first)].transpose([kept.index(name) for name in chosen])
@@ -86,31 +89,32 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
 
     @cached_property
     def xla(self) -> Any:
-        """The whole mesh as torch_xla has it."""
+        """The whole mesh in torch_xla's own type."""
         whole = self.whole
         return xs.Mesh(whole.mesh.flatten().numpy(), tuple(whole.mesh.shape), whole.names)
 
 
-def of(given: object) -> Mesh:
-    """A mesh that the user made some way, as one of ours."""
-    if isinstance(given, Mesh):
-        return given
-    if isinstance(given, xs.Mesh):
-        names = given.axis_names or _numbered(len(given.mesh_shape))
-        return Mesh(given.get_logical_mesh(), names)
-    if isinstance(given, DeviceMesh):
-        if given.device_type != "xla":
+def of(mesh: object) -> Mesh:
+    """Any mesh of torch's, torch_xla's or ours as one of ours."""
+    if isinstance(mesh, Mesh):
+        return mesh
+    if isinstance(mesh, xs.Mesh):
+        names = mesh.axis_names or _numbered(len(mesh.mesh_shape))
+        return Mesh(mesh.get_logical_mesh(), names)
+    if isinstance(mesh, DeviceMesh):
+        if mesh.device_type != "xla":
             raise UsageError(
-                f"The mesh is one of {given.device_type} devices. Make it with "
-                f"xla_nb.spmd.mesh({_axes(given)}), or init_device_mesh('xla', ...)."
+                f"The mesh holds {mesh.device_type} devices, not XLA devices. Make it with "
+                f"xla_nb.spmd.mesh({_axes(mesh)}) or init_device_mesh('xla', ...)."
             )
         start()
         devices = xr.global_runtime_device_count()
-        if sorted(given.mesh.flatten().tolist()) != list(range(devices)):
-            raise UsageError(_does_not_cover(_axes(given), devices))
-        return Mesh(given.mesh.numpy(), tuple(_axes(given)))
+        if sorted(mesh.mesh.flatten().tolist()) != list(range(devices)):
+            raise UsageError(_does_not_cover(_axes(mesh), devices))
+        return Mesh(mesh.mesh.numpy(), tuple(_axes(mesh)))
     raise UsageError(
-        f"A {type(given).__name__} is no mesh. Make one with xla_nb.spmd.mesh({{'model': n}})."
+        f"Expected a mesh, not a {type(mesh).__name__}. Make one with "
+        "xla_nb.spmd.mesh({'model': n})."
     )
 
 
@@ -118,46 +122,38 @@ def _numbered(count: int) -> tuple[str, ...]:
     return tuple(f"axis{i}" for i in range(count))
 
 
-def _axes(given: Any) -> dict[str, int]:
-    names = given.mesh_dim_names or _numbered(given.mesh.ndim)
-    return dict(zip(names, given.mesh.shape, strict=True))
+def _axes(mesh: Any) -> dict[str, int]:
+    names = mesh.mesh_dim_names or _numbered(mesh.mesh.ndim)
+    return dict(zip(names, mesh.mesh.shape, strict=True))
 
 
-def _checked(axes: Mapping[str, int]) -> dict[str, int]:
+def _check(axes: Mapping[str, int]) -> None:
     if not isinstance(axes, Mapping) or not axes:
         raise UsageError(
-            f"mesh({axes!r}): give the axes with their sizes, such as "
-            'mesh({"data": 2, "model": 2}).'
+            f'mesh({axes!r}) has no axes. Give each axis a size: mesh({{"data": 2, "model": 2}}).'
         )
     for name, size in axes.items():
         if not isinstance(name, str):
-            raise UsageError(f"mesh({dict(axes)!r}): the name {name!r} of an axis is no string.")
+            raise UsageError(f"mesh({dict(axes)!r}): the axis name {name!r} must be a string.")
         if isinstance(size, bool) or not isinstance(size, int) or size < -1 or size == 0:
             raise UsageError(
                 f"mesh({dict(axes)!r}): the size of {name!r} must be a number of devices, "
-                f"or -1 for what the other axes leave; it is {size!r}."
+                f"or -1 for what the other axes leave, not {size!r}."
             )
     if list(axes.values()).count(-1) > 1:
         raise UsageError(f"mesh({dict(axes)!r}): only one axis can be -1.")
-    return dict(axes)
 
 
-def _completed(sizes: dict[str, int], devices: int) -> dict[str, int]:
-    """The sizes with -1 filled in, if the others divide the devices."""
-    others = math.prod(size for size in sizes.values() if size != -1)
-    rest = devices // others if devices % others == 0 else 1
-    return {name: rest if size == -1 else size for name, size in sizes.items()}
-
-
-def _does_not_cover(sizes: Mapping[str, int], devices: int) -> str:
+def _does_not_cover(axes: Mapping[str, int], devices: int) -> str:
+    sizes = {name: max(size, 1) for name, size in axes.items()}  # -1: at least one device
     *first, last = sizes
     others = math.prod(sizes[name] for name in first)
     fitting = {**dict.fromkeys(sizes, 1), next(iter(sizes)): devices}
     if devices % others == 0:
         fitting = {**sizes, last: devices // others}
-    own = "1 device" if devices == 1 else f"{devices} devices"
+    needed = several(math.prod(sizes.values()), "device")
+    needed = f"a multiple of {needed}" if -1 in axes.values() else needed
     return (
-        f"The mesh {dict(sizes)} has {math.prod(sizes.values())} places, and this process owns "
-        f"{own}; XLA needs a mesh of exactly these. What to do: mesh({fitting}), or start the "
-        "process with another number of devices."
+        f"The mesh {dict(axes)} needs {needed}, but this process has {devices}. Use "
+        f"mesh({fitting}), or start the process with another number of devices."
     )

@@ -1,9 +1,9 @@
-"""Normalisation in operations that XLA can split.
+"""Normalization in operations that XLA can split.
 
-torch_xla lowers LayerNorm, BatchNorm and GroupNorm to XLA's batch normalisation, which the
-partitioner does not split: it gathers the whole activation on every device. The rule: the same
-numbers, in the same precision, from means and elementwise operations; only torch's own modules,
-not classes made from them.
+torch_xla lowers LayerNorm, BatchNorm and GroupNorm to XLA's batch normalization, which the
+partitioner does not split: it gathers the whole activation on every device. Here the same values,
+in the same precision, come from means and elementwise operations. Subclasses are left alone: they
+may compute something else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 def make_splittable(model: Any) -> None:
-    """Let every norm of a model compute what it computes without gathering its input."""
+    """Replace the forward of every norm in the model by one that does not gather its input."""
     for module in model.modules():
         forward = _FORWARDS.get(type(module))
         if forward is not None and "forward" not in vars(module):
@@ -53,7 +53,7 @@ def _batch_norm(module: Any, x: Tensor) -> Tensor:
 
 @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not read by mypy
 def _remember(module: Any, mean: Tensor, variance: Tensor, count: int) -> None:
-    """The running statistics, with the unbiased variance."""
+    """Update the running statistics, with the unbiased variance."""
     module.num_batches_tracked.add_(1)
     share: Any = module.momentum
     if share is None:

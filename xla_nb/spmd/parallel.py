@@ -1,7 +1,7 @@
-"""parallelize: a model placed over a mesh by a plan.
+"""`parallelize`: a model placed over a mesh by a plan.
 
-The rule: the whole plan is read, and refused if anything in it is wrong, before the first
-parameter moves. Parameters stay the objects that they are, tied ones tied.
+The whole plan is checked before the first parameter moves, so a refused plan leaves the model
+alone. Parameters stay the same objects, and tied ones stay tied.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xla_nb.errors import UsageError
 from xla_nb.spmd import marking, shards
-from xla_nb.spmd.handovers import Batch, Door
+from xla_nb.spmd.handovers import Batch, Hooks
 from xla_nb.spmd.layouts import Layout, layout
 from xla_nb.spmd.meshes import Mesh, of
 from xla_nb.spmd.norms import make_splittable
@@ -23,11 +23,12 @@ from xla_nb.wording import several
 
 
 def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
-    """Place a model over the devices, by the plan that parallelize_module would take on CUDA.
+    """Place a model over the devices by the plan that parallelize_module would take on CUDA.
 
     `mesh` is a mesh or a part of one; over its other axes everything is replicated. A plan maps
-    names of modules, with wildcards, to styles, or names of parameters to placements. What it does
-    not name is replicated. Gives the model back, changed in place, on the XLA device.
+    module names, with wildcards, to styles, or parameter names to placements; anything it does not
+    name is replicated. Changes the model in place, moves it to the XLA device and returns it.
+    Raises UsageError, or NotExpressible where XLA cannot do what a style asks.
     """
     mesh = of(mesh)
     _refuse_unmade(model)
@@ -35,86 +36,86 @@ def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
     styled: list[tuple[StyledModule, Reading]] = []
     for target in resolve(model, plan):
         if isinstance(target, PlacedTensor):
-            layouts.ask_placements(target)
+            layouts.add_placements(target)
         else:
             reading = read(target, mesh)
-            layouts.ask_reading(target, reading)
+            layouts.add_reading(target, reading)
             styled.append((target, reading))
     _place(model, mesh, layouts)
     make_splittable(model)
     batch = Batch(mesh)
     batch.watch(model)
     for target, reading in styled:
-        Door(reading, mesh, batch, target.where).hang(target.module)
+        Hooks(reading, mesh, batch, target.where).register(target.module)
     return model
 
 
 def _refuse_unmade(model: Any) -> None:
     if not isinstance(model, nn.Module):
-        raise UsageError(f"A {type(model).__name__} is no model: parallelize takes an nn.Module.")
+        raise UsageError(f"parallelize takes an nn.Module, not a {type(model).__name__}.")
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if nn.parameter.is_lazy(tensor):
             raise UsageError(f"{name} has no shape yet. Run one batch through the model first.")
         if tensor.is_meta:
             raise UsageError(
-                f"{name} is on the meta device and has no values. Make them first: "
-                "model.to_empty(device='cpu'), then initialise or load them."
+                f"{name} is on the meta device and has no values. Call "
+                "model.to_empty(device='cpu'), then initialize or load them."
             )
 
 
 class _Layouts:
-    """The layout that the plan asks of each tensor; asking two of one is an error."""
+    """The layout of each tensor in the plan; two layouts for one tensor are an error."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._asked: dict[int, tuple[Mesh, Layout, str]] = {}
+        self._layouts: dict[int, tuple[Mesh, Layout, str]] = {}
 
-    def ask_placements(self, target: PlacedTensor) -> None:
-        names, given = self._mesh.names, target.placements
-        if len(given) != len(names):
+    def add_placements(self, target: PlacedTensor) -> None:
+        names, placements = self._mesh.names, target.placements
+        if len(placements) != len(names):
             raise UsageError(
-                f"{target.where}: {several(len(given), 'placement')} for a mesh with "
-                f"the axes {', '.join(map(repr, names))}. What to do: give a list with one for "
-                f"each, or a part of the mesh, mesh[{names[-1]!r}]."
+                f"{target.where}: {several(len(placements), 'placement')} for a mesh with "
+                f"the axes {', '.join(map(repr, names))}. Give one placement for each axis, or use "
+                f"a part of the mesh, mesh[{names[-1]!r}]."
             )
-        self._ask(target.tensor, self._mesh, given, target.name, target.where)
+        self._add(target.tensor, self._mesh, placements, target.name, target.where)
 
-    def ask_reading(self, target: StyledModule, reading: Reading) -> None:
+    def add_reading(self, target: StyledModule, reading: Reading) -> None:
         tensors = dict(target.module.named_parameters(remove_duplicate=False))
         tensors.update(target.module.named_buffers(remove_duplicate=False))
         for inner, (mesh, placements) in reading.parameters.items():
             name = f"{target.name}.{inner}" if target.name else inner
             where = f"{name} ({type(target.style).__name__})"
-            self._ask(tensors[inner], mesh, placements, name, where)
+            self._add(tensors[inner], mesh, placements, name, where)
 
-    def _ask(
+    def _add(
         self, tensor: Tensor, mesh: Mesh, placements: tuple[Any, ...], name: str, where: str
     ) -> None:
-        asked = layout(mesh, placements, tensor.ndim, where)
-        _, before, other = self._asked.setdefault(id(tensor), (mesh, asked, where))
-        if before != asked:
+        new = layout(mesh, placements, tensor.ndim, where)
+        _, first, other = self._layouts.setdefault(id(tensor), (mesh, new, where))
+        if first != new:
             raise UsageError(
-                f"{other} and {where} are the same tensor, and the plan places it in two ways: "
-                f"{_words(before, self._mesh)} and {_words(asked, self._mesh)}. What to do: make "
-                "the two agree, or take one of them out of the plan."
+                f"{other} and {where} are the same tensor, but the plan places it in two ways: "
+                f"{_words(first, self._mesh)} and {_words(new, self._mesh)}. Make them agree, or "
+                "remove one of them from the plan."
             )
 
     def of(self, tensor: Tensor) -> tuple[Mesh, Layout] | None:
-        asked = self._asked.get(id(tensor))
-        return asked and asked[:2]
+        entry = self._layouts.get(id(tensor))
+        return entry and entry[:2]
 
 
-def _words(asked: Layout, mesh: Mesh) -> str:
+def _words(layout: Layout, mesh: Mesh) -> str:
     split = [
         f"Shard({dim}) over {' and '.join(repr(mesh.whole.names[axis]) for axis in axes)}"
-        for dim, axes in enumerate(asked)
+        for dim, axes in enumerate(layout)
         if axes
     ]
     return ", ".join(split) or "Replicate"
 
 
 def _place(model: nn.Module, mesh: Mesh, layouts: _Layouts) -> None:
-    """Move every tensor of the model to the devices, one at a time, each laid out at once."""
+    """Move every tensor of the model to the devices, one at a time, and lay it out."""
     placed: dict[int, Tensor] = {}
     for module in model.modules():
         for table in (module._parameters, module._buffers):
@@ -122,22 +123,22 @@ def _place(model: nn.Module, mesh: Mesh, layouts: _Layouts) -> None:
                 if tensor is None:
                     continue
                 if id(tensor) not in placed:
-                    asked = layouts.of(tensor)
-                    placed[id(tensor)] = here = _moved(tensor)
-                    placed[id(here)] = here
-                    _lay_out(here, mesh, asked)
+                    planned = layouts.of(tensor)
+                    placed[id(tensor)] = moved = _moved(tensor)
+                    placed[id(moved)] = moved
+                    _lay_out(moved, mesh, planned)
                 if placed[id(tensor)] is not tensor:
                     setattr(module, name, placed[id(tensor)])
 
 
-def _lay_out(tensor: Tensor, mesh: Mesh, asked: tuple[Mesh, Layout] | None) -> None:
-    known = marking.sharding(tensor) is not None
-    if asked is None:
-        if not known:
+def _lay_out(tensor: Tensor, mesh: Mesh, planned: tuple[Mesh, Layout] | None) -> None:
+    is_placed = marking.sharding(tensor) is not None
+    if planned is None:
+        if not is_placed:
             marking.place(tensor, mesh, ((),) * tensor.ndim)
         return
-    part, wanted = asked
-    if known:  # placed before: over the axes that are not asked for now it stays as it is
+    part, wanted = planned
+    if is_placed:  # by an earlier plan, which still holds for the axes outside this one
         before = shards.layout_of(tensor, mesh.whole)
         if before == (wanted := _merged(before, wanted, part)):
             return
@@ -156,14 +157,14 @@ def _moved(tensor: Tensor) -> Tensor:
     """The tensor on the XLA device: the same object where torch can keep it."""
     if tensor.device.type == "xla":
         return tensor
-    there = tensor.detach().to(marking.device())
+    moved = tensor.detach().to(marking.device())
     if not isinstance(tensor, nn.Parameter):
-        return there
-    parameter = nn.Parameter(there, requires_grad=tensor.requires_grad)
+        return moved
+    parameter = nn.Parameter(moved, requires_grad=tensor.requires_grad)
     if tensor.grad is not None:
         parameter.grad = tensor.grad.to(marking.device())
     try:
-        torch.utils.swap_tensors(tensor, parameter)  # an optimizer made before keeps its own
+        torch.utils.swap_tensors(tensor, parameter)  # an existing optimizer keeps its parameters
     except RuntimeError:  # something holds a weak reference to it
         return parameter
     return tensor

@@ -1,8 +1,7 @@
 """The picture of a placed model: which device holds which part of which tensor.
 
-Made where the devices are, displayed in the notebook. The rule: plain data, and neither torch nor
-torch_xla, so that it can travel and be opened anywhere; every part says its devices in words, so
-that no colour is needed to read it.
+Plain data, without torch, because it is made where the devices are and unpickled in the notebook.
+Every part names its devices in text, so reading it needs no color.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
+from xla_nb.wording import several
+
 Region = tuple[tuple[int, int], ...]
 
-_TENSORS = 60  # shown at most; like ones count once
-_LINE = 98  # characters, in a terminal
+_TENSORS = 60  # drawn at most; identical ones count once
+_LINE = 98  # characters in a terminal
 _SANS = "font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 _MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"
-# Mid-tones that stand out from white and from black, as grounds let mostly through.
+# Mid-tones that stand out on white and on black, used as translucent backgrounds.
 _HUES = ("#4081d2", "#c26030", "#319751", "#a960ae", "#0096a8", "#ab7400", "#806fcd", "#c55865")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A region of a tensor, from and to along each dimension, and the devices that hold it."""
+    """A region of a tensor, (start, stop) along each dimension, and the devices that hold it."""
 
     devices: tuple[int, ...]
     region: Region
@@ -68,7 +69,7 @@ class Drawing:
         return f"{shape} {self.dtype}, {parts}{copies}, {each} on each device"
 
     def rows(self) -> list[list[Part]]:
-        """The parts as a table; along dimensions beyond two, one part stands after the other."""
+        """The parts as a table; parts along further dimensions follow each other in a row."""
         split = [
             dim for dim in range(len(self.shape)) if len({p.region[dim] for p in self.parts}) > 1
         ]
@@ -113,20 +114,17 @@ class Picture:
     def _head(self) -> str:
         devices = {device for each in self.drawings for p in each.parts for device in p.devices}
         held = sum(drawing.bytes_per_device for drawing in self.drawings)
-        number = "1 device" if len(devices) == 1 else f"{len(devices)} devices"
-        return (
-            f"{number}, {readable(held)} on each. The numbers in a part are the devices that hold "
-            "it."
-        )
+        number = several(len(devices), "device")
+        return f"{number}, {readable(held)} on each. Each part lists the devices that hold it."
 
     def _shown(self) -> tuple[list[Drawing], str]:
-        drawings = list(_alike(self.drawings))
+        drawings = list(_grouped(self.drawings))
         left = len(drawings) - _TENSORS
         return drawings[:_TENSORS], f"and {left} more, not drawn" if left > 0 else ""
 
 
 def readable(size: int) -> str:
-    """A number of bytes in the unit that suits it."""
+    """A number of bytes in a suitable unit."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:
@@ -135,8 +133,8 @@ def readable(size: int) -> str:
     return f"{amount:.4g} GiB"
 
 
-def _alike(drawings: tuple[Drawing, ...]) -> Iterator[Drawing]:
-    """Tensors of repeated layers that lie alike become one drawing, with * for the number."""
+def _grouped(drawings: tuple[Drawing, ...]) -> Iterator[Drawing]:
+    """Tensors of repeated layers with the same placement as one drawing, `*` for the number."""
     groups: dict[tuple[str, object, object, object], list[Drawing]] = {}
     for each in drawings:
         pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", each.name)
@@ -165,7 +163,7 @@ def _box(drawing: Drawing) -> Iterator[str]:
 
 
 def _broken(row: list[Part], most: int) -> list[list[Part]]:
-    """A row that is too long for a line, as several of one length."""
+    """A row too long for a line as several rows of equal length."""
     size = next(n for n in range(min(most, len(row)), 0, -1) if len(row) % n == 0)
     return [row[start : start + size] for start in range(0, len(row), size)]
 

@@ -1,6 +1,6 @@
-"""Where a tensor lies, as plain data that a cell's function can return to the notebook.
+"""Where a tensor is, as plain data that a cell's function can return to the notebook.
 
-The rule: neither torch nor torch_xla, which the notebook's kernel would import to open it.
+No torch and no torch_xla: the notebook's kernel would have to import them to unpickle it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a tensor lies; its text is one line."""
+    """Where a tensor is; `str` gives one line."""
 
     shape: tuple[int, ...]
     dtype: str
-    shard: tuple[int, ...]  # what one device holds, padding included
-    splits: tuple[int, ...]  # into how many parts each dimension is split
+    shard: tuple[int, ...]  # the shape of the largest part on a device
+    splits: tuple[int, ...]  # number of parts along each dimension
     copies: int  # devices that hold the same part
-    axes: tuple[tuple[str, ...], ...] | None  # the mesh axes that split each dimension
+    axes: tuple[tuple[str, ...], ...] | None  # mesh axes that split each dimension
     bytes_per_device: int
 
     def __str__(self) -> str:

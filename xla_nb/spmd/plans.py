@@ -1,7 +1,7 @@
-"""Plans: which modules and parameters each key of a plan means.
+"""Plans: which modules and parameters each key of a plan matches.
 
-The rule: a key matches as in torch's parallelize_module, part by part with wildcards, from the
-model down; one that matches nothing is an error and not a warning. Nothing is placed here.
+A key matches as in torch's parallelize_module, part by part with wildcards, from the model down.
+Unlike there, a key that matches nothing is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xla_nb.wording import listed
 
 @dataclass(frozen=True)
 class StyledModule:
-    """A module that a style was given for; `name` is "" for the model itself."""
+    """A module with its style; `name` is "" for the model itself."""
 
     name: str
     module: Any
@@ -35,7 +35,7 @@ class StyledModule:
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """A parameter or buffer that placements were given for."""
+    """A parameter or buffer with its placements."""
 
     name: str
     tensor: Any
@@ -47,21 +47,21 @@ class PlacedTensor:
 
 
 def resolve(model: Any, plan: object) -> list[StyledModule | PlacedTensor]:
-    """Everything that the plan means, in its order; an empty one means that all is replicated."""
+    """Everything the plan matches, in its order; an empty plan replicates everything."""
     if isinstance(plan, ParallelStyle):
         plan = {"": plan}
     if not isinstance(plan, Mapping):
         raise UsageError(
-            f"A {type(plan).__name__} is no plan. A plan is a dict from names of modules to "
-            'styles, such as {"layers.*.in_proj": ColwiseParallel()}, or a single style.'
+            f"A plan must be a dict or a single style, not a {type(plan).__name__}. Map module "
+            'names to styles: {"layers.*.in_proj": ColwiseParallel()}.'
         )
-    found: list[StyledModule | PlacedTensor] = []
+    targets: list[StyledModule | PlacedTensor] = []
     for key, value in plan.items():
         if isinstance(value, ParallelStyle):
-            found += _styled(model, key, value)
+            targets += _styled(model, key, value)
         else:
-            found += _placed(model, key, _placements(key, value))
-    return found
+            targets += _placed(model, key, _placements(key, value))
+    return targets
 
 
 def _styled(model: Any, key: str, style: Any) -> list[StyledModule]:
@@ -69,8 +69,8 @@ def _styled(model: Any, key: str, style: Any) -> list[StyledModule]:
     if not modules:
         if any(_tensors(model, _parts(key))):
             raise UsageError(
-                f"The plan gives {key!r} the style {type(style).__name__}, and that is a parameter."
-                f' Give the style to its module, or placements to it: "{key}": Shard(0).'
+                f"The plan gives {key!r} the style {type(style).__name__}, but it is a parameter. "
+                f'Give the style to its module, or use a placement: "{key}": Shard(0).'
             )
         raise UsageError(_unmatched(key, [name for name, _ in model.named_modules() if name]))
     return [StyledModule(name, module, style) for name, module in modules.values()]
@@ -83,7 +83,7 @@ def _placed(model: Any, key: str, placements: tuple[Any, ...]) -> list[PlacedTen
         own = [name for _, module in modules for name, _ in _own(module)]
         if own:
             raise UsageError(
-                f"The plan gives placements to {key!r}, and that is a module. Give it a style, or "
+                f"The plan gives placements to {key!r}, but it is a module. Give it a style, or "
                 f'name its parameters: "{key}.{own[0]}".'
             )
         raise UsageError(_unmatched(key, [name for name, _ in _all_tensors(model)]))
@@ -94,9 +94,9 @@ def _placements(key: str, value: object) -> tuple[Any, ...]:
     placements = value if isinstance(value, list | tuple) else (value,)
     if not placements or not all(isinstance(each, Placement) for each in placements):
         raise UsageError(
-            f"The plan gives {key!r} {value!r}, which is neither a ParallelStyle nor a placement. "
-            "Give a style such as ColwiseParallel(), or for a parameter Shard(0), or a list with "
-            "one placement for each axis of the mesh."
+            f"The plan maps {key!r} to {value!r}, which is neither a ParallelStyle nor a "
+            "placement. Use a style such as ColwiseParallel(), or for a parameter Shard(0) or a "
+            "list with one placement for each axis of the mesh."
         )
     return tuple(placements)
 
@@ -106,7 +106,7 @@ def _placements(key: str, value: object) -> tuple[Any, ...]:
 
 def _parts(key: object) -> list[str]:
     if not isinstance(key, str):
-        raise UsageError(f"{key!r} is no key of a plan: a key is a module's name, a string.")
+        raise UsageError(f"A plan's keys must be module names, not {key!r}.")
     return key.split(".") if key else []
 
 
@@ -143,7 +143,5 @@ def _joined(prefix: str, name: str) -> str:
 
 def _unmatched(key: str, names: list[str]) -> str:
     close = difflib.get_close_matches(key, names, n=3, cutoff=0.4)
-    hint = (
-        f" Close to it: {', '.join(close)}." if close else f" There are: {listed(names, most=8)}."
-    )
-    return f"The plan's key {key!r} matches nothing in the model.{hint}"
+    hint = f"Did you mean {listed(close, 'or')}?" if close else f"Names: {listed(names, most=8)}."
+    return f"The plan's key {key!r} matches nothing in the model. {hint}"

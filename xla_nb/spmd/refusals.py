@@ -1,7 +1,4 @@
-"""What a plan asks for and XLA cannot do: refused, never done in part.
-
-The rule: no torch here, and each refusal names the module, the style and the way out.
-"""
+"""The error for what a plan asks and XLA cannot do. No torch: the notebook may import it."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from xla_nb.errors import UsageError
 
 
 class NotExpressible(UsageError):
-    """A part of a plan that has no meaning for XLA's partitioner."""
+    """A part of a plan that XLA's partitioner cannot express. `fix` is an imperative."""
 
     def __init__(self, where: str, problem: str, fix: str) -> None:
-        super().__init__(f"{where}: {problem}. What to do: {fix}.")
+        super().__init__(f"{where}: {problem}. {fix}.")

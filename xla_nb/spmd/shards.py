@@ -1,7 +1,4 @@
-"""Where the parts of a tensor lie, read back from what XLA really has.
-
-The rule: nothing here remembers a plan; all is read from the tensor's sharding on the device.
-"""
+"""Where the parts of a tensor are, read from its sharding on the devices and never from a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from xla_nb.errors import UsageError
@@ -21,18 +17,18 @@ from xla_nb.spmd.placed import Placed
 
 
 def placements(model: Any, mesh: Any = None) -> dict[str, Placed]:
-    """Where each parameter and buffer lies; with a mesh, over which of its axes."""
+    """Where each parameter and buffer is; with a mesh, over which of its axes it is split."""
     whole = None if mesh is None else of(mesh).whole
-    return {name: place_of(tensor, whole) for name, tensor in _tensors(model)}
+    return {name: placement_of(tensor, whole) for name, tensor in _tensors(model)}
 
 
-def show(what: Any) -> Picture:
-    """A picture of which device holds which part of a model, or of a tensor.
+def show(model: Any) -> Picture:
+    """A picture of which device holds which part of a model or a tensor.
 
-    Return it from the cell's function: the notebook displays it.
+    Return it from the cell's function; the notebook displays it.
     """
     names: dict[int, list[str]] = {}
-    tensors = list(_tensors(what))
+    tensors = list(_tensors(model))
     for name, tensor in tensors:
         names.setdefault(id(tensor), []).append(name)
     distinct = {id(tensor): tensor for _, tensor in tensors}
@@ -41,8 +37,8 @@ def show(what: Any) -> Picture:
     )
 
 
-def place_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
-    """Where one tensor lies."""
+def placement_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
+    """Where one tensor is."""
     regions = _regions(tensor)
     shard = tuple(
         max(each[dim].stop - each[dim].start for each in regions) for dim in range(tensor.ndim)
@@ -79,27 +75,29 @@ def layout_of(tensor: Tensor, mesh: Mesh) -> Layout:
 
 
 def _tiles(tensor: Tensor) -> tuple[int, ...]:
-    """Into how many parts each dimension is split: empty ones at the end count too."""
-    found = marking.tiles(tensor)
-    return found[: tensor.ndim] if found else (1,) * tensor.ndim
+    """The number of parts along each dimension, empty ones at the end included."""
+    tiles = marking.tiles(tensor)
+    return tiles[: tensor.ndim] if tiles else (1,) * tensor.ndim
 
 
-def _tensors(what: Any) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(what, Tensor):
-        yield "tensor", what
-    elif isinstance(what, nn.Module):
-        yield from what.named_parameters(remove_duplicate=False)
-        yield from what.named_buffers(remove_duplicate=False)
+def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(model, Tensor):
+        yield "tensor", model
+    elif isinstance(model, nn.Module):
+        yield from model.named_parameters(remove_duplicate=False)
+        yield from model.named_buffers(remove_duplicate=False)
     else:
-        raise UsageError(f"A {type(what).__name__} is neither a model nor a tensor.")
+        raise UsageError(
+            f"Expected a model or a tensor, not a {type(model).__name__}. Pass an nn.Module."
+        )
 
 
 def _regions(tensor: Tensor) -> list[tuple[slice, ...]]:
-    """The part that each device holds, in the order of the devices."""
+    """The part that each device holds, in device order."""
     if tensor.device.type != "xla":
         raise UsageError(
-            f"The tensor is on the {tensor.device.type}, not on the XLA devices. Place the model "
-            "with xla_nb.spmd.parallelize first."
+            f"The tensor is on device {tensor.device.type}, not on the XLA devices. Place the "
+            "model with xla_nb.spmd.parallelize first."
         )
     whole = tuple(slice(0, size, 1) for size in tensor.shape)
     if marking.sharding(tensor) is None:
@@ -111,24 +109,11 @@ def _drawing(name: str, tensor: Tensor) -> Drawing:
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for device, region in enumerate(_regions(tensor)):
         holders.setdefault(tuple((each.start, each.stop) for each in region), []).append(device)
-    told = place_of(tensor)
+    placement = placement_of(tensor)
     return Drawing(
         name=name,
-        shape=told.shape,
-        dtype=told.dtype,
-        bytes_per_device=told.bytes_per_device,
+        shape=placement.shape,
+        dtype=placement.dtype,
+        bytes_per_device=placement.bytes_per_device,
         parts=tuple(Part(tuple(devices), region) for region, devices in holders.items()),
     )
-
-
-def bytes_held(model: Any) -> dict[str, int]:
-    """The bytes of a model that each device really holds, padding included: copies to the host."""
-    held: dict[str, int] = {}
-    seen: set[int] = set()
-    with torch.no_grad():
-        for _, tensor in _tensors(model):
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                for device, data in marking.held(tensor):
-                    held[device] = held.get(device, 0) + data.numel() * data.element_size()
-    return held

@@ -1,9 +1,8 @@
-"""Styles: what a torch ParallelStyle asks of a module, read by letting it act.
+"""Styles: what a torch ParallelStyle asks of a module, found by running it.
 
-A style's own `_apply` runs on the module while torch_xla's ends of `distribute_module` and
-`distribute_tensor` only write down what they are asked. So the partition function of a user's
-subclass counts. The rule: the module is left as it was; what can only be done with DTensors at
-run time is refused.
+A style's own `_apply` runs on the module while torch_xla's versions of `distribute_module` and
+`distribute_tensor` only record their arguments, so a user's own style works too. The module is left
+as it was; what needs DTensors at run time is refused.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ from torch.distributed.tensor.parallel import style as torch_styles
 from xla_nb.spmd.meshes import Mesh
 from xla_nb.spmd.plans import StyledModule
 from xla_nb.spmd.refusals import NotExpressible
+from xla_nb.wording import listed
 
 _InputOutput: Any = getattr(torch_styles, "PrepareModuleInputOutput", ())  # not in every release
 
 
 @dataclass(frozen=True)
 class Handover:
-    """How a value lies as it comes to a module's door, and how it goes on from there."""
+    """How a value is laid out when it reaches a module's boundary, and how it should leave it."""
 
     arriving: tuple[Any, ...]
     wanted: tuple[Any, ...]
@@ -41,35 +41,35 @@ class Handover:
 
 @dataclass
 class Reading:
-    """What a style asks of one module. None among the values: as it comes."""
+    """What a style asks of one module; a None handover leaves the value as it is."""
 
     parameters: dict[str, tuple[Mesh, tuple[Any, ...]]] = field(default_factory=dict)
     inputs: list[Handover | None] = field(default_factory=list)
     keywords: dict[str, Handover] = field(default_factory=dict)
     outputs: list[Handover | None] = field(default_factory=list)
-    all_inputs: bool = False  # `inputs` must name each of them, as PrepareModuleInput does
+    all_inputs: bool = False  # `inputs` covers all positional inputs, as in PrepareModuleInput
     all_outputs: bool = False
 
 
 def read(target: StyledModule, mesh: Mesh) -> Reading:
-    """What the style asks of its module, on a mesh of one axis."""
+    """What the style asks of its module, on a mesh of one axis. Raises NotExpressible."""
     style = target.style
     if len(mesh.names) != 1:
         raise NotExpressible(
             target.where,
-            f"a style places over one axis, and this mesh has {len(mesh.names)}: "
+            f"a style places over one axis, but this mesh has {len(mesh.names)}: "
             f"{', '.join(map(repr, mesh.names))}",
-            f"give one of them, parallelize(model, mesh[{mesh.names[-1]!r}], plan)",
+            f"Choose one of them: parallelize(model, mesh[{mesh.names[-1]!r}], plan)",
         )
     reading = Reading()
     if isinstance(style, _InputOutput):
         _read_inputs(style.prepare_module_input, reading)
         _read_outputs(style.prepare_module_output, reading)
-    elif isinstance(style, PrepareModuleInput) and _kept(
+    elif isinstance(style, PrepareModuleInput) and _inherits(
         style, PrepareModuleInput, "_apply _prepare_input_fn _prepare_input_kwarg_fn"
     ):
         _read_inputs(style, reading)
-    elif isinstance(style, PrepareModuleOutput) and _kept(
+    elif isinstance(style, PrepareModuleOutput) and _inherits(
         style, PrepareModuleOutput, "_apply _prepare_out_fn"
     ):
         _read_outputs(style, reading)
@@ -79,8 +79,8 @@ def read(target: StyledModule, mesh: Mesh) -> Reading:
     return reading
 
 
-def _kept(style: object, base: type, methods: str) -> bool:
-    """Whether the style has these methods of its base and not its own."""
+def _inherits(style: object, base: type, methods: str) -> bool:
+    """Whether the style overrides none of these methods of its base."""
     return all(getattr(type(style), name) is getattr(base, name) for name in methods.split())
 
 
@@ -115,19 +115,19 @@ def _refuse_partial(target: StyledModule, reading: Reading) -> None:
             if isinstance(placement, Partial):
                 raise NotExpressible(
                     target.where,
-                    f"{placement!r} as a layout of what goes in or out is not something XLA can be "
-                    "told: under SPMD every value is whole, and XLA sums partial ones itself",
-                    "write Replicate() or Shard(dim) for it",
+                    f"XLA cannot express {placement!r} as the layout of an input or output: under "
+                    "SPMD every value is whole, and XLA sums partial ones itself",
+                    "Use Replicate() or Shard(dim)",
                 )
 
 
 class _Witness:
-    """Lets a style act on its module, and writes down what it asks for."""
+    """Runs a style on its module and records what it asks for."""
 
     def __init__(self, target: StyledModule, mesh: Mesh, reading: Reading) -> None:
         self._target, self._mesh, self._reading = target, mesh, reading
-        self._asked: dict[int, tuple[Mesh, tuple[Any, ...]]] = {}
-        self._kept: list[Any] = []  # so that no id is used twice
+        self._placements: dict[int, tuple[Mesh, tuple[Any, ...]]] = {}  # by the tensor's id
+        self._alive: list[Any] = []  # so that no id is used twice
 
     def watch(self) -> None:
         module = self._target.module
@@ -140,22 +140,23 @@ class _Witness:
             except NotImplementedError as error:
                 raise self._refused(
                     f"{error} This is a {type(module).__name__}",
-                    "name modules inside it, or give its parameters placements: "
+                    "Name modules inside it, or give its parameters placements: "
                     f'"{self._target.name}.weight": Shard(0)',
                 ) from error
             except Exception as error:
                 raise self._refused(
-                    f"the style fails here with {type(error).__name__}: {error}",
-                    "a style of your own may call distribute_module and distribute_tensor; it has "
-                    "no process group and no rank to ask for",
+                    f"the style failed with {type(error).__name__}: {error}",
+                    "Use only distribute_module and distribute_tensor in a style of your own: "
+                    "there is no process group and no rank",
                 ) from error
-        for key, asked in self._asked.items():
+        for key, placements in self._placements.items():
             if key not in names:
                 raise self._refused(
-                    "it distributes a tensor that is no parameter or buffer of the module",
-                    "distribute the module's own parameters, whole",
+                    "the style distributes a tensor that is not a parameter or buffer of the "
+                    "module",
+                    "Distribute the module's own parameters, whole",
                 )
-            self._reading.parameters[names[key]] = asked
+            self._reading.parameters[names[key]] = placements
 
     def distribute_module(
         self,
@@ -167,8 +168,8 @@ class _Witness:
     ) -> Any:
         if module is not self._target.module:
             raise self._refused(
-                "it distributes another module than the one it was given for",
-                "name that module in the plan",
+                "the style distributes a module other than its own",
+                "Name that module in the plan",
             )
         if partition_fn is not None:
             for name, submodule in module.named_modules():
@@ -182,21 +183,21 @@ class _Witness:
     def distribute_tensor(self, tensor: Any, device_mesh: Any, placements: Any = None) -> Any:
         if not isinstance(device_mesh, Mesh) or device_mesh.whole is not self._mesh.whole:
             raise self._refused(
-                "it distributes over another mesh than the one it was given",
-                "use the mesh that the style is called with",
+                "the style distributes over a mesh other than its own",
+                "Use the mesh that the style is called with",
             )
-        asked = tuple(placements or [Replicate()] * len(device_mesh.names))
-        self._asked[id(tensor)] = (device_mesh, asked)
-        self._kept.append(tensor)
+        complete = tuple(placements or [Replicate()] * len(device_mesh.names))
+        self._placements[id(tensor)] = (device_mesh, complete)
+        self._alive.append(tensor)
         return tensor
 
     def from_local(self, tensor: Any, device_mesh: Any, placements: Any, **_: object) -> Any:
-        """As a partition function uses it: on a parameter of which every rank has all."""
+        """As partition functions use it: on a parameter that every rank holds whole."""
         if any(not isinstance(each, Replicate) for each in placements):
             raise self._refused(
-                f"DTensor.from_local with {list(placements)} makes a whole of parts that ranks "
-                "hold, and under SPMD there is one process, which holds the whole",
-                "use distribute_tensor",
+                f"DTensor.from_local with {list(placements)} joins parts that ranks hold, but "
+                "under SPMD one process holds the whole",
+                "Use distribute_tensor",
             )
         return self.distribute_tensor(tensor, device_mesh, placements)
 
@@ -220,9 +221,9 @@ class _Witness:
 
     def _own_function(self, what: str) -> NotExpressible:
         return self._refused(
-            f"it has an {what} function of its own, which works on DTensors at run time, and "
-            "under SPMD there are none",
-            f"leave the function out and set {what}_layouts, or add PrepareModule"
+            f"the style's own {what} function needs DTensors at run time, and under SPMD there are "
+            "none",
+            f"Remove the function and set {what}_layouts, or add PrepareModule"
             f"{what.capitalize()} to the plan",
         )
 
@@ -259,7 +260,7 @@ _TABLES = ("_parameters", "_buffers", "_modules", "_forward_pre_hooks", "_forwar
 
 @contextmanager
 def _restored(module: Any, refused: Callable[[str, str], NotExpressible]) -> Iterator[None]:
-    """Takes back what a style changes in the modules; changes beyond placing are refused."""
+    """Undo what a style changes in the modules; refuse changes beyond placing."""
     before = [
         (each, {name: dict(getattr(each, name)) for name in _TABLES}) for each in module.modules()
     ]
@@ -274,27 +275,26 @@ def _restored(module: Any, refused: Callable[[str, str], NotExpressible]) -> Ite
                 table.clear()
                 table.update(entries)
     if problem:
-        raise refused(problem, "let it only place parameters, with distribute_tensor")
+        raise refused(problem, "Let it only place parameters, with distribute_tensor")
 
 
 def _same_values(now: Any, was: Any) -> bool:
-    """Whether a tensor is the one that it was, or that one's values in another object."""
+    """Whether a tensor is the same object as before, or another object with its storage."""
     if now is None or now.shape != was.shape or now.device != was.device:
         return False
     return now is was or was.device.type != "cpu" or now.data_ptr() == was.data_ptr()
 
 
 def _beyond_placing(module: Any, was: dict[str, dict[Any, Any]]) -> str | None:
-    """What a style did to a module beside putting distributed parameters in place of its own."""
+    """What a style did to a module besides replacing its parameters by distributed ones."""
     if any(was[name] != dict(getattr(module, name)) for name in _TABLES[2:]):
-        return "it adds hooks or modules, which would work on DTensors at run time"
+        return "the style adds hooks or modules, which would need DTensors at run time"
     for name in _TABLES[:2]:
         now = getattr(module, name)
         if now.keys() != was[name].keys():
-            return (
-                f"it makes other parameters: {', '.join(map(str, now.keys() ^ was[name].keys()))}"
-            )
+            changed = listed(sorted(now.keys() ^ was[name].keys()))
+            return f"the style adds or removes parameters: {changed}"
         for key, tensor in was[name].items():
             if tensor is not None and not _same_values(now[key], tensor):
-                return f"it replaces {key} by another tensor"
+                return f"the style replaces {key} by another tensor"
     return None

@@ -1,8 +1,8 @@
-"""A profiler trace read for the programs that ran in it: their instructions, by opcode.
+"""Reads the programs that ran from a profiler trace: their instructions, by opcode.
 
 XLA's profiler writes an XSpace (tsl/profiler/protobuf/xplane.proto) whose plane /host:metadata
-holds the compiled HLO of every live program, keyed by program id. The rule: protobuf's wire format
-is read here with no schema compiled, only the field numbers named below; no torch.
+holds the compiled HLO of every live program, keyed by program id. Protobuf's wire format is read
+directly with the field numbers below, so no schema needs compiling.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODULE, _COMPUTATIONS, _INSTRUCTIONS, _OPCODE = 1, 3, 2, 2
 
 
 def opcodes(trace: bytes) -> list[Counter[str]]:
-    """For each program that ran while the trace was taken, how often each opcode is in it."""
+    """For each program that ran during the trace, how often each opcode occurs in it."""
     planes = [_fields(plane) for plane in _messages(_fields(trace), _PLANES)]
     ran = {program for plane in planes for program in _programs_run(plane)}
     return [
@@ -51,12 +51,12 @@ def _programs(plane: Fields) -> Iterator[tuple[int, bytes]]:
 
 
 def _opcodes(hlo: bytes) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for module in _messages(_fields(hlo), _MODULE):
         for computation in _messages(_fields(module), _COMPUTATIONS):
             for instruction in _messages(_fields(computation), _INSTRUCTIONS):
-                found[_text(_fields(instruction), _OPCODE)] += 1
-    return found
+                counts[_text(_fields(instruction), _OPCODE)] += 1
+    return counts
 
 
 def _names(plane: Fields, table: int) -> dict[int, str]:
@@ -73,7 +73,7 @@ def _names(plane: Fields, table: int) -> dict[int, str]:
 
 
 def _fields(message: bytes) -> Fields:
-    found: Fields = defaultdict(list)
+    fields: Fields = defaultdict(list)
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -87,8 +87,8 @@ def _fields(message: bytes) -> Fields:
             else:
                 size = {1: 8, 5: 4}[kind]
             value, at = message[at : at + size], at + size
-        found[key >> 3].append(value)
-    return found
+        fields[key >> 3].append(value)
+    return fields
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

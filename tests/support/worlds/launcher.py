@@ -1,7 +1,7 @@
-"""A clean process that has imported torch_xla, JAX and torchax, and forks a job a scenario.
+"""A clean process that imports torch_xla, JAX and torchax, and forks a job for every scenario.
 
-Reads requests as lines of JSON and answers each when its job has ended. What the ranks returned
-is in the job's folder, as they send it home; `deaths` there are their exit statuses.
+Reads requests as lines of JSON and answers each when its job has ended. The ranks' results are in
+the job's folder, in the format of real ranks; `deaths` there holds their exit statuses.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 import signal
 import sys
 import time
-import traceback
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax  # noqa: F401
 import torch_xla  # noqa: F401
 import torchax  # noqa: F401
 
+from tests.support.fork_job import fork_job
 from tests.support.worlds import scenarios
 from xla_nb.protocol import pickling
 from xla_nb.protocol.events import ProcessDied
@@ -30,23 +30,8 @@ def serve() -> None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     print(json.dumps({"threads": threads, "backend": jax_world.backend_started()}), flush=True)
     for line in sys.stdin:
-        pid = fork_job(json.loads(line))
+        pid = fork_job(partial(run_job, **json.loads(line)))
         print(os.waitpid(pid, 0)[1], flush=True)
-
-
-def fork_job(request: dict[str, Any]) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        run_job(**request)
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None:
@@ -61,7 +46,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
     deaths: dict[int, int] = {}
 
     def enter(rank: int, count: int) -> None:
-        signal.alarm(60)  # no test waits for ever
+        signal.alarm(60)  # no test waits forever
         redirect(home, f"{rank}")
         (home / f"{rank}.pid").write_text(str(os.getpid()))
         latch.arrive()
@@ -82,8 +67,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         try:
             send_home(home, rank, how, value)
         except Exception as error:
-            told = f"{error}. {getattr(error, 'advice', 'nothing')}"
-            send_home(home, rank, type(error).__name__, told)
+            send_home(home, rank, type(error).__name__, f"{error}. {getattr(error, 'advice', '')}")
         jax_world.leave(how)
 
     def tell(death: ProcessDied) -> None:
@@ -119,4 +103,4 @@ def redirect(home: Path, stem: str) -> None:
 
 if __name__ == "__main__":
     serve()
-    os._exit(0)  # torch takes seconds to take itself down
+    os._exit(0)  # torch takes seconds to shut down

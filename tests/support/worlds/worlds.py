@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.fork_job import environment
 from xla_nb.protocol import pickling
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank: how ("returned", or the exception's name), with what, and its exit status."""
+    """How a rank ended ("returned", or the exception's name), its value, and its exit status."""
 
     how: str
     value: Any
@@ -47,7 +48,7 @@ class Run:
         return [self.ended(rank) for rank in range(len(list(self.folder.glob("*.pid"))))]
 
     def values(self) -> list[Any]:
-        """What the ranks returned, all of them."""
+        """What the ranks returned; fails unless all of them returned and exited with 0."""
         for rank, ended in enumerate(self.ranks):
             assert ended.how == "returned", f"rank {rank}: {ended}\n{self.output()}"
             assert ended.status == 0, f"rank {rank}: {ended}\n{self.output()}"
@@ -55,7 +56,7 @@ class Run:
         return [ended.value for ended in self.ranks]
 
     def output(self) -> str:
-        """All that the job and its ranks have printed."""
+        """All output of the job and its ranks."""
         paths = sorted([*self.folder.glob("*.out"), *self.folder.glob("*.err")])
         return "".join(path.read_text() for path in paths)
 
@@ -74,6 +75,7 @@ class Worlds:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=environment(),
             text=True,
         )
         self.clean: dict[str, Any] = json.loads(self._line())
