@@ -26,8 +26,7 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import drawing, picture
-from xla_nb.views import choose, loop, text
-from xla_nb.views.loop import View
+from xla_nb.views import choose, loop
 from xla_nb.views.saved.opened import OpenedRun
 
 
@@ -164,9 +163,9 @@ def run(
     kind = view or default_view()
     if bg:
         if kind == "panel":
-            loop.follow_behind(started, _view(kind, started))
+            loop.follow_behind(started, choose.make(kind, started))
         return started
-    loop.follow(started, _view(kind, started))
+    loop.follow(started, choose.make(kind, started))
     if not keep_going:
         started.check(brief=kind == "panel")
     return started
@@ -186,39 +185,10 @@ def _interrupted(options: Options) -> str:
     )
 
 
-def _view(kind: choose.ViewName, run: Run) -> View:
-    """The view; a run that cannot be shown is stopped, or nobody would know of it."""
-    try:
-        return _VIEWS[kind](run)
-    except BaseException:
-        run.stop("its view could not be shown")
-        raise
-
-
-def _panel(run: Run) -> View:
-    try:
-        from xla_nb.views.panel.view import PanelView
-    except ImportError as problem:
-        raise UsageError(
-            f"the panel needs anywidget, which cannot be imported: {problem}. What to do: "
-            "`%pip install anywidget`, or choose `--view text`"
-        ) from None
-    return PanelView(run)
-
-
-_VIEWS: dict[choose.ViewName, Callable[[Run], View]] = {
-    "panel": _panel,
-    "text": text.TextView,
-    "none": lambda run: loop.NoView(),
-}
-
-
 def default_view() -> choose.ViewName:
-    """What the front end that the current cell came from can show."""
+    """The view that the current cell's front end can show."""
     here = notebook.current()
-    if here is None:
-        return "text"
-    return choose.view(here.parent, here.shell.user_ns, sys.modules)
+    return choose.default(here.parent, here.shell.user_ns) if here else "text"
 
 
 def ask_stacks(run: Run) -> str:

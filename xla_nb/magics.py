@@ -28,9 +28,9 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
+from xla_nb.views.choose import VIEWS
 from xla_nb.views.saved import opened
 
-VIEWS = ("panel", "text", "none")
 _DURATION = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
