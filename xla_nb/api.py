@@ -23,12 +23,11 @@ from xla_nb.rank.process import is_rank
 from xla_nb.run import options as run_options
 from xla_nb.run import stacks
 from xla_nb.run.launch import launch
-from xla_nb.run.options import Options
+from xla_nb.run.options import Options, ViewName
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import drawing, picture
-from xla_nb.views import choose, loop, text
-from xla_nb.views.loop import View
+from xla_nb.views import choose, loop
 from xla_nb.views.saved.opened import OpenedRun
 
 
@@ -113,9 +112,9 @@ def run(
     if options.bg:
         # A text view prints among the output of other cells: only for those who ask for it.
         if view == "panel" or options.view == "text":
-            loop.follow_behind(started, _view(view, started))
+            loop.follow_behind(started, choose.make(view, started))
         return started
-    loop.follow(started, _view(view, started))
+    loop.follow(started, choose.make(view, started))
     if not options.keep_going:
         started.check(brief=view == "panel")
     return started
@@ -203,45 +202,13 @@ def _on_wait() -> OnWait:
     return on_wait
 
 
-# ---------------------------------------------------------------- views
+# ---------------------------------------------------------------- what is shown, and what is there
 
 
-def _view(kind: str, run: Run) -> View:
-    """The view; a run that cannot be shown is stopped, or nobody would know of it."""
-    try:
-        return _VIEWS[kind](run)
-    except BaseException:
-        run.stop("Stopped because its view could not be shown.")
-        raise
-
-
-def _panel(run: Run) -> View:
-    try:
-        from xla_nb.views.panel.view import PanelView
-    except ImportError as problem:
-        raise UsageError(
-            f"Cannot show the panel: {problem}. Install anywidget with `%pip install anywidget`, "
-            "or use --view text."
-        ) from None
-    return PanelView(run)
-
-
-_VIEWS: dict[str, Callable[[Run], View]] = {
-    "panel": _panel,
-    "text": text.TextView,
-    "none": lambda run: loop.NoView(),
-}
-
-
-def default_view() -> choose.ViewName:
-    """What the front end that the current cell came from can show."""
+def default_view() -> ViewName:
+    """The view that the current cell's front end can show."""
     here = notebook.current()
-    if here is None:
-        return "text"
-    return choose.view(here.parent, here.shell.user_ns, sys.modules)
-
-
-# ---------------------------------------------------------------- recorded runs, and scripts
+    return choose.default(here.parent, here.shell.user_ns) if here else "text"
 
 
 def ask_stacks(run: Run) -> str:

@@ -1,7 +1,7 @@
-"""The fixtures `chromium`, a browser, and `lab`, a JupyterLab that it looks at.
+"""The fixtures `chromium`, a browser, and `lab`, a JupyterLab shown in it.
 
-The rule: both end with this package. Playwright's synchronous interface leaves an event loop
-running in the main thread, where Jupyter's clients, which other tests use, want their own.
+Both end with this package: Playwright's synchronous interface leaves an event loop running in the
+main thread, where the Jupyter clients of other tests need their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from tests.browser.lab import Lab, LabNotebook
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-MISSING = "there is no browser on PATH: none of " + ", ".join(NAMES)
+MISSING = "no browser on PATH; looked for " + ", ".join(NAMES)
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

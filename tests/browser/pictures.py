@@ -1,6 +1,6 @@
-"""Makes the pictures of docs/images: `python tests/browser/pictures.py [NAME ...]`, by hand.
+"""Makes the pictures in docs/images, by hand: `python tests/browser/pictures.py [NAME ...]`.
 
-A picture is of one cell of a real JupyterLab, in the theme that its name says.
+Each picture shows one cell of a real JupyterLab, in the theme of its name.
 """
 
 from __future__ import annotations

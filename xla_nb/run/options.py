@@ -9,16 +9,17 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from xla_nb import runtimes
 from xla_nb.engines import base
 from xla_nb.errors import UsageError
 from xla_nb.wording import listed
 
-VIEWS = ("panel", "text", "none")
+ViewName = Literal["panel", "text", "none"]
+VIEWS: tuple[ViewName, ...] = get_args(ViewName)
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -37,7 +38,7 @@ class Options:
     timeout: float | None = None
     grace: float = 5.0
     keep_going: bool = False
-    view: str | None = None
+    view: ViewName | None = None
     bg: bool = False
 
 
@@ -71,7 +72,7 @@ def _duration(label: str, value: Any) -> float:
     raise UsageError(f"Invalid {label} {_shown(value)}. Use 90, 5m or 2h.")
 
 
-def _choice(kind: str, names: tuple[str, ...]) -> Check:
+def _choice(kind: str, names: Sequence[str]) -> Check:
     def check(label: str, value: Any) -> str:
         if value not in names:
             raise UsageError(f"Unknown {kind} {_shown(value)}. Choose {listed(names, 'or')}.")
