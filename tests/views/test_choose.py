@@ -37,8 +37,6 @@ def test_without_anywidget_the_view_is_text(monkeypatch):
 def test_every_view_that_an_option_may_name_can_be_made():
     assert set(choose._MAKERS) == set(VIEWS) == {"panel", "text", "none"}
 
-    assert str(refused.value) == "Unknown view 'pannel'. Choose panel, text or none."
-
 
 def test_a_run_whose_view_cannot_be_made_is_stopped(monkeypatch):
     def broken(run):

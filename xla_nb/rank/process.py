@@ -285,13 +285,13 @@ def preview(value: object) -> str:
 def _failure(
     job: Inherited, rank: int, error: BaseException, consequence: BaseException | None
 ) -> events.RankFailed:
-    told = tracebacks.tell(consequence or error, job.table.sources)
+    failure = tracebacks.tell(consequence or error, job.table.sources)
     return events.RankFailed(
         rank=rank,
-        kind=told.kind,
-        message=told.message,
-        text=told.text,
-        place=told.place,
-        where=told.where,
+        kind=failure.kind,
+        message=failure.message,
+        text=failure.text,
+        place=failure.place,
+        where=failure.where,
         follows=consequence is not None,
     )
