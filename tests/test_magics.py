@@ -437,13 +437,8 @@ WRONG = {
     ),
     "arguments that are no tuple": ('%%xla_spawn --args "0.1"\ndef f(rank, x): pass', '"(0.1,)"'),
     "arguments that fail": ('%%xla_spawn --args "1/0,"\ndef f(rank, x): pass', "ZeroDivisionError"),
-<<<<<<< HEAD
     "an open quote": ('%%xla_spawn --args "(1,\ndef f(rank, x): pass', "a quote is not closed"),
-    "no such function": ("%%xla_spawn nobody\ndef f(rank): pass", "no function nobody"),
-=======
-    "an open quote": ('%%xla_spawn --args "(1,\ndef f(rank, x): pass', "quote is left open"),
     "no such function": ("%%xla_spawn nobody\ndef f(rank): pass", "no function named nobody"),
->>>>>>> h-program
     "an entry that is no function": ("%%xla_spawn f\nf = 3", "Cannot launch f: "),
     "too few arguments": ("%%xla_spawn\ndef f(rank, x): pass", "missing a required argument: 'x'"),
     "too many arguments": ('%%xla_spawn --args "(1, 2)"\ndef f(rank): pass', "too many"),

@@ -110,7 +110,7 @@ def test_a_lost_host_is_named_by_its_ranks_and_by_the_run(run, observer):
     for first, host in enumerate("ab"):
         run.state.apply(events.JobStarted(host=host, pid=1, ranks=1, simulated=False, first=first))
     run.state.apply(events.HostLost(host="b", why="its node died"))
-    assert card(observer, 1).detail == "its host b was lost: its node died"
+    assert card(observer, 1).detail == "lost with its host b: its node died"
     assert observer.snapshot().hosts == ("a", "b")
     assert observer.snapshot().lost == {"b": "its node died"}
 

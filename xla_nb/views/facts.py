@@ -41,7 +41,7 @@ def about(snapshot: Snapshot) -> list[str]:
     parts = ["simulated TPU host"] if snapshot.simulated else []
     parts += [hosts_in_short(snapshot)] if snapshot.hosts else []
     if snapshot.ok is None:
-        parts += [f"stopping: {snapshot.stopping}"] if snapshot.stopping else []
+        parts += [snapshot.stopping] if snapshot.stopping else []
         parts += [f"as of {_clock(snapshot.now)} (updated every 10 s while the kernel is alive)"]
     elif snapshot.started is not None:
         parts += [f"started {_clock(snapshot.started)}"]
