@@ -51,17 +51,6 @@ def test_a_cell_can_run_again_and_again(notebook: LabNotebook) -> None:
     assert prompts == list(range(prompts[0], prompts[0] + 5))
 
 
-def test_a_reloaded_page_finds_the_running_cell(notebook: LabNotebook) -> None:
-    cell = notebook.add("import time\nprint('begun', flush=True)\ntime.sleep(300)")
-    notebook.run(cell)
-    notebook.wait_for("begun", cell)
-    notebook.save()
-    notebook.reload()
-    notebook.wait_for("begun", cell)
-    notebook.interrupt()
-    assert "2 ranks finished" in notebook.text(notebook.execute(HELLO))
-
-
 @pytest.mark.slow
 def test_a_theme_belongs_to_one_page(notebook: LabNotebook, lab: Lab) -> None:
     notebook.theme(DARK)
