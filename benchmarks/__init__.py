@@ -1,7 +1,7 @@
-"""What a person at a notebook waits for, measured: xla_nb beside its rivals, in one run.
+"""Benchmarks of what a user at a notebook waits for: xla_nb against its rivals, in one run.
 
 `python -m benchmarks` (or `make bench`) runs every module here that has a `rows()`. Times alone
-say little on a shared machine, so each row is a ratio of two figures taken in turn.
+mean little on a shared machine, so each row is a ratio of two figures measured in turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a figure, the one it is held against, and the ratio aimed at."""
+    """One line of the table: a figure, the figure it is compared with, and the target ratio."""
 
     what: str
     figure: float

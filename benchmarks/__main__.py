@@ -1,4 +1,4 @@
-"""Run the benchmarks named on the command line, by default all, and print one table."""
+"""Run the benchmarks named on the command line (default: all) and print one table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def table(lines: list[tuple[str, ...]]) -> str:
-    """Each column as wide as it needs to be, figures to the right."""
+    """Align the columns, figures to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()

@@ -1,7 +1,7 @@
-"""The least that makes `xmp.spawn(start_method="fork")` start N processes on a CPU.
+"""The minimum that lets `xmp.spawn(start_method="fork")` start N processes on a CPU.
 
-The yardstick for a launch and for a training step: torch_xla's own code and a device plugin that
-only counts. No collectives.
+The baseline for a launch and for a training step: torch_xla's own code and a device plugin that
+only counts devices. No collectives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch_xla.experimental import plugins
 
 
 class Host(plugins.DevicePlugin):
-    """A host of so many chips, each a process with the built-in CPU client."""
+    """A host with so many chips, each a process with the built-in CPU client."""
 
     def __init__(self, chips: int) -> None:
         super().__init__()
@@ -27,11 +27,11 @@ class Host(plugins.DevicePlugin):
         return self.chips
 
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
-        # Every process has one device, number 0 to itself; as ranks they need different ones.
+        # Every process has one device, which is its number 0; ranks need different ordinals.
         torch_xla._XLAC._xla_get_device_ordinal = lambda device: local_rank
         torch_xla._XLAC._xla_get_default_device_ordinal = lambda: local_rank
-        # As on a TPU, no rank goes on alone: one that ended before the last began would be given
-        # the last one's place too, by torch_xla's process pool.
+        # As on a TPU, no rank continues alone: if one ended before the last began, torch_xla's
+        # process pool would give it the last one's work too.
         self.all_here.wait()
 
 

@@ -1,7 +1,7 @@
-"""A real kernel and a client that watches it: what a person sees of a cell, and when.
+"""A real kernel and a client that records what a user sees of a cell, and when.
 
-Times run from the moment the cell is sent to the moment a message shows the text looked for,
-whichever way it is shown (stream, display, or an update of one).
+Times run from sending the cell until a message shows the expected text, in whatever form (stream,
+display, or an update of one).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 from jupyter_client import KernelManager
 
 ROOT = Path(__file__).parent.parent
-LIMIT = 120.0  # seconds for anything a benchmark waits for
+LIMIT = 120.0  # seconds for a cell
 
 
 class CellFailed(Exception):
-    """The cell ended in an error, or did not show what was looked for."""
+    """The cell ended in an error, or did not show the expected text."""
 
 
 class Notebook:
-    """A kernel of its own, started in the repository and ended with the block."""
+    """A kernel, started in the repository and ended with the `with` block."""
 
     def __enter__(self) -> Notebook:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -53,14 +53,14 @@ class Notebook:
         return Cell(self, code)
 
     def run(self, code: str) -> Cell:
-        """Send a cell and wait until it has ended."""
+        """Send a cell and wait for its end."""
         cell = self.send(code)
         cell.end()
         return cell
 
 
 class Cell:
-    """A cell that was sent, with all that it has shown so far."""
+    """A cell that was sent, and everything it has shown so far."""
 
     def __init__(self, notebook: Notebook, code: str) -> None:
         self.client = notebook.client
@@ -70,7 +70,7 @@ class Cell:
         self.id = self.client.execute(code)
 
     def until(self, pattern: str, count: int = 1) -> float:
-        """Seconds until so many different matches of the pattern have been shown."""
+        """Seconds until so many different matches of a pattern have been shown."""
         while len(set(re.findall(pattern, self.shown))) < count:
             if self.ended:
                 raise CellFailed(f"ended without showing {pattern!r} {count} times: {self.shown}")

@@ -1,7 +1,7 @@
-"""A run of many hosts that a panel shows: in a kernel, `watch` draws it and says what that took.
+"""A run on many hosts shown in a panel: in a kernel, `watch` draws it and measures the cost.
 
-The rule: only the files and the events are made up. Every rank rewrites its sample four times a
-second, prints and reports; some compile or wait, some fail, some finish, and one host is lost.
+Only the files and the events are made up. Every rank rewrites its sample four times a second,
+prints and reports; some compile or wait, some fail, some finish, and one host is lost.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from benchmarks.flood import ShownRun, shown
 from xla_nb.protocol import events
 from xla_nb.record.sample import Activity
 
-BEAT = 0.05  # seconds between two writes, in each of which it is the turn of some ranks:
-SAMPLE, PRINT, REPORT = 5, 10, 20  # of every fifth, of every tenth, of every twentieth
+BEAT = 0.05  # seconds between two rounds of writes
+SAMPLE, PRINT, REPORT = 5, 10, 20  # a rank does each every so many rounds
 GONE, WHEN = 7, 8.0  # the host that is lost, and after how many seconds
 ACTIVITIES: tuple[Activity, ...] = ("running", "running", "running", "compiling", "waiting")
 
 
 def watch(hosts: int, each: int, seconds: int) -> dict[str, float]:
-    """Show the crowd in a panel; what `flood.shown` measures of it."""
+    """Show the crowd in a panel; returns the measurements of `flood.shown`."""
     writer = [sys.executable, "-m", "benchmarks.crowd"]
     numbers = [str(hosts), str(each), str(seconds)]
     return shown(lambda folder: CrowdedRun(folder, hosts, each), writer, numbers)
 
 
 class CrowdedRun(ShownRun):
-    """Its events come as time goes by."""
+    """A run whose events are applied as their times come."""
 
     def __init__(self, folder: Path, hosts: int, each: int) -> None:
         super().__init__(folder)
@@ -39,7 +39,7 @@ class CrowdedRun(ShownRun):
         self._next = next(self._story)
         self.began = time.monotonic()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         while self._next[0] <= time.monotonic() - self.began:
             self.state.apply(self._next[1])
             self._next = next(self._story)
@@ -50,7 +50,7 @@ def host(number: int) -> str:
 
 
 def story(hosts: int, each: int) -> Iterator[tuple[float, events.Event]]:
-    """What happens, and after how many seconds."""
+    """The events, each with the seconds after which it happens."""
     yield 0, events.HostsPlaced(names=tuple(map(host, range(hosts))))
     for number in range(hosts):
         yield (
@@ -60,11 +60,11 @@ def story(hosts: int, each: int) -> Iterator[tuple[float, events.Event]]:
             ),
         )
     for rank in range(hosts * each):
-        where = host(rank // each)
+        name = host(rank // each)
         yield (
             rank / 1000,
             events.RankStarted(
-                host=where, rank=rank, local_rank=rank % each, pid=rank, device=f"TPU:{rank}"
+                host=name, rank=rank, local_rank=rank % each, pid=rank, device=f"TPU:{rank}"
             ),
         )
     for rank in (3 * each, 5 * each + 1):
@@ -75,7 +75,7 @@ def story(hosts: int, each: int) -> Iterator[tuple[float, events.Event]]:
                 kind="ValueError",
                 message="boom",
                 text="",
-                place=place(rank),
+                place=line(rank),
                 where="here",
             ),
         )
@@ -85,7 +85,7 @@ def story(hosts: int, each: int) -> Iterator[tuple[float, events.Event]]:
         yield WHEN + 1 + second, events.RankFinished(rank=rank, preview="0.5", nbytes=8)
 
 
-def place(rank: int) -> str:
+def line(rank: int) -> str:
     return f"Cell In[3], line {7 + rank % 9}"
 
 
@@ -93,7 +93,7 @@ def place(rank: int) -> str:
 
 
 def write(folder: Path, hosts: int, each: int, seconds: int) -> int:
-    """Write what the ranks would, for so long; gives the number of lines they printed."""
+    """Write the ranks' files for so many seconds; returns the number of lines printed."""
     flags = os.O_WRONLY | os.O_CREAT
     names = ("out", "now", "history")
     files = [
@@ -120,16 +120,16 @@ def write(folder: Path, hosts: int, each: int, seconds: int) -> int:
 
 
 def vitals(rank: int, beats: int) -> bytes:
-    """One sample. Every three seconds a rank does something else."""
+    """One sample. Every three seconds a rank changes its activity."""
     activity = ACTIVITIES[(beats // 60 + rank) % len(ACTIVITIES)]
-    waits = activity == "waiting"
+    waiting = activity == "waiting"
     sample = {
         "at": time.time(),
         "activity": activity,
         "since": time.time() - beats % 60 * BEAT,
-        "place": place(rank + beats // 20),
-        "operation": "all_reduce" if waits else "",
-        "missing": [rank + 1] if waits else [],
+        "place": line(rank + beats // 20),
+        "operation": "all_reduce" if waiting else "",
+        "missing": [rank + 1] if waiting else [],
         "rss": (1 << 30) + 4096 * beats,
         "cpu": beats * BEAT * 0.9,
         "device_used": (8 << 30) + beats,

@@ -1,4 +1,4 @@
-"""A flood of lines that a panel shows: in a kernel, `watch` draws it and says what that took."""
+"""A flood of lines shown in a panel: in a kernel, `watch` draws it and measures the cost."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from xla_nb.protocol import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import RecordedRun
 
-#: A process that writes so many lines a second into so many files, each with the time in front,
-#: and says how many it wrote.
+#: A process that writes so many lines a second to so many files, each starting with the time, and
+#: prints how many it wrote.
 WRITER = """
 import os, sys, time
 folder, streams, rate, seconds = sys.argv[1], *map(int, sys.argv[2:])
@@ -36,7 +36,7 @@ print(written * streams)
 
 
 class ShownRun(RecordedRun):
-    """A run of which only the files are real."""
+    """A run without processes: only its files are real."""
 
     done = False
 
@@ -44,12 +44,12 @@ class ShownRun(RecordedRun):
         super().__init__("flood", "Cell In[1]", Record(folder), dict[str, object]().__getitem__)
         self.changed = threading.Condition()
 
-    def go_on(self) -> None:
-        """Let happen what is to happen by now."""
+    def advance(self) -> None:
+        """Apply the events that are due by now."""
 
 
 class FloodedRun(ShownRun):
-    """All its ranks are there, and print."""
+    """A run whose ranks all run and print."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         super().__init__(folder)
@@ -61,7 +61,7 @@ class FloodedRun(ShownRun):
 
 
 def watch(streams: int, rate: int, seconds: int) -> dict[str, float]:
-    """Show a flood in a panel; what `shown` measures of it."""
+    """Show a flood in a panel; returns the measurements of `shown`."""
     writer = [sys.executable, "-c", WRITER]
     numbers = [str(streams), str(rate), str(seconds)]
     return shown(lambda folder: FloodedRun(folder, streams), writer, numbers)
@@ -70,8 +70,11 @@ def watch(streams: int, rate: int, seconds: int) -> dict[str, float]:
 def shown(
     make: Callable[[Path], ShownRun], writer: Sequence[str], numbers: Sequence[str]
 ) -> dict[str, float]:
-    """Show a run in a panel while the writer fills its files; what the kernel's process used of a
-    core, messages and lines a second, and how many lines that were written the files lack."""
+    """Show a run in a panel while the writer fills its files.
+
+    Returns the share of a core that the kernel's process used, messages and lines per second, and
+    how many written lines the files lack.
+    """
     # Not at the top: the writer process of `crowd` imports this module too.
     from xla_nb.views.panel.view import PanelView
 
@@ -91,16 +94,16 @@ def shown(
         )
         began, busy = time.monotonic(), time.process_time()
         while process.poll() is None:
-            run.go_on()
+            run.advance()
             time.sleep(view.draw())
         took, used = time.monotonic() - began, time.process_time() - busy
         assert process.stdout is not None
         written = int(process.stdout.read())
         view.finish()
-        found = sum(path.read_bytes().count(b"\n") for path in Path(folder).glob("rank-*.out"))
+        lines = sum(path.read_bytes().count(b"\n") for path in Path(folder).glob("rank-*.out"))
     return {
         "share": used / took,
         "messages": messages / took,
         "lines": written / took,
-        "lost": written - found,
+        "lost": written - lines,
     }

@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine: launches on its hosts, and a flood from them."""
+"""Launches on a Ray cluster of three nodes on this machine, and a flood of lines from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print("counted", wrote, here, there, wrote / took, flood.elapsed)
 
 
 def rows() -> Iterator[Row]:
-    """Three warm hosts against one; the lines of three hosts against what was written."""
+    """Three warm hosts against one, and the arrival of three hosts' lines against their writing."""
     with cluster(HOSTS) as address, Notebook() as three, Notebook() as one:
         for notebook in (three, one):
             notebook.run(f"%load_ext xla_nb\nimport os\nos.environ['RAY_ADDRESS'] = {address!r}")
@@ -53,21 +53,21 @@ def rows() -> Iterator[Row]:
         for _ in range(ROUNDS):
             for name, way in ways.items():
                 taken[name].append(once(*way))
-        found = {name: statistics.median(seconds) * 1000 for name, seconds in taken.items()}
+        medians = {name: statistics.median(seconds) * 1000 for name, seconds in taken.items()}
         what = f"{HOSTS} warm hosts x {RANKS} ranks / one host"
-        yield Row(f"{what} x {HOSTS * RANKS}", found["three"], found["one"], "ms", aim=1.5)
-        yield Row(f"{what} x {RANKS}", found["three"], found["less"], "ms")
+        yield Row(f"{what} x {HOSTS * RANKS}", medians["three"], medians["one"], "ms", aim=1.5)
+        yield Row(f"{what} x {RANKS}", medians["three"], medians["less"], "ms")
         yield Row(
             f"one host of a cluster / this machine, {HOSTS * RANKS} ranks",
-            found["one"],
-            found["here"],
+            medians["one"],
+            medians["here"],
             "ms",
         )
         yield from flood(three)
 
 
 def once(notebook: Notebook, where: str, ranks: int) -> float:
-    """Seconds until the last rank's first line is seen."""
+    """Seconds until the last rank's first line is shown."""
     cell = notebook.send(LAUNCH.format(where=where))
     seconds = cell.until(r"spoken (\d+)", ranks)
     cell.end()
@@ -81,6 +81,6 @@ def flood(notebook: Notebook) -> Iterator[Row]:
     wrote, here, there = map(int, words[at + 1 : at + 4])
     rate, elapsed = map(float, words[at + 4 : at + 6])
     if not wrote == here == there:
-        raise CellFailed(f"of {wrote} lines {here} are here, and {there} were fetched")
+        raise CellFailed(f"of {wrote} lines {here} arrived and {there} were fetched")
     what = f"{HOSTS} hosts, {wrote:,} lines at {rate:,.0f}/s, none missing: all here"
     yield Row(f"{what} / written", elapsed, wrote / rate, "s", aim=1.1)

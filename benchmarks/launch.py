@@ -1,4 +1,4 @@
-"""From sending the cell until the last of 4 ranks has spoken, median of many, taken in turn."""
+"""The time from sending a cell until the last of 4 ranks prints: medians, measured in turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS = 21
 
 @dataclass(frozen=True)
 class Way:
-    """A way to start ranks from a notebook: what is done once, and the cell that is timed."""
+    """A way to start ranks from a notebook: a setup cell, and the cell that is timed."""
 
     name: str
     setup: str
@@ -43,7 +43,7 @@ ACCELERATE = Way(
 
 
 def rows() -> Iterator[Row]:
-    """Ours against bare `xmp.spawn`, and that against accelerate."""
+    """xla_nb against bare `xmp.spawn` and accelerate, and those two against each other."""
     seconds = measure([OURS, BARE, ACCELERATE])
     ours, bare, accelerate = (statistics.median(taken) * 1000 for taken in seconds)
     yield Row(f"{OURS.name} / {BARE.name}", ours, bare, "ms", aim=1.3)
@@ -53,7 +53,7 @@ def rows() -> Iterator[Row]:
 
 
 def loading(kernels: int = 3) -> float:
-    """The seconds that the first cell of a notebook takes, median over fresh kernels."""
+    """Seconds to load the extension, median over fresh kernels."""
     seconds = []
     for _ in range(kernels):
         with Notebook() as notebook:
@@ -65,7 +65,7 @@ def loading(kernels: int = 3) -> float:
 
 
 def measure(ways: list[Way], rounds: int = ROUNDS) -> list[list[float]]:
-    """For each way the seconds of every round; a first one, not counted, warms it up."""
+    """The seconds of every round for each way, after one warm-up round."""
     taken: list[list[float]] = [[] for _ in ways]
     with contextlib.ExitStack() as stack:
         notebooks = [stack.enter_context(Notebook()) for _ in ways]

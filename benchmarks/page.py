@@ -1,4 +1,4 @@
-"""The panel in a real JupyterLab in Chromium: how soon it opens, and what a flood does to it."""
+"""The panel in JupyterLab in Chromium: how soon it opens, and what a flood costs."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ from browser.lab import Lab, LabNotebook
 
 OPENINGS = 7
 SECONDS = 20
-WARM = 4000  # ms, until the page has all it will hold
-FLOODS = {  # streams: lines a second, least frames a second
+WARM = 4000  # ms until the page has reached its size
+FLOODS = {  # streams: (lines per second, minimum frames per second)
     8: (30_000, 55),
     256: (100_000, 50),
 }
-#: Hosts of the crowd and ranks on each, least frames a second, most of a core.
+#: Hosts of the crowd, ranks on each, minimum frames per second, maximum share of a core.
 CROWD = (256, 4, 50, 0.5)
 LAUNCH = "%%xla_spawn -n 4\nimport time\ntime.sleep(1.5)"
 WATCH = f"""\
 import json, sys
 sys.path.insert(0, {str(ROOT)!r})
 from benchmarks import crowd, flood
-found = CALL
-print(json.dumps(found))
+print(json.dumps(CALL))
 """
-#: Notes when a panel is first in the page.
+#: Records when a panel first appears in the page.
 LOOK = """(
     window.seen = null,
     new MutationObserver((_, self) => {
@@ -50,7 +49,7 @@ LOOK = """(
     window.started = performance.now(),
     null
 )"""
-#: Counts frames, and in each compares the time in the last line shown with the clock.
+#: Counts frames, and in each one compares the time in the last line shown with the clock.
 FRAMES = """async (milliseconds) => {
     const lags = [], began = performance.now();
     let frames = 0;
@@ -71,32 +70,34 @@ FRAMES = """async (milliseconds) => {
 
 
 def rows() -> Iterator[Row]:
-    """Opening, then each flood: frames, lag, the kernel's share, messages, memory of the page."""
+    """Opening, then each flood: frames, lag, the kernel's share, messages, the page's memory."""
     with _notebook() as notebook:
         opened = statistics.median(_openings(notebook))
         yield Row("panel in the page / 150 ms", opened, 150, "ms", aim=1)
         for streams, (rate, least) in FLOODS.items():
-            found = watched(notebook, f"flood.watch({streams}, {rate}, {SECONDS})", SECONDS)
-            yield from _aims(f"{streams} streams, {found['lines']:,.0f} lines/s", found, least, 0.2)
+            figures = watched(notebook, f"flood.watch({streams}, {rate}, {SECONDS})", SECONDS)
+            yield from _aims(
+                f"{streams} streams, {figures['lines']:,.0f} lines/s", figures, least, 0.2
+            )
     hosts, each, least, most = CROWD
-    with _notebook() as notebook:  # of its own: a panel is drawn only while it can be seen
-        found = watched(notebook, f"crowd.watch({hosts}, {each}, {SECONDS})", SECONDS)
-    yield from _aims(f"{hosts} hosts, {hosts * each:,} ranks", found, least, most)
+    with _notebook() as notebook:  # a new one: a panel is drawn only while visible
+        figures = watched(notebook, f"crowd.watch({hosts}, {each}, {SECONDS})", SECONDS)
+    yield from _aims(f"{hosts} hosts, {hosts * each:,} ranks", figures, least, most)
 
 
-def _aims(where: str, found: dict[str, float], least: int, most: float) -> Iterator[Row]:
-    yield Row(f"{where}: {least} frames/s / those shown", least, found["fps"], "", aim=1)
-    yield Row(f"{where}: lag of the last line / 100 ms", found["lag"], 100, "ms", aim=1)
-    yield Row(f"{where}: kernel's share / {most} of a core", found["share"], most, "", aim=1)
-    yield Row(f"{where}: messages a second / 20", found["messages"], 20, "", aim=1)
-    yield Row(f"{where}: heap, 2nd half / 1st half", found["end"], found["half"], "MB")
+def _aims(where: str, figures: dict[str, float], least: int, most: float) -> Iterator[Row]:
+    yield Row(f"{where}: {least} frames/s / those shown", least, figures["fps"], "", aim=1)
+    yield Row(f"{where}: lag of the last line / 100 ms", figures["lag"], 100, "ms", aim=1)
+    yield Row(f"{where}: kernel's share / {most} of a core", figures["share"], most, "", aim=1)
+    yield Row(f"{where}: messages a second / 20", figures["messages"], 20, "", aim=1)
+    yield Row(f"{where}: heap, 2nd half / 1st half", figures["end"], figures["half"], "MB")
 
 
 @contextmanager
 def _notebook() -> Iterator[LabNotebook]:
     executable = next(filter(None, map(shutil.which, NAMES)), None)
     if executable is None:
-        raise CellFailed(f"there is no browser on PATH: none of {', '.join(NAMES)}")
+        raise CellFailed(f"No browser found on PATH (tried {', '.join(NAMES)}).")
     flags = [*FLAGS, "--enable-precise-memory-info"]
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as home:
         browser = playwright.chromium.launch(executable_path=executable, args=flags)
@@ -124,8 +125,7 @@ def _openings(notebook: LabNotebook) -> Iterator[float]:
 
 
 def watched(notebook: LabNotebook, call: str, seconds: int) -> dict[str, float]:
-    """What a run that is made up by `call`, for so many seconds, does to the page and takes of the
-    kernel."""
+    """What a made-up run, shown by `call` for so many seconds, costs the page and the kernel."""
     cell = notebook.add(WATCH.replace("CALL", call))
     notebook.run(cell)
     notebook.page.locator(".xn-row .xn-text").first.wait_for()
@@ -143,7 +143,7 @@ def watched(notebook: LabNotebook, call: str, seconds: int) -> dict[str, float]:
 
 
 def _heap(notebook: LabNotebook) -> float:
-    """MB of the page's JavaScript that are in use after a collection."""
+    """MB of the page's JavaScript heap in use after a collection."""
     session = notebook.page.context.new_cdp_session(notebook.page)
     session.send("HeapProfiler.collectGarbage")
     used: float = notebook.page.evaluate("performance.memory.usedJSHeapSize / 1e6")

@@ -1,4 +1,4 @@
-"""How late the last line of a cell is shown, with no page in between."""
+"""How late the last line of a cell is shown, measured without a page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A 1 GiB array of the notebook used by 4 ranks: the time it adds, and the memory it takes.
+"""A 1 GiB array of the notebook used by 4 ranks: the time it adds and the memory it takes.
 
-Both are differences between two launches of one cell, with the array and with a tiny one. Memory
-is PSS, in which a page that k processes share counts 1/k in each, over the ranks and their job.
+Both are differences between two launches of one cell, with this array and with a tiny one. Memory
+is the PSS of the ranks and their job; a page that k processes share counts as 1/k in each.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def rows() -> Iterator[Row]:
 
 
 def use(notebook: Notebook, array: str, released: Path) -> tuple[float, int]:
-    """Seconds until every rank has the array; bytes held once all have read the whole of it."""
+    """Seconds until every rank has the array, and bytes in use once all have read all of it."""
     cell = notebook.send(USE.format(ranks=RANKS, array=array, released=str(released)))
     seconds = cell.until(r"has (\d+)", RANKS)
     cell.until(r"read (\d+)", RANKS)

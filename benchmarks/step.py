@@ -1,9 +1,8 @@
-"""A training step under xla_nb, against the same function under bare `xmp.spawn`.
+"""A training step under xla_nb against the same function under bare `xmp.spawn`.
 
-As many ranks as the machine has cores, so that what differs is what xla_nb does in a rank and not
-how the ranks queue up. Whatever else runs on the machine only ever makes steps longer, so each
-launch gives the 5th percentile of each rank's 400 steps; launches are taken in turn, and the median
-launch of each way counts.
+There are no more ranks than cores, so that ranks do not queue up and the difference is what xla_nb
+does in a rank. Other load on the machine only makes steps longer, so each launch gives the 5th
+percentile of each rank's 400 steps; launches alternate, and the median launch of each way counts.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def rows() -> Iterator[Row]:
 
 
 def step(notebook: Notebook, code: str) -> float:
-    """The mean over the ranks of their 5th percentile."""
+    """The mean of the ranks' 5th percentiles, in seconds."""
     cell = notebook.send(code)
     cell.until(r"rank (\d+) stepped", RANKS)
     cell.end()

@@ -1,6 +1,6 @@
-"""Ray's double: a cluster that is only counted, and hosts that answer what the test says.
+"""Doubles of Ray and of hosts: resources are only counted, and hosts answer as the test says.
 
-The rule: nothing is started. What Ray itself does is in test_cluster.py.
+Nothing is started. test_cluster.py uses a real Ray.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xla_nb.protocol import events
 from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance
 
-NEVER = object()  # what a host says that does not answer
+NEVER = object()  # the answer of a host that does not answer
 
 
 def about(number=1, **changes):
@@ -45,7 +45,7 @@ def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1"):
 
 
 def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None, among_tpus=False):
-    """Hosts that have been placed: these actors, called m0, m1, ..."""
+    """A group of placed hosts: these actors, named m0, m1, ..."""
     abouts = abouts or [about(number) for number in range(len(actors))]
     bundles = [takes or {"CPU": 1.0}] * len(actors)
     names = [each.hostname for each in abouts]
@@ -53,21 +53,23 @@ def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None, among_tpu
 
 
 class Actor:
-    """It answers a call as `says` has it by name, and one for news with what `has` gave it."""
+    """Answers a call with its function in `says`, and a call for news with what `has` queued."""
 
     def __init__(self, **says):
         self.says, self.told, self.answers = says, [], asyncio.Queue()
 
     def __getattr__(self, name):
-        return types.SimpleNamespace(remote=lambda *given: self._call(name, given))
+        return types.SimpleNamespace(remote=lambda *args: self._call(name, args))
 
-    def _call(self, name, given):
-        self.told.append((name, *given))
+    def _call(self, name, args):
+        self.told.append((name, *args))
         if name in self.says:
             answer = asyncio.get_running_loop().create_future()
-            said = self.says[name](*given)
-            if said is not NEVER:
-                (answer.set_exception if isinstance(said, Exception) else answer.set_result)(said)
+            value = self.says[name](*args)
+            if isinstance(value, Exception):
+                answer.set_exception(value)
+            elif value is not NEVER:
+                answer.set_result(value)
             return answer
         return asyncio.ensure_future(self._news() if name == "news" else asyncio.sleep(0))
 
@@ -77,8 +79,8 @@ class Actor:
             raise answer
         return answer
 
-    def has(self, number, *happened, files=(), over=False):
-        self.answers.put_nowait(HostNews(number, list(map(events.encode, happened)), files, over))
+    def has(self, number, *new, files=(), over=False):
+        self.answers.put_nowait(HostNews(number, list(map(events.encode, new)), files, over))
 
     def fails(self, problem):
         self.answers.put_nowait(problem)
@@ -89,27 +91,26 @@ class Actor:
 
 
 def ready(**says):
-    """A host on which runs can be started."""
+    """A host that starts runs."""
     return Actor(
         **{"hold_port": lambda run: ("10.0.0.0", 1234), "start": lambda part, parcel: "", **says}
     )
 
 
 class Ray:
-    """The cluster: so many nodes with a CPU each, and the actors that were placed there.
+    """A cluster of nodes with one CPU each.
 
-    `actors` are given to those who ask for one, while they last; `frees`: what is given back is
-    free again.
+    `actors` are handed out in order, then new ones are made.
     """
 
     def __init__(self, nodes=3):
         self.count, self.placed, self.removed, self.killed = nodes, [], [], []
         self.options, self.actors, self.made = [], [], []
-        self.fits, self.asked, self.frees = True, asyncio.Event(), True
+        self.fits, self.asked = True, asyncio.Event()
         self.taken = 0
         self.connects, self.refuses = 0, None
 
-    def connect(self, *given, **how):
+    def connect(self, *args, **options):
         self.connects += 1
         if self.refuses:
             raise self.refuses
@@ -156,7 +157,7 @@ class Ray:
 
 
 def installed(monkeypatch):
-    """In place of Ray's own modules."""
+    """Replace Ray's modules."""
     made = Ray()
     client = types.SimpleNamespace(ray=types.SimpleNamespace(is_connected=lambda: False))
     modules = {

@@ -1,4 +1,4 @@
-"""A cluster that is reached through Ray's client server alone, and that loses its head."""
+"""A cluster that is reached only through Ray's client server, and that loses its head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIMULATED = "--env PJRT_DEVICE=CPU"
 def far(home: None) -> Iterator[tuple[Nodes, str]]:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    # To Ray its only node is a TPU VM, the only one of its slice.
+    # Ray takes the only node for a TPU VM, the only one of its slice.
     nodes = Nodes(
         1,
         ray_client_server_port=port,
@@ -52,7 +52,7 @@ def test_a_cell_runs_through_rays_client(notebook: Notebook, far: tuple[Nodes, s
     assert notebook.value("through.output(1)") == r"'here\n'"
 
 
-def test_a_tpu_vm_that_shows_no_chip_is_said_to_be_one(
+def test_a_tpu_vm_without_visible_chips_is_refused(
     notebook: Notebook, far: tuple[Nodes, str]
 ) -> None:
     shown = notebook.run(f"%%xla_spawn --on {far[1]}\ndef f(rank): pass")
@@ -60,7 +60,7 @@ def test_a_tpu_vm_that_shows_no_chip_is_said_to_be_one(
 
 
 @pytest.mark.leaves("processes")  # of the cluster, which has lost its head
-def test_a_lost_head_is_said_in_a_paragraph(notebook: Notebook, far: tuple[Nodes, str]) -> None:
+def test_a_lost_head_ends_the_run(notebook: Notebook, far: tuple[Nodes, str]) -> None:
     nodes, where = far
     killed = []
 

@@ -66,7 +66,7 @@ def test_data_parallel_training_over_hosts_equals_one_process(on_ray):
     assert on_ray.value("min(trained_[r][1] for r in range(6)) > 1e-2") == "True"
 
 
-def test_what_the_cell_needs_travels_without_a_module_on_the_hosts(on_ray):
+def test_notebook_definitions_reach_hosts_without_a_module(on_ray):
     on_ray.ok(
         "class Scale:\n"
         "    def __init__(self, by): self.by = by\n"
@@ -115,20 +115,20 @@ def test_big_results_come_back_whole(on_ray):
     assert on_ray.value(whole) == "True"
 
 
-def test_what_ranks_report_is_in_the_run(on_ray):
+def test_reported_values_are_in_the_runs_history(on_ray):
     on_ray.ok(
         spawn(
             "import xla_nb\n"
             "def f(rank):\n"
             "    for step in range(3): xla_nb.report(loss=rank + step)",
-            "-o told",
+            "-o reported",
         )
     )
-    assert on_ray.value("told.history['loss'][5]") == "[5.0, 6.0, 7.0]"
-    assert on_ray.value("told.sample(4).at > 0") == "True"
+    assert on_ray.value("reported.history['loss'][5]") == "[5.0, 6.0, 7.0]"
+    assert on_ray.value("reported.sample(4).at > 0") == "True"
 
 
-def test_the_next_launch_finds_its_hosts_warm(on_ray):
+def test_the_next_launch_reuses_warm_hosts(on_ray):
     before = of_ours("xla_nb-server").items()
     shown = on_ray.ok(spawn("def f(rank): return rank"))
     assert "importing" not in shown.stdout
@@ -160,8 +160,8 @@ def test_slices_reach_the_ranks(on_ray):
     )
 
 
-def test_variables_set_in_the_notebook_are_the_ranks(on_ray):
-    # By its name `os` would be that of a launched cell, with all else that this one imports.
+def test_ranks_have_the_variables_set_in_the_notebook_but_not_rays(on_ray):
+    # Not by importing os: a later cell that uses the name would take this one's imports along.
     on_ray.ok("__import__('os').environ['XLA_NB_TEST_SET'] = 'here'")
     on_ray.ok(
         spawn(
@@ -196,16 +196,16 @@ def test_a_long_log_stays_on_its_host_and_is_fetched_whole(on_ray):
     assert on_ray.value(f"len({received}) < 80_000_000 or 'MB) omitted' in {received}") == "True"
 
 
-def test_what_the_cell_prints_outside_of_its_function_names_the_host(on_ray):
+def test_top_level_prints_name_their_host(on_ray):
     on_ray.ok(spawn("print('loading')\ndef f(rank): pass", "-o loaded"))
-    said = on_ray.value("sorted(open(loaded.record.log(None)).read().splitlines())")
-    assert said.count("] loading") == 3
+    lines = on_ray.value("sorted(open(loaded.record.log(None)).read().splitlines())")
+    assert lines.count("] loading") == 3
 
 
 # ---------------------------------------------------------------- errors
 
 
-def test_an_error_on_one_host_is_told_with_its_line(on_ray):
+def test_an_error_on_one_host_is_reported_with_its_line(on_ray):
     shown = on_ray.run(
         spawn(
             "import torch_xla.core.xla_model as xm\n"
@@ -233,13 +233,13 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(on_ray):
     assert "Rank 5 was killed by SIGKILL" in shown.error
 
 
-def test_a_program_that_does_not_load_is_refused_by_name(on_ray):
+def test_a_failed_import_is_reported_with_its_line(on_ray):
     shown = on_ray.run(spawn("import no_such_module\ndef f(rank): pass"))
     assert "No module named 'no_such_module'" in shown.error
     assert f"Cell In[{shown.number}], line 2" in shown.error
 
 
-def test_hosts_that_the_cluster_has_not_are_missed_at_once(on_ray):
+def test_too_many_hosts_are_refused_at_once(on_ray):
     shown = on_ray.run("%%xla_spawn --on ray --hosts 4 -n 1\ndef f(rank): pass")
     assert shown.ename == "LaunchError"
     assert "Need 4 hosts with a free CPU, but only 3 are available" in shown.error
@@ -247,13 +247,13 @@ def test_hosts_that_the_cluster_has_not_are_missed_at_once(on_ray):
     assert "--wait 5m" in shown.error
 
 
-def test_waiting_for_hosts_is_seen(on_ray):
+def test_waiting_for_hosts_is_shown(on_ray):
     shown = on_ray.run("%%xla_spawn --on ray --hosts 4 -n 1 --wait 1s\ndef f(rank): pass")
     assert "waiting for the cluster, up to 1 s: Need 4 hosts" in shown.stdout
     assert shown.ename == "LaunchError"
 
 
-def test_spmd_spans_hosts_on_tpus_only(on_ray):
+def test_spmd_on_simulated_hosts_is_refused(on_ray):
     shown = on_ray.run(spawn("def f(rank): pass", "--runtime spmd"))
     assert "--runtime spmd spans hosts on TPU pods only" in shown.error
 
@@ -296,14 +296,14 @@ def test_stacks_come_from_all_hosts(on_ray):
 
 
 @pytest.mark.leaves("processes")  # servers that have imported JAX, for the next launch
-def test_torchax_is_one_world_over_hosts_and_leaves_in_any_order(on_ray):
+def test_torchax_ranks_form_one_world_and_end_in_any_order(on_ray):
     on_ray.ok(
         "%%xla_spawn --on ray --hosts 3 -n 2 --runtime torchax --view text -o world\n"
         "import jax, jax.numpy as jnp, os, time\n"
         "from jax.experimental import multihost_utils\n"
         "def f(rank):\n"
         "    got = multihost_utils.process_allgather(jnp.array([float(rank)]))\n"
-        "    if rank >= 2: time.sleep(0.5)  # host 0 has the coordinator, and is done first\n"
+        "    if rank >= 2: time.sleep(0.5)  # host 0 has the coordinator and ends first\n"
         "    return jax.process_count(), got.ravel().tolist()",
         timeout=200,
     )
@@ -313,10 +313,10 @@ def test_torchax_is_one_world_over_hosts_and_leaves_in_any_order(on_ray):
     )
 
 
-# ---------------------------------------------------------------- what is lost (these come last)
+# ---------------------------------------------------------------- losses (these come last)
 
 
-def test_a_host_that_is_lost_ends_the_run_and_leaves_nothing(on_ray, nodes):
+def test_a_lost_host_ends_the_run_and_leaves_no_process(on_ray, nodes):
     on_ray.ok(
         spawn(
             "import time\n"
@@ -344,7 +344,7 @@ def test_a_host_that_is_lost_ends_the_run_and_leaves_nothing(on_ray, nodes):
 
 
 @pytest.mark.leaves("processes")  # a new driver, for the next launch
-def test_a_driver_that_ends_is_said_to_be_the_connection(on_ray):
+def test_a_killed_driver_ends_the_run_with_its_signal(on_ray):
     def end(shown):
         if "begun" in shown.stdout:
             for pid in of_ours("xla_nb-ray"):

@@ -1,4 +1,4 @@
-"""The cluster's client as the kernel hears it: through its control socket, on Ray's double."""
+"""The driver as the kernel sees it: through its control socket, on Ray's double."""
 
 import asyncio
 import contextlib
@@ -39,13 +39,13 @@ class Kernel:
         request = {"do": do, "id": self.asked, "hosts": hosts, "slices": slices, "wait": 0, **more}
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
 
-    def launches(self, run="r1", told=None, **user_env):
-        """Gives the socket of the run's events."""
+    def launches(self, run="r1", order_file=None, **options):
+        """Launch a run; returns the socket of its events."""
         ours, theirs = channel.pair()
         self._stack.enter_context(ours)
         order = pickle.dumps((a_launch(self._record, run=run).request, {}, {}))
-        with theirs, in_memory(told or order) as file, in_memory(b"values") as parcel:
-            self.asks("launch", theirs.fileno(), parcel, file, **user_env)
+        with theirs, in_memory(order_file or order) as file, in_memory(b"values") as parcel:
+            self.asks("launch", theirs.fileno(), parcel, file, **options)
         return ours
 
     def abandons(self, number):
@@ -55,23 +55,23 @@ class Kernel:
         return json.loads(await asyncio.get_running_loop().sock_recv(self._control, 1 << 16))
 
     async def answer(self):
-        """What comes of it, after what it waits for."""
-        while "waiting" in (said := await self.hears()):
+        """The reply after all that say what is waited for."""
+        while "waiting" in (reply := await self.hears()):
             pass
-        return said
+        return reply
 
     async def idle(self):
         await until(lambda: not self.driver._tasks)
 
     async def completes(self, run, host):
-        """A run on this host, from its launch to its end."""
+        """Launch a run on this host and let it end."""
         host.has(1, over=True)
         self.launches(run)
         assert "done" in await self.answer()
         await self.idle()
 
     async def fetched(self, run):
-        """What a fetch of a file of the run gives."""
+        """The bytes that a fetch of a file of the run gives."""
         reader, writer = os.pipe()
         with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
             self.asks("fetch", writer, run=run, host="m1", file="rank-0.out")
@@ -79,14 +79,14 @@ class Kernel:
             return await asyncio.to_thread(pipe.read)
 
 
-async def until(what):
-    while not what():
+async def until(condition):
+    while not condition():
         await asyncio.sleep(0.001)
 
 
 @pytest.fixture
 def serve(ray, tmp_path):
-    """serve(work) runs `work(kernel)` beside the driver, and then closes the control socket."""
+    """serve(work) runs `work(kernel)` beside the driver, then closes the control socket."""
 
     def serve(work):
         async def served():
@@ -106,7 +106,7 @@ def serve(ray, tmp_path):
     return serve
 
 
-# ---------------------------------------------------------------- every request is answered
+# ---------------------------------------------------------------- every request gets a reply
 
 
 def test_a_launch_is_answered_and_its_events_are_sent(serve, ray):
@@ -124,14 +124,14 @@ def test_a_launch_is_answered_and_its_events_are_sent(serve, ray):
     serve(work)
 
 
-def test_whoever_waits_is_told_for_what(serve):
+def test_the_progress_of_a_launch_is_reported(serve):
     async def work(kernel):
         kernel.launches()
-        told = [(await kernel.hears()).get("waiting") for _ in range(4)]
-        assert told == [
+        progress = [(await kernel.hears()).get("waiting") for _ in range(4)]
+        assert progress == [
             "connecting to the Ray cluster …",
             "starting xla_nb on 1 host of the cluster …",
-            "importing what the ranks need on 1 host, once for this session …",
+            "importing the ranks' packages on 1 host, once per session …",
             None,
         ]
 
@@ -147,7 +147,7 @@ def test_a_launch_that_the_cluster_cannot_serve_is_refused(serve):
 
 
 @pytest.mark.parametrize("do", ["launch", "look"])
-def test_whatever_goes_wrong_is_answered(serve, monkeypatch, do):
+def test_any_error_is_answered_with_a_refusal(serve, monkeypatch, do):
     async def hosts(self, wish):
         raise ValueError("something odd")
 
@@ -161,16 +161,16 @@ def test_whatever_goes_wrong_is_answered(serve, monkeypatch, do):
     serve(work)
 
 
-def test_an_order_that_cannot_be_read_is_answered(serve):
+def test_an_unreadable_order_is_refused(serve):
     async def work(kernel):
-        sock = kernel.launches(told=b"no pickle")
+        sock = kernel.launches(order_file=b"no pickle")
         assert "Could not start" in (await kernel.answer())["refused"]
         assert list(channel.receive(sock)) == [None]
 
     serve(work)
 
 
-def test_answers_wait_for_a_kernel_that_does_not_listen(serve):
+def test_replies_are_queued_for_a_slow_kernel(serve):
     async def work(kernel):
         for number in range(2000):
             kernel.driver._reply(id=number, waiting="x" * 1000)
@@ -182,7 +182,7 @@ def test_answers_wait_for_a_kernel_that_does_not_listen(serve):
 # ---------------------------------------------------------------- the connection
 
 
-def test_a_driver_that_could_not_connect_is_spent(serve, ray):
+def test_a_driver_that_cannot_connect_is_spent(serve, ray):
     ray.refuses = RuntimeError("no route")
 
     async def work(kernel):
@@ -194,7 +194,7 @@ def test_a_driver_that_could_not_connect_is_spent(serve, ray):
     serve(work)
 
 
-def test_a_driver_on_which_another_run_goes_on_is_not_spent(serve, monkeypatch):
+def test_a_driver_with_another_run_in_progress_is_not_spent(serve, monkeypatch):
     def survey():
         raise TimeoutError
 
@@ -210,7 +210,7 @@ def test_a_driver_on_which_another_run_goes_on_is_not_spent(serve, monkeypatch):
     serve(work)
 
 
-def test_a_driver_whose_cluster_only_lacks_something_is_not_spent(serve):
+def test_a_driver_whose_cluster_lacks_resources_is_not_spent(serve):
     async def work(kernel):
         kernel.launches(hosts=4)
         assert not (await kernel.answer())["spent"]
@@ -218,10 +218,10 @@ def test_a_driver_whose_cluster_only_lacks_something_is_not_spent(serve):
     serve(work)
 
 
-# ---------------------------------------------------------------- hosts that were held
+# ---------------------------------------------------------------- held hosts
 
 
-def test_a_launch_whose_held_hosts_are_dead_is_made_on_fresh_ones(serve, ray):
+def test_a_launch_on_dead_held_hosts_is_repeated_on_fresh_ones(serve, ray):
     held, fresh = ready(about=about), ready(about=about)
     ray.actors = [held, fresh]
 
@@ -231,12 +231,12 @@ def test_a_launch_whose_held_hosts_are_dead_is_made_on_fresh_ones(serve, ray):
         kernel.launches("r2")
         assert "done" in await kernel.answer()
         assert (len(ray.placed), ray.removed) == (2, [1])
-        assert [given[0].request.run for call, *given in fresh.told if call == "start"] == ["r2"]
+        assert [args[0].request.run for call, *args in fresh.told if call == "start"] == ["r2"]
 
     serve(work)
 
 
-def test_a_launch_whose_fresh_hosts_are_dead_is_refused(serve, ray):
+def test_a_launch_on_dead_fresh_hosts_is_refused(serve, ray):
     ray.actors = [ready(about=about, start=lambda part, parcel: DIED) for _ in range(2)]
 
     async def work(kernel):
@@ -247,7 +247,7 @@ def test_a_launch_whose_fresh_hosts_are_dead_is_refused(serve, ray):
     serve(work)
 
 
-def test_fresh_ones_are_tried_once(serve, ray):
+def test_fresh_hosts_are_tried_once(serve, ray):
     held = ready(about=about)
     ray.actors = [held, ready(about=about, start=lambda part, parcel: DIED)]
 
@@ -262,9 +262,7 @@ def test_fresh_ones_are_tried_once(serve, ray):
 
 
 @pytest.mark.parametrize(("started", "last"), [(NEVER, "start"), ("", "news")])
-def test_a_run_that_nobody_wants_any_more_is_forgotten_and_its_hosts_are_held(
-    serve, ray, started, last
-):
+def test_an_abandoned_run_is_forgotten_and_its_hosts_stay_held(serve, ray, started, last):
     host = ready(about=about, start=lambda part, parcel: started)
     ray.actors = [host]
 
@@ -283,7 +281,7 @@ def test_a_run_that_nobody_wants_any_more_is_forgotten_and_its_hosts_are_held(
     serve(work)
 
 
-def test_everything_is_given_back_when_the_kernel_is_gone(serve, ray):
+def test_hosts_are_released_when_the_kernel_is_gone(serve, ray):
     async def work(kernel):
         kernel.launches()
         await kernel.answer()
@@ -327,7 +325,7 @@ def test_the_hosts_of_a_look_are_held_for_the_launch(serve, ray, look):
     serve(work)
 
 
-def test_a_look_at_hosts_that_will_not_do_is_refused(serve, look):
+def test_a_look_with_unequal_slices_is_refused(serve, look):
     async def work(kernel):
         kernel.asks("look", look.fileno(), hosts=3, slices=2)
         assert (await kernel.answer())["refused"].startswith(
@@ -337,10 +335,10 @@ def test_a_look_at_hosts_that_will_not_do_is_refused(serve, look):
     serve(work)
 
 
-# ---------------------------------------------------------------- a run that goes on
+# ---------------------------------------------------------------- a run in progress
 
 
-def test_what_is_said_to_a_run_goes_to_its_hosts(serve, ray):
+def test_interrupt_kill_and_ask_go_to_the_runs_hosts(serve, ray):
     host = ready(about=about)
     ray.actors = [host]
 
@@ -352,13 +350,13 @@ def test_what_is_said_to_a_run_goes_to_its_hosts(serve, ray):
         kernel.asks("ask", run="elsewhere")
         kernel.asks("ask", run="r1")
         await until(lambda: "ask" in host.calls)
-        said = [told for told in host.told if told[0] in ("interrupt", "kill", "ask")]
-        assert said == [("interrupt", "r1", [7]), ("kill", "r1"), ("ask", "r1")]
+        calls = [call for call in host.told if call[0] in ("interrupt", "kill", "ask")]
+        assert calls == [("interrupt", "r1", [7]), ("kill", "r1"), ("ask", "r1")]
 
     serve(work)
 
 
-# ---------------------------------------------------------------- a run that is over
+# ---------------------------------------------------------------- a finished run
 
 
 def test_a_file_of_an_unknown_run_is_empty(serve):
@@ -415,7 +413,7 @@ def init(*_, **__):
 """
 
 
-def test_the_process_ends_with_its_socket_though_the_cluster_does_not_answer(tmp_path, monkeypatch):
+def test_the_process_ends_with_its_socket_even_if_the_cluster_hangs(tmp_path, monkeypatch):
     (tmp_path / "ray.py").write_text(HANGS)
     monkeypatch.syspath_prepend(str(tmp_path))
     child = Child("xla_nb.engines.ray.driver", [""], os.environ)

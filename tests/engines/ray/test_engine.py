@@ -1,4 +1,4 @@
-"""The kernel's side of a cluster: the test is the process that would speak to it."""
+"""The kernel's side of a cluster; the test plays the driver process."""
 
 import json
 import os
@@ -22,32 +22,32 @@ from xla_nb.topology.slices import Host, Seat
 
 
 class Child:
-    """In place of our process beside the kernel: `hears` is called with what it is told."""
+    """In place of the driver process: `hears` is called with each request."""
 
     def __init__(self, module, arguments, env):
         self.module, self.arguments, self.env = module, arguments, env
         self.ours, self.theirs = channel.pair()
-        self.told, self.words, self.alive, self.closed = [], "", True, False
+        self.told, self.output, self.alive, self.closed = [], "", True, False
         self.process = types.SimpleNamespace(returncode=None)
         self.hears = lambda request, fds: None
 
     def send(self, request, *fds):
         if not self.alive:
-            raise BrokenPipeError("it is gone")
+            raise BrokenPipeError("it has ended")
         self.told.append(json.loads(json.dumps(request)))
         self.hears(request, fds)
 
     def receive(self, waiting):
         while not channel.ready(self.ours, 0.01):
             waiting()
-        said = self.ours.recv(1 << 16)
-        return json.loads(said) if said else None
+        data = self.ours.recv(1 << 16)
+        return json.loads(data) if data else None
 
     def says(self, **answer):
         self.theirs.send(json.dumps(answer).encode())
 
-    def ends(self, words="", status=1):
-        self.words, self.alive = words, False
+    def ends(self, output="", status=1):
+        self.output, self.alive = output, False
         self.process.returncode = status
         self.theirs.close()
 
@@ -55,7 +55,7 @@ class Child:
         return not self.alive
 
     def last_output(self):
-        return self.words
+        return self.output
 
     def close(self):
         self.closed = True
@@ -65,7 +65,7 @@ class Child:
 
 @pytest.fixture
 def children(monkeypatch):
-    """The processes that were started; each does as `hears` says, and starts a run by default."""
+    """The processes that were started; by default each replies as if it had started a run."""
     made = []
 
     def start(*arguments):
@@ -102,8 +102,8 @@ def child(cluster):
 
 @pytest.fixture
 def files(tmp_path):
-    """Two files, as a launch hands them over."""
-    fds = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("parcel", "told")]
+    """The two files of a launch."""
+    fds = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("parcel", "order")]
     yield tuple(fds)
     for fd in fds:
         os.close(fd)
@@ -113,8 +113,8 @@ def files(tmp_path):
 def launch(cluster, files):
     socks = []
 
-    def launch(user_env=None, waiting=lambda seconds, what: None):
-        socks.append(cluster.launch(user_env or {}, files, waiting))
+    def launch(options=None, waiting=lambda seconds, what: None):
+        socks.append(cluster.launch(options or {}, files, waiting))
         return socks[-1]
 
     yield launch
@@ -126,7 +126,7 @@ def launch(cluster, files):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "environ", "expected"),
+    ("on", "environ", "expected"),
     [
         ("ray://h:10001", {}, "ray://h:10001"),
         ("ray://h:10001", {"RAY_ADDRESS": "10.0.0.1:6379"}, "ray://h:10001"),
@@ -138,14 +138,14 @@ def launch(cluster, files):
         ("ray", {"RAY_ADDRESS": "local"}, ""),
     ],
 )
-def test_the_cluster_is_the_one_that_is_named(monkeypatch, wanted, environ, expected):
+def test_the_address_is_the_option_or_ray_address(monkeypatch, on, environ, expected):
     monkeypatch.delitem(sys.modules, "ray", raising=False)
-    assert address(wanted, environ) == expected
+    assert address(on, environ) == expected
 
 
 @pytest.fixture
 def ray(monkeypatch):
-    """The notebook has called `ray.init()`: on the cluster itself."""
+    """The notebook has called `ray.init()` on the cluster itself."""
 
     def context():
         return types.SimpleNamespace(gcs_address="10.0.0.1:6379")
@@ -166,37 +166,37 @@ def through_the_client(monkeypatch, connected):
     monkeypatch.setitem(sys.modules, "ray.util.client", module)
 
 
-def test_else_it_is_the_one_that_the_notebook_is_connected_to(ray):
+def test_without_ray_address_it_is_the_notebooks_own_cluster(ray):
     assert address("ray", {}) == "10.0.0.1:6379"
     assert address("ray", {"RAY_ADDRESS": "10.9.9.9:6379"}) == "10.9.9.9:6379"
 
 
 @pytest.mark.parametrize(("connected", "expected"), [(True, "ray://head:10001"),
                                                      (False, "10.0.0.1:6379")])  # fmt: skip
-def test_a_notebook_that_uses_rays_client_is_followed_there(ray, monkeypatch, connected, expected):
+def test_a_connection_through_rays_client_gives_its_address(ray, monkeypatch, connected, expected):
     through_the_client(monkeypatch, connected)
     assert address("ray", {}) == expected
 
 
-def test_ray_that_is_imported_and_not_connected_leads_nowhere(ray):
+def test_an_unconnected_ray_gives_no_address(ray):
     ray.is_initialized = lambda: False
     assert address("ray", {}) == ""
 
 
-def test_a_folder_that_is_called_ray_leads_nowhere(monkeypatch):
+def test_a_folder_called_ray_gives_no_address(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     assert address("ray", {}) == ""
 
 
-def test_ray_that_does_not_tell_leads_nowhere(ray):
+def test_a_ray_that_fails_to_answer_gives_no_address(ray):
     ray.get_runtime_context = None
     assert address("ray", {}) == ""
 
 
-# ---------------------------------------------------------------- what goes along
+# ---------------------------------------------------------------- fitting
 
 
-def test_what_was_set_since_the_notebook_began_goes_along():
+def test_changed_has_the_variables_set_since_the_process_started():
     code = (
         "import json, os\n"
         "from xla_nb.engines.ray.engine import changed\n"
@@ -204,9 +204,9 @@ def test_what_was_set_since_the_notebook_began_goes_along():
         "print(json.dumps({k: v for k, v in changed().items() if len(k) < 6}))"
     )
     env = {**os.environ, "SAME": "1", "OTHER": "1", "GONE": "1"}
-    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
-    found = json.loads(told.stdout)
-    assert {name: found.get(name) for name in ("SAME", "OTHER", "NEW", "GONE")} == {
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    variables = json.loads(done.stdout)
+    assert {name: variables.get(name) for name in ("SAME", "OTHER", "NEW", "GONE")} == {
         "SAME": None,
         "OTHER": "2",
         "NEW": "3\udcff",
@@ -214,16 +214,16 @@ def test_what_was_set_since_the_notebook_began_goes_along():
     }
 
 
-def test_a_launch_is_fitted_by_each_host_to_itself(cluster, monkeypatch):
+def test_fit_only_passes_on_the_notebooks_variables(cluster, monkeypatch):
     monkeypatch.setenv("MINE", "1")
     fit = RayEngine(cluster, 2, None, 0.0).fit("xla", 3, {"YOURS": "1"})
     assert (fit.device, fit.ranks, fit.imports, fit.notices) == ("", 3, (), ())
     assert fit.env["MINE"] == "1"
-    assert "YOURS" not in fit.env  # which the order has as `user_env`
+    assert "YOURS" not in fit.env  # the order has it as `user_env`
 
 
 @pytest.mark.parametrize("n", [0, -1])
-def test_hosts_without_ranks_are_refused(cluster, n):
+def test_fewer_than_one_rank_is_refused(cluster, n):
     with pytest.raises(UsageError, match=f"-n must be at least 1, not {n}"):
         RayEngine(cluster, 2, None, 0.0).fit("xla", n, {})
 
@@ -231,9 +231,7 @@ def test_hosts_without_ranks_are_refused(cluster, n):
 # ---------------------------------------------------------------- launching
 
 
-def test_the_process_is_the_driver_of_this_address_in_the_notebooks_environment(
-    launch, children, monkeypatch
-):
+def test_the_driver_gets_the_address_and_the_notebooks_environment(launch, children, monkeypatch):
     monkeypatch.setenv("MINE", "1")
     launch()
     (child,) = children
@@ -242,7 +240,7 @@ def test_the_process_is_the_driver_of_this_address_in_the_notebooks_environment(
     assert child.env["MINE"] == "1"
 
 
-def test_a_launch_gives_the_socket_of_its_events(launch, child):
+def test_a_launch_returns_the_socket_of_its_events(launch, child):
     kept = []
 
     def hears(request, fds):
@@ -258,14 +256,14 @@ def test_a_launch_gives_the_socket_of_its_events(launch, child):
     assert child.told == [{"do": "launch", "id": 1, "hosts": 2}]
 
 
-def test_one_process_serves_launch_after_launch(launch, children):
+def test_one_process_serves_several_launches(launch, children):
     launch()
     launch()
     assert [request["id"] for request in children[0].told] == [1, 2]
     assert len(children) == 1
 
 
-def test_a_process_that_has_ended_is_started_again(launch, children):
+def test_an_ended_process_is_replaced(launch, children):
     launch()
     children[0].ends()
     launch()
@@ -273,14 +271,14 @@ def test_a_process_that_has_ended_is_started_again(launch, children):
     assert [len(child.told) for child in children] == [1, 1]
 
 
-def test_whoever_waits_is_told_for_what(launch, child):
-    told = []
+def test_the_progress_of_a_launch_is_reported(launch, child):
+    progress = []
 
     def waiting(seconds, what):
         assert seconds >= 0
-        if not told or told[-1] != what:
-            told.append(what)
-            steps[len(told) - 1]()
+        if not progress or progress[-1] != what:
+            progress.append(what)
+            steps[len(progress) - 1]()
 
     steps = [
         lambda: child.says(id=1, waiting="connecting …"),
@@ -289,14 +287,14 @@ def test_whoever_waits_is_told_for_what(launch, child):
     ]
     child.hears = lambda request, fds: None
     launch(waiting=waiting)
-    assert told == [
+    assert progress == [
         "starting the process that connects to Ray …",
         "connecting …",
         "importing …",
     ]
 
 
-def test_a_launch_that_the_cluster_refuses_says_why(launch, child):
+def test_a_refused_launch_raises_with_the_reason(launch, child):
     child.hears = lambda request, fds: child.says(id=1, refused="no nodes")
     with pytest.raises(LaunchError, match="no nodes"):
         launch()
@@ -310,19 +308,19 @@ def test_a_spent_process_is_ended_and_the_next_launch_starts_another(launch, chi
     assert len(children) == 2
 
 
-def test_a_process_that_ends_meanwhile_says_its_last_output(launch, child):
+def test_a_process_that_ends_during_a_launch_is_quoted(launch, child):
     child.hears = lambda request, fds: child.ends("MemoryError")
     with pytest.raises(LaunchError, match=r"connects to Ray ended \(MemoryError\)"):
         launch()
 
 
-def test_a_process_that_is_killed_meanwhile_says_by_what(launch, child):
+def test_a_process_killed_during_a_launch_is_reported_with_its_signal(launch, child):
     child.hears = lambda request, fds: child.ends(status=-9)
     with pytest.raises(LaunchError, match="connects to Ray died: killed by SIGKILL"):
         launch()
 
 
-def test_a_process_that_ended_unseen_is_a_refusal_too(launch, child):
+def test_a_process_that_ended_before_the_request_is_reported(launch, child):
     def hears(request, fds):
         child.ends("gcs_rpc_client.h: lost")
         raise BrokenPipeError
@@ -336,14 +334,14 @@ def interrupt(seconds, what):
     raise KeyboardInterrupt
 
 
-def test_a_launch_that_is_interrupted_is_abandoned(launch, child):
+def test_an_interrupted_launch_is_abandoned(launch, child):
     child.hears = lambda request, fds: None
     with pytest.raises(KeyboardInterrupt):
         launch(waiting=interrupt)
     assert child.told[1:] == [{"do": "abandon", "id": 1}]
 
 
-def test_what_is_still_said_to_an_abandoned_launch_is_not_for_the_next_one(launch, child):
+def test_late_replies_to_an_abandoned_launch_are_ignored(launch, child):
     child.hears = lambda request, fds: None
     with pytest.raises(KeyboardInterrupt):
         launch(waiting=interrupt)
@@ -353,14 +351,14 @@ def test_what_is_still_said_to_an_abandoned_launch_is_not_for_the_next_one(launc
     launch()
 
 
-def test_the_order_and_the_programs_files_go_along(cluster, child, tmp_path):
+def test_a_launch_sends_the_order_and_the_program_files(cluster, child, tmp_path):
     (tmp_path / "cell.py").write_bytes(b"x = 1")
     (tmp_path / "cell.json").write_bytes(b"{}")
-    found = []
+    files = []
 
     def hears(request, fds):
-        _, parcel, told = fds
-        found.append((os.pread(parcel, 100, 0), pickle.loads(os.pread(told, 1 << 20, 0))))
+        _, parcel, order_file = fds
+        files.append((os.pread(parcel, 100, 0), pickle.loads(os.pread(order_file, 1 << 20, 0))))
         started(child, request)
 
     child.hears = hears
@@ -372,14 +370,14 @@ def test_the_order_and_the_programs_files_go_along(cluster, child, tmp_path):
         request, Fit("", 2, {"SET": "1"}, ()), fd, lambda seconds, what: None
     ).close()
     os.close(fd)
-    assert found == [
+    assert files == [
         (b"values", (request, {"SET": "1"}, {"cell.py": b"x = 1", "cell.json": b"{}"}))
     ]
     wish = {"hosts": 2, "slices": 1, "wait": 90.0}
     assert child.told == [{"do": "launch", "id": 1, **wish}]
 
 
-# ---------------------------------------------------------------- a run that goes on
+# ---------------------------------------------------------------- a run in progress
 
 
 @pytest.fixture
@@ -387,7 +385,7 @@ def engine(cluster):
     return RayEngine(cluster, None, None, 0.0)
 
 
-def test_steering_goes_to_the_process(engine, child):
+def test_interrupt_kill_and_ask_go_to_the_process(engine, child):
     engine.interrupt("r1", {"a": (1, 2), "b": [3]})
     engine.kill("r1")
     engine.ask("r1")
@@ -398,9 +396,9 @@ def test_steering_goes_to_the_process(engine, child):
     ]
 
 
-def test_steering_does_nothing_where_another_thread_ends_the_process_meanwhile(child):
+def test_a_request_survives_another_thread_closing_the_process(child):
     class Ending(ClusterHandle):
-        """Its process is there at the first look only."""
+        """Its process exists only at the first access."""
 
         _child = property(lambda self: looks.pop(0), lambda self, made: None)
 
@@ -409,7 +407,7 @@ def test_steering_does_nothing_where_another_thread_ends_the_process_meanwhile(c
     assert child.told == [{"do": "kill", "run": "r1"}]
 
 
-def test_steering_what_is_gone_does_nothing(engine, cluster, child):
+def test_kill_without_a_process_does_nothing(engine, cluster, child):
     child.ends()
     engine.kill("r1")
     cluster.close()
@@ -417,7 +415,7 @@ def test_steering_what_is_gone_does_nothing(engine, cluster, child):
     assert child.told == []
 
 
-def test_a_look_gives_the_seats_that_the_process_has_written(engine, child):
+def test_a_look_returns_the_seats_that_the_process_wrote(engine, child):
     seats = [Seat(Host("10.0.0.1", "a"), 0, 0, {})]
 
     def hears(request, fds):
@@ -436,20 +434,20 @@ def test_closing_ends_the_process(cluster, child):
     assert child.closed
 
 
-def test_a_process_that_lives_is_no_reason_for_anything(engine, child):
+def test_why_lost_is_empty_while_the_process_runs(engine, child):
     assert engine.why_lost() == ""
 
 
-def test_without_a_process_nobody_knows_why(engine):
+def test_why_lost_is_empty_without_a_process(engine):
     assert engine.why_lost() == ""
 
 
-def test_why_there_are_no_more_events_is_what_ended_the_process(engine, child):
+def test_why_lost_tells_what_ended_the_process(engine, child):
     child.ends("MemoryError")
     assert "(MemoryError)" in engine.why_lost()
 
 
-# ---------------------------------------------------------------- files of a host's
+# ---------------------------------------------------------------- files of a host
 
 
 def block(data):
@@ -457,7 +455,7 @@ def block(data):
 
 
 def writes(*parts, hold=None):
-    """A process that writes these to the pipe of a fetch, and closes it; or keeps it in `hold`."""
+    """A process that writes these to the pipe of a fetch and closes it, or keeps it in `hold`."""
 
     def hears(request, fds):
         for part in parts:
@@ -469,29 +467,29 @@ def writes(*parts, hold=None):
 
 
 @pytest.mark.parametrize(
-    ("parts", "found"),
+    ("parts", "content"),
     [
         ((block(b"printed "), block(b"1\n"), block(b"")), b"printed 1\n"),
         ((block(b"x" * 9000), block(b"")), b"x" * 9000),
         ((block(b""),), b""),
         ((), None),
-        ((block(b"half a file"),), None),  # its host was lost meanwhile
+        ((block(b"half a file"),), None),  # its host was lost
         ((block(b"half a block")[:-2],), None),
     ],
 )
-def test_a_file_is_fetched_if_its_host_can_be_reached(engine, child, parts, found):
+def test_a_file_is_fetched_unless_its_host_is_lost(engine, child, parts, content):
     child.hears = writes(*parts)
-    assert engine.fetch("r1", "a", "rank-0.out") == found
+    assert engine.fetch("r1", "a", "rank-0.out") == content
     assert child.told == [{"do": "fetch", "run": "r1", "host": "a", "file": "rank-0.out"}]
 
 
-def test_nothing_is_fetched_when_the_process_is_gone(engine, child):
+def test_nothing_is_fetched_without_a_process(engine, child):
     child.ends()
     assert engine.fetch("r1", "a", "rank-0.out") is None
 
 
 @pytest.mark.parametrize("parts", [(), (block(b"half a file"),)])
-def test_a_host_that_falls_silent_has_no_file(engine, child, monkeypatch, parts):
+def test_a_fetch_from_a_silent_host_gives_none(engine, child, monkeypatch, parts):
     monkeypatch.setattr(faults, "PATIENCE", 0.01)
     held = []
     child.hears = writes(*parts, hold=held)

@@ -101,23 +101,23 @@ def is_a_paragraph(text):
         ("OddError", "", "cannot be used: OddError: no message"),
     ],
 )
-def test_why_a_cluster_cannot_be_used_is_a_paragraph_of_its_own(kind, message, expected):
+def test_each_reason_for_an_unusable_cluster_has_its_paragraph(kind, message, expected):
     text = faults.unreachable(AT, kind, message)
     assert expected in text
     assert is_a_paragraph(text)
 
 
-def test_the_clusters_version_of_ray_is_the_one_to_install():
+def test_a_version_mismatch_names_the_clusters_version_to_install():
     text = faults.unreachable(AT, "RuntimeError", VERSIONS)
     assert "`pip install 'ray[client]==2.9.3'`" in text
 
 
-def test_the_cluster_is_named_where_it_has_an_address():
+def test_the_message_names_the_clusters_address_if_it_has_one():
     assert faults.unreachable(AT, "TimeoutError", "").startswith(f"The Ray cluster at {AT} does")
     assert faults.unreachable("", "TimeoutError", "").startswith("The Ray cluster does")
 
 
-def test_a_package_that_is_missing_is_installed_into_this_environment():
+def test_a_missing_package_names_this_environment():
     text = faults.unreachable(AT, "ModuleNotFoundError", "No module named 'ray'")
     assert sys.executable in text
 
@@ -139,7 +139,7 @@ def test_a_package_that_is_missing_is_installed_into_this_environment():
         ),
     ],
 )
-def test_why_a_hosts_process_could_not_be_started_is_a_paragraph(message, expected):
+def test_each_reason_for_a_failed_start_has_its_paragraph(message, expected):
     text = faults.unplaced(message)
     assert expected in text
     assert is_a_paragraph(text)
@@ -150,7 +150,7 @@ def test_why_a_hosts_process_could_not_be_started_is_a_paragraph(message, expect
     [("0.1", "h has xla_nb 0.1, but the notebook has 0.2."),
      ("", "h has no xla_nb, but the notebook has 0.2.")],
 )  # fmt: skip
-def test_a_host_with_another_version_is_named_with_both(there, expected):
+def test_a_host_with_another_version_is_named_with_both_versions(there, expected):
     text = faults.differing("h", "xla_nb", there, "0.2")
     assert text.startswith(expected)
     assert "Install xla_nb 0.2 on the cluster's hosts" in text
@@ -178,7 +178,7 @@ def test_a_host_with_another_version_is_named_with_both(there, expected):
         ("", "it did not answer for half a minute"),
     ],
 )  # fmt: skip
-def test_why_a_host_was_lost_is_said_in_a_clause(message, why):
+def test_the_reason_for_a_lost_host_is_a_clause(message, why):
     assert faults.why_lost(message) == why
 
 
@@ -193,7 +193,7 @@ def test_why_a_host_was_lost_is_said_in_a_clause(message, why):
         "grpc._channel._MultiThreadedRendezvous: <_MultiThreadedRendezvous of RPC",
     ],
 )
-def test_a_head_that_is_gone_is_told_when_it_has_ended_our_process(output):
+def test_a_lost_head_is_recognized_in_our_processs_output(output):
     text = faults.client_ended(1, output)
     assert text.startswith("The connection to the cluster's head was lost")
     assert is_a_paragraph(text)
@@ -203,13 +203,13 @@ def test_a_head_that_is_gone_is_told_when_it_has_ended_our_process(output):
     ("output", "last"),
     [("Traceback\n\x1b[31mMemoryError\x1b[0m\n", "(MemoryError)"), ("", "(no output)")],
 )
-def test_else_our_processs_last_words_are_quoted(output, last):
+def test_other_output_of_our_process_is_quoted(output, last):
     text = faults.client_ended(1, output)
     assert text.startswith(f"The process that connects to Ray ended {last}")
     assert is_a_paragraph(text)
 
 
-def test_a_process_that_was_killed_is_told_by_the_signal():
+def test_a_killed_process_is_reported_with_its_signal():
     text = faults.client_ended(-9, "Failed to connect to GCS")
     assert text.startswith("The process that connects to Ray died: killed by SIGKILL")
     assert is_a_paragraph(text)

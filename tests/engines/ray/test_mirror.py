@@ -1,4 +1,4 @@
-"""The notebook's record of ranks elsewhere, as those who read a record find it."""
+"""The notebook's copy of a record, as readers of records find it."""
 
 import os
 
@@ -17,7 +17,7 @@ def mirror(tmp_path):
     return Mirror(tmp_path)
 
 
-def test_what_is_appended_lies_behind_what_came_before(mirror, tmp_path):
+def test_appended_chunks_follow_each_other_in_the_file(mirror, tmp_path):
     mirror.take(
         [FileChunk("rank-0.out", "append", b"one\ntw"), FileChunk("rank-1.out", "append", b"1\n")]
     )
@@ -26,25 +26,25 @@ def test_what_is_appended_lies_behind_what_came_before(mirror, tmp_path):
     assert (tmp_path / "rank-1.out").read_bytes() == b"1\n"
 
 
-def test_files_are_their_owners_alone(mirror, tmp_path):
+def test_files_are_private_to_their_owner(mirror, tmp_path):
     mirror.take([FileChunk("rank-0.out", "append", b"x"), FileChunk("rank-0.now", "replace", b"x")])
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 @pytest.mark.parametrize("name", ["../rank-0.out", "/rank-0.out", "there/rank-0.out"])
-def test_nothing_is_written_but_files_of_the_record(tmp_path, name):
+def test_only_files_of_the_record_are_written(tmp_path, name):
     (tmp_path / "record").mkdir()
     Mirror(tmp_path / "record").take([FileChunk(name, "append", b"x")])
     assert (tmp_path / "record" / "rank-0.out").read_bytes() == b"x"
 
 
-def test_on_a_full_disk_it_is_said_where_it_is_full(mirror, tmp_path):
+def test_a_full_disk_is_an_error_that_names_the_folder(mirror, tmp_path):
     (tmp_path / "rank-0.out").symlink_to("/dev/full")
-    with pytest.raises(Unwritable, match=f"{tmp_path}: .*No space left.*What to do"):
+    with pytest.raises(Unwritable, match=f"{tmp_path}: .*No space left.*Free space on that disk"):
         mirror.take([FileChunk("rank-0.out", "append", b"x")])
 
 
-def test_a_log_is_tailed_while_it_arrives(mirror, tmp_path):
+def test_a_log_can_be_tailed_while_it_is_written(mirror, tmp_path):
     tail = Tail(tmp_path / "rank-0.out")
     mirror.take([FileChunk("rank-0.out", "append", b"one\ntw")])
     assert list(tail.lines()) == ["one"]
@@ -52,14 +52,14 @@ def test_a_log_is_tailed_while_it_arrives(mirror, tmp_path):
     assert list(tail.lines()) == ["two"]
 
 
-def test_a_sample_that_is_shorter_than_the_last_one_can_be_read(mirror, tmp_path):
-    for place in ("Cell In[3], line 1000", "", "Cell In[3], line 7"):
-        sample = Sample(at=1.0, since=1.0, place=place)
+def test_a_sample_shorter_than_the_last_one_can_be_read(mirror, tmp_path):
+    for line in ("Cell In[3], line 1000", "", "Cell In[3], line 7"):
+        sample = Sample(at=1.0, since=1.0, place=line)
         mirror.take([FileChunk("rank-0.now", "replace", encode(sample))])
         assert decode((tmp_path / "rank-0.now").read_bytes()) == sample
 
 
-def test_a_result_that_comes_in_parts_is_the_value(mirror, tmp_path, monkeypatch):
+def test_a_result_written_in_parts_can_be_unpickled(mirror, tmp_path, monkeypatch):
     host = tmp_path / "host"
     host.mkdir()
     fd = os.open(host / "rank-0.result", os.O_RDWR | os.O_CREAT)

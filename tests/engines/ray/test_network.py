@@ -1,4 +1,4 @@
-"""Two hosts with addresses of their own: network namespaces, where this machine can make them."""
+"""Two hosts with different addresses, in network namespaces if this machine can create them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ print(json.dumps({"results": run.results, "hosts": list(run.state.hosts)}))
 
 @dataclass
 class Lan:
-    """Two hosts, `ends` by name with their addresses, on one wire."""
+    """Two hosts on one wire: `ends` has their addresses by name."""
 
     ends: dict[str, str]
 
     def run(self, end: str, *command: str, **env: str) -> str:
-        """A command on one of them; gives what it prints."""
+        """Run a command on one host; returns what it prints."""
         done = subprocess.run(
             [str(IP), "netns", "exec", end, *command],
             env={**os.environ, **env},
@@ -59,10 +59,10 @@ class Lan:
 
     def pids(self, end: str) -> list[int]:
         """The processes of a host."""
-        found = subprocess.run(
+        done = subprocess.run(
             [str(IP), "netns", "pids", end], capture_output=True, text=True, check=True
         )
-        return [int(pid) for pid in found.stdout.split()]
+        return [int(pid) for pid in done.stdout.split()]
 
 
 def ip(*words: str) -> bool:
@@ -77,7 +77,7 @@ def lan() -> Iterator[Lan]:
     names = [f"xn{mark}{end}" for end in "ab"]
     try:
         if not all(ip("netns", "add", name) for name in names):
-            pytest.skip("no network namespaces can be made here")
+            pytest.skip("network namespaces cannot be created here")
         wires = [f"v{name}" for name in names]
         assert ip("link", "add", wires[0], "type", "veth", "peer", "name", wires[1])
         ends = {}
@@ -95,7 +95,7 @@ def lan() -> Iterator[Lan]:
 
 @contextlib.contextmanager
 def cluster(lan: Lan) -> Iterator[str]:
-    """Ray on both hosts; gives its address."""
+    """Ray on both hosts; yields its address."""
     folder = tempfile.mkdtemp(prefix="xr-", dir="/tmp")
     head, other = lan.ends
     ray = str(Path(sys.executable).parent / "ray")
@@ -115,11 +115,11 @@ def cluster(lan: Lan) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_ranks_of_hosts_with_addresses_of_their_own_reduce_together(lan: Lan) -> None:
+def test_ranks_reduce_across_hosts_with_different_addresses(lan: Lan) -> None:
     with cluster(lan) as address:
         head = next(iter(lan.ends))
-        said = lan.run(head, sys.executable, "-c", SCRIPT, RAY_ADDRESS=address)
+        output = lan.run(head, sys.executable, "-c", SCRIPT, RAY_ADDRESS=address)
         eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
-    told = json.loads(said.splitlines()[-1])
-    assert told["results"] == {str(rank): [10.0, 10.0] for rank in range(4)}
-    assert all(any(where in name for where in lan.ends.values()) for name in told["hosts"])
+    outcome = json.loads(output.splitlines()[-1])
+    assert outcome["results"] == {str(rank): [10.0, 10.0] for rank in range(4)}
+    assert all(any(ip in name for ip in lan.ends.values()) for name in outcome["hosts"])

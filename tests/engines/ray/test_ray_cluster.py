@@ -1,6 +1,6 @@
-"""Which hosts are taken of a cluster, and that they are given back; Ray is its double.
+"""Which hosts a launch gets from a cluster and when they are released, on Ray's double.
 
-(engines/ray/cluster.py; test_cluster.py is on a real one.)
+(engines/ray/cluster.py; test_cluster.py uses a real cluster.)
 """
 
 import asyncio
@@ -25,17 +25,17 @@ def ray(monkeypatch):
 
 @pytest.fixture
 def hosts(ray):
-    """hosts(wish, ...) asks for these, one after the other; gives the groups."""
+    """hosts(wish, ...) requests these one after the other; returns the groups."""
 
     def hosts(*wishes, between=lambda group: None):
-        async def asked():
-            cluster, found = Cluster(""), []
+        async def requested():
+            cluster, groups = Cluster(""), []
             for wish in wishes:
-                found.append(await cluster.hosts(wish))
-                between(found[-1])
-            return found
+                groups.append(await cluster.hosts(wish))
+                between(groups[-1])
+            return groups
 
-        return asyncio.run(asked())
+        return asyncio.run(requested())
 
     return hosts
 
@@ -54,20 +54,20 @@ def hosts(ray):
         (0.0, 10.0, "0 s"),
     ],
 )
-def test_what_is_left_of_a_wait_is_told_in_steps(seconds, most, shown):
+def test_the_remaining_wait_is_rounded_to_steps(seconds, most, shown):
     assert cluster_module._clock(seconds, most) == shown
 
 
 # ---------------------------------------------------------------- the connection
 
 
-def test_a_cluster_that_cannot_be_reached_is_a_refusal(ray, hosts):
+def test_an_unreachable_cluster_is_refused(ray, hosts):
     ray.refuses = RuntimeError("no route")
     with pytest.raises(Unreachable, match="The Ray cluster cannot be reached"):
         hosts(a_wish())
 
 
-def test_a_cluster_is_connected_to_once_whatever_comes_of_it(ray):
+def test_a_failed_connection_is_not_retried(ray):
     async def twice():
         cluster = Cluster("")
         for _ in range(2):
@@ -79,7 +79,7 @@ def test_a_cluster_is_connected_to_once_whatever_comes_of_it(ray):
     assert ray.connects == 1
 
 
-def test_a_launch_that_is_given_up_while_it_connects_leaves_that_to_the_next(ray, monkeypatch):
+def test_the_next_launch_uses_the_connection_of_an_abandoned_one(ray, monkeypatch):
     waits = threading.Event()
     monkeypatch.setattr(cluster_module, "_connect", lambda address: waits.wait())
 
@@ -97,7 +97,7 @@ def test_a_launch_that_is_given_up_while_it_connects_leaves_that_to_the_next(ray
     assert len(asyncio.run(twice()).actors) == 2
 
 
-def test_a_cluster_that_does_not_answer_any_more_is_a_refusal(ray, hosts, monkeypatch):
+def test_a_cluster_that_stops_answering_is_refused(ray, hosts, monkeypatch):
     def survey():
         raise TimeoutError
 
@@ -109,7 +109,7 @@ def test_a_cluster_that_does_not_answer_any_more_is_a_refusal(ray, hosts, monkey
 # ---------------------------------------------------------------- hosts
 
 
-def test_each_host_is_an_actor_in_a_bundle_of_its_own(ray, hosts):
+def test_each_host_is_an_actor_in_its_own_bundle(ray, hosts):
     (group,) = hosts(a_wish(2))
     assert ray.placed == [([{"CPU": 1.0}, {"CPU": 1.0}], "STRICT_SPREAD")]
     assert [each["scheduling_strategy"] for each in ray.options] == [(1, 0), (1, 1)]
@@ -117,38 +117,38 @@ def test_each_host_is_an_actor_in_a_bundle_of_its_own(ray, hosts):
     assert group.names == ["m0", "m1"]
 
 
-def test_a_launch_like_the_last_one_has_the_same_hosts(ray, hosts):
+def test_a_launch_like_the_last_one_gets_the_same_hosts(ray, hosts):
     first, second = hosts(a_wish(2), a_wish(2))
     assert first is second
     assert len(ray.placed) == 1
 
 
-def test_hosts_that_others_want_are_kept_where_there_is_room_for_both(ray, hosts):
+def test_held_hosts_are_kept_if_there_is_room_for_a_second_group(ray, hosts):
     first, second = hosts(a_wish(1), a_wish(2))
     assert first is not second
     assert (ray.removed, ray.killed) == ([], [])
 
 
-def test_hosts_that_are_only_held_are_given_back_for_those_that_are_asked_for(ray, hosts):
+def test_idle_held_hosts_are_released_if_a_launch_needs_their_resources(ray, hosts):
     first, second = hosts(a_wish(2), a_wish(3))
     assert len(second.actors) == 3
     assert ray.removed == [1]
     assert ray.killed == first.actors
 
 
-def test_hosts_that_would_not_help_are_kept(ray, hosts):
+def test_idle_held_hosts_are_kept_if_releasing_them_does_not_help(ray, hosts):
     with pytest.raises(LaunchError, match="Need 4 hosts"):
         hosts(a_wish(2), a_wish(4))
     assert ray.removed == []
 
 
-def test_hosts_with_a_run_are_kept_whatever_the_next_launch_wants(ray, hosts):
+def test_hosts_with_a_run_are_never_released_for_a_launch(ray, hosts):
     with pytest.raises(LaunchError, match="Need 3 hosts with a free CPU, but only 1 is"):
         hosts(a_wish(2), a_wish(3), between=lambda group: group.runs.add("r0"))
     assert (ray.removed, ray.killed) == ([], [])
 
 
-def test_hosts_of_which_one_is_lost_are_not_used_again(ray, hosts):
+def test_broken_hosts_are_not_used_again(ray, hosts):
     def lose(group):
         group.broken = True
 
@@ -157,27 +157,27 @@ def test_hosts_of_which_one_is_lost_are_not_used_again(ray, hosts):
     assert ray.removed == [1]
 
 
-def test_what_the_cluster_lacks_is_said_at_once(ray, hosts):
+def test_missing_hosts_are_refused_at_once(ray, hosts):
     with pytest.raises(LaunchError, match="Need 4 hosts with a free CPU, but only 3 are"):
         hosts(a_wish(4))
     assert ray.placed == []
 
 
-def test_what_the_cluster_lacks_is_waited_for(ray, hosts):
-    told = []
+def test_a_launch_waits_for_missing_hosts(ray, hosts):
+    progress = []
 
     def tell(what):
-        told.append(what)
+        progress.append(what)
         if what.startswith("waiting"):
             ray.taken = 0
 
     ray.taken = 3
     (group,) = hosts(a_wish(2, wait=60.0, tell=tell))
     assert len(group.actors) == 2
-    assert told[1].startswith("waiting for the cluster, up to 1:00 min: Need 2 hosts")
+    assert progress[1].startswith("waiting for the cluster, up to 1:00 min: Need 2 hosts")
 
 
-def test_hosts_that_others_were_faster_to_take_are_a_refusal(ray, hosts):
+def test_a_placement_that_times_out_is_refused(ray, hosts):
     ray.fits = False
     with pytest.raises(LaunchError, match="another job may have taken them"):
         hosts(a_wish())
@@ -185,37 +185,37 @@ def test_hosts_that_others_were_faster_to_take_are_a_refusal(ray, hosts):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (about(2, python="3.1.0"), "m2 has Python 3.1.0, but the notebook has"),
         (about(2, version="0.0.1"), "m2 has xla_nb 0.0.1, but the notebook has"),
         (ImportError("No module named 'xla_nb'"), "The cluster's hosts cannot import xla_nb"),
     ],
 )
-def test_a_host_that_will_not_do_is_a_refusal_and_all_are_given_back(ray, hosts, answer, said):
+def test_an_unsuitable_host_is_refused_and_all_are_released(ray, hosts, answer, message):
     ray.actors = [Actor(about=about), Actor(about=lambda: answer)]
-    with pytest.raises(LaunchError, match=said):
+    with pytest.raises(LaunchError, match=message):
         hosts(a_wish())
     assert ray.removed == [1]
     assert len(ray.killed) == 2
 
 
-def test_hosts_of_a_launch_that_is_given_up_meanwhile_are_given_back(ray):
+def test_hosts_of_a_cancelled_launch_are_released(ray):
     ray.actors = [Actor(about=lambda: NEVER)]
 
-    async def given_up():
+    async def cancelled():
         asking = asyncio.ensure_future(Cluster("").hosts(a_wish()))
         await ray.asked.wait()
         asking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asking
 
-    asyncio.run(given_up())
+    asyncio.run(cancelled())
     assert ray.removed == [1]
     assert len(ray.killed) == 2
 
 
-def test_hosts_that_were_given_back_are_not_used_again(ray):
+def test_released_hosts_are_not_used_again(ray):
     async def twice():
         cluster = Cluster("")
         first = await cluster.hosts(a_wish())
@@ -227,7 +227,7 @@ def test_hosts_that_were_given_back_are_not_used_again(ray):
     assert ray.removed == [1]
 
 
-def test_hosts_that_nobody_uses_are_given_back_after_a_while(ray, monkeypatch):
+def test_unused_hosts_are_released_after_the_idle_time(ray, monkeypatch):
     monkeypatch.setattr(cluster_module, "IDLE", 0.0)
     monkeypatch.setattr(cluster_module, "_ROUND", 0.001)
 
@@ -245,7 +245,7 @@ def test_hosts_that_nobody_uses_are_given_back_after_a_while(ray, monkeypatch):
     assert ray.removed == [2]
 
 
-def test_everything_is_given_back_at_the_end(ray):
+def test_closing_releases_all_hosts(ray):
     async def closed():
         cluster = Cluster("")
         await cluster.hosts(a_wish(1))
@@ -266,11 +266,11 @@ def pod(**wish):
 
 
 @pytest.mark.parametrize("slices", [None, 1, 2])
-def test_simulated_hosts_serve_whatever_number_of_slices(slices):
+def test_simulated_hosts_serve_any_number_of_slices(slices):
     assert a_group(Actor(), Actor(), hosts=2).serves(a_wish(2, slices))
 
 
-def test_simulated_hosts_are_seated_in_as_many_slices_as_are_asked_for():
+def test_simulated_hosts_are_seated_in_the_requested_slices():
     group = a_group(Actor(), Actor())
     assert [(seat.slice, seat.worker) for seat in group.seats(None)] == [(0, 0), (0, 1)]
     assert [(seat.slice, seat.worker) for seat in group.seats(2)] == [(0, 0), (1, 0)]
@@ -281,7 +281,7 @@ def test_slices_of_unequal_size_are_refused():
         a_group(Actor(), Actor(), Actor()).seats(2)
 
 
-def test_a_number_of_hosts_is_another_than_all_of_them():
+def test_a_group_of_so_many_hosts_does_not_serve_all_hosts():
     assert not a_group(Actor(), hosts=1).serves(a_wish(None))
 
 
@@ -289,23 +289,23 @@ def test_a_number_of_hosts_is_another_than_all_of_them():
     ("wish", "served"),
     [(a_wish(1, 1), True), (a_wish(1, None), False), (a_wish(1, 1, cpu=True), False)],
 )
-def test_hosts_of_a_pod_serve_what_they_were_asked_for_as(wish, served):
+def test_pod_hosts_serve_only_the_slices_they_were_placed_for(wish, served):
     assert pod(slices=1).serves(wish) is served
 
 
-def test_simulated_hosts_on_a_pod_serve_those_who_want_no_tpu():
+def test_simulated_hosts_on_a_pod_serve_only_cpu_launches():
     group = a_group(Actor(), abouts=[about(chips=4)], hosts=1, among_tpus=True)
     assert group.serves(a_wish(1, cpu=True))
     assert not group.serves(a_wish(1))
 
 
-def test_simulated_hosts_on_a_pod_have_seats_of_their_own():
-    told = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}
-    group = a_group(Actor(), abouts=[about(chips=4, environ=told)], hosts=1, among_tpus=True)
+def test_simulated_hosts_on_a_pod_ignore_its_worker_numbers():
+    preset = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}
+    group = a_group(Actor(), abouts=[about(chips=4, environ=preset)], hosts=1, among_tpus=True)
     assert [seat.worker for seat in group.seats(None)] == [0]
 
 
-def test_a_tpu_vm_without_chips_is_not_used():
+def test_a_tpu_vm_without_chips_is_refused():
     async def introduce():
         await cluster_module._introduced([Actor(about=lambda: about(chips=0))], [{"TPU": 4.0}])
 
@@ -313,7 +313,7 @@ def test_a_tpu_vm_without_chips_is_not_used():
         asyncio.run(introduce())
 
 
-def test_a_tpu_vm_that_does_not_know_its_number_has_that_of_its_label():
+def test_a_tpu_vm_without_a_worker_number_gets_that_of_its_label():
     labels = {
         "ray.io/tpu-slice-name": "a",
         "ray.io/tpu-worker-id": "%d",
@@ -324,8 +324,8 @@ def test_a_tpu_vm_that_does_not_know_its_number_has_that_of_its_label():
              labels={name: text.replace("%d", str(1 - n)) for name, text in labels.items()})
         for n in (0, 1)
     ]  # fmt: skip
-    told = {"TPU_WORKER_ID": "1"}
-    abouts = [about(0, chips=4, environ=told), about(1, chips=4)]
-    found = cluster_module._numbered(abouts, nodes)
-    assert [each.environ["TPU_WORKER_ID"] for each in found] == ["1", "0"]
+    preset = {"TPU_WORKER_ID": "1"}
+    abouts = [about(0, chips=4, environ=preset), about(1, chips=4)]
+    numbered = cluster_module._numbered(abouts, nodes)
+    assert [each.environ["TPU_WORKER_ID"] for each in numbered] == ["1", "0"]
     assert cluster_module._numbered([about(1)], nodes) == [about(1)]

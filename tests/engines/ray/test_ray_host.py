@@ -1,6 +1,6 @@
-"""A host without Ray: an engine that only takes notes, and a job that is the test.
+"""A host without Ray: a double of the engine; the test plays the job.
 
-(engines/ray/host.py; a test_host.py there is already, of the simulation.)
+(engines/ray/host.py; the simulation has a test_host.py already.)
 """
 
 import os
@@ -25,7 +25,7 @@ PATIENCE = 60  # seconds for what must come
 
 
 class Engine:
-    """Keeps what was asked of it; `start` gives the reading end of a job's events."""
+    """Records its calls; `start` returns the reading end of a job's events."""
 
     def __init__(self):
         self.order = self.parcel = self.job = self.refuses = None
@@ -49,7 +49,7 @@ class Engine:
 
 
 class Job:
-    """The run on a host as its client sees it; the test is the job."""
+    """A run on a host as its client sees it; the test plays the job."""
 
     def __init__(self, host, engine):
         self.host, self.engine, self.seen = host, engine, 0
@@ -67,12 +67,12 @@ class Job:
             file.write(data)
 
     def news(self, run="r1"):
-        found = self.host.news(run, self.seen)
-        self.seen = found.number
-        return found
+        news = self.host.news(run, self.seen)
+        self.seen = news.number
+        return news
 
-    def told(self):
-        """The next answer's events."""
+    def events(self):
+        """The events of the next answer."""
         return [events.decode(event) for event in self.news().events]
 
 
@@ -100,7 +100,7 @@ def a_part(name="right", program=None, env=None, sets=None, group=None, **change
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """An answer without news is not waited for, and the machine has no TPU."""
+    """Answers without news come at once, and the machine has no TPU."""
     monkeypatch.setattr(host_module, "_LONGEST", 0.0)
     monkeypatch.setattr(host_module, "_PAUSES", (0.001, 0.001))
     monkeypatch.setattr("xla_nb.engines.ray.host.count_chips", lambda: 0)
@@ -145,10 +145,10 @@ def started(rank, pid):
     return events.RankStarted(rank=rank, local_rank=0, pid=pid, device="xla:0")
 
 
-# ---------------------------------------------------------------- what it is
+# ---------------------------------------------------------------- description
 
 
-def test_a_host_says_of_itself_what_a_launch_must_know(host, monkeypatch):
+def test_a_host_describes_itself(host, monkeypatch):
     monkeypatch.setenv("TPU_WORKER_ID", "3")
     monkeypatch.setenv("MEGASCALE_SLICE_ID", "1")
     about = host.about()
@@ -160,7 +160,7 @@ def test_a_host_says_of_itself_what_a_launch_must_know(host, monkeypatch):
 
 
 def is_held(where):
-    """Whether the port cannot be had by others."""
+    """Whether others cannot bind the port."""
     with socket.socket() as other:
         try:
             other.bind(where)
@@ -171,14 +171,14 @@ def is_held(where):
 
 @pytest.fixture
 def here(engine):
-    """A host whose address is this machine's."""
+    """A host with this machine's address."""
     made = a_host(engine, "127.0.0.1")
     yield made
     for run in ("r1", "r2"):
         made.forget(run)
 
 
-def test_a_port_for_the_others_is_held_for_each_run(here):
+def test_each_run_reserves_a_port_of_its_own(here):
     first, second = here.hold_port("r1"), here.hold_port("r2")
     assert first[0] == "127.0.0.1"
     assert first != second
@@ -186,7 +186,7 @@ def test_a_port_for_the_others_is_held_for_each_run(here):
     assert is_held(second)
 
 
-def test_a_runs_port_is_held_until_it_is_over(here, engine):
+def test_a_runs_port_is_reserved_until_its_end(here, engine):
     first, second = here.hold_port("r1"), here.hold_port("r2")
     here.start(a_part(), b"")
     assert not here.news("r1", 0).over
@@ -197,7 +197,7 @@ def test_a_runs_port_is_held_until_it_is_over(here, engine):
     assert is_held(second)
 
 
-def test_a_run_that_is_forgotten_holds_no_port(here):
+def test_a_forgotten_run_reserves_no_port(here):
     first = here.hold_port("r1")
     here.forget("r1")
     assert not is_held(first)
@@ -207,7 +207,7 @@ def test_a_run_that_is_forgotten_holds_no_port(here):
 # ---------------------------------------------------------------- starting
 
 
-def test_the_program_lies_in_a_record_of_the_hosts_own(start, engine):
+def test_the_program_is_written_to_a_record_on_the_host(start, engine):
     start(program={"cell.py": b"x = 1", "cell.json": b"{}"})
     path = Path(engine.order.request.record)
     assert path.parent == record_files.home() / "parts"
@@ -217,7 +217,7 @@ def test_the_program_lies_in_a_record_of_the_hosts_own(start, engine):
     assert (path / "program" / "cell.json").read_bytes() == b"{}"
 
 
-def test_hosts_that_share_a_home_may_start_the_same_part_one_after_the_other(start, engine):
+def test_hosts_that_share_a_home_can_start_the_same_part(start, engine):
     first, second = start(), Job(a_host(other := Engine()), other)
     assert second.host.start(a_part(), b"") == ""
     assert first.path != second.path
@@ -225,7 +225,7 @@ def test_hosts_that_share_a_home_may_start_the_same_part_one_after_the_other(sta
     other.job.close()
 
 
-def test_the_values_come_with_the_order(start, engine):
+def test_the_engine_gets_the_values_and_the_order(start, engine):
     start()
     assert engine.parcel == b"values"
     assert engine.order.host_group == HostGroup(2, 1, ("10.0.0.1", 1234))
@@ -239,45 +239,45 @@ def test_the_launch_is_fitted_to_the_host(start, engine):
 
 
 @pytest.mark.parametrize("cwd", ["/not/there", "/" + "x" * 300])
-def test_where_the_notebooks_folder_is_not_ranks_start_in_the_home(start, engine, cwd):
+def test_without_the_notebooks_folder_ranks_start_in_the_home(start, engine, cwd):
     start(cwd=cwd)
     assert engine.order.request.cwd == str(Path.home())
 
 
-def test_where_the_notebooks_folder_may_not_be_entered_ranks_start_in_the_home(
+def test_without_access_to_the_notebooks_folder_ranks_start_in_the_home(
     start, engine, tmp_path, monkeypatch
 ):
     entered = []
-    monkeypatch.setattr(os, "access", lambda *query: entered.append(query))  # root may do all
+    monkeypatch.setattr(os, "access", lambda *query: entered.append(query))  # as for root
     start(cwd=str(tmp_path))
     assert entered == [(str(tmp_path), os.X_OK)]
     assert engine.order.request.cwd == str(Path.home())
 
 
-def test_where_the_notebooks_folder_is_ranks_start_in_it(start, engine, tmp_path):
+def test_ranks_start_in_the_notebooks_folder_if_it_exists(start, engine, tmp_path):
     start(cwd=str(tmp_path))
     assert engine.order.request.cwd == str(tmp_path)
 
 
-def test_a_launch_that_does_not_fit_is_refused_in_words(host):
+def test_a_launch_that_does_not_fit_is_refused_with_the_reason(host):
     refused = host.start(a_part(n=0), b"")
     assert refused == "-n 0: a run has at least 1 rank"
     assert not (record_files.home() / "parts").exists()
 
 
-def test_a_launch_that_the_engine_refuses_leaves_nothing_that_is_not_tidied_away(host, engine):
+def test_a_launch_that_the_engine_refuses_leaves_a_closed_record(host, engine):
     engine.refuses = LaunchError("no torch_xla")
     assert host.start(a_part(), b"") == "no torch_xla"
     assert may_be_tidied(engine)
 
 
 def may_be_tidied(engine):
-    """Whether the run's record is that of a run which has ended, and nobody's any more."""
+    """Whether the record is of an ended run without an owner."""
     files = record_files.Record(Path(engine.order.request.record))
     return (files.path / "run.json").exists() and not files.is_owned
 
 
-def test_a_launch_that_is_given_up_while_it_is_made_is_ended(host, engine):
+def test_a_launch_forgotten_while_starting_is_ended(host, engine):
     engine.during = lambda: host.forget("r1")
     assert host.start(a_part(), b"") == ""
     assert engine.killed == ["r1", "r1"]
@@ -285,50 +285,50 @@ def test_a_launch_that_is_given_up_while_it_is_made_is_ended(host, engine):
 
 
 def is_closed(engine):
-    """Whether nobody has the run's record or its socket open any more."""
+    """Whether the run's socket is closed and its record may be tidied away."""
     with pytest.raises(BrokenPipeError):
         engine.job.send(b"anybody there?")
     return may_be_tidied(engine)
 
 
-def test_a_run_that_is_forgotten_is_ended_and_closed(start, engine):
+def test_a_forgotten_run_is_killed_and_closed(start, engine):
     job = start()
     job.host.forget("r1")
     assert engine.killed == ["r1"]
     assert is_closed(engine)
 
 
-def test_a_run_that_there_never_was_is_forgotten_all_the_same(host, engine):
+def test_an_unknown_run_can_be_forgotten(host, engine):
     host.forget("r9")
     assert engine.killed == ["r9"]
 
 
-def test_a_run_that_nobody_gave_up_is_not_ended(start, engine):
+def test_a_started_run_is_not_killed(start, engine):
     start()
     assert engine.killed == []
 
 
-# ---------------------------------------------------------------- the order of what is told
+# ---------------------------------------------------------------- the order of news
 
 
-def test_what_the_host_has_to_remark_is_told_first(start, monkeypatch):
+def test_notices_come_before_the_ranks_events(start, monkeypatch):
     monkeypatch.setenv("XLA_USE_SPMD", "1")
     job = start()
     job.says(started(2, 100))
-    notice, rank = job.told()
+    notice, rank = job.events()
     assert "XLA_USE_SPMD" in notice.text
     assert rank.rank == 2
 
 
-def test_an_event_of_a_host_says_which_one(start):
+def test_events_of_a_host_name_it(start):
     job = start(name="right")
     begun = events.JobStarted(pid=1, host="its-hostname", ranks=1, simulated=True, first=2)
     job.says(begun, started(2, 100), finished(7))
     job.writes("rank-7.result")
-    assert [getattr(event, "host", None) for event in job.told()] == ["right", "right", None]
+    assert [getattr(event, "host", None) for event in job.events()] == ["right", "right", None]
 
 
-def test_what_a_rank_printed_comes_no_later_than_what_it_did_next(start):
+def test_output_is_sent_no_later_than_the_event_after_it(start):
     job = start()
     job.writes("rank-2.out", b"last words")
     job.says(events.RankStopped(rank=2))
@@ -343,7 +343,7 @@ def in_two_parts(monkeypatch):
     monkeypatch.setattr(outbox, "_MOST", 10)
 
 
-def test_a_rank_has_returned_when_its_value_has_arrived(start, in_two_parts):
+def test_a_ranks_return_is_sent_after_its_value(start, in_two_parts):
     job = start()
     job.writes("rank-2.result", b"0123456789abcdef")
     job.says(finished(2))
@@ -353,38 +353,38 @@ def test_a_rank_has_returned_when_its_value_has_arrived(start, in_two_parts):
     assert second.files[0].data == b"abcdef"
 
 
-def test_that_a_rank_has_gone_is_told_after_its_value(start, in_two_parts):
+def test_a_ranks_end_is_sent_after_its_value(start, in_two_parts):
     job = start()
     died = events.ProcessDied(pid=102, status=0)
     job.writes("rank-2.result", b"0123456789abcdef")
     job.says(started(2, 102), finished(2), died)
-    assert [type(event).__name__ for event in job.told()] == ["RankStarted"]
-    assert [type(event).__name__ for event in job.told()] == ["RankFinished", "ProcessDied"]
+    assert [type(event).__name__ for event in job.events()] == ["RankStarted"]
+    assert [type(event).__name__ for event in job.events()] == ["RankFinished", "ProcessDied"]
 
 
-def test_others_are_not_held_up_by_a_value_on_its_way(start, in_two_parts):
+def test_an_unsent_value_does_not_delay_other_ranks(start, in_two_parts):
     job = start()
     job.writes("rank-2.result", b"0123456789abcdef")
     job.says(started(3, 103), finished(2), events.ProcessDied(pid=103, status=-9))
-    assert [type(event).__name__ for event in job.told()] == ["RankStarted", "ProcessDied"]
+    assert [type(event).__name__ for event in job.events()] == ["RankStarted", "ProcessDied"]
 
 
-def test_the_end_is_told_last_and_once_all_is_sent(start, in_two_parts):
+def test_the_jobs_end_is_sent_last_after_all_output(start, in_two_parts):
     job = start()
     job.writes("rank-2.out", b"0123456789abcdef")
     job.says(events.RankStopped(rank=2), events.JobEnded(status=0))
     answers = [job.news()]
     while not answers[-1].over:
         answers.append(job.news())
-    told = [events.decode(event) for answer in answers for event in answer.events]
-    assert [type(event).__name__ for event in told] == ["RankStopped", "JobEnded"]
-    assert (told[-1].status, told[-1].host) == (0, "right")
+    sent = [events.decode(event) for answer in answers for event in answer.events]
+    assert [type(event).__name__ for event in sent] == ["RankStopped", "JobEnded"]
+    assert (sent[-1].status, sent[-1].host) == (0, "right")
     assert b"".join(piece.data for answer in answers for piece in answer.files) == (
         b"0123456789abcdef"
     )
 
 
-def test_a_job_that_hangs_up_without_a_word_has_ended(start, engine):
+def test_a_job_that_closes_its_socket_has_ended(start, engine):
     job = start()
     engine.job.close()
     news = job.news()
@@ -392,27 +392,27 @@ def test_a_job_that_hangs_up_without_a_word_has_ended(start, engine):
     assert (ended.status, ended.host, news.over) == (None, "right", True)
 
 
-def test_a_jobs_last_line_is_told_though_it_has_no_end(start):
+def test_a_jobs_unfinished_last_line_is_sent(start):
     job = start()
     job.writes("job.err", b"Segmentation fault")
     job.says(events.JobEnded(status=-11))
     assert [piece.data for piece in job.news().files] == [b"[right] Segmentation fault\n"]
 
 
-def test_the_only_host_is_not_named_in_its_jobs_output(start):
+def test_job_output_of_the_only_host_does_not_name_it(start):
     job = start(group=HostGroup())
     job.writes("job.err", b"a warning\n")
     assert [piece.data for piece in job.news().files] == [b"a warning\n"]
 
 
-def test_a_run_that_has_ended_has_a_closed_record_and_no_socket(start, engine):
+def test_an_ended_run_has_a_closed_record_and_no_socket(start, engine):
     job = start()
     job.says(events.JobEnded(status=0))
     assert job.news().over
     assert is_closed(engine)
 
 
-def test_of_runs_that_are_over_a_host_keeps_as_many_as_its_records(start, engine, monkeypatch):
+def test_finished_runs_are_dropped_with_their_records(start, engine, monkeypatch):
     monkeypatch.setattr(record_files, "KEPT", 2)
     for number in range(5):
         job = start(run=f"r{number}")
@@ -424,16 +424,16 @@ def test_of_runs_that_are_over_a_host_keeps_as_many_as_its_records(start, engine
     job.host.forget("r5")
 
 
-def test_of_runs_that_were_given_up_a_host_remembers_the_last(host):
+def test_only_the_latest_forgotten_runs_are_remembered(host):
     for number in range(1000):
         host.forget(f"r{number}")
     assert len(host._forgotten) == host_module._GIVEN_UP
 
 
-# ---------------------------------------------------------------- answers that are lost
+# ---------------------------------------------------------------- lost answers
 
 
-def test_an_answer_that_was_lost_is_told_again(start):
+def test_a_lost_answer_is_sent_again(start):
     job = start()
     job.writes("rank-2.out", b"printed")
     job.says(started(2, 100))
@@ -443,7 +443,7 @@ def test_an_answer_that_was_lost_is_told_again(start):
     assert job.news().events == []
 
 
-def test_the_end_is_told_again_too(start):
+def test_a_lost_last_answer_is_sent_again(start):
     job = start()
     job.says(events.JobEnded(status=0))
     lost = job.host.news("r1", 0)
@@ -451,7 +451,7 @@ def test_the_end_is_told_again_too(start):
     assert job.news() == lost
 
 
-def test_an_answer_waits_until_there_is_something_to_tell(start, monkeypatch):
+def test_an_answer_waits_for_news(start, monkeypatch):
     monkeypatch.setattr(host_module, "_LONGEST", PATIENCE)
     job = start()
     answers = []
@@ -462,16 +462,16 @@ def test_an_answer_waits_until_there_is_something_to_tell(start, monkeypatch):
     assert [events.decode(event).rank for event in answers[0].events] == [2]
 
 
-def test_without_news_an_answer_is_empty_after_a_while(start):
+def test_without_news_an_empty_answer_is_sent(start):
     job = start()
     news = job.news()
     assert (news.number, news.events, news.files, news.over) == (1, [], [], False)
 
 
-# ---------------------------------------------------------------- steering
+# ---------------------------------------------------------------- control
 
 
-def test_stopping_goes_to_the_engine(start, engine):
+def test_interrupt_and_kill_go_to_the_engine(start, engine):
     job = start()
     job.host.interrupt("r1", [100, 101])
     job.host.kill("r1")
@@ -479,13 +479,13 @@ def test_stopping_goes_to_the_engine(start, engine):
     assert engine.killed == ["r1"]
 
 
-def test_ranks_are_asked_where_they_are_through_their_record(start):
+def test_stacks_are_requested_through_the_record(start):
     job = start()
     job.host.ask("r1")
-    assert (job.path / "stacks").read_bytes() == b""  # one change: two would be two questions
+    assert (job.path / "stacks").read_bytes() == b""  # one write: two would be two requests
 
 
-def test_the_first_host_learns_that_it_is_alone_through_its_record(start):
+def test_the_first_host_learns_through_its_record_that_it_is_alone(start):
     job = start()
     job.host.alone("r1")
     assert (job.path / "alone").exists()
@@ -494,7 +494,7 @@ def test_the_first_host_learns_that_it_is_alone_through_its_record(start):
 # ---------------------------------------------------------------- reading files
 
 
-def test_a_file_is_read_in_parts_until_its_end(start):
+def test_a_file_can_be_read_in_parts(start):
     job = start()
     job.writes("rank-2.out", b"0123456789")
     parts = [job.host.read("r1", "rank-2.out", offset, 4) for offset in (0, 4, 8, 12)]
@@ -503,7 +503,7 @@ def test_a_file_is_read_in_parts_until_its_end(start):
 
 @pytest.mark.parametrize("file", ["rank-9.out", "", ".", "..", "../..", "program", "../secret",
                                   "/etc/passwd"])  # fmt: skip
-def test_nothing_is_read_but_files_of_the_run(start, file):
+def test_only_files_of_the_run_can_be_read(start, file):
     job = start()
     (job.path.parent / "secret").write_text("of another run's")
     with pytest.raises(OSError):  # a folder, or not there
@@ -513,26 +513,26 @@ def test_nothing_is_read_but_files_of_the_run(start, file):
 # ---------------------------------------------------------------- environment and path
 
 
-def test_what_was_set_in_the_notebook_wins():
+def test_variables_set_in_the_notebook_override_the_hosts():
     here = {"LANG": "C", "MINE": "host's"}
     changed = {"OMP_NUM_THREADS": "8", "MINE": "notebook's"}
-    found = host_module._environ(here, changed)
-    assert found == {"LANG": "C", "OMP_NUM_THREADS": "8", "MINE": "notebook's"}
+    environ = host_module._environ(here, changed)
+    assert environ == {"LANG": "C", "OMP_NUM_THREADS": "8", "MINE": "notebook's"}
 
 
 @pytest.mark.parametrize("name", ["PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
                                   "TMPDIR", "TPU_LIBRARY_PATH", "PJRT_DEVICE"])  # fmt: skip
-def test_where_things_lie_and_what_there_is_each_machine_knows_for_itself(name):
+def test_variables_that_describe_a_machine_are_not_copied(name):
     assert host_module._environ({name: "here"}, {name: "there"}) == {name: "here"}
     assert host_module._environ({}, {name: "there"}) == {}
 
 
-def test_what_is_asked_for_goes_to_the_ranks_whatever_it_is(start, engine):
+def test_env_passes_any_variable_to_ranks(start, engine):
     start(user_env={"LD_LIBRARY_PATH": "/mine"})
     assert engine.order.env["LD_LIBRARY_PATH"] == "/mine"
 
 
-def test_the_notebooks_folders_come_first_where_they_are_here(tmp_path):
+def test_the_notebooks_folders_come_first_on_the_path_if_they_exist(tmp_path):
     notebooks = ["", "/not/there", "/" + "x" * 300, str(tmp_path)]
-    found = host_module._path(notebooks, ["/own", str(tmp_path)])
-    assert found == ("", str(tmp_path), "/own")
+    path = host_module._path(notebooks, ["/own", str(tmp_path)])
+    assert path == ("", str(tmp_path), "/own")

@@ -1,4 +1,4 @@
-"""A run on hosts that are doubles: started on all of them, followed, and its files fetched."""
+"""A run on doubles of hosts: started on all of them, followed, and its files fetched."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def ray(monkeypatch):
 
 @dataclass
 class Followed:
-    """A run that has been started on hosts, and the socket at which its events arrive."""
+    """A run started on hosts, and the socket at which its events arrive."""
 
     relay: Relay
     group: ActorGroup
@@ -69,7 +69,7 @@ def printed(text):
     return [FileChunk("rank-0.out", "append", text)]
 
 
-def test_a_run_is_followed_until_every_host_has_told_all(follow, tmp_path):
+def test_a_run_is_followed_until_every_hosts_last_answer(follow, tmp_path):
     async def work(run):
         run.hosts[0].has(1, events.Notice(text="a"), files=printed(b"one\n"))
         run.hosts[0].has(2, events.JobEnded(status=0, host="m0"), over=True)
@@ -83,13 +83,13 @@ def test_a_run_is_followed_until_every_host_has_told_all(follow, tmp_path):
         "Notice",
     ]
     assert (tmp_path / "rank-0.out").read_bytes() == b"one\n"
-    assert [told for told in run.hosts[0].told if told[0] == "news"] == [
+    assert [call for call in run.hosts[0].told if call[0] == "news"] == [
         ("news", "r1", 0),
         ("news", "r1", 1),
     ]
 
 
-def test_the_first_host_is_told_when_it_is_alone(follow):
+def test_the_first_host_is_told_when_the_others_have_ended(follow):
     async def work(run):
         for host in run.hosts[1:]:
             host.has(1, over=True)
@@ -101,7 +101,7 @@ def test_the_first_host_is_told_when_it_is_alone(follow):
     assert not any(("alone", "r1") in host.told for host in run.hosts[1:])
 
 
-def test_a_host_that_is_gone_is_told_to_be_lost_and_the_others_go_on(follow):
+def test_a_dead_host_is_reported_lost_and_the_others_continue(follow):
     async def work(run):
         run.hosts[0].fails(RuntimeError("The actor died because its node has died."))
         run.hosts[1].has(1, events.Notice(text="still here"), over=True)
@@ -113,7 +113,7 @@ def test_a_host_that_is_gone_is_told_to_be_lost_and_the_others_go_on(follow):
     assert run.group.broken
 
 
-def test_a_host_that_is_out_of_reach_for_a_moment_is_asked_again(follow):
+def test_a_briefly_unreachable_host_is_asked_again(follow):
     async def work(run):
         run.hosts[0].fails(ConnectionError("unavailable"))
         run.hosts[0].has(1, events.Notice(text="back"), over=True)
@@ -123,7 +123,7 @@ def test_a_host_that_is_out_of_reach_for_a_moment_is_asked_again(follow):
     assert not run.group.broken
 
 
-def test_a_host_that_stays_out_of_reach_is_lost(follow, monkeypatch):
+def test_a_host_that_stays_unreachable_is_lost(follow, monkeypatch):
     monkeypatch.setattr(relay_module, "_LOST", 0.0)
 
     async def work(run):
@@ -145,7 +145,7 @@ def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
     assert run.group.broken
 
 
-def test_a_run_that_nobody_listens_to_is_ended_and_followed_no_more(follow):
+def test_a_run_without_a_listener_is_forgotten(follow):
     async def work(run):
         run.sock.shutdown(socket.SHUT_RDWR)
         run.hosts[0].has(1, events.Notice(text="anybody there?"))
@@ -155,20 +155,20 @@ def test_a_run_that_nobody_listens_to_is_ended_and_followed_no_more(follow):
     assert not run.group.broken
 
 
-def test_a_full_disk_of_the_notebooks_ends_the_run_and_no_host_is_lost(follow, tmp_path):
+def test_a_full_disk_on_the_notebooks_machine_ends_the_run_without_losing_hosts(follow, tmp_path):
     (tmp_path / "rank-0.out").symlink_to("/dev/full")
 
     async def work(run):
         run.hosts[0].has(1, files=printed(b"one\n"))
 
-    run, (_, told) = follow(2, work)
-    assert f"cannot be kept on the notebook's machine, in {tmp_path}" in told.text
+    run, (_, notice) = follow(2, work)
+    assert f"on the notebook's machine, in {tmp_path}" in notice.text
     assert all(host.told[-1] == ("forget", "r1") for host in run.hosts)
     assert not run.group.broken
 
 
-def test_no_event_is_lost_when_the_notebook_is_slow_to_take_them(follow):
-    """All hosts wait then for the same socket."""
+def test_no_event_is_lost_if_the_notebook_reads_slowly(follow):
+    """All hosts then wait for the same socket."""
     many = [events.Notice(text="x" * 1000) for _ in range(300)]
 
     async def work(run):
@@ -176,21 +176,21 @@ def test_no_event_is_lost_when_the_notebook_is_slow_to_take_them(follow):
             host.has(1, *many, over=True)
         while channel.ready(run.sock, 0) and not all(host.answers.empty() for host in run.hosts):
             await asyncio.sleep(0)
-        heard = 0
-        while heard < 900:
+        received = 0
+        while received < 900:
             for event in run.arrived():
-                heard += isinstance(event, events.Notice)
+                received += isinstance(event, events.Notice)
             await asyncio.sleep(0)
 
     follow(3, work)
 
 
-# ---------------------------------------------------------------- its start, and its files
+# ---------------------------------------------------------------- start and files
 
 
 @pytest.fixture
 def start(ray, tmp_path):
-    """start(host, ...) starts a run on these hosts; gives its relay and group."""
+    """start(host, ...) starts a run on these hosts and returns its relay; start.group is theirs."""
 
     def start(*hosts, wish=None):
         async def started():
@@ -210,7 +210,7 @@ def start(ray, tmp_path):
     return start
 
 
-def test_each_host_has_its_part_of_a_run(start):
+def test_each_host_gets_its_part_of_a_run(start):
     left, right = ready(), ready()
     start(left, right)
     parts = [(part, parcel) for host in (left, right) for _, part, parcel in host.told[-1:]]
@@ -221,14 +221,14 @@ def test_each_host_has_its_part_of_a_run(start):
     ]
 
 
-def test_the_only_host_has_no_others_to_meet(start):
+def test_the_only_host_reserves_no_port(start):
     host = ready()
     start(host)
     assert [name for name, *_ in host.told] == ["start"]
     assert host.told[0][1].host_group == HostGroup()
 
 
-def test_each_host_is_told_its_place_in_the_slices_that_are_asked_for(start):
+def test_each_host_gets_the_variables_of_its_seat(start):
     hosts = ready(), ready()
     start(*hosts, wish=a_wish(2, slices=2))
     sets = [host.told[-1][1].sets for host in hosts]
@@ -238,12 +238,12 @@ def test_each_host_is_told_its_place_in_the_slices_that_are_asked_for(start):
     ]
 
 
-def test_hosts_that_a_run_was_started_on_are_fresh_no_more(start):
+def test_hosts_are_not_fresh_after_a_run_was_started(start):
     start(ready())
     assert not start.group.fresh
 
 
-def test_what_one_host_refuses_is_refused_in_its_name_and_ended_on_all(start):
+def test_one_hosts_refusal_names_it_and_ends_the_run_on_all(start):
     left, right = ready(), ready(start=lambda part, parcel: "no torch_xla")
     with pytest.raises(LaunchError, match="m1: no torch_xla"):
         start(left, right)
@@ -252,7 +252,7 @@ def test_what_one_host_refuses_is_refused_in_its_name_and_ended_on_all(start):
 
 
 @pytest.mark.parametrize("when", ["hold_port", "start"])
-def test_a_host_that_died_since_the_last_run_is_gone_and_the_others_end_it(start, when):
+def test_a_dead_held_host_is_reported_gone_and_the_others_forget_the_run(start, when):
     gone = ready(**{when: lambda *given: RuntimeError("The actor died because its node has died.")})
     other = ready()
     with pytest.raises(HostGone, match="Could not start xla_nb on a host: The actor died"):
@@ -262,9 +262,9 @@ def test_a_host_that_died_since_the_last_run_is_gone_and_the_others_end_it(start
 
 
 @pytest.mark.parametrize(
-    ("content", "found"), [(b"0123456789", b"0123456789"), (b"", b""), (None, None)]
+    ("content", "expected"), [(b"0123456789", b"0123456789"), (b"", b""), (None, None)]
 )
-def test_a_file_comes_home_whole_or_not_at_all(start, monkeypatch, content, found):
+def test_a_file_is_fetched_whole_or_not_at_all(start, monkeypatch, content, expected):
     monkeypatch.setattr(relay_module, "_BLOCK", 4)
 
     def read(run, file, offset, count):
@@ -277,18 +277,18 @@ def test_a_file_comes_home_whole_or_not_at_all(start, monkeypatch, content, foun
     with contextlib.suppress(RuntimeError):
         asyncio.run(relay.fetch("m0", "rank-0.out", writer))
     with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
-        assert engine._whole(pipe.read()) == found
+        assert engine._whole(pipe.read()) == expected
 
 
-def test_a_file_that_grows_comes_as_long_as_it_was(start, monkeypatch):
+def test_fetching_a_growing_file_ends(start, monkeypatch):
     monkeypatch.setattr(relay_module, "_BLOCK", 4)
     log = bytearray(b"012345")
 
     def read(run, file, offset, count):
-        found = bytes(log[offset : offset + count])
+        data = bytes(log[offset : offset + count])
         log.extend(b"x")
-        assert len(log) < 100, "it is read for ever"
-        return found
+        assert len(log) < 100, "the fetch does not end"
+        return data
 
     relay = start(ready(read=read))
     reader, writer = os.pipe()
@@ -297,7 +297,7 @@ def test_a_file_that_grows_comes_as_long_as_it_was(start, monkeypatch):
         assert engine._whole(pipe.read()) == b"012345x"
 
 
-def test_of_a_host_that_is_none_of_the_runs_nothing_comes(start):
+def test_a_file_of_an_unknown_host_is_not_fetched(start):
     relay = start(ready())
     reader, writer = os.pipe()
     asyncio.run(relay.fetch("m9", "rank-0.out", writer))
@@ -305,24 +305,24 @@ def test_of_a_host_that_is_none_of_the_runs_nothing_comes(start):
         assert engine._whole(pipe.read()) is None
 
 
-# ---------------------------------------------------------------- steered
+# ---------------------------------------------------------------- control
 
 
-async def steered(how, *given):
-    how(*given)
+async def in_a_loop(call, *args):
+    call(*args)
 
 
-def test_an_interrupt_goes_to_each_host_with_its_own_processes(start):
+def test_an_interrupt_goes_to_each_host_with_its_own_pids(start):
     left, right = ready(), ready()
     relay = start(left, right)
-    asyncio.run(steered(relay.interrupt, {"m1": [7], "elsewhere": [8]}))
+    asyncio.run(in_a_loop(relay.interrupt, {"m1": [7], "elsewhere": [8]}))
     assert right.told[-1] == ("interrupt", "r1", [7])
     assert "interrupt" not in left.calls
 
 
 @pytest.mark.parametrize("what", ["kill", "forget", "ask"])
-def test_what_is_for_all_goes_to_every_host(start, what):
+def test_kill_forget_and_ask_go_to_every_host(start, what):
     hosts = ready(), ready()
     relay = start(*hosts)
-    asyncio.run(steered(getattr(relay, what)))
+    asyncio.run(in_a_loop(getattr(relay, what)))
     assert [host.told[-1] for host in hosts] == [(what, "r1")] * 2

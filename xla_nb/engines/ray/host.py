@@ -1,7 +1,7 @@
-"""One host of a run: what the actor on it does.
+"""One host of a run: what its actor does, without Ray.
 
-The rule: ranks are started by the same engine as on one machine, and nothing here knows Ray. What
-the host has to tell is asked for, an answer at a time, and told again if an answer was lost.
+Ranks are started by the same engine as on one machine. The notebook polls for news, one numbered
+answer at a time; an answer that was lost on the way is sent again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from xla_nb.runtimes.fit import fit_to_machine
 from xla_nb.topology import addresses
 from xla_nb.topology.chips import count_chips
 
-_LONGEST = 1.0  # seconds that an answer is held back while there is nothing to tell
-_PAUSES = (0.005, 0.05)  # seconds between two looks at the files: at first, and later on
-_LIVELY = 1.0  # seconds for which they are looked at often
+_LONGEST = 1.0  # seconds until an answer is sent without news
+_PAUSES = (0.005, 0.05)  # seconds between two checks of the files: at first, and later
+_LIVELY = 1.0  # seconds for which the first pause applies
 
-_GIVEN_UP = 100  # runs that were given up, of which some may still be started
-#: What a machine has, and where things lie on it: the notebook's own says nothing of a host. Who
-#: means it for the ranks writes --env.
-_PLACES = (
+_GIVEN_UP = 100  # abandoned runs to remember: one may still be starting
+#: Variables that describe a machine and its paths. They are not copied from the notebook's machine;
+#: --env passes them to ranks.
+_OF_MACHINE = (
     *("PATH", "HOME", "PWD", "TMPDIR", "USER", "LOGNAME", "HOSTNAME", "VIRTUAL_ENV"),
     *("CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD"),
     *("TPU_LIBRARY_PATH", "PJRT_DEVICE"),
@@ -45,8 +45,8 @@ _PLACES = (
 
 @dataclass(frozen=True)
 class About:
-    """What a host says of itself: `node` is Ray's number of it, `version` xla_nb's, `chips` are a
-    TPU's."""
+    """A host's description: `node` is Ray's node id, `version` xla_nb's, `chips` the number of TPU
+    chips."""
 
     hostname: str
     address: str
@@ -61,8 +61,10 @@ class About:
 class Part:
     """A host's part of a run.
 
-    `request` is as the notebook's machine has it; `program` are the files of the program by name;
-    `env` the variables that were set in the notebook, `sets` those of the host's seat.
+    request: the notebook's.
+    program: the files of the program by name.
+    env: the variables that were set in the notebook.
+    sets: the variables of the host's seat.
     """
 
     name: str
@@ -75,8 +77,8 @@ class Part:
 
 @dataclass(frozen=True)
 class HostNews:
-    """One answer, the `number`th. `events` are as `events.encode` makes them; `over`: there will be
-    no more."""
+    """One answer. `number` counts from 1; `events` are encoded by `events.encode`; `over`: this is
+    the last one."""
 
     number: int
     events: list[bytes]
@@ -87,7 +89,7 @@ class HostNews:
 class HostAgent:
     """The actor's methods; each may be called while another one waits.
 
-    `environ` and `path` are what ranks have of this machine's own.
+    `environ` and `path` are this machine's own variables and sys.path for ranks.
     """
 
     def __init__(
@@ -121,22 +123,23 @@ class HostAgent:
         )
 
     def hold_port(self, run: str) -> tuple[str, int]:
-        """An address at which the run's other hosts reach this one, free until it is over."""
+        """Reserve a port until the run is over; returns the address at which the run's other hosts
+        reach this one."""
         self._held[run] = addresses.hold_port(self._address)
         port: int = self._held[run].getsockname()[1]
-        if run in self._forgotten:  # meanwhile
+        if run in self._forgotten:  # abandoned by now
             self._release(run)
         return self._address, port
 
     def start(self, part: Part, parcel: bytes) -> str:
-        """Start the ranks. Gives why they cannot be, empty where they can."""
+        """Start the ranks. Returns why they cannot be started, empty if they can."""
         run = part.request.run
         self._drop_tidied()
         try:
             self._runs[run] = self._start(part, parcel)
         except (XlaNbError, OSError) as problem:
             return str(problem)
-        if run in self._forgotten:  # while it was being started
+        if run in self._forgotten:  # abandoned while it was starting
             self.forget(run)
         return ""
 
@@ -150,7 +153,7 @@ class HostAgent:
             hosts=group.hosts,
             sets=part.sets,
         )
-        # Hosts may share a home, and a launch be made again on others of them.
+        # Unique because hosts may share a home, and a launch may be repeated on others of them.
         name = f"{request.run}-{group.index}-{uuid.uuid4().hex[:6]}"
         files = Record.create(name, "parts")
         for name, content in part.program.items():
@@ -170,11 +173,11 @@ class HostAgent:
             files.close({"run": request.run, "ok": False, "headline": "not started"})
             raise
         running = _Running(part.name, files, sock, several=group.hosts > 1)
-        running.tell(events.Notice(text=text) for text in fit.notices)
+        running.queue(events.Notice(text=text) for text in fit.notices)
         return running
 
     def news(self, run: str, seen: int) -> HostNews:
-        """What is new since answer `seen`, as soon as there is something; empty after a while."""
+        """What is new since answer number `seen`; waits for news, but not for long."""
         news = self._runs[run].news(seen)
         if news.over:
             self._release(run)
@@ -187,7 +190,7 @@ class HostAgent:
         self._engine.kill(run)
 
     def forget(self, run: str) -> None:
-        """End a run that nobody follows, be it that it is only being started."""
+        """End a run without a follower, even one still starting."""
         self._forgotten.append(run)
         self._engine.kill(run)
         running = self._runs.pop(run, None)
@@ -196,7 +199,7 @@ class HostAgent:
         self._release(run)
 
     def _drop_tidied(self) -> None:
-        """What of older runs has been tidied away is asked for no more."""
+        """Drop older runs whose records have been tidied away."""
         for run, running in list(self._runs.items()):
             if not running.files.path.exists():
                 self._runs.pop(run, None)
@@ -207,7 +210,7 @@ class HostAgent:
             held.close()
 
     def ask(self, run: str) -> None:
-        """Somebody wants to know where the ranks are."""
+        """Ask the ranks for their stacks."""
         self._runs[run].files.stacks_request.touch()
 
     def alone(self, run: str) -> None:
@@ -215,40 +218,40 @@ class HostAgent:
         self._runs[run].files.others_ended.touch()
 
     def read(self, run: str, file: str, offset: int, count: int) -> bytes:
-        """Bytes of a file of the run's record; none behind its end. Raises OSError or KeyError
-        where it is not there."""
+        """Bytes of a file of the run's record, empty past its end. Raises OSError or KeyError if it
+        does not exist."""
         with (self._runs[run].files.path / Path(file).name).open("rb") as opened:
             return os.pread(opened.fileno(), count, offset)
 
 
 class _Running:
-    """A run on this host, and what of it is told already."""
+    """A run on this host, and what has been sent of it."""
 
     def __init__(self, name: str, files: Record, sock: socket.socket, *, several: bool) -> None:
         self.files = files
         self._name = name
         self._sock = sock
         self._outbox = Outbox(files.path, name if several else "")
-        self._told = HostNews(0, [], [], False)
-        self._waiting: list[events.Event] = []  # until what they speak of has been sent
-        self._ranks: dict[int, int] = {}  # by the pid of their process
+        self._answer = HostNews(0, [], [], False)
+        self._waiting: list[events.Event] = []  # until the files they refer to have been sent
+        self._ranks: dict[int, int] = {}  # by pid
         self._ended: events.JobEnded | None = None
         self._began = time.monotonic()
         self._lock = threading.Lock()
 
-    def tell(self, happened: Iterable[events.Event]) -> None:
-        self._waiting += happened
+    def queue(self, new: Iterable[events.Event]) -> None:
+        self._waiting += new
 
     def news(self, seen: int) -> HostNews:
         with self._lock:
-            if seen == self._told.number:
-                self._told = self._gather(seen + 1)
-            return self._told
+            if seen == self._answer.number:
+                self._answer = self._gather(seen + 1)
+            return self._answer
 
     def give_up(self) -> None:
-        """There is nobody to tell: the record ends here."""
+        """Close the record of a run without a follower."""
         with self._lock:
-            self._finish(ok=False, headline="given up while it was started")
+            self._finish(ok=False, headline="abandoned")
 
     def _finish(self, *, ok: bool, headline: str) -> None:
         self._sock.close()
@@ -259,7 +262,7 @@ class _Running:
     def _gather(self, number: int) -> HostNews:
         deadline = time.monotonic() + _LONGEST
         while True:
-            # Events first: what was printed before them is in the files by then.
+            # Events first: what was printed before them is then in the files.
             self._take_events()
             pieces = self._outbox.look(over=self._ended is not None)
             due = self._due()
@@ -283,18 +286,18 @@ class _Running:
         if self._ended is not None:
             return
         for event in channel.receive(self._sock):
-            told = event or events.JobEnded(status=None)
-            if isinstance(told, events.OfHost):
-                told = replace(told, host=self._name)
-            if isinstance(told, events.JobEnded):
-                self._ended = told
+            new = event or events.JobEnded(status=None)
+            if isinstance(new, events.OfHost):
+                new = replace(new, host=self._name)
+            if isinstance(new, events.JobEnded):
+                self._ended = new
                 self._sock.close()
                 return
-            self._waiting.append(told)
+            self._waiting.append(new)
 
     def _due(self) -> list[bytes]:
-        """The events whose time has come. That a rank has returned is told when its value has been
-        sent, and only then that its process has ended."""
+        """The events that can be sent now: a rank's return only after its value, and the end of its
+        process only after that."""
         unsent = {
             event.rank
             for event in self._waiting
@@ -306,7 +309,7 @@ class _Running:
         return due
 
     def _of(self, event: events.Event) -> int | None:
-        """The rank whose end this is, if it is one."""
+        """The rank whose return or end this is, if any."""
         match event:
             case events.RankStarted():
                 self._ranks[event.pid] = event.rank
@@ -318,22 +321,22 @@ class _Running:
 
 
 def version() -> str:
-    """xla_nb's own, as it was installed."""
+    """The installed version of xla_nb."""
     try:
         return importlib.metadata.version("xla_nb")
     except importlib.metadata.PackageNotFoundError:
-        return "from its source"
+        return "from source"
 
 
 def _environ(own: Mapping[str, str], changed: Mapping[str, str]) -> dict[str, str]:
-    """This host's environment, with what was set in the notebook but for what is each machine's
-    own."""
-    return {**own, **{name: value for name, value in changed.items() if name not in _PLACES}}
+    """This host's environment with the variables set in the notebook, except those that describe a
+    machine."""
+    return {**own, **{name: value for name, value in changed.items() if name not in _OF_MACHINE}}
 
 
 def _path(notebooks: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
-    """The notebook's folders that are here, too; then this host's own."""
-    # Not Path.exists(), which raises where another user's folder cannot be looked into.
+    """The notebook's folders that exist here too, then this host's own."""
+    # Not Path.exists(), which raises for a file in another user's folder.
     here = [entry for entry in notebooks if not entry or os.path.exists(entry)]  # noqa: PTH110
     return tuple(dict.fromkeys([*here, *own]))
 

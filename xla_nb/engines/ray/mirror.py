@@ -1,7 +1,7 @@
-"""The notebook's record of a run whose ranks are elsewhere.
+"""The notebook's copy of the record of a run on other hosts.
 
-The rule: it is written as ranks on this machine would write it, so that nothing which reads a
-record can tell the difference; but for logs, of which a host keeps the whole.
+Files are written as ranks on this machine would write them, so a reader of records sees no
+difference, except that long logs are complete only on their hosts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xla_nb.errors import XlaNbError
 
 
 class Unwritable(XlaNbError):
-    """This machine does not keep what came: its disk is full, or the record is gone."""
+    """The record cannot be written: the disk is full, or its folder is gone."""
 
 
 class Mirror:
@@ -26,15 +26,15 @@ class Mirror:
         self._replaced: dict[str, int] = {}
 
     def take(self, pieces: Iterable[FileChunk]) -> None:
-        """Write what came. Raises Unwritable."""
+        """Write chunks to the record. Raises Unwritable."""
         try:
             for piece in pieces:
                 self._take(piece)
         except OSError as problem:
             raise Unwritable(
-                "what the ranks wrote cannot be kept on the notebook's machine, in "
-                f"{self._path}: {problem}. The run was ended. What to do: make space on that disk, "
-                "or set XLA_NB_HOME to a folder of yours that has space"
+                "Could not write the ranks' output on the notebook's machine, in "
+                f"{self._path}: {problem}. The run was ended. Free space on that disk, or set "
+                "XLA_NB_HOME to a folder with space."
             ) from problem
 
     def _take(self, piece: FileChunk) -> None:
@@ -42,14 +42,14 @@ class Mirror:
         if piece.mode == "append":
             _put(path, piece.data, os.O_APPEND)
         else:
-            # Over the last sample, in one write; spaces cover what was longer (meter.py).
+            # Overwrites the last sample in one write, padded to its length (rank/meter.py).
             last = self._replaced.get(piece.name, 0)
             _put(path, piece.data.ljust(last), 0)
             self._replaced[piece.name] = max(last, len(piece.data))
 
 
-def _put(path: Path, data: bytes, how: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+def _put(path: Path, data: bytes, flag: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o600)
     try:
         while data:
             data = data[os.write(fd, data) :]

@@ -1,7 +1,7 @@
-"""What the ranks of a host have written, on its way to the notebook.
+"""The files of a host's ranks, in chunks for the notebook.
 
-The rule: a host keeps every file whole. The first WHOLE bytes of a log go as they are; of what is
-behind them the newest lines go, and a line that says how many are left out and where they lie.
+The host keeps every file whole. The first WHOLE bytes of a log are sent as they are; after that,
+only the newest lines and a line that says how many were omitted and where the full log is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from xla_nb.record.files import Record, is_log_of_job, kind
 #: Bytes of a log that are sent without a gap; behind them, the most in one look.
 WHOLE = 64 << 20
 TAIL = 64 << 10
-_CHUNK = 1 << 20  # bytes of a log in one look
-_MOST = 8 << 20  # bytes of all files in one look
-_BLOCK = 1 << 20  # bytes read at once to count lines
+_CHUNK = 1 << 20  # bytes of a log at a time
+_MOST = 8 << 20  # bytes of all files at a time
+_BLOCK = 1 << 20  # bytes to read at a time for counting lines
 
-#: How a piece is taken in: behind what is there, in its place, or as a part of a result.
+#: How a chunk is written: after the content of the file, or in its place.
 Mode = Literal["append", "replace"]
 
 
 @dataclass(frozen=True)
 class FileChunk:
-    """Bytes of the file `name` of a record."""
+    """Bytes of the file `name` in a record."""
 
     name: str
     mode: Mode
@@ -39,8 +39,8 @@ class FileChunk:
 class Outbox:
     """The files of one host's record, and how much of each has been sent.
 
-    `host` is put before each line of the job's own output where there are others: it has the name
-    of no rank.
+    `host`, if given, is put before each line of the job's own output, since no rank's name says
+    where it comes from.
     """
 
     def __init__(self, record: Path, host: str = "") -> None:
@@ -49,26 +49,26 @@ class Outbox:
         self._logs: dict[str, _Log] = {}
         self._samples: dict[str, int] = {}
         self._results: dict[str, int] = {}
-        self._last = ""  # the file that was looked at last
+        self._last = ""  # the file looked at last
 
     def look(self, *, over: bool = False) -> list[FileChunk]:
-        """What is new; may be called again at once for what did not fit. `over`: nobody writes any
-        more, so that an unfinished line will stay one."""
-        found: list[FileChunk] = []
+        """The new chunks; call again at once for those that did not fit. `over`: nothing more will
+        be written, so unfinished lines are sent too."""
+        chunks: list[FileChunk] = []
         room = _MOST
         for name in self._in_turn():
             if room <= 0:
                 break
             self._last = name
-            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
-                piece = self._piece(name, (self._record / name).stat(), over)
-                if piece is not None and piece.data:
-                    found.append(piece)
-                    room -= len(piece.data)
-        return found
+            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                chunk = self._chunk(name, (self._record / name).stat(), over)
+                if chunk is not None and chunk.data:
+                    chunks.append(chunk)
+                    room -= len(chunk.data)
+        return chunks
 
     def _in_turn(self) -> list[str]:
-        """The files' names, beginning behind the last one: what fills a look has one turn."""
+        """The files' names, starting after the last one, so that no file starves the others."""
         names = sorted(os.listdir(self._record))  # noqa: PTH208 # 20 times a second
         names = [name for name in names if kind(name)]
         next_one = bisect.bisect(names, self._last)
@@ -79,50 +79,50 @@ class Outbox:
         path = Record(self._record).result(rank)
         return self._results.get(path.name, 0) == path.stat().st_size
 
-    def _piece(self, name: str, there: os.stat_result, over: bool) -> FileChunk | None:
+    def _chunk(self, name: str, status: os.stat_result, over: bool) -> FileChunk | None:
         match kind(name):
             case "log":
                 if name not in self._logs:
                     mark = f"[{self._host}] " if self._host and is_log_of_job(name) else ""
                     self._logs[name] = _Log(self._record / name, mark)
-                return FileChunk(name, "append", self._logs[name].look(there.st_size, over))
+                return FileChunk(name, "append", self._logs[name].look(status.st_size, over))
             case "history" | "result":
                 sent = self._results.get(name, 0)
-                data = _read(self._record / name, sent, min(there.st_size - sent, _MOST))
+                data = _read(self._record / name, sent, min(status.st_size - sent, _MOST))
                 self._results[name] = sent + len(data)
                 return FileChunk(name, "append", data)
             case "sample":
-                if self._samples.get(name) == there.st_mtime_ns:
+                if self._samples.get(name) == status.st_mtime_ns:
                     return None
-                self._samples[name] = there.st_mtime_ns
+                self._samples[name] = status.st_mtime_ns
                 return FileChunk(name, "replace", (self._record / name).read_bytes())
         return None
 
 
 class _Log:
-    """One log: `sent` bytes of it are dealt with, sent or left out. With a mark it goes in whole
-    lines, each behind the mark: others write into the same file."""
+    """One log, of which `_sent` bytes have been sent or omitted. With a mark it is sent in whole
+    lines, each after the mark, because several hosts write to the notebook's file."""
 
     def __init__(self, path: Path, mark: str) -> None:
         self._path, self._mark = path, mark.encode()
         self._sent = 0
-        self._in_line = False  # what was sent last has no end of line
+        self._in_line = False  # the data sent last has no end of line
 
     def look(self, size: int, over: bool) -> bytes:
-        left_out = b""
+        gap = b""
         if self._sent >= WHOLE and size - self._sent > TAIL:
-            left_out = self._skip(size - TAIL)
+            gap = self._skip(size - TAIL)
         data = _read(self._path, self._sent, min(size - self._sent, _CHUNK))
         if self._mark:
-            # What has no end goes when nobody will end it, or when it is too long to wait for.
-            unended = data if over or len(data) >= TAIL else b""
-            data = data[: data.rfind(b"\n") + 1] or unended
+            # An unfinished line is sent if it will stay so, or is too long to wait for.
+            unfinished = data if over or len(data) >= TAIL else b""
+            data = data[: data.rfind(b"\n") + 1] or unfinished
         self._sent += len(data)
-        told = left_out + self._marked(data)
+        result = gap + self._marked(data)
         if self._mark and over and self._in_line and self._sent >= size:
             self._in_line = False
-            told += b"\n"  # for who writes next into the same file
-        return told
+            result += b"\n"  # so that another host's line starts on a new one
+        return result
 
     def _marked(self, data: bytes) -> bytes:
         if not data:
@@ -133,18 +133,18 @@ class _Log:
         return start + lines.replace(b"\n", b"\n" + self._mark) + data[len(lines) :]
 
     def _skip(self, to: int) -> bytes:
-        """Leave out what lies before the first line that begins behind `to`; the line about it."""
+        """Omit everything before the first line that begins after `to`; returns a line about it."""
         origin = self._sent
         self._sent = to + _read(self._path, to, TAIL).find(b"\n") + 1
         lines = sum(block.count(b"\n") for block in _blocks(self._path, origin, self._sent))
         start = b"\n" if self._in_line else b""
-        lines -= self._in_line and lines > 0  # of which the beginning has been sent
+        lines -= self._in_line and lines > 0  # the beginning of the first one has been sent
         self._in_line = False
-        told = (
-            f"… {lines:,} lines ({(self._sent - origin) / 1e6:,.1f} MB) are left out here; the "
-            f"whole is in {self._path} on {os.uname().nodename} …\n"
+        note = (
+            f"… {lines:,} lines ({(self._sent - origin) / 1e6:,.1f} MB) omitted here; the full log "
+            f"is {self._path} on {os.uname().nodename} …\n"
         )
-        return start + self._mark + told.encode()
+        return start + self._mark + note.encode()
 
 
 def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:

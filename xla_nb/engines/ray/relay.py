@@ -1,6 +1,6 @@
-"""A run on the hosts of a cluster: started there, and what they tell brought home.
+"""A run on the hosts of a cluster: starts it there, and brings its files and events home.
 
-The rule: what has arrived is in the record before an event that speaks of it is passed on.
+Files are written to the record before the events that refer to them are passed on.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from xla_nb.protocol import events
 from xla_nb.protocol.order import HostGroup, Request
 from xla_nb.wording import several
 
-_LOST = 5.0  # seconds that a host may be out of reach
-_IMPORT = 300.0  # seconds that hosts may take to import what the ranks need, and to start them
-_SILENT = 30.0  # seconds that it may take for an answer, which it gives each second
-_INLINE = 100_000  # bytes of values that go with the call; more go by the object store
-_BLOCK = 8 << 20  # bytes of a log that are fetched at once
+_LOST = 5.0  # seconds that a host may be unreachable
+_IMPORT = 300.0  # seconds for hosts to import the ranks' packages and start the ranks
+_SILENT = 30.0  # seconds for an answer, which a host gives every second
+_INLINE = 100_000  # bytes of values sent with the call; larger ones go through the object store
+_BLOCK = 8 << 20  # bytes of a log to fetch at a time
 
 T = TypeVar("T")
 
 
 class HostGone(LaunchError):
-    """A host that was held for launches does not answer."""
+    """A held host does not answer."""
 
 
 class _Unheard(Exception):
-    """The notebook does not listen any more."""
+    """The notebook has closed the socket of events."""
 
 
 @dataclass
@@ -55,14 +55,15 @@ class Launch:
 
 
 class Relay:
-    """A run on its hosts, and the way home of what they tell."""
+    """A run on its hosts, and what they send home."""
 
     def __init__(self, launch: Launch, group: ActorGroup) -> None:
         self.group = group
         self.run = launch.request.run
+        self.forgotten = False
         self._events = launch.events
         self._mirror = Mirror(Path(launch.request.record))
-        self._seats: list[int] = []  # the actors in the order of the run's hosts
+        self._seats: list[int] = []  # the indices of the actors in seat order
         self._sending = asyncio.Lock()
         self._left = 0
 
@@ -71,13 +72,13 @@ class Relay:
         return [self.group.names[seat] for seat in self._seats]
 
     async def start(self, launch: Launch) -> None:
-        """On all hosts at once, or on none. Raises LaunchError."""
+        """Start it on all hosts, or on none. Raises LaunchError or UsageError."""
         try:
             await self._start(launch)
         except (LaunchError, UsageError):
             self.forget()
             raise
-        except Exception as problem:  # Ray has a dozen kinds for a host that is gone
+        except Exception as problem:  # Ray has a dozen errors for a dead host
             self.forget()
             self.group.broken = True
             raise HostGone(faults.unplaced(str(problem))) from problem
@@ -86,23 +87,23 @@ class Relay:
     async def _start(self, launch: Launch) -> None:
         parts = await self._parts(launch)
         parcel = await asyncio.to_thread(_stored, launch.parcel)
-        there = several(len(parts), "host")
-        launch.wish.tell(f"importing what the ranks need on {there}, once for this session …")
+        hosts = several(len(parts), "host")
+        launch.wish.tell(f"importing the ranks' packages on {hosts}, once per session …")
         calls = [
             self.group.actors[seat].start.remote(part, parcel)
             for seat, part in zip(self._seats, parts, strict=True)
         ]
         answers = await asyncio.wait_for(_all(calls), _IMPORT)
-        refused = [
-            f"{name}: {said}" if len(parts) > 1 else said
-            for name, said in zip(self._names, answers, strict=True)
-            if said
+        refusals = [
+            f"{name}: {refusal}" if len(parts) > 1 else refusal
+            for name, refusal in zip(self._names, answers, strict=True)
+            if refusal
         ]
-        if refused:
-            raise LaunchError(refused[0])
+        if refusals:
+            raise LaunchError(refusals[0])
 
     async def _parts(self, launch: Launch) -> list[Part]:
-        """What each host is to do, in the order of slices and of hosts in them."""
+        """Each host's part of the run, in seat order."""
         group = self.group
         hosts = group.hosts_in_order()
         seats = group.seats(launch.wish.slices)
@@ -124,7 +125,7 @@ class Relay:
         ]
 
     async def follow(self) -> None:
-        """Until every host has told all, or is lost; a run that cannot be followed is ended."""
+        """Follow every host until its end or loss; a run that cannot be followed is ended."""
         self._left = len(self._seats)
         try:
             await self._send(events.HostsPlaced(names=tuple(self._names)))
@@ -142,18 +143,18 @@ class Relay:
         name, actor = self._names[index], self.group.actors[self._seats[index]]
         try:
             await self._take_all(actor)
-        except (_Unheard, Unwritable):  # which is no fault of the host's
+        except (_Unheard, Unwritable):  # not the host's fault
             raise
         except Exception as problem:
             self.group.broken = True
             await self._send(events.HostLost(host=name, why=faults.why_lost(str(problem))))
         self._left -= 1
         if self._left == 1:
-            self._tell_the_first()
+            self._release_first_host()
 
-    def _tell_the_first(self) -> None:
-        """Host 0 may serve the others (jax_world.Coordinator) and go only after them. It is the
-        one that is left, or has gone by itself."""
+    def _release_first_host(self) -> None:
+        """Tell host 0, which may serve the others (jax_world.Coordinator) and waits for them, that
+        it is alone; no matter if it has already ended."""
         self.group.actors[self._seats[0]].alone.remote(self.run)
 
     async def _take_all(self, actor: Any) -> None:
@@ -184,7 +185,7 @@ class Relay:
     async def _send_encoded(self, event: bytes) -> None:
         """Raises _Unheard."""
         try:
-            async with self._sending:  # of two that wait for a socket, asyncio forgets the first
+            async with self._sending:  # asyncio allows one waiting writer per socket
                 await asyncio.get_running_loop().sock_sendall(self._events, event)
         except (BrokenPipeError, ConnectionResetError) as gone:
             raise _Unheard from gone
@@ -211,8 +212,8 @@ class Relay:
             actor.ask.remote(self.run)
 
     async def fetch(self, host: str, file: str, into: int) -> None:
-        """Write a file as it lies on its host to `into`, in blocks, each behind its size; an empty
-        one says that this was all."""
+        """Write a host's file to `into` in blocks, each after its size; an empty block marks the
+        end."""
         with open(into, "wb", buffering=0) as pipe:  # a descriptor, not a path
             if host not in self.group.names or self.group.broken:
                 return
@@ -220,7 +221,7 @@ class Relay:
                 read = self._actor(host).read.remote(self.run, file, offset, _BLOCK)
                 block: bytes = await asyncio.wait_for(_awaited(read), faults.PATIENCE)
                 await asyncio.to_thread(_write, pipe.fileno(), _sized(block))
-                if len(block) < _BLOCK:  # the file's end, though it may grow meanwhile
+                if len(block) < _BLOCK:  # the end of the file, even if it is still growing
                     await asyncio.to_thread(_write, pipe.fileno(), _sized(b""))
                     return
 
@@ -229,7 +230,7 @@ class Relay:
 
 
 def _stored(parcel: int) -> Any:
-    """The values: as they are, or once for all hosts in the object store."""
+    """The values: as bytes, or large ones once for all hosts in the object store."""
     import ray
 
     size = os.fstat(parcel).st_size
