@@ -149,7 +149,7 @@ def main(index: int) -> None:
     (job,) = _inherited
     job.entries[index] = threading.get_ident()
     try:
-        place = job.runtime.place(index)
+        place = job.runtime.rank_info(index)
         if index not in job.captured:  # the runtime has numbered it otherwise
             capture(Path(job.order.record), f"rank-{index}")
         job.sender.send(

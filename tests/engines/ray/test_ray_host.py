@@ -263,7 +263,7 @@ def test_where_the_notebooks_folder_is_ranks_start_in_it(start, engine, tmp_path
 
 def test_a_launch_that_does_not_fit_is_refused_in_words(host):
     refused = host.start(Part("right", order(n=0), {}), b"")
-    assert refused == "-n 0: a run has at least 1 rank"
+    assert refused == "-n must be a whole number of at least 1, not 0."
     assert not (record_files.home() / "parts").exists()
 
 
