@@ -9,6 +9,8 @@ PINS   := requirements/dev.txt
 UV     := uv==0.13.8
 COLAB  := .venv-colab
 COLAB_PINS := requirements/colab.txt
+# Errors alone: pip warns of settings that the machine has for others (folders of wheels, root).
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
 .PHONY: help demo test test-all test-colab lab bench check format wheel lock clean
 
@@ -25,7 +27,7 @@ test-all: $(STAMP)  ## every test: whole notebooks, and machines of their own th
 	$(BIN)/python -m pytest -q
 
 test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPython, ipykernel and ipywidgets
-	$(COLAB)/bin/python -m pytest -q tests/test_magics.py tests/test_panel.py tests/test_api.py
+	$(COLAB)/bin/python -m pytest -q tests/test_magics.py tests/test_api.py tests/views/panel/test_view.py
 
 lab: $(STAMP)  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -56,7 +58,7 @@ lock: $(STAMP)  ## write the pins again after a change of requirements/*.in
 # torch_xla's wheel brings an old torchax in the folder of the real one: the last one written wins.
 AGAIN = torchax=`grep '^torchax==' $(PINS)`; \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --reinstall --no-deps $$torchax 2>/dev/null || \
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet --force-reinstall --no-deps $$torchax
+	$(PIP) --force-reinstall --no-deps $$torchax
 
 clean:  ## remove .venv, .venv-colab and everything built
 	rm -rf $(VENV) $(COLAB) build dist out .mypy_cache .ruff_cache .pytest_cache
@@ -71,13 +73,11 @@ $(STAMP): $(PINS) pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	    echo "No virtual environment could be made. On Debian: apt install python3-venv" >&2; \
 	    rm -rf $(VENV); exit 1; }
-	@pip="$(BIN)/python -m pip --disable-pip-version-check install --quiet"; \
-	uv="$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python"; \
+	@uv="$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python"; \
 	echo "installing the pinned packages into $(VENV): some 7 GB, torch brings CUDA along"; \
-	$$pip $(UV) && $$uv -r $(PINS) || $$pip -r $(PINS)
+	$(PIP) $(UV) && $$uv -r $(PINS) || $(PIP) -r $(PINS)
 	@$(AGAIN)
-	@$(BIN)/python -m pip --disable-pip-version-check install --quiet \
-	    --no-deps --no-build-isolation --editable .
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Links the packages that .venv has too, so it is soon made and takes little room.

@@ -9,12 +9,13 @@ from __future__ import annotations
 import queue
 import re
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_client.manager import start_new_kernel
+from jupyter_client import KernelManager
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 120.0  # seconds for anything a benchmark waits for
@@ -29,7 +30,13 @@ class Notebook:
 
     def __enter__(self) -> Notebook:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.manager, self.client = start_new_kernel(cwd=str(ROOT), **quiet)
+        self.folder = tempfile.TemporaryDirectory(prefix="xla-nb-")  # for the sockets
+        connection = str(Path(self.folder.name) / "kernel.json")
+        self.manager = KernelManager(transport="ipc", connection_file=connection)
+        self.manager.start_kernel(cwd=str(ROOT), **quiet)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=LIMIT)
         return self
 
     def __exit__(
@@ -40,6 +47,7 @@ class Notebook:
     ) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self.folder.cleanup()
 
     def send(self, code: str) -> Cell:
         return Cell(self, code)

@@ -72,6 +72,7 @@ def shown(
 ) -> dict[str, float]:
     """Show a run in a panel while the writer fills its files; what the kernel's process used of a
     core, messages and lines a second, and how many lines that were written the files lack."""
+    # Not at the top: the writer process of `crowd` imports this module too.
     from xla_nb.views.panel.view import PanelView
 
     with tempfile.TemporaryDirectory() as folder:

@@ -7,12 +7,14 @@ The rows come from the executed notebook's own outputs: the last one that carrie
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
+from traitlets.config import Config
 
 HERE = Path(__file__).parent
 NOTEBOOK = HERE / "quickstart.ipynb"
@@ -34,12 +36,18 @@ def main() -> int:
     return 1 if problem else 0
 
 
-def execute(notebook: nbformat.NotebookNode) -> str:
+def execute(notebook: nbformat.NotebookNode, cwd: Path = HERE) -> str:
     """Run every cell in a fresh kernel; gives the error that stopped it, or nothing."""
-    try:
-        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(HERE)}}).execute()
-    except (CellExecutionError, DeadKernelError) as error:
-        return str(error)
+    # Sockets in a folder of its own, of a short name: ipykernel warns of TCP.
+    with tempfile.TemporaryDirectory(prefix="xla-nb-") as folder:
+        local = Config()
+        local.KernelManager.transport = "ipc"
+        local.KernelManager.connection_file = str(Path(folder) / "kernel.json")
+        place = {"metadata": {"path": str(cwd)}}
+        try:
+            NotebookClient(notebook, timeout=600, resources=place, config=local).execute()
+        except (CellExecutionError, DeadKernelError) as error:
+            return str(error)
     return ""
 
 

@@ -34,7 +34,7 @@ from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.runtimes import torchax_versions
 
-PATIENCE = 5.0  # seconds for what is on its way out
+PATIENCE = 30.0  # seconds for what is on its way out
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
 MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
 
@@ -88,18 +88,21 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    # Not inside tmp_path: sockets that multiprocessing makes there would have too long a name.
-    temporary = tempfile.mkdtemp(prefix="xla-nb-")
-    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "home"))
+    # Not in a tmp_path: sockets that multiprocessing makes there would have too long a name, and
+    # pytest is slow to make thousands.
+    folder = tempfile.mkdtemp(prefix="xla-nb-")
+    temporary = f"{folder}/tmp"
+    Path(temporary).mkdir()
+    monkeypatch.setenv("XLA_NB_HOME", f"{folder}/home")
     monkeypatch.setenv("TMPDIR", temporary)
     monkeypatch.setattr(tempfile, "tempdir", temporary)
     exempt = {kind for mark in request.node.iter_markers("leaves") for kind in mark.args}
     before = {kind: look() for kind, (look, _) in WATCHED.items() if kind not in exempt}
     yield
     left = remaining(before)
-    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     for pid, _ in left.get("processes", []):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -125,7 +128,7 @@ def remaining(before: dict[str, set[Any]]) -> dict[str, list[tuple[Any, str]]]:
 
 
 def pids() -> set[int]:
-    return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()}
+    return {int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()}
 
 
 def our_process(pid: int) -> str:
@@ -160,16 +163,14 @@ def content(path: str) -> str:
 
 def open_files() -> set[tuple[str, str]]:
     found = set()
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            found.add((fd.name, str(fd.readlink())))
-        except FileNotFoundError:  # the listing's own
-            continue
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found.add((entry.name, os.readlink(entry.path)))  # noqa: PTH115 # ten times as fast
     return found
 
 
 def in_temporary() -> set[str]:
-    return {path.name for path in Path(tempfile.gettempdir()).iterdir()}
+    return {entry.name for entry in os.scandir(tempfile.gettempdir())}
 
 
 # What is looked at: everything there, and what to say of a thing that is new ("": not ours).

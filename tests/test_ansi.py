@@ -1,4 +1,4 @@
-"""What a rank printed, made harmless: nothing but what can be seen, and colours."""
+"""Terminal output made safe: only visible characters and colors are left."""
 
 import time
 import unicodedata
@@ -9,12 +9,12 @@ from xla_nb import ansi
 from xla_nb.ansi import Style
 
 
-def test_ordinary_text_stays_as_it_is() -> None:
+def test_ordinary_text_is_unchanged() -> None:
     text = "épouvantable\t猫 🙂 a\nb"
     assert ansi.clean(text) is text
 
 
-def test_colours_stay() -> None:
+def test_colors_are_kept() -> None:
     text = "\x1b[1;31mred\x1b[0m \x1b[38;2;1;2;3mmine\x1b[m \x1b[4:3mcurly"
     assert ansi.clean(text) == text
 
@@ -41,7 +41,7 @@ def test_other_escape_sequences_are_removed(escape: str) -> None:
 
 
 @pytest.mark.parametrize("introducer", ["\x1b]", "\x1bP", "\x1b_"])
-def test_a_string_that_never_ends_swallows_no_text(introducer: str) -> None:
+def test_a_string_without_an_end_swallows_no_text(introducer: str) -> None:
     assert ansi.clean(f"before{introducer}after\nnext") == "beforeafter\nnext"
 
 
@@ -50,7 +50,7 @@ def test_a_sequence_cut_off_at_the_end_is_removed(cut: str) -> None:
     assert ansi.clean(f"text{cut}") == "text"
 
 
-def test_what_is_removed_never_makes_a_new_sequence_of_its_surroundings() -> None:
+def test_removing_a_sequence_never_creates_another() -> None:
     assert ansi.clean("\x1b\x1b[2J[2Jx") == "[2Jx"
 
 
@@ -77,7 +77,7 @@ def test_controls_are_made_visible(control: str, shown: str) -> None:
     assert ansi.clean(f"a{control}b") == f"a{shown}b"
 
 
-def test_every_character_that_acts_is_gone() -> None:
+def test_no_control_character_is_left() -> None:
     every = "".join(f"{chr(code)} " for code in range(0x110000) if code != 0x1B)
     left = set(ansi.clean(every)) - {"\t", "\n"}
     assert not [c for c in left if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
@@ -90,11 +90,11 @@ def test_cleaning_twice_changes_nothing() -> None:
     assert ansi.clean(ansi.clean(dirty)) == ansi.clean(dirty)
 
 
-def test_plain_text_has_no_colours_either() -> None:
+def test_plain_text_has_no_colors() -> None:
     assert ansi.plain("\x1b[1;31mred\x1b[0m\x1b[K and\0") == "red and␀"
 
 
-def test_text_is_cut_where_its_look_changes() -> None:
+def test_text_is_split_where_its_style_changes() -> None:
     assert ansi.spans("a\x1b[31mb\x1b[1mc\x1b[0md") == [
         (Style(), "a"),
         (Style(fg=1), "b"),
@@ -103,7 +103,7 @@ def test_text_is_cut_where_its_look_changes() -> None:
     ]
 
 
-def test_pieces_that_look_alike_are_one() -> None:
+def test_neighbors_with_the_same_style_are_one_piece() -> None:
     assert ansi.spans("\x1b[0ma\x1b[31m\x1b[39mb\x1b[m") == [(Style(), "ab")]
 
 
@@ -123,17 +123,17 @@ def test_pieces_that_look_alike_are_one() -> None:
         ("31;;1", Style(bold=True)),
     ],
 )
-def test_a_look_is_read_as_terminals_read_it(parameters: str, style: Style) -> None:
+def test_styles_are_read_as_terminals_read_them(parameters: str, style: Style) -> None:
     assert ansi.spans(f"\x1b[{parameters}mx") == [(style, "x")]
 
 
-def test_a_look_ends_where_it_is_switched_off() -> None:
+def test_a_style_ends_where_it_is_switched_off() -> None:
     on, off = "1;2;3;4;7;9;31;41", "22;23;24;27;29;39;49"
     assert ansi.spans(f"\x1b[{on}m\x1b[{off}mx") == [(Style(), "x")]
 
 
 @pytest.mark.parametrize("parameters", ["38", "38;5", "38;2;1", "38;5;999", "999", "38;9;1", "::"])
-def test_a_look_that_makes_no_sense_is_no_error(parameters: str) -> None:
+def test_invalid_style_parameters_are_accepted(parameters: str) -> None:
     assert [text for _, text in ansi.spans(f"\x1b[{parameters}mx")] == ["x"]
 
 
@@ -141,7 +141,7 @@ def test_a_look_that_makes_no_sense_is_no_error(parameters: str) -> None:
     "unit",
     ["\x1b", "\x1b]", "\x1b[1", "\x1bPaaa", "\x1b[31mx\x1b[0m", "\x1b]x\x1b", "\0", "a\x1b[0m"],
 )
-def test_time_grows_no_faster_than_the_text(unit: str) -> None:
+def test_time_is_linear_in_the_length(unit: str) -> None:
     def seconds(length: int) -> float:
         started = time.process_time()
         ansi.spans(ansi.clean(unit * (length // len(unit))))

@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+import weakref
 
 import pytest
 
 import xla_nb
+from xla_nb import api
 from xla_nb.errors import LaunchError
-from xla_nb.run import run
 
 
 def python(*arguments, folder):
@@ -87,33 +88,68 @@ def test_a_failure_names_the_scripts_own_line(script):
     )
 
 
-def test_plain_ipython_has_the_magic_too(tmp_path):
-    cell = "%%xla_spawn -n 2\ndef f(rank):\n    print('on', rank)\n    return rank + 7"
-    done = python(
-        "-m",
-        "IPython",
-        "--colors=NoColor",
-        "-c",
-        f"get_ipython().run_cell('%load_ext xla_nb')\nget_ipython().run_cell({cell!r})\n"
-        "get_ipython().run_cell('print(_.results)')",
-        folder=tmp_path,
-    )
-    assert "[1] on 1" in done.stdout, done.stderr
-    assert "{0: 7, 1: 8}" in done.stdout
+CELLS = [
+    "%load_ext xla_nb",
+    "%%xla_spawn -n 2\nimport torch, torch_xla\ndef f(rank):\n    print('on', rank)\n"
+    "    return rank + int(torch.full((), 7))",
+    "print(_.results)",
+    "print('IMPORTED', [name for name in __import__('sys').modules if name.startswith('torch')])",
+]
+
+
+@pytest.fixture(scope="module")
+def plain_ipython(tmp_path_factory):
+    """What the cells above show in IPython without a kernel."""
+    run_cells = "\n".join(f"get_ipython().run_cell({cell!r})" for cell in CELLS)
+    folder = tmp_path_factory.mktemp("ipython")
+    done = python("-m", "IPython", "--colors=NoColor", "-c", run_cells, folder=folder)
+    return done.stdout + done.stderr
+
+
+def test_plain_ipython_has_the_magic_too(plain_ipython):
+    assert "[1] on 1" in plain_ipython
+    assert "{0: 7, 1: 8}" in plain_ipython
+
+
+def test_neither_torch_nor_torch_xla_is_imported_by_a_launch(plain_ipython):
+    assert "IMPORTED []" in plain_ipython
 
 
 @pytest.mark.parametrize(
     ("on", "said"),
     [
-        ("local", "torch_xla goes on being imported meanwhile"),
-        ("ray", "what it had started on the cluster's hosts is ended there"),
-        ("ray://head:10001", "Hosts that were ready are held for the next launch"),
+        ("local", "torch_xla is still being imported in the background"),
+        ("ray", "whatever had started on the cluster is ended"),
+        ("ray://head:10001", "Hosts that were ready stay reserved for the next launch"),
     ],
 )
 def test_a_launch_that_is_interrupted_says_what_becomes_of_it(monkeypatch, on, said):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "launch", interrupted)
+    monkeypatch.setattr(api, "launch", interrupted)
     with pytest.raises(LaunchError, match=said):
         xla_nb.spawn(print, on=on)
+
+
+def test_the_public_names_are_what_dir_lists_and_all_are_there():
+    assert set(dir(xla_nb)) == {*xla_nb.__all__, "__version__"}
+    for name in xla_nb.__all__:
+        assert getattr(xla_nb, name) is not None
+
+
+@pytest.mark.parametrize("package", ["spmd", "torchax"])
+def test_a_public_package_needs_no_import_of_its_own(package):
+    done = python("-c", f"import xla_nb; print(xla_nb.{package}.mesh)", folder="/")
+    assert "function mesh" in done.stdout, done.stderr
+
+
+def test_a_run_that_has_ended_is_kept_by_nobody_else(monkeypatch):
+    class Ended:
+        done, name = True, "r1"
+
+    monkeypatch.setattr(api, "launch", lambda *_: Ended())
+    run = xla_nb.spawn(print, bg=True, view="none")
+    kept = weakref.ref(run)
+    del run
+    assert kept() is None

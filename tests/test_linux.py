@@ -1,4 +1,4 @@
-"""What a process asks of Linux for itself."""
+"""Linux process settings."""
 
 import subprocess
 import sys
@@ -21,17 +21,17 @@ os.close(writer)
 assert os.read(reader, 2) == b"up"
 os.kill(parent, signal.SIGKILL)
 os.waitpid(parent, 0)
-assert os.read(reader, 1) == b""  # nobody holds the other end any more
+assert os.read(reader, 1) == b""  # nobody holds the other end
 """
 
 
-def test_what_dies_with_its_parent_does():
+def test_die_with_parent_ends_the_child_when_the_parent_is_killed():
     done = subprocess.run([sys.executable, "-c", FAMILY], check=False, timeout=20)
     assert done.returncode == 0
 
 
-def test_what_comes_too_late_to_die_with_its_parent_ends():
-    """The parent is gone between the two looks at who it is."""
+def test_die_with_parent_exits_if_the_parent_is_already_gone():
+    """The parent ends between the two calls of getppid."""
     script = """
     import os
     from xla_nb import linux
@@ -68,7 +68,7 @@ def test_orphans_are_adopted():
     assert done.returncode == 0
 
 
-def test_a_process_is_seen_by_its_name():
+def test_the_process_name_is_set_and_cut_to_15_bytes():
     script = """
     from pathlib import Path
     from xla_nb import linux

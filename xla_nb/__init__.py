@@ -8,30 +8,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xla_nb.api import open_run, spawn
+    from xla_nb import spmd, torchax
+    from xla_nb.api import open_run, release, spawn
+    from xla_nb.errors import XlaNbError
     from xla_nb.rank.reporting import progress, report
     from xla_nb.run.run import Run, RunFailed
 
 __version__ = "0.1.0"
-__all__ = ["Run", "RunFailed", "open_run", "progress", "report", "spawn"]
+__all__ = [
+    "Run",
+    "RunFailed",
+    "XlaNbError",
+    "open_run",
+    "progress",
+    "release",
+    "report",
+    "spawn",
+    "spmd",
+    "torchax",
+]
 
 _HOMES = {
-    "spawn": "xla_nb.api",
-    "open_run": "xla_nb.api",
-    "report": "xla_nb.rank.reporting",
-    "progress": "xla_nb.rank.reporting",
     "Run": "xla_nb.run.run",
     "RunFailed": "xla_nb.run.run",
+    "XlaNbError": "xla_nb.errors",
+    "open_run": "xla_nb.api",
+    "progress": "xla_nb.rank.reporting",
+    "release": "xla_nb.api",
+    "report": "xla_nb.rank.reporting",
+    "spawn": "xla_nb.api",
 }
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are first used (PEP 562): ranks need few of them."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'xla_nb' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:  # spmd and torchax
+        return importlib.import_module(f"xla_nb.{name}")
+    raise AttributeError(f"module 'xla_nb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return [*__all__, "__version__"]
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -1,7 +1,6 @@
-"""Terminal text from strangers, made harmless.
+"""Makes text from ranks safe to show: only characters and colors are left of terminal output.
 
-The rule: what a rank printed is shown as characters and colours, and does nothing else: nothing
-moves, hides, links or reorders. Whatever the input, nothing here raises and one pass is enough.
+Nothing in it can move, hide, link or reorder text. Any input is accepted, in one pass.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 
-#: 0 to 15 are the terminal's own colours, which the reader's theme chooses; else red, green, blue.
+#: 0 to 15 are the terminal's own colors, which the reader's theme sets; else red, green, blue.
 Colour = int | tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a piece of text is to look; None is the colour of the surroundings."""
+    """How a piece of text looks; None is the color of its surroundings."""
 
     fg: Colour | None = None
     bg: Colour | None = None
@@ -33,13 +32,13 @@ class Style:
 
 _PLAIN = Style()
 
-# All that `clean` has to look at more closely: controls but tab and newline, DEL and C1, marks
-# and isolates that reorder text, the two separators that some take for the end of a line, and
-# surrogates, which no encoder takes.
+# The characters that `clean` replaces: controls except tab and newline, DEL and C1, marks and
+# isolates that reorder text, two separators that may end a line, and surrogates, which cannot be
+# encoded.
 _ODD = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _SGR = r"\x1b\[[0-9;:]{0,64}m"
-# No alternative reads past the next escape or the end of the line, so each character is read
-# twice at most. A title or link that never ends loses its introducer only, and swallows no text.
+# No alternative reads past the next escape or the end of the line, so each character is read at
+# most twice. A title or link without an end loses only its introducer, and no text.
 _SPECIAL = re.compile(
     rf"""(?P<sgr>{_SGR})
     |(?P<gone>
@@ -56,21 +55,21 @@ _ANY_SGR = re.compile(_SGR)
 
 
 def clean(text: str) -> str:
-    """The text with nothing left in it but what can be seen, tabs, newlines and colours (SGR).
+    """The text with only visible characters, tabs, newlines and colors (SGR).
 
-    Other escape sequences are gone; other controls show as their pictures (`␀`), those that
-    reorder text by their names (`⟨U+202E⟩`).
+    Other escape sequences are removed. Other controls become pictures (`␀`), and those that
+    reorder text become names (`⟨U+202E⟩`).
     """
     return text if _ANY_ODD.search(text) is None else _SPECIAL.sub(_harmless, text)
 
 
 def plain(text: str) -> str:
-    """`clean` without the colours."""
+    """`clean` without colors."""
     return _ANY_SGR.sub("", clean(text))
 
 
 def spans(text: str) -> list[tuple[Style, str]]:
-    """The text cut where its look changes. What is no SGR sequence is taken as it is."""
+    """The text split where its style changes. Everything but SGR sequences is kept as it is."""
     pieces = groupby(_pieces(text), key=itemgetter(0))
     return [(style, "".join(piece for _, piece in alike)) for style, alike in pieces]
 
@@ -98,7 +97,7 @@ def _harmless(odd: re.Match[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _styled(style: Style, parameters: str) -> Style:
-    """The style after one SGR sequence (ECMA-48; colours as xterm has them)."""
+    """The style after one SGR sequence (ECMA-48; colors as in xterm)."""
     if parameters in ("", "0"):
         return _PLAIN
     rest = iter(parameters.split(";"))
@@ -109,7 +108,7 @@ def _styled(style: Style, parameters: str) -> Style:
             if len(detail) > 4:
                 del detail[1]  # 38:2:SPACE:R:G:B
             colour = _colour(iter(detail) if detail else rest)
-            if code == 58 or colour is None:  # 58 is the underline's own
+            if code == 58 or colour is None:  # 58 is the color of the underline
                 continue
             style = replace(style, fg=colour) if code == 38 else replace(style, bg=colour)
         else:
@@ -150,7 +149,7 @@ _SWITCHES: dict[int, dict[str, bool]] = {
 
 
 def _colour(rest: Iterator[str]) -> Colour | None:
-    """The colour after 38 or 48: `5;N`, or `2;R;G;B`; takes from `rest` what it is made of."""
+    """The color after 38 or 48, `5;N` or `2;R;G;B`, whose numbers it takes from `rest`."""
     form = next(rest, "")
     if form == "5":
         return _of_256(_number(next(rest, "")))

@@ -1,6 +1,6 @@
-"""`xla_nb.spawn`: a function on every rank, from a notebook, IPython or a plain script.
+"""`xla_nb.spawn`, and what else is public: a function on every rank, from a notebook or a script.
 
-The rule: the magic and the function launch through the same lines.
+The magic and the function launch through the same lines, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -10,165 +10,113 @@ import functools
 import linecache
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from xla_nb import notebook
-from xla_nb.engines.base import Engine
+from xla_nb.engines import base
 from xla_nb.engines.local import LocalEngine
-from xla_nb.engines.ray.engine import ClusterHandle, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.rank.process import is_rank
+from xla_nb.run import options as run_options
 from xla_nb.run import stacks
 from xla_nb.run.launch import launch
-from xla_nb.run.options import Options
+from xla_nb.run.options import Options, ViewName
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import drawing, picture
-from xla_nb.views import choose, loop, text
-from xla_nb.views.loop import View
+from xla_nb.views import choose, loop
 from xla_nb.views.saved.opened import OpenedRun
-
-
-@functools.cache
-def engine() -> LocalEngine:
-    """This process's engine; it ends with the process."""
-    made = LocalEngine()
-    atexit.register(made.close)
-    return made
-
-
-@functools.cache
-def _clusters() -> dict[str, ClusterHandle]:
-    """The Ray clusters that this process has used, by address."""
-    made: dict[str, ClusterHandle] = {}
-    atexit.register(release)
-    return made
-
-
-def cluster_diagram(options: Options) -> drawing.Diagram:
-    """The hosts that a cluster gives for launches with these options; they are held for the next.
-
-    Raises XlaNbError where it cannot give them."""
-    engine = _engine_for(options)
-    assert isinstance(engine, RayEngine)
-    seats = engine.look(_waiting())
-    accelerator = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
-    return picture.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
-
-
-def release() -> None:
-    """Give back the hosts of Ray clusters that are held for the next launch, and end what runs
-    there; they are given back by themselves after 10 minutes without a launch, and at the end."""
-    clusters = _clusters()
-    while clusters:
-        clusters.popitem()[1].close()
-
-
-def _engine_for(options: Options) -> Engine:
-    """Where the ranks of a launch are started. Raises UsageError."""
-    if options.on == "local":
-        for name, value in (("hosts", options.hosts), ("slices", options.slices)):
-            if value not in (None, 1):
-                raise UsageError(
-                    f"--{name} {value}: this machine is one host. What to do: add `--on ray` for "
-                    "the hosts of a Ray cluster; `%xla_topology` shows on paper how they would be"
-                )
-        return engine()
-    if options.on != "ray" and not options.on.startswith("ray://"):
-        raise UsageError(f"--on {options.on}: there are local, ray and ray://HOST:PORT")
-    where = address(options.on, {**os.environ, **options.env})
-    cluster = _clusters().setdefault(where, ClusterHandle(where))
-    return RayEngine(cluster, options.hosts, options.slices, options.wait)
-
-
-@functools.cache
-def _launched() -> list[Run]:
-    """This process's runs, ended ones until somebody looks."""
-    return []
-
-
-def living() -> list[Run]:
-    """The runs that have not ended, oldest first."""
-    runs = _launched()
-    runs[:] = [run for run in runs if not run.done]
-    return list(runs)
 
 
 def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     fn: Callable[..., object],
     args: tuple[object, ...] = (),
     n: int | None = None,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     *,
     env: Mapping[str, str] | None = None,
-    grace: float = 5.0,
+    grace: float | str = 5.0,
     runtime: str = "xla",
     on: str = "local",
     hosts: int | None = None,
     slices: int | None = None,
-    wait: float = 0.0,
+    wait: float | str = 0.0,
     keep_going: bool = False,
     bg: bool = False,
-    view: choose.ViewName | None = None,
+    view: str | None = None,
 ) -> Run:
-    """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` would; gives the Run.
+    """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` does, and return the Run.
 
-    n: how many ranks; by default all of the TPU's, or 4 of a simulated host.
-    timeout: seconds after which the run is stopped; grace: seconds that the other ranks may go
-    on when one has failed. env: environment variables of the ranks.
-    runtime: what a rank joins: "xla"; "spmd", one process that owns all devices (`n` of them
-    without a TPU); "torchax", one JAX world of `n` processes.
-    on: "local", "ray" or "ray://HOST:PORT": the ranks are on this machine, or `n` of them on each
-    of `hosts` machines of a Ray cluster, by default all that are free; `slices`: TPU slices that
-    these are in; `wait`: for how many seconds they may be waited for.
-    keep_going: give a failed Run back instead of raising. bg: return at once.
+    n: number of ranks; by default all of the TPU's, or 4 on a simulated host.
+    timeout: stop the run after this long (seconds, or "5m"); None is no limit.
+    grace: how long the other ranks may continue after one has failed.
+    env: environment variables of the ranks.
+    runtime: what ranks use: "xla"; "spmd", one process that owns all devices (`n` of them without
+    a TPU); "torchax", one JAX world of `n` processes.
+    on: "local", "ray" or "ray://HOST:PORT": ranks run on this machine, or `n` of them on each of
+    `hosts` hosts of a Ray cluster, by default all that are free. `slices`: TPU slices that the
+    hosts form. `wait`: how long to wait for free hosts.
+    keep_going: return a failed Run instead of raising. bg: return at once.
     view: "panel", "text" or "none"; by default what the front end can show.
 
-    A parameter of `fn` named `lock` that `args` does not reach receives a lock that all ranks
-    share. Raises RunFailed when a rank fails, and a subclass of XlaNbError, before anything has
-    started, when the function or its arguments cannot be sent.
+    If `fn` has a parameter named `lock` that `args` does not fill, it receives a lock shared by all
+    ranks. Raises RunFailed when a rank fails; UsageError, ProgramError, ShippingError or
+    LaunchError, before any rank has started, when an argument is wrong, the function or its
+    arguments cannot be sent, or the ranks cannot be started.
     """
+    options = run_options.options(
+        {
+            "n": n,
+            "env": env,
+            "timeout": timeout,
+            "grace": grace,
+            "runtime": runtime,
+            "on": on,
+            "hosts": hosts,
+            "slices": slices,
+            "wait": wait,
+            "keep_going": keep_going,
+            "bg": bg,
+            "view": view,
+        }
+    )
     here = notebook.current()
     scope = here.scope(launching=False) if here else _script()
     resolve = here.resolve if here else scope.values.__getitem__
-    what = build_call(fn, scope, args=args, name="xla_nb_call")
-    options = Options(n, dict(env or {}), timeout, grace, runtime, on, hosts, slices, wait)
-    return run(what, args, options, resolve, keep_going=keep_going, bg=bg, view=view)
+    program = build_call(fn, scope, args=run_options.arguments(args), name="xla_nb_call")
+    return run(program, options, resolve)
 
 
 def run(
-    what: Program,
-    args: tuple[object, ...],
+    program: Program,
     options: Options,
     resolve: Callable[[str], object],
-    *,
-    keep_going: bool,
-    bg: bool,
-    view: choose.ViewName | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """Launch a program and, unless `bg`, show it until it has ended."""
+    """Launch a program and, unless in the background, show it until it has ended."""
     if is_rank():
         raise UsageError(
-            "this code already runs on a rank, and a rank cannot start ranks. What to do: launch "
-            "from the notebook, not from the function that is launched"
+            "A rank cannot start ranks. Launch from the notebook, not from the function that "
+            "runs on ranks."
         )
     try:
-        started = launch(what, args, options, _engine_for(options), resolve, _waiting())
+        started = launch(program, options, _engine(options), resolve, _on_wait())
     except KeyboardInterrupt:
         raise LaunchError(_interrupted(options)) from None
-    _launched().append(started)
+    _runs().add(started)
     launched(started)
-    kind = view or default_view()
-    if bg:
-        if kind == "panel":
-            loop.follow_behind(started, _view(kind, started))
+    view = options.view or default_view()
+    if options.bg:
+        # A text view prints among the output of other cells: only for those who ask for it.
+        if view == "panel" or options.view == "text":
+            loop.follow_behind(started, choose.make(view, started))
         return started
-    loop.follow(started, _view(kind, started))
-    if not keep_going:
-        started.check(brief=kind == "panel")
+    loop.follow(started, choose.make(view, started))
+    if not options.keep_going:
+        started.check(brief=view == "panel")
     return started
 
 
@@ -176,49 +124,91 @@ def _interrupted(options: Options) -> str:
     """What becomes of a launch that was interrupted."""
     if options.on == "local":
         return (
-            "you interrupted the launch before any rank was started; torch_xla goes on being "
-            "imported meanwhile, and the next launch waits for what is left of that"
+            "Launch interrupted before any rank started. torch_xla is still being imported in the "
+            "background; the next launch waits for it if necessary."
         )
     return (
-        "you interrupted the launch: what it had started on the cluster's hosts is ended there. "
-        "Hosts that were ready are held for the next launch, those that were still awaited are "
-        "not. What to do: run the cell again, or give the hosts back (`xla_nb.api.release()`)"
+        "Launch interrupted; whatever had started on the cluster is ended. Hosts that were ready "
+        "stay reserved for the next launch. Run the cell again, or give the hosts back with "
+        "xla_nb.release()."
     )
 
 
-def _view(kind: choose.ViewName, run: Run) -> View:
-    """The view; a run that cannot be shown is stopped, or nobody would know of it."""
-    try:
-        return _VIEWS[kind](run)
-    except BaseException:
-        run.stop("its view could not be shown")
-        raise
+# ---------------------------------------------------------------- engines and runs
 
 
-def _panel(run: Run) -> View:
-    try:
-        from xla_nb.views.panel.view import PanelView
-    except ImportError as problem:
-        raise UsageError(
-            f"the panel needs anywidget, which cannot be imported: {problem}. What to do: "
-            "`%pip install anywidget`, or choose `--view text`"
-        ) from None
-    return PanelView(run)
+@functools.cache
+def _provider(name: str) -> base.Provider:
+    """This process's engines of one kind; they end with the process."""
+    made = base.provider(name)
+    atexit.register(made.close)
+    return made
 
 
-_VIEWS: dict[choose.ViewName, Callable[[Run], View]] = {
-    "panel": _panel,
-    "text": text.TextView,
-    "none": lambda run: loop.NoView(),
-}
+def _engine(options: Options) -> base.Engine:
+    """Where the ranks of a launch are started. Raises UsageError."""
+    where = base.Where(options.on, options.hosts, options.slices, options.wait, options.env)
+    return _provider(base.kind(options.on)).engine(where)
 
 
-def default_view() -> choose.ViewName:
-    """What the front end that the current cell came from can show."""
+def engine() -> LocalEngine:
+    """The engine of this machine."""
+    local = _provider("local").engine(base.Where())
+    assert isinstance(local, LocalEngine)
+    return local
+
+
+def release() -> None:
+    """Give back the hosts of Ray clusters that are reserved for the next launch, and end what runs
+    there. Otherwise they are given back after 10 minutes without a launch, and at exit."""
+    _provider("ray").close()
+
+
+def close() -> None:
+    """End every process that launches have left running."""
+    for name in base.ENGINES:
+        _provider(name).close()
+
+
+def cluster_diagram(options: Options) -> drawing.Diagram:
+    """The hosts that a cluster gives for launches with these options, held for the next one.
+
+    Raises XlaNbError where it cannot give them."""
+    seats = _engine(options).look(_on_wait())
+    accelerator = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
+    return picture.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
+
+
+@functools.cache
+def _runs() -> weakref.WeakSet[Run]:
+    """This process's runs. One that is in progress is kept alive by its own thread."""
+    return weakref.WeakSet()
+
+
+def living() -> list[Run]:
+    """The runs in progress, oldest first."""
+    return sorted((run for run in _runs() if not run.done), key=lambda run: run.name)
+
+
+def _on_wait() -> OnWait:
+    """Prints, once each, what a launch waits for."""
+    printed: list[str] = []
+
+    def on_wait(seconds: float, what: str) -> None:
+        if seconds > 0.3 and what not in printed:
+            printed.append(what)
+            print(what, flush=True)
+
+    return on_wait
+
+
+# ---------------------------------------------------------------- what is shown, and what is there
+
+
+def default_view() -> ViewName:
+    """The view that the current cell's front end can show."""
     here = notebook.current()
-    if here is None:
-        return "text"
-    return choose.view(here.parent, here.shell.user_ns, sys.modules)
+    return choose.default(here.parent, here.shell.user_ns) if here else "text"
 
 
 def ask_stacks(run: Run) -> str:
@@ -227,25 +217,14 @@ def ask_stacks(run: Run) -> str:
 
 
 def open_run(path: str | os.PathLike[str]) -> OpenedRun:
-    """A run from its record: `path` is the record's folder, or the run's name (`%xla_runs`).
+    """Open a recorded run: `path` is the record's folder, or the run's name (`%xla_runs`).
 
-    What it gives has the results, errors, output and history of the run, and shows itself as
-    the panel's last state. Raises UsageError when no run is recorded there.
+    It has the results, errors, output and history of the run, and displays as the panel's last
+    state. Raises UsageError when no run is recorded there.
     """
     here = notebook.current()
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
     return OpenedRun.open(path, resolve)
-
-
-def _waiting() -> OnWait:
-    said: list[str] = []
-
-    def waiting(seconds: float, what: str) -> None:
-        if seconds > 0.3 and what not in said:
-            said.append(what)
-            print(what, flush=True)
-
-    return waiting
 
 
 def _script() -> Scope:

@@ -1,7 +1,7 @@
 """The errors a person at the notebook may see.
 
-The rule: each one is a paragraph that says what happened, where, and what to do next; a
-notebook shows that paragraph alone, without a stack of ours above it.
+Each is one paragraph: what is wrong, with the value given, and what to do. A notebook shows it
+alone, without our stack above it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class XlaNbError(Exception):
 
 
 class UsageError(XlaNbError):
-    """An option, a name or an argument that cannot be used as it stands."""
+    """An option, a name or an argument is wrong."""
 
 
 class ProgramError(XlaNbError):
@@ -24,8 +24,8 @@ class ProgramError(XlaNbError):
 
 
 class ShippingError(XlaNbError):
-    """A value of the notebook that cannot travel to the ranks."""
+    """A value of the notebook cannot be sent to the ranks."""
 
 
 class LaunchError(XlaNbError):
-    """The ranks could not be started."""
+    """The ranks cannot be started."""

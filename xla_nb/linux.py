@@ -1,4 +1,4 @@
-"""What a process asks of Linux for itself: to end with its parent, to adopt orphans, a name."""
+"""Linux process settings: end with the parent, adopt orphans, set the process name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def die_with_parent() -> None:
-    """End with the parent, whatever ends it."""
+    """Have the kernel kill this process when its parent ends, however it ends."""
     parent = os.getppid()
     _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
@@ -17,12 +17,12 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent has died."""
+    """Become the parent of descendants whose own parent has ended."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` show; 15 bytes of it."""
+    """Set the name that `ps` and `top` show (the first 15 bytes)."""
     Path("/proc/self/comm").write_text(name)
 
 

@@ -1,8 +1,7 @@
-"""What a live notebook holds for a launch: its names, its cells, and what cells left to do.
+"""What a live notebook holds for a launch: its names, its cells, and definitions still pending.
 
-A launched cell is not executed in the notebook: what it defines is kept as source, and becomes
-real in the kernel when a later cell, or a result, names it. So a launch never waits for an
-import. The rule: IPython's shell is used as it is given, and never imported.
+A launched cell is not executed in the notebook, so that a launch never waits for an import: its
+definitions are kept as source and executed when a later cell, or a result, names one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 
 
 class Notebook:
-    """One IPython shell. `launched` are the cells run on ranks, by their number."""
+    """One IPython shell, given and never imported. `launched` are cells run on ranks, by number."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -116,7 +115,7 @@ class Notebook:
             exec(code, self.shell.user_ns)
         except Exception as problem:
             print(
-                f"{cell.label} ran on the ranks, but what it defines cannot be had in the "
+                f"{cell.label} ran on the ranks, but its definitions cannot be executed in the "
                 f"notebook: {type(problem).__name__}: {problem}",
                 file=sys.stderr,
             )

@@ -46,7 +46,7 @@ def in_one_line(text: str, longest: int) -> str:
 
 
 def cause_of_death(status: int) -> str:
-    """An exit status in words: the signal's name where a signal ended the process."""
+    """An exit status in words: `killed by SIGKILL, …`, `exited with status 1 …`."""
     if status >= 0:
         return f"exited with status {status} before its function returned"
     try:
@@ -54,9 +54,9 @@ def cause_of_death(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     hints = {
-        "SIGKILL": "killed from outside; when memory ran out, the kernel's log says so",
-        "SIGSEGV": "a crash in native code",
-        "SIGABRT": "native code gave up; its last words are in the rank's output",
-        "SIGBUS": "often /dev/shm is full",
+        "SIGKILL": ", often out of memory; check dmesg",
+        "SIGSEGV": ", a crash in native code",
+        "SIGABRT": ": native code aborted; see the rank's output",
+        "SIGBUS": ", often because /dev/shm is full",
     }
-    return f"ended by {name}" + (f" ({hints[name]})" if name in hints else "")
+    return f"killed by {name}{hints.get(name, '')}"

@@ -1,7 +1,7 @@
-"""The fixtures `chromium`, a browser, and `lab`, a JupyterLab that it looks at.
+"""The fixtures `chromium`, a browser, and `lab`, a JupyterLab shown in it.
 
-The rule: both end with this package. Playwright's synchronous interface leaves an event loop
-running in the main thread, where Jupyter's clients, which other tests use, want their own.
+Both end with this package: Playwright's synchronous interface leaves an event loop running in the
+main thread, where the Jupyter clients of other tests need their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from tests.browser.lab import Lab, LabNotebook
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-MISSING = "there is no browser on PATH: none of " + ", ".join(NAMES)
+MISSING = "no browser on PATH; looked for " + ", ".join(NAMES)
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -66,9 +66,9 @@ def lab(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     started.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def notebook(lab: Lab) -> Iterator[LabNotebook]:
-    """A notebook for all tests of a module, its fork server warm; each test adds cells."""
+    """A notebook for all tests, its fork server warm; each test adds cells."""
     with lab.open(["%load_ext xla_nb", "%%xla_spawn -n 1\ndef warm(rank): pass"]) as opened:
         for cell in (0, 1):
             opened.run(cell)

@@ -1,7 +1,4 @@
-"""The live panel in a plain page, with a model whose kernel is the test.
-
-The rule: the page is the shipped panel.js and panel.css, nothing of them is replaced.
-"""
+"""The shipped panel.js and panel.css in a plain page, with a model whose kernel is the test."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _FILES = {
 
 
 def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
-    """A rank as the kernel tells it."""
+    """A rank as the kernel sends it."""
     return {
         "rank": rank,
         "phase": phase,
@@ -33,10 +30,14 @@ def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
         "line": "",
         "used": None,
         "from": f"pid {4000 + rank}",
-        "facts": {},
+        "facts": [],
         "bars": [],
         **more,
     }
+
+
+def fact(id: str, value: str, label: str = "") -> dict[str, str]:
+    return {"id": id, "label": label or id, "value": value}
 
 
 def about(**more: Any) -> dict[str, Any]:
@@ -59,20 +60,20 @@ def about(**more: Any) -> dict[str, Any]:
 
 
 def trouble(*ranks: int, **more: Any) -> dict[str, Any]:
-    """Ranks that failed alike."""
-    said = {"who": f"ranks {ranks} failed", "title": "x", "place": "", "text": "", "others": []}
-    return {"ranks": list(ranks), "phase": "failed", "open": False, **said, **more}
+    """Ranks that failed with the same error."""
+    texts = {"who": f"ranks {ranks} failed", "title": "x", "place": "", "text": "", "others": []}
+    return {"ranks": list(ranks), "phase": "failed", "open": False, **texts, **more}
 
 
 def bar(label: str, part: float | None = 0.5, done: str = "1 of 2", left: str = "") -> Any:
-    """How far a loop is."""
+    """The progress of a loop."""
     return {"label": label, "part": part, "done": done, "left": left}
 
 
 def block(
     rank: int | None, *lines: str, stream: str = "out", start: int = 0, skipped: int = 0
 ) -> dict[str, Any]:
-    """Lines of one stream, as they come in news."""
+    """Lines of one stream, as in news."""
     return {
         "rank": rank,
         "stream": stream,
@@ -83,7 +84,12 @@ def block(
 
 
 class Panel:
-    """The page of one run. `kernel`: the page can interrupt it; `css`: the front end's theme."""
+    """The page of one run.
+
+    kernel   whether the page can interrupt the kernel
+    seen     whether there is a view from the start
+    css      the front end's theme
+    """
 
     def __init__(self, page: Any, *, kernel: bool = True, seen: bool = True, css: str = "") -> None:
         self.page = page
@@ -93,8 +99,8 @@ class Panel:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("dialog", lambda dialog: (self.problems.append("dialog"), dialog.dismiss()))
         page.route("**/*", self._serve)
-        wanted = [name for name, on in (("kernel", kernel), ("unseen", not seen)) if on]
-        page.goto("http://localhost/?" + "&".join(wanted))
+        options = [name for name, on in (("kernel", kernel), ("unseen", not seen)) if on]
+        page.goto("http://localhost/?" + "&".join(options))
         page.wait_for_function("window.ready")
 
     def _serve(self, route: Any) -> None:
@@ -109,12 +115,12 @@ class Panel:
             route.abort()
 
     def give(self, *messages: dict[str, Any]) -> None:
-        """Messages from the kernel, and until the page has drawn them."""
+        """Send messages from the kernel, and wait until the page has drawn them."""
         self.page.evaluate("messages => give(...messages)", list(messages))
         self.settle()
 
     def news(self, *, run: str = "run-1", **parts: Any) -> dict[str, Any]:
-        """The next message of news."""
+        """The next news message."""
         self.seq += 1
         return {
             "type": "news",
@@ -129,34 +135,34 @@ class Panel:
         self.give(self.news(**parts))
 
     def begin(self, *cards: dict[str, Any], **more: Any) -> None:
-        """The first message, with everything in it."""
+        """Send the first message, with everything in it."""
         parts: dict[str, Any] = {"about": about(ranks=len(cards)), "cards": list(cards)}
         self.tell(**{"whole": True, **parts, **more})
 
     def settle(self) -> None:
-        """Until all is drawn: parts of the page wait for their turn."""
+        """Wait until all parts of the page are drawn."""
         self.page.wait_for_function(
             "() => { const view = document.querySelector('.xn-panel')?.xnView;"
             " return !view || view.dirty.size === 0; }"
         )
 
     def held(self) -> dict[str, int]:
-        """How many lines and points the page holds."""
-        found = self.page.evaluate(
+        """The numbers of lines and points that the page holds."""
+        numbers = self.page.evaluate(
             "() => { const { lines, figures } = document.querySelector('.xn-panel').xnView.store;"
             " const all = [...figures.values()].flatMap(figure => [...figure.values()]);"
             " return { lines: [...lines.byRank.values()].flat().length,"
             "          points: all.flatMap(line => line.x).length }; }"
         )
-        return dict(found)
+        return dict(numbers)
 
     def sent(self, kind: str) -> list[dict[str, Any]]:
-        """What the page sent to the kernel, of one type."""
-        found = self.page.evaluate("kind => sent.filter(m => m.type === kind)", kind)
-        return list(found)
+        """The messages of one type that the page has sent."""
+        messages = self.page.evaluate("kind => sent.filter(m => m.type === kind)", kind)
+        return list(messages)
 
     def wait_sent(self, kind: str, n: int = 1) -> dict[str, Any]:
-        """The n-th message of a type, once it was sent."""
+        """Wait for the n-th message of a type."""
         self.page.wait_for_function(
             "([kind, n]) => sent.filter(m => m.type === kind).length >= n", arg=[kind, n]
         )
@@ -166,17 +172,17 @@ class Panel:
         return self.page.evaluate(expression)
 
     def rows(self) -> list[str]:
-        """The lines of output in the page, as text."""
+        """The text of the lines of output in the page."""
         return list(
             self.page.eval_on_selector_all(".xn-row .xn-text", "all => all.map(n => n.textContent)")
         )
 
     def order(self) -> list[int]:
         """The ranks in the order of their cards."""
-        found = self.page.eval_on_selector_all(
+        ranks = self.page.eval_on_selector_all(
             "[role=option]", "all => all.map(n => Number(n.dataset.rank))"
         )
-        return list(found)
+        return list(ranks)
 
     def __repr__(self) -> str:
         return f"Panel({json.dumps(self.problems)})"

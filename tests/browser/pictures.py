@@ -1,6 +1,6 @@
-"""Makes the pictures of docs/images: `python tests/browser/pictures.py [NAME ...]`, by hand.
+"""Makes the pictures in docs/images, by hand: `python tests/browser/pictures.py [NAME ...]`.
 
-A picture is of one cell of a real JupyterLab, in the theme that its name says.
+Each picture shows one cell of a real JupyterLab, in the theme of its name.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def hosts(lab: Lab, notebook: LabNotebook) -> None:
         picture(run, "hosts-light")
         run.let_go()
         run.ended()
-        notebook.execute("from xla_nb import api; api.release()")
+        notebook.execute("import xla_nb; xla_nb.release()")
 
 
 PICTURES: list[Callable[[Lab, LabNotebook], None]] = [panel, errors, saved, many, hosts]

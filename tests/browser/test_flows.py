@@ -1,6 +1,6 @@
-"""The live panel in JupyterLab and Notebook 7: what a user sees and does, and what stays.
+"""The live panel in JupyterLab and Notebook 7: what a user sees and does, and what is saved.
 
-The rule: a run is held by a file that a test makes, so each state lasts until it has been seen.
+Runs wait for a file that the test makes, so each state lasts until the test has seen it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ STUCK = """\
 import time, torch, torch_xla, torch_xla.core.xla_model as xm
 ones = torch.ones(4, device=torch_xla.device())
 if rank:
-    while True:
-        time.sleep(0.05)  # the loop
+    while True: print("round", flush=True); time.sleep(0.05)  # the loop
 xm.all_reduce("sum", [ones])
 """
 FAIL = """\
@@ -74,7 +73,7 @@ raise ValueError("<img src=x onerror='window.hacked=3'></pre><script>window.hack
 
 @dataclass
 class Flow:
-    """One launched cell, which waits wherever it says `hold(name)`."""
+    """One launched cell, which waits at each `hold(name)`."""
 
     notebook: LabNotebook
     cell: int
@@ -89,8 +88,8 @@ class Flow:
         return self.output.locator(".xn-panel")
 
     @property
-    def still(self) -> Locator:
-        """What stays, in the place of the panel, once the run has ended."""
+    def saved(self) -> Locator:
+        """The HTML that replaces the panel when the run has ended."""
         return self.output.locator(".jp-RenderedHTMLCommon").first
 
     def rank(self, rank: int) -> Locator:
@@ -100,7 +99,7 @@ class Flow:
         return self.panel.locator(".xn-log .xn-row").filter(has_text=text)
 
     def in_phase(self, phase: str, ranks: int) -> None:
-        """Wait until so many ranks are in a phase, by the counts and by the cards."""
+        """Wait until so many ranks are in a phase, in the counts and on the cards."""
         counted = self.panel.locator(f".xn-chip[data-phase={phase}]")
         expect(counted).to_have_attribute("data-count", str(ranks))
         expect(self.panel.locator(f"[role=option][data-phase={phase}]")).to_have_count(ranks)
@@ -109,13 +108,13 @@ class Flow:
         (self.notebook.lab.root / f"{name}-{self.number}").touch()
 
     def ended(self) -> None:
-        """The cell has ended, and HTML is in place of the panel."""
+        """Wait until the cell has ended and the panel is gone."""
         self.notebook.done(self.cell, timeout=60)
         expect(self.panel).to_have_count(0)
 
 
 def flow(notebook: LabNotebook, options: str, body: str) -> Flow:
-    """A cell of these options and this code, started."""
+    """Start a cell with these options and this code."""
     number = next(NUMBERS)
     hold = (
         "def hold(name='go'):\n"
@@ -127,8 +126,8 @@ def flow(notebook: LabNotebook, options: str, body: str) -> Flow:
     cell = notebook.add(f"%%xla_spawn {options}\n{hold}{main}")
     notebook.run(cell)
     run = Flow(notebook, cell, number)
-    run.panel.wait_for(state="attached", timeout=60_000)  # torch_xla is imported for the first
-    run.panel.evaluate("panel => panel.scrollIntoView()")  # out of sight it does not draw
+    run.panel.wait_for(state="attached", timeout=60_000)  # the first run imports torch_xla
+    run.panel.evaluate("panel => panel.scrollIntoView()")  # it does not draw out of sight
     return run
 
 
@@ -138,7 +137,7 @@ def saved(notebook: LabNotebook, cell: int) -> NotebookNode:
 
 
 def works(notebook: LabNotebook) -> None:
-    """The kernel takes another cell."""
+    """The kernel runs another cell."""
     assert "42" in notebook.text(notebook.execute("6 * 7"))
 
 
@@ -157,14 +156,14 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
     run.let_go()
     run.ended()
     for text in ("4 ranks finished", "loss", *(f"bye from {rank}" for rank in range(4))):
-        expect(run.still).to_contain_text(text)
+        expect(run.saved).to_contain_text(text)
     outputs = saved(notebook, run.cell).outputs
     assert not any(WIDGET in output.get("data", {}) for output in outputs)
     assert "bye from 3" in "".join(output.data["text/plain"] for output in outputs)
     assert notebook.errors == []
 
 
-def test_one_rank_alone(notebook: LabNotebook) -> None:
+def test_select_one_rank(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 3", TALK)
     for rank in range(3):
         expect(run.rows(f"plum of {rank}")).to_be_visible()
@@ -201,7 +200,7 @@ def test_filter_by_text_and_stream(notebook: LabNotebook) -> None:
     run.ended()
 
 
-# ---------------------------------------------------------------- asking
+# ---------------------------------------------------------------- stop and stacks
 
 
 def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
@@ -210,7 +209,7 @@ def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
         expect(run.rows(f"begun {rank}")).to_be_visible()
     run.panel.get_by_role("button", name="Stop", exact=True).click()
     run.ended()
-    expect(run.still).to_contain_text("you pressed Stop")
+    expect(run.saved).to_contain_text("you pressed Stop")
     expect(run.output).not_to_contain_text("KeyboardInterrupt")
     works(notebook)
 
@@ -218,6 +217,7 @@ def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
 def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", STUCK)
     run.in_phase("waiting", 1)
+    expect(run.rows("round").first).to_be_visible()
     run.panel.get_by_role("button", name="Stacks", exact=True).click()
     stacks = run.panel.get_by_role("region", name="Stacks")
     expect(stacks).to_have_attribute("data-state", "answered")
@@ -225,7 +225,7 @@ def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
     expect(stacks.locator('[data-ranks="1"]')).to_contain_text("time.sleep(0.05)  # the loop")
     notebook.interrupt()
     run.ended()
-    expect(run.still).to_contain_text("you interrupted it")
+    expect(run.saved).to_contain_text("you interrupted it")
     works(notebook)
 
 
@@ -244,7 +244,7 @@ def test_an_error_on_three_of_four_ranks(notebook: LabNotebook) -> None:
     run.let_go("fine")
     run.ended()
     for text in ("rank 2 first", "line 12", "raise ValueError(f", "bad batch on 2"):
-        expect(run.still).to_contain_text(text)
+        expect(run.saved).to_contain_text(text)
     expect(run.output).to_contain_text("RunFailed")
 
 
@@ -258,21 +258,21 @@ def test_a_run_in_the_background(notebook: LabNotebook) -> None:
     works(notebook)
     expect(run.rows("hello from 1")).to_be_visible()
     run.let_go()
-    expect(run.still.filter(has_text="2 ranks finished")).to_be_visible()
+    expect(run.saved.filter(has_text="2 ranks finished")).to_be_visible()
     expect(run.panel).to_have_count(0)
     assert "True" in notebook.text(notebook.execute("behind.wait(); behind.ok"))
 
 
-def test_a_reload_leaves_the_last_state(notebook: LabNotebook) -> None:
+def test_a_reload_shows_the_saved_snapshot(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", ENDLESS)
     for rank in range(2):
         expect(run.rows(f"begun {rank}")).to_be_visible()
-    picture = run.output.locator("details", has_text="if the kernel is lost")
-    expect(picture).to_contain_text("2 ranks running")  # of which there is a new one every 10 s
+    snapshot = run.output.locator("details", has_text="used if the kernel dies")
+    expect(snapshot).to_contain_text("2 ranks running")  # a new one every 10 s
     notebook.save()
     notebook.reload()
-    picture.locator("summary").first.click()
-    expect(picture.get_by_text("2 ranks running").first).to_be_visible()
+    snapshot.locator("summary").first.click()
+    expect(snapshot.get_by_text("2 ranks running").first).to_be_visible()
     notebook.interrupt()
     works(notebook)
 
@@ -286,15 +286,15 @@ def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
     expect(run.panel.locator(".xn-detail")).to_have_attribute("data-rank", "40")
     run.let_go()
     run.ended()
-    expect(run.still).to_contain_text("64 ranks finished")
+    expect(run.saved).to_contain_text("64 ranks finished")
 
 
-#: A run of 256 ranks of which only the files and the events are real: 256 processes are more than
-#: a test's machine carries. What shows it is the product's, from the kernel's loop to the page.
+#: A run of 256 ranks with real files and events but no processes, which would be too many for a
+#: test machine. All that shows it is real, from the kernel's loop to the page.
 CROWD = """\
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {root!r})
 from tests.support.run_double import Run
 from xla_nb.protocol import events
 from xla_nb.views import loop
@@ -332,29 +332,30 @@ def test_a_crowd_of_256_ranks(notebook: LabNotebook) -> None:
     expect(run.rows("here 200")).to_be_visible()
     run.let_go()
     run.ended()
-    expect(run.still).to_contain_text("256 ranks")
+    expect(run.saved).to_contain_text("256 ranks")
 
 
+@pytest.mark.slow
 def test_notebook_7(lab: Lab) -> None:
     with lab.open(["%load_ext xla_nb"], front_end="notebook") as notebook:
         notebook.run(0)
         notebook.done(0)
-        own = list(notebook.errors)  # Notebook 7 logs some of its own when it starts
+        own = list(notebook.errors)  # Notebook 7 logs some when it starts
         run = flow(notebook, "-n 2", TRAIN)
         run.in_phase("running", 2)
         expect(run.rows("hello from 1")).to_be_visible()
         run.let_go()
         run.ended()
-        expect(run.still).to_contain_text("2 ranks finished")
+        expect(run.saved).to_contain_text("2 ranks finished")
         assert notebook.errors == own
 
 
-# ---------------------------------------------------------------- hostile output, and what stays
+# ---------------------------------------------------------------- hostile output, and saved runs
 
 
 @pytest.fixture(scope="module")
 def hostile(lab: Lab) -> Iterator[Flow]:
-    """A run of two ranks whose output would take over the page: ended, saved, its page open."""
+    """A run of two ranks with output that attacks the page: ended and saved, its page open."""
     with lab.open(["%load_ext xla_nb"]) as notebook:
         notebook.run(0)
         notebook.done(0)
@@ -373,13 +374,13 @@ def hostile(lab: Lab) -> Iterator[Flow]:
 
 
 def watch(page: Page) -> None:
-    """Have the page remember the dialogs that it opened."""
+    """Have the page count the dialogs that it opens."""
     page.evaluate("window.dialogs = 0")
     page.on("dialog", lambda dialog: (page.evaluate("window.dialogs++"), dialog.dismiss()))
 
 
 def unharmed(page: Page, shown: Locator) -> None:
-    """The output is there, as text: it made no element, ran no script, changed no title."""
+    """The output is shown as text: it made no element, ran no script, changed no title."""
     expect(shown).to_contain_text("<script>window.hacked=1</script>")
     expect(shown).to_contain_text('<img src=x onerror="window.hacked=1">')
     text = shown.inner_text()
@@ -393,23 +394,23 @@ def unharmed(page: Page, shown: Locator) -> None:
 
 
 def test_hostile_output_is_inert_on_the_live_page(hostile: Flow) -> None:
-    unharmed(hostile.notebook.page, hostile.still)
+    unharmed(hostile.notebook.page, hostile.saved)
     assert not any("hacked" in error for error in hostile.notebook.errors)
 
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
-def test_it_stays_in_a_notebook_without_a_kernel(hostile: Flow, lab: Lab, trusted: bool) -> None:
+def test_a_saved_run_is_shown_without_a_kernel(hostile: Flow, lab: Lab, trusted: bool) -> None:
     name = lab.write(lab.read(hostile.notebook.name), trusted=trusted)
     with lab.open(name, kernel=False) as notebook:
         watch(notebook.page)
         run = Flow(notebook, hostile.cell, hostile.number)
         assert notebook.trusted(run.cell) == trusted
-        expect(run.still).to_contain_text("failed")
-        unharmed(notebook.page, run.still)
+        expect(run.saved).to_contain_text("failed")
+        unharmed(notebook.page, run.saved)
         assert lab.kernels(name) == []
 
 
-def test_it_stays_in_nbconvert_html(
+def test_a_saved_run_is_shown_in_nbconvert_html(
     hostile: Flow, lab: Lab, chromium: Browser, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "nbconvert", "--to", "html", "--output-dir", tmp_path]
@@ -420,7 +421,7 @@ def test_it_stays_in_nbconvert_html(
     try:
         dialogs: list[str] = []
         page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-        page.route("http*://**", lambda route: route.abort())  # its scripts from elsewhere
+        page.route("http*://**", lambda route: route.abort())  # scripts of the exported page
         page.goto(next(tmp_path.glob("*.html")).as_uri(), wait_until="domcontentloaded")
         shown = page.locator(".jp-Cell").nth(hostile.cell).locator(".jp-RenderedHTMLCommon").first
         unharmed(page, shown)

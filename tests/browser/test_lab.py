@@ -1,4 +1,4 @@
-"""A launched cell in JupyterLab and in Notebook 7, and the driver of lab.py on which this rests."""
+"""A launched cell in JupyterLab and Notebook 7, and lab.py, which drives them."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def test_a_cell_can_run_again_and_again(notebook: LabNotebook) -> None:
     assert prompts == list(range(prompts[0], prompts[0] + 5))
 
 
-def test_a_reloaded_page_finds_the_cell_that_runs(notebook: LabNotebook) -> None:
+def test_a_reloaded_page_finds_the_running_cell(notebook: LabNotebook) -> None:
     cell = notebook.add("import time\nprint('begun', flush=True)\ntime.sleep(300)")
     notebook.run(cell)
     notebook.wait_for("begun", cell)
@@ -62,14 +62,16 @@ def test_a_reloaded_page_finds_the_cell_that_runs(notebook: LabNotebook) -> None
     assert "2 ranks finished" in notebook.text(notebook.execute(HELLO))
 
 
-def test_a_theme_is_of_one_page(notebook: LabNotebook, lab: Lab) -> None:
+@pytest.mark.slow
+def test_a_theme_belongs_to_one_page(notebook: LabNotebook, lab: Lab) -> None:
     notebook.theme(DARK)
     with lab.open(["1"], kernel=False) as another:
         assert another.page.locator("body").get_attribute("data-jp-theme-name") == LIGHT
     notebook.theme(LIGHT)
 
 
-def test_a_restarted_kernel_has_forgotten(lab: Lab) -> None:
+@pytest.mark.slow
+def test_a_restarted_kernel_has_no_variables(lab: Lab) -> None:
     with lab.open(["x = 1"]) as notebook:
         notebook.run(0)
         notebook.done(0)
@@ -77,6 +79,7 @@ def test_a_restarted_kernel_has_forgotten(lab: Lab) -> None:
         assert "NameError" in notebook.text(notebook.execute("x"))
 
 
+@pytest.mark.slow
 def test_shutdown_ends_the_kernel_and_what_it_started(lab: Lab) -> None:
     source = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600']).pid, os.getpid())"
     notebook = lab.open([source])
@@ -88,28 +91,16 @@ def test_shutdown_ends_the_kernel_and_what_it_started(lab: Lab) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_a_saved_notebook_opens_without_a_kernel(lab: Lab) -> None:
-    with lab.open(["from IPython.display import HTML\nHTML('<b>bold</b>')"]) as notebook:
-        notebook.run(0)
-        notebook.done(0)
-        notebook.save()
-    for trusted in (True, False):
-        saved = lab.write(lab.read(notebook.name), trusted=trusted)
-        with lab.open(saved, kernel=False) as reopened:
-            assert reopened.text(0) == "bold"
-            assert reopened.trusted(0) == trusted
-            assert lab.kernels(saved) == []
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ci", "outcome", "line"),
     [("", "1 skipped", f"1 browser tests skipped: {MISSING}"), ("true", "1 error", MISSING)],
     ids=["skipped", "not in CI"],
 )
-def test_a_machine_without_a_browser_says_so(
+def test_a_machine_without_a_browser_is_reported(
     ci: str, outcome: str, line: str, tmp_path: Path
 ) -> None:
-    test = f"{Path(__file__)}::test_a_restarted_kernel_has_forgotten"
+    test = f"{Path(__file__)}::test_a_restarted_kernel_has_no_variables"
     done = subprocess.run(
         [
             *[sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],

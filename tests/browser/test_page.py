@@ -1,7 +1,6 @@
-"""The panel's page: what it shows of the messages it gets, and what it asks for.
+"""The panel's page alone: what it shows of its messages, and what it sends.
 
-The rule: no kernel and no JupyterLab; `harness.Panel` is the shipped page and a model whose kernel
-is the test.
+There is no kernel and no JupyterLab: `harness.Panel` is the shipped page, and the test its kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.harness import STATIC, Panel, about, bar, block, card, trouble
+from tests.browser.harness import STATIC, Panel, about, bar, block, card, fact, trouble
 
 Opener = Callable[..., Panel]
 
@@ -31,7 +30,7 @@ def context(chromium: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def opened(context: BrowserContext) -> Iterator[Opener]:
-    """Opens panels; at the end none of them may have had an error, or asked for anything."""
+    """Opens panels; none of them may raise an error or request a file."""
     panels: list[Panel] = []
 
     def opener(**options: Any) -> Panel:
@@ -46,7 +45,7 @@ def opened(context: BrowserContext) -> Iterator[Opener]:
 
 @pytest.fixture
 def panel(opened: Opener) -> Panel:
-    """A panel of four ranks that run."""
+    """A panel of four running ranks."""
     panel = opened()
     panel.begin(*map(card, range(4)))
     return panel
@@ -64,21 +63,21 @@ def scroll(panel: Panel, to: int) -> None:
     panel.page.locator(".xn-log").evaluate("(log, to) => (log.scrollTop = to)", to)
 
 
-# ------------------------------------------------------------------------------ the page at large
+# ------------------------------------------------------------------------------ the whole page
 
 
-def test_it_asks_for_everything_when_it_is_made(opened: Opener) -> None:
+def test_a_new_page_asks_for_everything(opened: Opener) -> None:
     assert opened().wait_sent("whole")["run"] == "run-1"
 
 
-def test_it_takes_messages_before_a_view_is_there(opened: Opener) -> None:
+def test_messages_before_the_first_view_are_kept(opened: Opener) -> None:
     panel = opened(seen=False)
     panel.begin(card(0, line="from before"))
     panel.page.evaluate("void mount(document.getElementById('here'))")
     expect(option(panel, 0)).to_contain_text("from before")
 
 
-def test_two_views_of_a_run_show_the_same_and_look_each_at_their_own_rank(panel: Panel) -> None:
+def test_each_view_of_a_run_selects_its_own_rank(panel: Panel) -> None:
     panel.page.evaluate(ANOTHER_VIEW)
     panels = panel.page.locator(".xn-panel")
     panels.last.locator('[role=option][data-rank="2"]').click()
@@ -86,7 +85,7 @@ def test_two_views_of_a_run_show_the_same_and_look_each_at_their_own_rank(panel:
     expect(panels.first.get_by_label("Ranks shown")).to_have_value("all")
 
 
-def test_a_view_that_is_closed_is_gone_and_the_other_goes_on(panel: Panel) -> None:
+def test_closing_a_view_leaves_the_other_working(panel: Panel) -> None:
     panel.page.evaluate(ANOTHER_VIEW)
     panel.page.evaluate("unmount()")
     expect(panel.page.locator(".xn-panel")).to_have_count(1)
@@ -94,7 +93,7 @@ def test_a_view_that_is_closed_is_gone_and_the_other_goes_on(panel: Panel) -> No
     expect(option(panel, 1)).to_have_attribute("data-phase", "failed")
 
 
-def test_messages_of_another_run_or_of_unknown_shape_are_ignored(panel: Panel) -> None:
+def test_messages_for_another_run_or_of_unknown_shape_are_ignored(panel: Panel) -> None:
     foreign = panel.news(cards=[card(0, "failed")])
     panel.give(
         {**foreign, "run": "run-2"},
@@ -123,7 +122,7 @@ def test_a_gap_in_the_sequence_asks_for_everything_at_most_once_a_second(panel: 
     panel.wait_sent("whole", asked + 1)
 
 
-def test_what_a_whole_message_does_not_name_is_gone_but_lines_stay(panel: Panel) -> None:
+def test_a_whole_message_replaces_everything_but_lines(panel: Panel) -> None:
     panel.tell(troubles=[trouble(0)], lines=[block(0, "kept")])
     expect(panel.page.get_by_role("region", name="Errors")).to_be_visible()
     panel.begin(card(0), card(1))
@@ -135,12 +134,12 @@ def test_what_a_whole_message_does_not_name_is_gone_but_lines_stay(panel: Panel)
 @pytest.mark.parametrize(
     ("colour", "dark"), [("#fff", "false"), ("#111", "true")], ids=["light", "dark"]
 )
-def test_it_is_dark_where_the_page_is(opened: Opener, colour: str, dark: str) -> None:
+def test_the_panel_is_dark_on_a_dark_page(opened: Opener, colour: str, dark: str) -> None:
     panel = opened(css=f":root {{ --jp-layout-color0: {colour} }}")
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-dark", dark)
 
 
-def test_the_module_is_small_enough_to_be_read() -> None:
+def test_the_module_is_small_and_sets_no_html() -> None:
     assert (STATIC / "panel.js").stat().st_size <= 60_000
     assert "innerHTML" not in (STATIC / "panel.js").read_text("utf-8")
 
@@ -148,7 +147,7 @@ def test_the_module_is_small_enough_to_be_read() -> None:
 # ------------------------------------------------------------------------------ head
 
 
-def test_the_head_says_which_cell_and_how_many_ranks_are_in_which_phase(panel: Panel) -> None:
+def test_the_head_shows_the_cell_and_counts_ranks_by_phase(panel: Panel) -> None:
     panel.tell(
         about=about(headline="3 ranks run, 1 waits", simulated=True, notices=["mind the gap"]),
         cards=[card(2, "waiting")],
@@ -161,13 +160,13 @@ def test_the_head_says_which_cell_and_how_many_ranks_are_in_which_phase(panel: P
     expect(counts.locator("[data-phase=waiting]")).to_have_text("1 waiting")
 
 
-def test_the_elapsed_time_counts_on_without_messages(panel: Panel) -> None:
+def test_the_elapsed_time_counts_without_messages(panel: Panel) -> None:
     elapsed = panel.page.locator(".xn-elapsed")
     before = elapsed.inner_text()
     expect(elapsed).not_to_have_text(before)
 
 
-def test_the_bar_of_the_run_has_counts_rate_and_time_to_go(panel: Panel) -> None:
+def test_the_runs_bar_shows_counts_rate_and_time_to_go(panel: Panel) -> None:
     panel.tell(bar=bar("epochs", 0.25, "250 of 1,000", "12.5/s · 60 s to go"))
     shown = panel.page.get_by_role("progressbar", name="epochs")
     expect(shown).to_have_attribute("aria-valuenow", "25")
@@ -177,10 +176,10 @@ def test_the_bar_of_the_run_has_counts_rate_and_time_to_go(panel: Panel) -> None
 # ------------------------------------------------------------------------------ stop, stacks
 
 
-def test_stop_asks_the_kernel_and_does_not_interrupt_one_that_answers(panel: Panel) -> None:
+def test_stop_does_not_interrupt_a_kernel_that_answers(panel: Panel) -> None:
     panel.page.evaluate(ACKNOWLEDGE)
     button(panel, "Stop").click()
-    expect(panel.page.locator(".xn-say")).to_contain_text("Asked the ranks to stop")
+    expect(panel.page.locator(".xn-say")).to_contain_text("Stopping the ranks")
     expect(button(panel, "Stopping…")).to_be_visible()
     assert panel.page.evaluate("interrupts") == 0
     panel.tell(about=about(ended=time.time(), elapsed=3.25, ok=False))
@@ -192,24 +191,24 @@ def test_stop_asks_the_kernel_and_does_not_interrupt_one_that_answers(panel: Pan
 def test_stop_interrupts_a_kernel_that_does_not_answer(panel: Panel) -> None:
     button(panel, "Stop").click()
     panel.page.wait_for_function("interrupts === 1")
-    expect(panel.page.locator(".xn-say")).to_contain_text("has been interrupted")
+    expect(panel.page.locator(".xn-say")).to_contain_text("Interrupted the kernel")
 
 
-def test_a_second_click_interrupts_the_kernel(panel: Panel) -> None:
+def test_a_second_click_on_stop_interrupts_the_kernel(panel: Panel) -> None:
     panel.page.evaluate(ACKNOWLEDGE)
     button(panel, "Stop").click()
     button(panel, "Stopping…").click()
     panel.page.wait_for_function("interrupts === 1")
 
 
-def test_stop_says_what_to_press_where_the_kernel_is_out_of_reach(opened: Opener) -> None:
+def test_stop_names_the_toolbar_button_without_a_kernel(opened: Opener) -> None:
     panel = opened(kernel=False)
     panel.begin(card(0))
     button(panel, "Stop").click()
-    expect(panel.page.locator(".xn-say")).to_contain_text("press ■")
+    expect(panel.page.locator(".xn-say")).to_contain_text("Press ■")
 
 
-def test_stacks_are_shown_by_group_with_the_notebooks_lines_told_apart(panel: Panel) -> None:
+def test_stacks_are_grouped_with_the_notebooks_lines_marked(panel: Panel) -> None:
     stack = "Cell In[3], line 7, in train\n    dist.all_reduce(x)\nFile x.py, line 1, in main"
     button(panel, "Stacks").click()
     request = panel.wait_sent("stacks")["request"]
@@ -233,7 +232,7 @@ def test_stacks_are_shown_by_group_with_the_notebooks_lines_told_apart(panel: Pa
     expect(shown).to_be_hidden()
 
 
-def test_stacks_nobody_answers_for_say_where_ranks_were_last(panel: Panel) -> None:
+def test_stacks_without_an_answer_show_the_last_known_lines(panel: Panel) -> None:
     panel.tell(cards=[card(3, "waiting", place="Cell In[3], line 9", detail="all_reduce")])
     button(panel, "Stacks").click()
     shown = panel.page.get_by_role("region", name="Stacks")
@@ -246,12 +245,12 @@ def test_stacks_nobody_answers_for_say_where_ranks_were_last(panel: Panel) -> No
 # ------------------------------------------------------------------------------ errors
 
 
-def test_errors_stand_above_the_cards_and_lead_to_the_output(panel: Panel) -> None:
+def test_errors_stand_above_the_cards_with_links_to_the_output(panel: Panel) -> None:
     text = "Traceback\n  Cell In[3], line 12\n\x1b[31mRuntimeError\x1b[0m: shapes"
-    said = {"open": True, "text": text, "others": ["rank 3: other shapes"]}
+    more = {"open": True, "text": text, "others": ["rank 3: other shapes"]}
     panel.tell(
         troubles=[
-            trouble(0, 2, 3, who="ranks 0, 2, 3 failed, rank 0 first", **said),
+            trouble(0, 2, 3, who="ranks 0, 2, 3 failed, rank 0 first", **more),
             trouble(1, who="rank 1 killed", phase="killed"),
         ]
     )
@@ -270,7 +269,7 @@ def test_errors_stand_above_the_cards_and_lead_to_the_output(panel: Panel) -> No
 # ------------------------------------------------------------------------------ ranks
 
 
-def test_a_card_says_all_that_is_known_of_its_rank(panel: Panel) -> None:
+def test_a_card_shows_all_facts_of_its_rank(panel: Panel) -> None:
     panel.tell(
         cards=[
             card(
@@ -282,7 +281,7 @@ def test_a_card_says_all_that_is_known_of_its_rank(panel: Panel) -> None:
                 detail="graph 4",
                 line="\x1b[32mlast\x1b[0m line",
                 used=0.25,
-                facts={"steps": "1,204", "on device": "8.0 of 32.0 GiB"},
+                facts=[fact("steps", "1,204"), fact("device", "8.0 of 32.0 GiB", "on device")],
                 bars=[bar("epoch", None, "3 done")],
             )
         ]
@@ -293,14 +292,27 @@ def test_a_card_says_all_that_is_known_of_its_rank(panel: Panel) -> None:
     for text in ("graph 4", "last line", "epoch3 done"):
         expect(shown).to_contain_text(text)
     expect(shown.locator(".xn-since")).to_have_text(re.compile(r"1:1\d"))
-    for fact, value in {"steps": "1,204", "on device": "8.0 of 32.0 GiB"}.items():
-        expect(shown.locator(f"[data-fact='{fact}'] dd")).to_have_text(value)
-    expect(shown.locator("[data-fact='on device'] .xn-gauge i")).to_have_css(
-        "transform", "matrix(0.25, 0, 0, 1, 0, 0)"
-    )
+    expect(shown.locator("[data-fact]")).to_have_text(["steps1,204", "on device8.0 of 32.0 GiB"])
 
 
-def test_what_is_not_known_of_a_rank_takes_no_room(panel: Panel) -> None:
+@pytest.mark.parametrize("label", ["on device", "auf dem Chip"])
+def test_the_gauge_stands_by_the_facts_id_whatever_its_label(panel: Panel, label: str) -> None:
+    panel.tell(cards=[card(1, used=0.25, facts=[fact("device", "8.0 GiB", label)])])
+    row = option(panel, 1).locator("[data-fact=device]")
+    expect(row.locator("dt")).to_have_text(label)
+    expect(row.locator(".xn-gauge i")).to_have_css("transform", "matrix(0.25, 0, 0, 1, 0, 0)")
+
+
+@pytest.mark.parametrize("label", ["ran on the CPU", "CPU fallbacks"])
+def test_fallbacks_are_a_warning_whatever_their_label(panel: Panel, label: str) -> None:
+    panel.tell(cards=[card(1, facts=[fact("steps", "2"), fact("fallbacks", "aten::x 1", label)])])
+    warned = option(panel, 1)
+    assert label in (warned.get_attribute("aria-label") or "")
+    quiet = warned.locator("[data-fact=steps] dd").evaluate("n => getComputedStyle(n).color")
+    expect(warned.locator("[data-fact=fallbacks] dd")).not_to_have_css("color", quiet)
+
+
+def test_unknown_facts_take_no_room(panel: Panel) -> None:
     expect(option(panel, 0).locator("[data-fact]")).to_have_count(0)
     expect(option(panel, 0).locator(".xn-gauge")).to_have_count(0)
 
@@ -327,7 +339,7 @@ def test_no_card_moves_under_the_pointer(opened: Opener) -> None:
     panel.page.wait_for_function("document.querySelector('[role=option]').dataset.rank === '11'")
 
 
-def test_the_keyboard_moves_among_cards_chooses_one_and_goes_back(panel: Panel) -> None:
+def test_the_keyboard_moves_among_cards_and_selects_one(panel: Panel) -> None:
     panel.tell(lines=[block(0, "of 0"), block(1, "of 1")])
     stops = panel.page.locator("[role=option][tabindex='0']")
     expect(stops).to_have_count(1)
@@ -351,7 +363,7 @@ def test_the_keyboard_moves_among_cards_chooses_one_and_goes_back(panel: Panel) 
     assert panel.wait_sent("focus", 2)["rank"] is None
 
 
-def test_256_ranks_are_tiles_and_the_one_pointed_at_is_explained(opened: Opener) -> None:
+def test_256_ranks_are_tiles_with_the_card_of_the_one_under_the_pointer(opened: Opener) -> None:
     panel = opened()
     panel.begin(*(card(rank, line=f"line of {rank}") for rank in range(256)))
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-size", "dense")
@@ -368,7 +380,7 @@ def test_256_ranks_are_tiles_and_the_one_pointed_at_is_explained(opened: Opener)
 
 
 def on_hosts(hosts: int, each: int, lost: int | None = None) -> list[dict[str, Any]]:
-    """The cards of ranks that run on hosts, one of which may be lost."""
+    """The cards of ranks on several hosts, one of them lost."""
     of = [rank // each for rank in range(hosts * each)]
     phase = {lost: "killed"}
     return [card(r, phase.get(host, "running"), host=f"w-{host}") for r, host in enumerate(of)]
@@ -384,7 +396,7 @@ def hosts_shown(panel: Panel) -> list[str]:
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(3, 2), (4, 8), (16, 4)])
-def test_ranks_stand_below_their_host_which_counts_their_phases(
+def test_ranks_stand_under_their_host_with_counts_by_phase(
     opened: Opener, hosts: int, each: int
 ) -> None:
     panel = opened()
@@ -400,13 +412,13 @@ def test_ranks_stand_below_their_host_which_counts_their_phases(
     expect(panel.page.locator(".xn-head")).to_contain_text(f"{hosts} hosts")
 
 
-def test_the_name_of_the_only_host_stands_on_no_group(panel: Panel) -> None:
+def test_an_only_host_has_no_group(panel: Panel) -> None:
     panel.begin(*on_hosts(1, 4), about=about(host="w-0"))
     assert hosts_shown(panel) == []
     assert panel.order() == [0, 1, 2, 3]
 
 
-def test_a_lost_host_stands_first_and_says_why(opened: Opener) -> None:
+def test_a_lost_host_comes_first_with_the_reason(opened: Opener) -> None:
     panel = opened()
     panel.begin(*on_hosts(16, 4), about=about(host="16 hosts"))
     lost = about(host="16 hosts, 1 lost", lost={"w-7": "its node is gone"})
@@ -417,7 +429,7 @@ def test_a_lost_host_stands_first_and_says_why(opened: Opener) -> None:
     expect(panel.page.get_by_text("16 hosts, 1 lost")).to_have_attribute("data-phase", "killed")
 
 
-def test_a_host_that_is_lost_before_it_has_ranks_is_shown(opened: Opener) -> None:
+def test_a_lost_host_without_ranks_is_shown(opened: Opener) -> None:
     panel = opened()
     lost = about(host="3 hosts, 1 lost", lost={"w-9": "it never answered"})
     panel.begin(*on_hosts(12, 1), about=lost)
@@ -440,18 +452,18 @@ def test_ranks_are_found_by_host_number_phase_and_line(opened: Opener) -> None:
     assert len(hosts_shown(panel)) == 16
 
 
-def test_a_rank_that_is_opened_says_its_host_and_its_clients(opened: Opener) -> None:
+def test_a_selected_rank_shows_its_host_and_clients(opened: Opener) -> None:
     panel = opened()
-    told = {"from": "w-2 · pid 77", "facts": {"clients": "torch_xla 1, jax 1"}}
+    more = {"from": "w-2 · pid 77", "facts": [fact("clients", "torch_xla 1, jax 1")]}
     panel.begin(*on_hosts(16, 4))
-    panel.tell(cards=[card(9, host="w-2", **told)])
+    panel.tell(cards=[card(9, host="w-2", **more)])
     option(panel, 9).click()
     detail = panel.page.locator(".xn-detail")
     expect(detail).to_contain_text("w-2 · pid 77")
     expect(detail.locator("[data-fact=clients]")).to_contain_text("torch_xla 1, jax 1")
 
 
-def test_the_keyboard_goes_from_host_to_host(opened: Opener) -> None:
+def test_the_keyboard_moves_from_host_to_host(opened: Opener) -> None:
     panel = opened()
     panel.begin(*on_hosts(16, 4))
     panel.page.locator("[role=option][tabindex='0']").focus()
@@ -482,7 +494,7 @@ def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> Non
     expect(shown.locator("[data-legend='0']")).to_have_text("rank 00.5")
 
 
-def test_a_figure_is_read_by_pointer_and_by_keyboard(panel: Panel) -> None:
+def test_values_of_a_figure_are_read_by_pointer_and_keyboard(panel: Panel) -> None:
     panel.tell(figures=[figure(0, *range(11))])
     shown = panel.page.locator("[data-figure=loss]")
     plot = shown.locator("svg")
@@ -496,7 +508,7 @@ def test_a_figure_is_read_by_pointer_and_by_keyboard(panel: Panel) -> None:
     expect(shown.locator(".xn-at")).to_have_text("step 10")
 
 
-def test_a_figure_of_many_ranks_is_bundled_and_the_chosen_one_stands_out(opened: Opener) -> None:
+def test_lines_of_many_ranks_are_bundled_with_the_selected_one_highlighted(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(40)), figures=[figure(rank, 1, rank) for rank in range(40)])
     shown = panel.page.locator("[data-figure=loss]")
@@ -521,7 +533,7 @@ def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
 # ------------------------------------------------------------------------------ output
 
 
-def test_output_is_merged_with_the_rank_and_a_mark_for_stderr(panel: Panel) -> None:
+def test_output_of_all_ranks_is_merged_and_stderr_is_marked(panel: Panel) -> None:
     panel.tell(lines=[block(2, "a"), block(0, "b", stream="err"), block(None, "c")])
     rows = panel.page.locator(".xn-row")
     expect(rows.locator(".xn-tag")).to_have_text(["2", "0", "cell"])
@@ -529,14 +541,14 @@ def test_output_is_merged_with_the_rank_and_a_mark_for_stderr(panel: Panel) -> N
     expect(rows.nth(1)).to_have_attribute("data-stream", "err")
 
 
-def test_one_stream_can_be_chosen(panel: Panel) -> None:
+def test_one_stream_can_be_selected(panel: Panel) -> None:
     panel.tell(lines=[block(2, "a"), block(0, "b", stream="err")])
     panel.page.get_by_label("Stream").select_option("err")
     panel.settle()
     assert panel.rows() == ["b"]
 
 
-def test_the_filter_keeps_lines_that_match_counts_and_marks_them(panel: Panel) -> None:
+def test_the_filter_keeps_counts_and_marks_matching_lines(panel: Panel) -> None:
     panel.tell(lines=[block(0, "Loss 1", "other", "\x1b[31mlo\x1b[0mss 2", start=0)])
     panel.page.get_by_label("Filter output").fill("LOSS")
     panel.settle()
@@ -550,14 +562,14 @@ def test_the_filter_keeps_lines_that_match_counts_and_marks_them(panel: Panel) -
     assert len(panel.rows()) == 5
 
 
-def test_lines_are_held_while_scrolled_up_and_followed_again_at_the_end(panel: Panel) -> None:
+def test_scrolling_up_holds_the_lines_and_the_end_follows_again(panel: Panel) -> None:
     log = panel.page.locator(".xn-log")
     panel.tell(lines=[block(0, *map(str, range(300)))])
     assert panel.rows()[-1] == "299"
     scroll(panel, 200)
     expect(log).to_have_attribute("data-follow", "false")
     panel.settle()
-    assert len(panel.rows()) == 300  # what was held, and not in the page
+    assert len(panel.rows()) == 300  # lines that were held outside the page
     seen = log.evaluate("log => log.scrollTop")
     panel.tell(lines=[block(1, "new", "newer")])
     assert log.evaluate("log => log.scrollTop") == seen
@@ -569,7 +581,7 @@ def test_lines_are_held_while_scrolled_up_and_followed_again_at_the_end(panel: P
     assert log.evaluate("log => log.scrollHeight - log.scrollTop - log.clientHeight") <= 1
 
 
-def test_follow_is_a_button_too(panel: Panel) -> None:
+def test_the_follow_button_holds_and_follows(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a")])
     follow = button(panel, "Follow")
     expect(follow).to_have_attribute("aria-pressed", "true")
@@ -582,7 +594,7 @@ def test_follow_is_a_button_too(panel: Panel) -> None:
     assert panel.rows() == ["a", "b"]
 
 
-def test_styles_of_a_terminal_are_shown(panel: Panel) -> None:
+def test_terminal_styles_are_shown(panel: Panel) -> None:
     text = (
         "\x1b[1;31mbold red\x1b[22;39m plain \x1b[38;5;208morange\x1b[0m"
         "\x1b[48;2;1;2;3m deep \x1b[7minverse\x1b[0m \x1b[3;4;9mall\x1b[0m"
@@ -609,9 +621,9 @@ HOSTILE = (
 )
 
 
-def test_hostile_text_is_shown_and_nothing_of_it_is_executed(panel: Panel) -> None:
+def test_hostile_text_is_shown_as_text(panel: Panel) -> None:
     for text in HOSTILE:
-        said = {"who": text, "title": text, "place": text, "text": text, "others": [text]}
+        texts = {"who": text, "title": text, "place": text, "text": text, "others": [text]}
         panel.tell(
             about=about(
                 **dict.fromkeys(("cell", "headline", "host", "record"), text), lost={text: text}
@@ -621,10 +633,10 @@ def test_hostile_text_is_shown_and_nothing_of_it_is_executed(panel: Panel) -> No
                 card(
                     0,
                     **dict.fromkeys(("place", "detail", "line", "device", "host"), text),
-                    facts={text: text},
+                    facts=[fact(text, text)],
                 )
             ],
-            troubles=[trouble(0, **said)],
+            troubles=[trouble(0, **texts)],
             figures=[{"name": text, "rank": 0, "replace": True, "points": [[0, 1], [1, 2]]}],
             lines=[block(0, text, start=panel.seq)],
         )
@@ -649,18 +661,18 @@ def test_hostile_text_is_shown_and_nothing_of_it_is_executed(panel: Panel) -> No
     assert panel.page.locator(".xn-panel").locator("script, img, svg[onload]").count() == 0
 
 
-def test_lines_that_were_left_out_are_told(panel: Panel) -> None:
+def test_lines_left_out_are_counted(panel: Panel) -> None:
     panel.tell(lines=[block(3, "after", start=99, skipped=4210)])
     assert panel.rows() == ["… 4,210 lines not shown, in rank-3.out", "after"]
 
 
-def test_a_block_that_is_told_again_is_shown_once(panel: Panel) -> None:
+def test_a_block_sent_twice_is_shown_once(panel: Panel) -> None:
     panel.tell(lines=[block(0, "once", start=0)])
     panel.tell(lines=[block(0, "once", start=0)])
     assert panel.rows() == ["once"]
 
 
-def test_copying_gives_the_lines_that_are_shown_without_styles(panel: Panel) -> None:
+def test_copy_gives_the_lines_without_styles(panel: Panel) -> None:
     panel.page.evaluate(
         "Object.defineProperty(navigator, 'clipboard',"
         " {value: {writeText: async text => { copied = text }}})"
@@ -672,7 +684,7 @@ def test_copying_gives_the_lines_that_are_shown_without_styles(panel: Panel) -> 
     assert panel.page.evaluate("copied") == about()["record"]
 
 
-def test_copying_goes_the_old_way_where_the_clipboard_is_closed(panel: Panel) -> None:
+def test_copy_works_without_clipboard_permission(panel: Panel) -> None:
     panel.page.evaluate(
         "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
         "document.addEventListener('copy', event => {"
@@ -683,20 +695,20 @@ def test_copying_goes_the_old_way_where_the_clipboard_is_closed(panel: Panel) ->
     panel.page.wait_for_function("copied === '[0] a'")
 
 
-def test_the_path_is_that_of_the_chosen_rank_and_stream(panel: Panel) -> None:
+def test_the_path_is_of_the_selected_rank_and_stream(panel: Panel) -> None:
     panel.page.get_by_label("Ranks shown").select_option("2")
     panel.page.get_by_label("Stream").select_option("err")
     expect(panel.page.locator(".xn-path")).to_have_text(about()["record"] + "/rank-2.err")
 
 
-def look_at_rank(panel: Panel, rank: int) -> None:
+def select_rank(panel: Panel, rank: int) -> None:
     panel.page.get_by_label("Ranks shown").select_option(str(rank))
     panel.settle()
 
 
-def test_earlier_lines_are_fetched_and_the_lines_in_sight_stay(panel: Panel) -> None:
+def test_fetching_earlier_lines_keeps_the_scroll_position(panel: Panel) -> None:
     panel.tell(lines=[block(0, *(f"line {n}" for n in range(100, 150)), start=1000)])
-    look_at_rank(panel, 0)
+    select_rank(panel, 0)
     button(panel, "Earlier output").click()
     asked = panel.wait_sent("earlier")
     assert asked | {"request": 0, "count": 0} == {
@@ -725,37 +737,37 @@ def test_earlier_lines_are_fetched_and_the_lines_in_sight_stay(panel: Panel) -> 
     asked = panel.wait_sent("earlier", 2)
     assert asked["stream"] == "err"
     panel.give({**asked, "start": 0, "lines": [], "first": True})
-    expect(panel.page.locator(".xn-log")).to_contain_text("The output begins here")
+    expect(panel.page.locator(".xn-log")).to_contain_text("This is the start of the output")
 
 
-def test_the_top_asks_for_earlier_lines_by_itself(panel: Panel) -> None:
+def test_scrolling_to_the_top_fetches_earlier_lines(panel: Panel) -> None:
     panel.tell(lines=[block(0, *map(str, range(50)), start=1000)])
-    look_at_rank(panel, 0)
+    select_rank(panel, 0)
     scroll(panel, 100)
     expect(panel.page.locator(".xn-log")).to_have_attribute("data-follow", "false")
     scroll(panel, 0)
     assert panel.wait_sent("earlier")["before"] == 1000
 
 
-def test_a_kernel_that_cannot_fetch_earlier_lines_is_said_so(panel: Panel) -> None:
+def test_a_kernel_that_cannot_fetch_earlier_lines_is_reported(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a", start=1000)])
-    look_at_rank(panel, 0)
+    select_rank(panel, 0)
     button(panel, "Earlier output").click()
-    expect(panel.page.locator(".xn-top")).to_contain_text("does not answer while the cell runs")
+    expect(panel.page.locator(".xn-top")).to_contain_text("cannot answer while the cell runs")
 
 
-def test_what_is_scrolled_back_to_is_bounded(panel: Panel) -> None:
+def test_earlier_lines_in_the_page_are_bounded(panel: Panel) -> None:
     panel.page.evaluate(
         "void (answer = m => m.type === 'earlier' && give({...m, start: m.before - 10000,"
         " first: false, lines: Array.from({length: 250}, (_, i) => `${m.before} ${i}`)}))"
     )
     panel.tell(lines=[block(0, "last", start=10**9)])
-    look_at_rank(panel, 0)
+    select_rank(panel, 0)
     for _ in range(8):
         button(panel, "Earlier output").click()
     panel.settle()
     asked = len(panel.sent("earlier"))
-    assert asked >= 8  # scrolled to its top the page asks by itself, too
+    assert asked >= 8  # at its top the page asks on its own, too
     assert len(panel.rows()) == 1000
     assert panel.rows()[0] == f"{10**9 - (asked - 1) * 10_000} 0"
 
@@ -796,7 +808,7 @@ def full(panel: Panel) -> None:
     )
 
 
-def test_everything_to_be_used_has_a_name_for_a_screen_reader(panel: Panel) -> None:
+def test_every_control_has_an_accessible_name(panel: Panel) -> None:
     full(panel)
     button(panel, "Stacks").click()
     nameless = panel.page.evaluate(
@@ -813,23 +825,23 @@ def test_everything_to_be_used_has_a_name_for_a_screen_reader(panel: Panel) -> N
     expect(panel.page.locator(".xn-live")).to_have_text("4 ranks run")
 
 
-def test_everything_to_be_used_is_reached_with_the_tab_key(panel: Panel) -> None:
+def test_every_control_is_reached_with_the_tab_key(panel: Panel) -> None:
     full(panel)
-    look_at_rank(panel, 0)
+    select_rank(panel, 0)
     button(panel, "Stacks").click()
     reached = tabbed(panel.page)
-    for wanted in ("Stacks", "Stop", "Output of rank 1", "Traceback", "By trouble", "By rank"):
-        assert wanted in reached
-    for wanted in ("Ranks shown", "Stream", "Filter output", "Follow", "Copy output", "Output"):
-        assert wanted in reached
-    for wanted in ("Ask again", "Close stacks", "Earlier output", "Copy path"):
-        assert wanted in reached
+    for name in ("Stacks", "Stop", "Output of rank 1", "Traceback", "By trouble", "By rank"):
+        assert name in reached
+    for name in ("Ranks shown", "Stream", "Filter output", "Follow", "Copy output", "Output"):
+        assert name in reached
+    for name in ("Ask again", "Close stacks", "Earlier output", "Copy path"):
+        assert name in reached
     assert sum("rank 0 · running" in name for name in reached) == 1
     assert any(name.startswith("loss: rank 0") for name in reached)
 
 
 def tabbed(page: Page) -> list[str]:
-    """The names of what the Tab key comes to, until it leaves the page."""
+    """The names of the controls that the Tab key reaches, until it leaves the page."""
     names: list[str] = []
     page.evaluate("document.body.prepend(document.createElement('button'));")
     page.locator("body > button").focus()
@@ -845,7 +857,7 @@ def tabbed(page: Page) -> list[str]:
     return names
 
 
-def test_devices_of_one_process_are_called_so_and_share_its_output(panel: Panel) -> None:
+def test_devices_of_one_process_share_its_output(panel: Panel) -> None:
     cards = [card(n, device=f"device {n}") for n in range(4)]
     panel.begin(*cards, about=about(unit="device"))
     expect(panel.page.get_by_text("4 devices", exact=True)).to_be_visible()

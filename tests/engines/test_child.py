@@ -1,4 +1,4 @@
-"""A process beside this one: what it is started with, what goes there and back, how it ends."""
+"""A helper process: how it is started, what is sent and received, how it ends."""
 
 import os
 import signal
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import xla_nb
-from xla_nb.engines.child import Helper, in_memory
+from xla_nb.engines.child import Child, in_memory
 from xla_nb.errors import LaunchError
 
-# Does as it is told, a line of Python at a time, and sends what `said` holds then.
+# Executes one line of Python at a time and sends the value of `said`, if set.
 MODULE = """
 import json, os, signal, socket, sys, time
 def main(fd, *arguments):
@@ -29,147 +29,145 @@ def main(fd, *arguments):
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Start helpers; those that the test leaves are ended with it."""
+    """Starts children, and closes those that the test leaves open."""
     (tmp_path / "obeys.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     made = []
 
     def start(*arguments, module="obeys", env=None):
-        made.append(Helper(module, list(arguments), os.environ if env is None else env))
+        made.append(Child(module, list(arguments), os.environ if env is None else env))
         return made[-1]
 
     yield start
-    for helper in made:
-        if not helper._words.closed:
-            helper.close()
+    for child in made:
+        if not child._output.closed:
+            child.close()
 
 
 @pytest.fixture
-def helper(start):
+def child(start):
     return start()
 
 
-def asked(helper, what, *fds):
-    """What it says after a line of Python."""
-    helper.send({"do": what}, *fds)
-    return helper.receive()["said"]
+def evaluated(child, code, *fds):
+    """What the child sends after this line of Python."""
+    child.send({"do": code}, *fds)
+    return child.receive()["said"]
 
 
-def test_it_is_called_with_its_arguments(start):
-    assert asked(start("ray://h", [1, None]), "said = arguments") == ["ray://h", [1, None]]
+def test_main_is_called_with_the_arguments(start):
+    assert evaluated(start("ray://h", [1, None]), "said = arguments") == ["ray://h", [1, None]]
 
 
-def test_it_has_the_environment_that_it_was_given_and_no_other(start):
+def test_the_environment_is_exactly_the_one_given(start):
     env = {"MINE": "1", "PATH": os.environ["PATH"]}
-    found = asked(start(env=env), "said = dict(os.environ)")
-    assert {name: found.get(name) for name in ("MINE", "PATH", "HOME")} == {**env, "HOME": None}
+    environ = evaluated(start(env=env), "said = dict(os.environ)")
+    assert {name: environ.get(name) for name in ("MINE", "PATH", "HOME")} == {**env, "HOME": None}
 
 
-def test_it_imports_what_this_process_would_but_for_the_notebooks_folder(
-    start, tmp_path, monkeypatch
-):
+def test_its_path_is_this_processes_without_the_notebooks_folder(start, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", ["", *sys.path, str(tmp_path / "here"), "/elsewhere"])
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert asked(start(), "said = sys.path") == [entry for entry in sys.path[1:]
+    assert evaluated(start(), "said = sys.path") == [entry for entry in sys.path[1:]
                                                  if entry != str(tmp_path / "here")]  # fmt: skip
 
 
-def test_xla_nb_is_the_one_that_runs_here(helper):
-    assert asked(helper, "import xla_nb; said = xla_nb.__file__") == xla_nb.__file__
+def test_it_imports_the_xla_nb_that_runs_here(child):
+    assert evaluated(child, "import xla_nb; said = xla_nb.__file__") == xla_nb.__file__
 
 
-def test_it_has_a_session_of_its_own_at_the_root_and_no_input(helper):
-    said = "said = os.getsid(0) == os.getpid(), os.getcwd(), sys.stdin.read()"
-    assert asked(helper, said) == [True, "/", ""]
+def test_it_runs_in_its_own_session_in_the_root_folder_without_input(child):
+    code = "said = os.getsid(0) == os.getpid(), os.getcwd(), sys.stdin.read()"
+    assert evaluated(child, code) == [True, "/", ""]
 
 
-def test_files_go_there_with_what_is_told(helper):
+def test_file_descriptors_are_sent_with_a_request(child):
     with in_memory(b"content") as fd:
-        assert asked(helper, "said = os.pread(fds[0], 100, 0).decode()", fd) == "content"
+        assert evaluated(child, "said = os.pread(fds[0], 100, 0).decode()", fd) == "content"
 
 
-def test_who_waits_is_called_meanwhile(helper):
+def test_the_waiting_callback_is_called_until_a_message_arrives(child):
     waited = []
 
     def waiting():
         if not waited:
-            helper.send({"do": "said = 'at last'"})
+            child.send({"do": "said = 'at last'"})
         waited.append(True)
 
-    assert helper.receive(waiting) == {"said": "at last"}
+    assert child.receive(waiting) == {"said": "at last"}
     assert waited
 
 
-def test_it_has_news_when_it_has_said_something(helper):
-    helper.send({"do": "said = 1"})
-    while not helper.has_news:
-        assert helper.alive
-    assert helper.receive() == {"said": 1}
-    assert not helper.has_news
+def test_it_has_news_once_it_has_sent_a_message(child):
+    child.send({"do": "said = 1"})
+    while not child.has_news:
+        assert child.alive
+    assert child.receive() == {"said": 1}
+    assert not child.has_news
 
 
-def test_when_it_has_ended_there_is_nothing_to_receive(helper):
-    helper.send({"do": "os._exit(3)"})
-    assert helper.receive() is None
-    assert not helper.alive
-    assert helper.process.returncode == 3
+def test_receiving_from_an_ended_process_gives_none(child):
+    child.send({"do": "os._exit(3)"})
+    assert child.receive() is None
+    assert not child.alive
+    assert child.process.returncode == 3
 
 
-def test_one_that_lives_does_not_end_within_a_moment(helper):
-    assert not helper.ended_within(0.01)
-    helper.send({"do": "os._exit(0)"})
-    assert helper.ended_within(10)
+def test_ended_within_tells_a_live_process_from_an_ended_one(child):
+    assert not child.ended_within(0.01)
+    child.send({"do": "os._exit(0)"})
+    assert child.ended_within(10)
 
 
-def test_nothing_can_be_sent_to_one_that_is_gone(helper):
-    os.kill(helper.process.pid, signal.SIGKILL)
-    assert helper.receive() is None
+def test_sending_to_an_ended_process_raises_oserror(child):
+    os.kill(child.process.pid, signal.SIGKILL)
+    assert child.receive() is None
     with pytest.raises(OSError, match="pipe"):
-        helper.send({"do": ""})
+        child.send({"do": ""})
 
 
-def test_its_last_words_are_the_end_of_what_it_printed(helper):
-    helper.send({"do": "print('x' * 9000); print('one'); sys.stdout.flush(); 1 / 0"})
-    assert helper.receive() is None
-    words = helper.last_words()
-    assert len(words) == 2000
-    assert "x\none\nTraceback" in words
-    assert words.endswith("ZeroDivisionError: division by zero")
+def test_its_last_output_is_the_end_of_what_it_printed(child):
+    child.send({"do": "print('x' * 9000); print('one'); sys.stdout.flush(); 1 / 0"})
+    assert child.receive() is None
+    output = child.last_output()
+    assert len(output) == 2000
+    assert "x\none\nTraceback" in output
+    assert output.endswith("ZeroDivisionError: division by zero")
 
 
-def test_its_last_words_can_be_read_while_it_goes_on_printing(helper):
+def test_its_last_output_can_be_read_while_it_prints(child):
     for word in ("one", "two", "three"):
-        asked(helper, f"print({word!r}, flush=True); said = 1")
-        assert helper.last_words().splitlines()[-1] == word
-    assert helper.last_words() == "one\ntwo\nthree"
+        evaluated(child, f"print({word!r}, flush=True); said = 1")
+        assert child.last_output().splitlines()[-1] == word
+    assert child.last_output() == "one\ntwo\nthree"
 
 
-def test_a_module_that_cannot_be_imported_is_in_its_last_words(start):
-    helper = start(module="xla_nb.not_there")
-    assert helper.receive() is None
-    assert "No module named 'xla_nb.not_there'" in helper.last_words()
+def test_a_failed_import_is_in_its_last_output(start):
+    child = start(module="xla_nb.not_there")
+    assert child.receive() is None
+    assert "No module named 'xla_nb.not_there'" in child.last_output()
 
 
-def test_closing_lets_it_go_by_itself(helper):
-    helper.close()
-    assert helper.process.returncode == 0
+def test_closing_lets_it_exit_normally(child):
+    child.close()
+    assert child.process.returncode == 0
 
 
-def test_one_that_is_busy_can_be_ended_now(helper):
-    asked(helper, "said = 1")
-    helper.send({"do": "signal.pause()"})
-    helper.close(now=True)
-    assert helper.process.returncode == -signal.SIGTERM
+def test_a_busy_process_can_be_ended_now(child):
+    evaluated(child, "said = 1")
+    child.send({"do": "signal.pause()"})
+    child.close(now=True)
+    assert child.process.returncode == -signal.SIGTERM
 
 
-def test_a_process_that_cannot_be_started_is_an_error_in_words(start, monkeypatch):
+def test_a_process_that_cannot_be_started_raises_launch_error(start, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/not/there")
-    with pytest.raises(LaunchError, match=r"could not be started: .*No such file"):
+    with pytest.raises(LaunchError, match=r"Could not start .*No such file"):
         start()
 
 
-def test_content_in_memory_is_nowhere_on_disk():
+def test_in_memory_content_is_not_on_disk():
     with in_memory(b"content") as fd:
         assert os.pread(fd, 100, 0) == b"content"
         assert str(Path(f"/proc/self/fd/{fd}").readlink()).startswith("/memfd:")

@@ -1,4 +1,4 @@
-"""A cell and what it needs of the notebook: what a rank computes is what the notebook would."""
+"""Programs built from cells compute on a rank what the notebook would."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ local = pytest.fixture(importable_folder)
 # --- lines and text ---------------------------------------------------------------------------
 
 
-def test_sections_carry_the_lines_of_their_cells(notebook):
+def test_sections_keep_the_line_numbers_of_their_cells(notebook):
     notebook.run("# one\n\n@staticmethod\ndef g():\n    return 1 / 0\n")
     program = notebook.build("# line\n\ndef f(i):\n    g()")
     places = {}
@@ -32,7 +32,7 @@ def test_sections_carry_the_lines_of_their_cells(notebook):
     assert places == {"Cell In[1]": 5, "Cell In[2]": 4}
 
 
-def test_the_map_leads_from_the_file_to_the_cells(notebook):
+def test_the_map_of_a_module_file_names_cells_and_lines(notebook):
     notebook.run("n = 1\n\ndef g():\n    return n")
     program = notebook.build("def f(i):\n    return g()")
     text, mapped = module_file.source(program)
@@ -47,14 +47,14 @@ def test_the_map_leads_from_the_file_to_the_cells(notebook):
     assert any(isinstance(step, Restore) for step in program.steps)
 
 
-def test_a_future_import_is_in_force_for_the_whole_module(notebook):
+def test_a_future_import_applies_to_the_whole_module(notebook):
     source = "from __future__ import annotations\ndef f(i, x: Gone = 1): return x"
     program = notebook.build(source)
     assert module_file.source(program)[0].splitlines()[1] == "from __future__ import annotations"
     assert notebook.rank(program) == 1
 
 
-def test_text_with_other_line_breaks_inside_keeps_its_lines(notebook):
+def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
     notebook.run("s = 'a\x0cb\u2028c'\n\x0c\ndef same(fn): return fn")
     notebook.run("s = 'a\x0cb\u2028c'\n\x0c\n@same\ndef g():\n    return 1")
     program = notebook.build("def f(i): return g()")
@@ -65,14 +65,14 @@ def test_text_with_other_line_breaks_inside_keeps_its_lines(notebook):
 # --- a call of a live function ----------------------------------------------------------------
 
 
-def test_call_of_a_notebook_function_from_its_source(notebook):
+def test_calling_a_notebook_function_sends_its_source(notebook):
     notebook.run("n = 2\ndef f(i, x): return i + x + n")
     program = build_call(notebook.values["f"], notebook.scope, args=(1,), name="c")
     assert (program.entry, shipped(program), program.defines) == ("f", {"n"}, ("f",))
     assert notebook.call(notebook.values["f"], 1) == 3
 
 
-def test_call_of_a_function_of_a_module_by_import(notebook, local):
+def test_calling_a_modules_function_imports_it(notebook, local):
     (local / "local_d.py").write_text("def f(i): return 'd'")
     notebook.run("import local_d")
     program = build_call(notebook.values["local_d"].f, notebook.scope, args=(), name="c")
@@ -90,7 +90,7 @@ def test_call_of_a_function_of_a_module_by_import(notebook, local):
         "Net()",
     ],
 )
-def test_call_of_anything_callable_by_value(notebook, expression):
+def test_other_callables_are_sent_by_value(notebook, expression):
     notebook.run(
         """
         import functools
@@ -108,12 +108,12 @@ def test_call_of_anything_callable_by_value(notebook, expression):
     assert notebook.call(fn) == 7
 
 
-def test_call_of_a_class_of_the_notebook(notebook):
+def test_a_class_of_the_notebook_can_be_called(notebook):
     notebook.run("class Job:\n    def __init__(self, i): self.i = i")
     assert notebook.call(notebook.values["Job"]).i == 0
 
 
-def test_call_from_a_script_takes_its_definitions_but_not_its_main_block(notebook, tmp_path):
+def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
     path = tmp_path / "script.py"
     source = (
         "import math\nN = 2\ndef f(i): return math.floor(N)\nif __name__ == '__main__':\n    1\n"
@@ -126,7 +126,7 @@ def test_call_from_a_script_takes_its_definitions_but_not_its_main_block(noteboo
     assert notebook.rank(program) == 2
 
 
-def test_call_from_a_script_edited_since_it_started_uses_what_runs(notebook, tmp_path):
+def test_calling_from_an_edited_script_uses_the_running_code(notebook, tmp_path):
     path = tmp_path / "script.py"
     exec(compile("def f(i): return 'started'", str(path), "exec"), notebook.values)
     edited = "def f(i): return 'edited'"
@@ -165,9 +165,12 @@ print(sorted(made.defines), sorted(n for group in made.groups for n in group), s
 """
 
 
-def test_cells_of_a_real_ipython_are_understood():
+def test_cells_of_a_real_ipython_become_a_program():
     pytest.importorskip("IPython")
-    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1:] == [
+    process = subprocess.run(
+        [sys.executable, "-c", REAL], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1:] == [
         "['A', 'f', 'g'] ['a', 'files', 'n'] ['Cell In[1]', 'Cell In[3]', 'Cell In[9]']"
-    ], done.stdout + done.stderr
+    ]

@@ -1,4 +1,4 @@
-"""Names, statements and the source of live code, read from text alone."""
+"""Cells as text: statements, and the source of live code."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def names(source: str, **options: bool):
         ("x = '''\n'''; b\n", [0], "\npass; b\n"),
     ],
 )
-def test_dropped_statements_leave_the_other_lines_where_they_are(source, dropped, left):
+def test_dropping_statements_keeps_line_numbers(source, dropped, left):
     nodes = ast.parse(source).body
     text = without(source, [nodes[index] for index in dropped])
     assert text == left
     ast.parse(text)
 
 
-def test_a_section_is_the_statement_with_its_decorators_and_first_line():
+def test_a_section_includes_decorators():
     cell = Cell("c", "x = 1\n\n@d(\n  1)\ndef f():\n    pass\n\ny = 2")
     section = Statement(cell, parse(cell).body[1]).section
     assert (section.first_line, section.text) == (3, "@d(\n  1)\ndef f():\n    pass\n")
 
 
-def test_a_section_of_a_statement_that_shares_its_line_is_that_statement_alone():
+def test_a_section_excludes_other_statements_on_its_line():
     cell = Cell("c", "a = 1; b = 2")
     assert [Statement(cell, node).section.text for node in parse(cell).body] == [
         "a = 1\n",
@@ -74,25 +74,25 @@ def test_a_section_of_a_statement_that_shares_its_line_is_that_statement_alone()
         ("True", False),
     ],
 )
-def test_main_guard(test, expected):
+def test_a_main_guard_is_recognized(test, expected):
     assert is_main_guard(ast.parse(f"if {test}: pass").body[0]) is expected
 
 
-def test_parse_tells_what_only_the_compiler_sees():
+def test_parse_reports_errors_of_the_compiler():
     with pytest.raises(ProgramError, match="c, line 1: 'await' outside function"):
         parse(Cell("c", "await x"))
 
 
-def test_parsed_takes_a_cell_that_does_not_parse_for_empty():
+def test_parsed_is_empty_for_invalid_syntax():
     assert parsed(Cell("c", "1 +")).body == []
 
 
-def test_imported_modules_in_order_and_once():
+def test_imported_modules_are_ordered_and_unique():
     tree = ast.parse("from __future__ import division\nimport b.c, a\nfrom b.c import d\nimport a")
     assert imported_modules(tree.body) == ["b.c", "a"]
 
 
-def test_future_flags_make_annotations_text():
+def test_future_flags_apply_when_compiling():
     flags = future_flags(["annotations"])
     names_: dict[str, object] = {}
     exec(compile("def f(x: Gone): pass", "c", "exec", flags, dont_inherit=True), names_)
@@ -111,24 +111,24 @@ def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
 FILE = "/tmp/ipykernel_test/live.py"
 
 
-def test_code_is_found_in_the_cell_compiled_under_its_file_name():
+def test_code_is_found_in_the_cell_with_its_file_name():
     cells = Cells([Cell("one", "def f(): return 1", FILE), Cell("two", "def f(): return 1", "x")])
     found = cells.holding(live("def f(): return 1"))
     assert found is not None and found.cell.label == "one"
 
 
-def test_a_cell_run_again_is_known_by_its_newest_label():
+def test_a_cell_run_again_has_its_newest_label():
     source = "def f(): return 1"
     found = Cells([Cell("old", source, FILE), Cell("new", source, FILE)]).holding(live(source))
     assert found is not None and found.cell.label == "new"
 
 
 @pytest.mark.parametrize("other", ["def f(): return 2", "\ndef f(): return 1", "def f(): 1 +"])
-def test_code_is_not_found_where_the_text_is_another(other):
+def test_code_is_not_found_in_different_text(other):
     assert Cells([Cell("one", other, FILE)]).holding(live("def f(): return 1")) is None
 
 
-def test_code_of_a_whole_file_is_found_as_well_as_that_of_single_statements():
+def test_code_compiled_by_file_or_by_statement_is_found():
     source = "import math\ndef f(): return math.floor(2)"
     node = ast.parse(source).body[1]
     alone: dict[str, object] = {}
@@ -138,7 +138,7 @@ def test_code_of_a_whole_file_is_found_as_well_as_that_of_single_statements():
     assert cells.holding(alone["f"].__code__) is not None  # type: ignore[attr-defined]
 
 
-def test_code_is_found_by_linecaches_text_and_takes_that_cells_label(monkeypatch):
+def test_code_is_found_by_its_text_in_linecache(monkeypatch):
     source = "def f(): return 1\n"
     monkeypatch.setitem(linecache.cache, FILE, (len(source), None, [source], FILE))
     found = Cells([Cell("one", source)]).holding(live(source))
@@ -147,7 +147,7 @@ def test_code_is_found_by_linecaches_text_and_takes_that_cells_label(monkeypatch
     assert alone is not None and alone.cell.label == FILE
 
 
-def test_the_newest_binding_is_the_last_one_of_the_last_cell():
+def test_the_newest_binding_is_the_last_of_the_last_cell():
     cells = Cells(
         [Cell("one", "a = 1\na = 2"), Cell("two", "a = 3\na += 1\nb = 1"), Cell("x", "1+")]
     )

@@ -1,4 +1,4 @@
-"""Name by name, what a cell takes along from the notebook, and what is missing there."""
+"""The names that a cell needs from the notebook, and names missing there."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ local = pytest.fixture(importable_folder)
 # --- names ------------------------------------------------------------------------------------
 
 
-def test_missing_name_is_told_with_cell_line_and_a_close_match(notebook):
+def test_a_missing_name_is_reported_with_line_and_close_match(notebook):
     notebook.run("learning_rate = 1")
-    with pytest.raises(ProgramError, match=r"Cell In\[2\], line 3: .*learning_rat .*mean learning"):
+    with pytest.raises(
+        ProgramError, match=r"Cell In\[2\], line 3: .*'learning_rat' .*mean learning"
+    ):
         notebook.build("def f(i):\n    pass\n    return learning_rat")
 
 
-def test_missing_name_of_an_earlier_function_is_told_in_its_cell(notebook):
+def test_a_missing_name_of_an_earlier_function_is_reported_in_its_cell(notebook):
     notebook.run("def helper():\n    return gone")
-    with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: the name gone"):
+    with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: name 'gone' is not defined"):
         notebook.build("def f(i): return helper()")
 
 
-def test_rank_is_no_global_of_a_function(notebook):
-    with pytest.raises(ProgramError, match=r"rank.*make it a parameter"):
+def test_rank_is_not_a_global_of_a_function(notebook):
+    with pytest.raises(ProgramError, match=r"'rank' is not defined.*Make it a parameter"):
         notebook.build("def f(i): return rank")
 
 
@@ -45,20 +47,20 @@ def test_rank_is_no_global_of_a_function(notebook):
         "def f(i):\n    if (n := 'ok'): return n",
     ],
 )
-def test_names_that_need_not_be_in_the_notebook(notebook, source):
+def test_names_bound_elsewhere_need_not_be_in_the_notebook(notebook, source):
     assert notebook.launch(source, entry="f") == "ok"
 
 
-def test_star_import_of_a_loaded_module_does_not_hide_other_missing_names(notebook):
+def test_a_star_import_of_a_loaded_module_does_not_hide_missing_names(notebook):
     with pytest.raises(ProgramError, match="joinn"):
         notebook.build("from os.path import *\ndef f(i): return joinn('o', 'k')")
 
 
-def test_star_import_of_an_unknown_module_ends_the_check(notebook):
+def test_a_star_import_of_an_unknown_module_disables_the_check(notebook):
     assert notebook.build("from not_loaded_yet import *\ndef f(i): return anything")
 
 
-def test_a_name_in_a_fstring_a_default_and_an_annotation_is_taken_along(notebook):
+def test_names_in_fstrings_defaults_and_annotations_are_sent(notebook):
     notebook.run("a = 1\nb = 2\nc = int")
     assert notebook.launch("def f(i, x: c = b): return f'{a}{x}', f.__annotations__") == (
         "12",
@@ -66,7 +68,7 @@ def test_a_name_in_a_fstring_a_default_and_an_annotation_is_taken_along(notebook
     )
 
 
-def test_a_name_only_in_a_lazy_annotation_is_taken_along_but_may_be_missing(notebook):
+def test_a_name_in_a_lazy_annotation_is_sent_but_may_be_missing(notebook):
     notebook.run("class Net: pass")
     source = (
         "from __future__ import annotations\nimport typing\n"
@@ -76,13 +78,13 @@ def test_a_name_only_in_a_lazy_annotation_is_taken_along_but_may_be_missing(note
     assert notebook.launch(source, entry="f") == "Net"
 
 
-def test_a_name_computed_on_the_ranks_only_is_explained(notebook):
+def test_a_missing_name_assigned_on_ranks_is_explained(notebook):
     notebook.pending.append(Cell("Cell In[1]", "loss = 3\nloss"))
-    with pytest.raises(ProgramError, match=r"Cell In\[1\] binds it, but not in the notebook"):
+    with pytest.raises(ProgramError, match=r"Cell In\[1\] assigns it, but the notebook does not"):
         notebook.build("def f(i): return loss")
 
 
-def test_a_name_of_the_notebook_goes_before_a_builtin(notebook):
+def test_a_name_of_the_notebook_shadows_a_builtin(notebook):
     notebook.run("from operator import sub as max\nid = 4")
     assert notebook.launch("def f(i): return max(5, 3), id, abs(-1)") == (2, 4, 1)
 
@@ -90,23 +92,23 @@ def test_a_name_of_the_notebook_goes_before_a_builtin(notebook):
 # --- values -----------------------------------------------------------------------------------
 
 
-def test_constants_are_taken_along_through_functions(notebook):
+def test_globals_of_earlier_functions_are_sent(notebook):
     notebook.run("lr = 0.5")
     notebook.run("def scale(x): return x * lr")
     assert notebook.launch("def f(i, x): return scale(x)", 4) == 2
 
 
-def test_only_what_is_needed_is_taken_along(notebook):
+def test_only_needed_values_are_sent(notebook):
     notebook.run("a = 1\nb = 2\ndef g(): return b")
     assert shipped(notebook.build("def f(i): return a")) == {"a"}
 
 
-def test_a_function_named_restore_is_the_users_own(notebook):
+def test_a_user_function_may_be_named_restore(notebook):
     notebook.run("a = 1\nb = [a]\ndef restore(x=a): return x, b")
     assert notebook.launch("def f(i): return restore()") == (1, [1])
 
 
-def test_the_origin_of_a_value_is_the_cell_that_bound_it_last(notebook):
+def test_the_origin_of_a_value_is_the_last_cell_that_binds_it(notebook):
     notebook.run("a = 1")
     notebook.run("a = 2")
     notebook.run("b = 2")
@@ -116,7 +118,7 @@ def test_the_origin_of_a_value_is_the_cell_that_bound_it_last(notebook):
 # --- imports ----------------------------------------------------------------------------------
 
 
-def test_submodules_that_are_used_are_loaded(notebook, local):
+def test_used_submodules_are_imported(notebook, local):
     (local / "pack_a").mkdir()
     (local / "pack_a" / "__init__.py").write_text("")
     (local / "pack_a" / "sub.py").write_text("n = 4")
@@ -128,7 +130,7 @@ def test_submodules_that_are_used_are_loaded(notebook, local):
     assert notebook.rank(program) == 4
 
 
-def test_submodules_that_were_imported_are_loaded_though_nobody_names_them(notebook, local):
+def test_submodules_imported_in_the_notebook_are_imported(notebook, local):
     (local / "pack_e").mkdir()
     (local / "pack_e" / "__init__.py").write_text("")
     (local / "pack_e" / "sub.py").write_text("n = 4")
@@ -142,19 +144,19 @@ def test_submodules_that_were_imported_are_loaded_though_nobody_names_them(noteb
 # --- names that statements bind ---------------------------------------------------------------
 
 
-def test_statements_may_change_a_name_of_the_notebook(notebook):
+def test_statements_may_rebind_a_name_of_the_notebook(notebook):
     notebook.run("n = 5")
     assert notebook.launch("n += 1\nn") == 6
 
 
-def test_a_name_that_statements_bind_first_is_not_shipped(notebook):
+def test_a_name_bound_before_use_is_not_sent(notebook):
     notebook.run("n = 5\nfile = open('/dev/null')\nk = 1")
     program = notebook.build("n = 1\nwith open('/dev/null') as file: k\nfile, n")
     notebook.values["file"].close()
     assert shipped(program) == {"k"}
 
 
-def test_a_name_bound_in_one_branch_is_taken_along(notebook):
+def test_a_name_bound_in_one_branch_is_sent(notebook):
     notebook.run("n = 5")
     assert notebook.launch("if rank == 1:\n    n = 1\nn") == 5
 
@@ -170,24 +172,24 @@ def test_definitions_of_a_pending_cell_come_from_its_source(notebook):
     assert notebook.launch("def f(i): return g()") == 6
 
 
-def test_the_newest_pending_cell_wins_over_older_ones_and_over_values(notebook):
+def test_the_newest_pending_cell_wins(notebook):
     notebook.run("def g(): return 1")
     notebook.pending.append(Cell("Cell In[2]", "def g(): return 2"))
     notebook.pending.append(Cell("Cell In[3]", "def g(): return 3"))
     assert notebook.launch("def f(i): return g()") == 3
 
 
-def test_what_a_pending_cell_of_statements_computed_is_not_there(notebook):
+def test_values_computed_by_a_pending_cell_are_missing(notebook):
     notebook.pending.append(Cell("Cell In[1]", "n = 3\nn"))
-    with pytest.raises(ProgramError, match="the name n "):
+    with pytest.raises(ProgramError, match="name 'n' is not defined"):
         notebook.build("def f(i): return n")
 
 
-def test_star_import_of_a_pending_cell(notebook):
+def test_a_star_import_of_a_pending_cell_binds_names(notebook):
     notebook.pending.append(Cell("Cell In[1]", "from math import *\ndef t(i): pass"))
     assert notebook.launch("def f(i): return floor(2.5)") == 2
 
 
-def test_a_pending_name_bound_in_steps_takes_all_of_them(notebook):
+def test_all_statements_that_bind_a_pending_name_are_sent(notebook):
     notebook.pending.append(Cell("Cell In[1]", "a = 1; b = 2\na += b\ndef t(i): pass"))
     assert notebook.launch("def f(i): return a") == 3

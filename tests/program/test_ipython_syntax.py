@@ -1,4 +1,4 @@
-"""IPython's syntax in code for ranks: carried out, left out, or refused by name."""
+"""IPython's syntax in code for ranks: supported, skipped or refused."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ def line_magic(name: str, line: str = "") -> str:
     return f"get_ipython().run_line_magic({name!r}, {line!r})"
 
 
-# --- found and judged before the launch -------------------------------------------------------
-
-
-def test_escapes_are_found_anywhere_with_their_line_and_name():
+def test_escapes_have_their_line_and_name():
     source = (
         "get_ipython().system('ls')\n"
         "def f():\n"
@@ -27,37 +24,40 @@ def test_escapes_are_found_anywhere_with_their_line_and_name():
         "other().system('ls')\n"
         "get_ipython().kernel\n"
     )
-    found = [(escape.line, str(escape)) for escape in find(ast.parse(source))]
-    assert found == [(1, "!"), (3, "%env"), (4, "!"), (5, "%%bash")]
+    escapes = [(escape.line, str(escape)) for escape in find(ast.parse(source))]
+    assert escapes == [(1, "!"), (3, "%env"), (4, "!"), (5, "%%bash")]
 
 
 @pytest.mark.parametrize("name", ["env", "set_env", "cd", "time", "pwd"])
-def test_what_ranks_carry_out_passes_without_a_note(name):
+def test_supported_magics_need_no_note(name):
     assert check(ast.parse(line_magic(name)), "c") == ()
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "load_ext", "autoreload", "config"])
-def test_what_concerns_the_display_alone_is_noted(name):
+def test_magics_for_the_notebook_are_skipped_with_a_note(name):
     (note,) = check(ast.parse("\n" + line_magic(name)), "Cell In[1]")
-    assert note == f"Cell In[1], line 2: %{name} is left out in ranks"
+    assert note == f"Cell In[1], line 2: %{name} is skipped on ranks"
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (line_magic("pip", "install x"), r"c, line 1: %pip .*cell of its own, before the launch"),
-        (line_magic("timeit", "x"), r"%timeit .*perf_counter"),
-        (line_magic("unknown"), r"%unknown works in the notebook but not in ranks"),
+        (line_magic("pip", "install x"), r"c, line 1: %pip .*separate cell, before the launch"),
+        (
+            line_magic("timeit", "x"),
+            r"%timeit does not work on ranks; use time\.perf_counter\(\)\. Ranks support !command",
+        ),
+        (line_magic("unknown"), r"%unknown does not work on ranks; move it to a separate cell"),
         ("get_ipython().run_cell_magic('bash', '', '')", r"c, line 1: %%bash"),
         ("get_ipython().run_cell_magic('time', '', '')", r"c, line 1: %%time"),
     ],
 )
-def test_what_ranks_cannot_do_is_refused_by_name(source, message):
+def test_unsupported_magics_are_refused_by_name(source, message):
     with pytest.raises(ProgramError, match=message):
         check(ast.parse(source), "c")
 
 
-def test_it_is_ipythons_own_translation_that_is_understood():
+def test_ipythons_own_translation_is_recognized():
     manager = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager()
     source = manager.transform_cell("!ls\nx = !ls\n%env A=1\n%pip list\n")
     assert [str(escape) for escape in find(ast.parse(source))] == ["!", "!", "%env", "%pip"]

@@ -1,4 +1,4 @@
-"""A module file's map: which of its lines are whose, and back."""
+"""A module file's map from its lines to cells."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from xla_nb.program.module_file import ModuleMap, Span
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"
 
 
-def test_a_map_is_opened_as_it_was_saved(tmp_path):
+def test_a_map_round_trips(tmp_path):
     table = ModuleMap(
         (Span(4, 9, FIRST, 1), Span(11, 12, SECOND, 3)), {FIRST: "ü = 1"}, 64, (SECOND, 2, "x")
     )
@@ -15,7 +15,7 @@ def test_a_map_is_opened_as_it_was_saved(tmp_path):
     assert ModuleMap.open(tmp_path / "m.py") == table
 
 
-def test_a_map_without_a_body_is_opened_without_one(tmp_path):
+def test_a_map_without_a_body_round_trips(tmp_path):
     ModuleMap((), {}).save(tmp_path / "m.py")
     assert ModuleMap.open(tmp_path / "m.py").body is None
 
@@ -32,6 +32,6 @@ def test_a_map_without_a_body_is_opened_without_one(tmp_path):
         (10, None),
     ],
 )
-def test_a_line_of_the_file_is_found_in_its_cell(line, cell):
+def test_a_line_of_the_file_maps_to_its_cell(line, cell):
     table = ModuleMap((Span(4, 6, FIRST, 10), Span(8, 9, SECOND, 1)), {})
     assert table.cell(line) == cell

@@ -1,4 +1,4 @@
-"""Which names statements bind and read, held to Python's own symbol tables."""
+"""Which names statements bind and read, compared with Python's own symbol tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def names(source: str, **options: bool):
         ("x: A\nx", {"A", "x"}, set()),
     ],
 )  # fmt: skip
-def test_names_read_while_running_and_when_called(source, now, later):
+def test_names_read_now_and_later(source, now, later):
     found = names(source)
     assert (set(found.now), set(found.later)) == (now, later)
 
@@ -79,7 +79,7 @@ def test_names_read_while_running_and_when_called(source, now, later):
         ("class A:\n class I: pass\n def f[T](self, i: I): pass", set(), set()),
     ],
 )
-def test_type_parameters_are_their_own_scope(source, now, later):
+def test_type_parameters_have_their_own_scope(source, now, later):
     found = names(source)
     assert (set(found.now), set(found.later)) == (now, later)
 
@@ -94,17 +94,17 @@ def test_names_under_except_name_error_are_hints():
     assert (set(found.hints), set(found.now)) == ({"a"}, {"b", "ValueError", "NameError"})
 
 
-def test_each_name_has_the_line_of_its_first_use():
+def test_a_name_has_the_line_of_its_first_use():
     assert names("\na\nb\na").now == {"a": 2, "b": 3}
 
 
-def test_dotted_names_and_stars_are_noted():
+def test_dotted_names_and_star_imports_are_recorded():
     found = names("from m import *\ntorch.utils.data.X(torch.nn)")
     assert found.stars == ["m"]
     assert {"torch.utils.data.X", "torch.utils.data", "torch.nn"} <= found.paths
 
 
-def test_what_functions_set_through_global_is_known():
+def test_names_set_through_global_are_recorded():
     assert names("def f():\n    global n\n    n = 1").sets == {"n"}
 
 
@@ -117,7 +117,7 @@ FILES = [
 
 @pytest.mark.parametrize("file", [f for f in FILES if (LIBRARY / f"{f}.py").exists()])
 def test_names_agree_with_pythons_own_symbol_tables(file):
-    """Of every name that the file itself never binds; the compiler is the judge."""
+    """For every name that the file never binds."""
     source = (LIBRARY / f"{file}.py").read_text()
     found = names(source)
     expected: set[str] = set()
@@ -163,5 +163,5 @@ def test_names_agree_with_pythons_own_symbol_tables(file):
         ("lambda: (w := 1)", set()),
     ],
 )
-def test_bindings(source, bound):
+def test_names_bound_by_statements(source, bound):
     assert bindings(ast.parse(source).body) == bound

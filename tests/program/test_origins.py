@@ -1,4 +1,4 @@
-"""The import or the statement that a live object of the notebook comes from."""
+"""The import or statement that a live object of the notebook comes from."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ local = pytest.fixture(importable_folder)
 # --- definitions ------------------------------------------------------------------------------
 
 
-def test_a_function_made_by_exec_travels_by_value(notebook):
+def test_a_function_created_by_exec_is_sent_by_value(notebook):
     notebook.run("exec('def g(): return 9')")
     program = notebook.build("def f(i): return g()")
     assert shipped(program) == {"g"}
     assert notebook.rank(program) == 9
 
 
-def test_the_redefined_function_is_the_one_taken(notebook):
+def test_the_live_definition_of_a_redefined_function_is_sent(notebook):
     notebook.run("def g(): return 1")
     notebook.run("def g(): return 2")
     assert notebook.launch("def f(i): return g()") == 2
 
 
-def test_an_older_cell_run_again_makes_its_definition_the_live_one(notebook):
+def test_the_definition_of_a_cell_run_again_is_sent(notebook):
     notebook.run("def g(): return 1")
     notebook.run("def g(): return 2")
     notebook.cells.insert(0, notebook.cells.pop())  # history in any order: the code decides
     assert notebook.launch("def f(i): return g()") == 2
 
 
-def test_a_definition_the_kernel_never_ran_is_not_taken(notebook):
+def test_a_definition_that_never_ran_is_not_sent(notebook):
     notebook.run("def g(): return 1")
     notebook.cells.append(Cell("Cell In[2]", "1/0\ndef g(): return 2", "/tmp/x.py"))
     assert notebook.launch("def f(i): return g()") == 1
 
 
-def test_of_two_definitions_in_one_cell_the_live_one_is_taken(notebook):
+def test_the_live_one_of_two_definitions_in_a_cell_is_sent(notebook):
     notebook.run("def g(): return 1\nold = g\ndef g(): return 2")
     assert notebook.launch("def f(i): return g(), old()") == (2, 1)
 
 
-def test_an_alias_names_the_same_function(notebook):
+def test_an_alias_is_the_same_function(notebook):
     notebook.run("def g(): return 1\nh = g")
     program = notebook.build("def f(i): return h is g and h()")
     assert not shipped(program)
     assert notebook.rank(program) == 1
 
 
-def test_an_alias_of_a_function_since_redefined_travels_by_value(notebook):
+def test_an_alias_of_a_redefined_function_is_sent_by_value(notebook):
     notebook.run("def g(): return 1\nh = g")
     notebook.run("def g(): return 2")
     assert notebook.launch("def f(i): return h(), g()") == (1, 2)
 
 
-def test_recursion_and_mutual_recursion(notebook):
+def test_recursive_functions_are_sent(notebook):
     notebook.run("def even(n): return n == 0 or odd(n - 1)\ndef odd(n): return n and even(n - 1)")
     notebook.run("def fact(n): return n and n * fact(n - 1) or 1")
     assert notebook.launch("def f(i): return even(4), fact(4)") == (True, 24)
 
 
-def test_a_wrapper_put_around_a_function_later_is_kept(notebook):
+def test_a_wrapper_added_later_is_kept(notebook):
     notebook.run(
         """
         import functools
@@ -128,7 +128,7 @@ def test_a_decorated_function_is_decorated_again(notebook, decorated, call, expe
     assert notebook.launch(f"def f(i): return {call}") == expected
 
 
-def test_a_function_registered_with_an_object_of_the_notebook(notebook):
+def test_a_function_registered_with_an_object_stays_registered(notebook):
     notebook.run(
         """
         class Registry:
@@ -162,14 +162,14 @@ def test_a_function_registered_with_an_object_of_the_notebook(notebook):
         ("from functools import partial", "partial(int, '2')()"),
     ],
 )
-def test_an_earlier_import_is_made_again(notebook, statement, expression):
+def test_an_import_of_an_earlier_cell_is_repeated(notebook, statement, expression):
     notebook.run(statement)
     program = notebook.build(f"def f(i): return {expression}")
     assert not shipped(program)
     assert notebook.rank(program) == 2
 
 
-def test_a_local_module_is_imported_anew(notebook, local):
+def test_a_local_module_is_imported_again(notebook, local):
     (local / "local_b.py").write_text("def g(): return 'old'")
     notebook.run("from local_b import g")
     program = notebook.build("def f(i): return g()")
@@ -179,7 +179,7 @@ def test_a_local_module_is_imported_anew(notebook, local):
     assert notebook.rank(program) == "edited"
 
 
-def test_data_imported_from_a_module_travels_as_it_is_now(notebook, local):
+def test_data_imported_from_a_module_is_sent_as_it_is_now(notebook, local):
     (local / "local_c.py").write_text("state = {'lr': 1}")
     notebook.run("from local_c import state\nstate['lr'] = 2")
     program = notebook.build("def f(i): return state['lr']")
@@ -190,14 +190,14 @@ def test_data_imported_from_a_module_travels_as_it_is_now(notebook, local):
 # --- classes ----------------------------------------------------------------------------------
 
 
-def test_a_redefined_class_is_the_live_one(notebook):
+def test_the_live_definition_of_a_redefined_class_is_sent(notebook):
     notebook.run("class A:\n    def g(self): return 1")
     notebook.run("class A:\n    def g(self): return 2")
     notebook.cells.reverse()
     assert notebook.launch("def f(i): return A().g()") == 2
 
 
-def test_a_class_extending_its_former_self(notebook):
+def test_a_class_may_extend_its_former_self(notebook):
     notebook.run("class A:\n    def g(self): return 1")
     notebook.run("class A(A):\n    def h(self): return 2")
     assert notebook.launch("def f(i): return A().g(), A().h()") == (1, 2)
@@ -230,17 +230,17 @@ def test_a_class_extending_its_former_self(notebook):
         ),
     ],
 )
-def test_a_class_of_every_kind(notebook, definition, expression, expected):
+def test_classes_of_all_kinds_are_sent(notebook, definition, expression, expected):
     notebook.run(definition)
     assert notebook.launch(f"def f(i): return {expression}") == expected
 
 
-def test_a_local_class_is_not_taken_for_a_top_level_one_of_its_name(notebook):
+def test_a_local_class_is_not_mistaken_for_a_top_level_one(notebook):
     notebook.run("class A:\n    n = 2")
     notebook.run("def make():\n    class A:\n        n = 1\n    return A\nA = make()")
     assert notebook.launch("def f(i): return A.n") == 1
 
 
-def test_star_names_of_a_loaded_module_only():
+def test_star_names_are_known_only_for_loaded_modules():
     assert "join" in (star_names("os.path") or set())
     assert star_names("not.loaded") is None

@@ -1,4 +1,4 @@
-"""What was set on a class or function after its definition goes along; nothing else does."""
+"""Attributes set on a class or function after its definition are sent; no others are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.notebook_double import opened, shipped
 notebook = pytest.fixture(opened)
 
 
-def test_a_default_keeps_the_value_it_was_made_with(notebook):
+def test_a_default_keeps_its_original_value(notebook):
     notebook.run("n = 5\ndef g(x=n, y=[1], *, k=n, z=1): return x, k\nn = 7")
     assert notebook.launch("def f(i): return g()") == (5, 5)
 
@@ -33,14 +33,14 @@ def test_an_attribute_set_on_a_function_is_kept(notebook):
         ("Net.g = property(lambda self: lambda: 'p')", ("p", 1)),
     ],
 )
-def test_a_class_is_seen_as_it_is_now(notebook, patch, expected):
+def test_a_changed_class_is_sent_as_it_is_now(notebook, patch, expected):
     notebook.run("class Net:\n    n = 1\n    tag = 'tag'\n    def g(self): return 'old'")
     notebook.run("model = Net()")
     notebook.run(patch)
     assert notebook.launch("def f(i): return model.g(), Net.n") == expected
 
 
-def test_a_class_that_nobody_touched_is_not_patched(notebook):
+def test_an_unchanged_class_is_not_patched(notebook):
     notebook.run(
         """
         import functools, dataclasses

@@ -1,4 +1,4 @@
-"""The classes and functions that a value brings along."""
+"""The classes and functions that are sent with a value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.notebook_double import opened, shipped
 notebook = pytest.fixture(opened)
 
 
-def test_an_instance_brings_its_class_by_reference(notebook):
+def test_the_class_of_an_instance_is_sent_by_reference(notebook):
     notebook.run(
         "class Net:\n    def __init__(self): self.w = scale * 2\n    def g(self): return 1"
     )
@@ -21,7 +21,7 @@ def test_an_instance_brings_its_class_by_reference(notebook):
     assert notebook.rank(program) == (4, 1, "__main__")
 
 
-def test_classes_are_found_deep_in_containers_slots_and_partials(notebook):
+def test_classes_are_found_in_containers_slots_and_partials(notebook):
     notebook.run(
         """
         import functools
@@ -42,7 +42,7 @@ def test_classes_are_found_deep_in_containers_slots_and_partials(notebook):
     assert notebook.rank(program)[0] == "a"
 
 
-def test_a_property_is_never_called_in_search_of_classes(notebook):
+def test_the_search_for_classes_does_not_call_properties(notebook):
     notebook.run(
         """
         class Trap:
@@ -57,31 +57,31 @@ def test_a_property_is_never_called_in_search_of_classes(notebook):
     assert notebook.build("def f(i): return trap").entry == "f"
 
 
-def test_an_instance_of_a_class_since_redefined_travels_with_its_own_class(notebook):
+def test_an_instance_of_a_redefined_class_keeps_its_class(notebook):
     notebook.run("k = 1\nclass Net:\n    def g(self): return 'old', k\nmodel = Net()")
     notebook.run("class Net:\n    def g(self): return 'new', k")
     assert notebook.launch("def f(i): return model.g(), Net().g()") == (("old", 1), ("new", 1))
 
 
-def test_lambda_and_closure_travel_by_value(notebook):
+def test_lambdas_and_closures_are_sent_by_value(notebook):
     notebook.run(
         "k = 3\ng = lambda x: x * k\ndef make(n):\n    return lambda x: x + n\nh = make(5)"
     )
     assert notebook.launch("def f(i): return g(2), h(1)") == (6, 6)
 
 
-def test_what_a_lambda_only_names_as_an_attribute_stays_at_home(notebook):
+def test_a_name_used_only_as_an_attribute_is_not_sent(notebook):
     notebook.run("model = 1\nx = 2\ng = lambda o: o.model + x")
     assert shipped(notebook.build("def f(i): return g")) == {"g", "x"}
 
 
-def test_a_huge_container_is_looked_at_in_bounded_time(notebook):
+def test_a_huge_container_is_searched_in_bounded_time(notebook):
     notebook.run("class A:\n    n = 1\nhuge = [A()] + [0] * 5_000_000\nhuge.append(huge[0])")
     program = notebook.build("def f(i): return 1, huge")
     assert "A" in program.defines
 
 
-def test_instances_of_a_namedtuple_and_an_enum_travel_by_reference(notebook):
+def test_classes_of_namedtuples_and_enums_are_sent_by_reference(notebook):
     notebook.run(
         "import enum\nfrom collections import namedtuple\n"
         "P = namedtuple('P', 'x')\nclass E(enum.Enum):\n    A = 1\nv = [P(1), E.A]"
@@ -91,6 +91,6 @@ def test_instances_of_a_namedtuple_and_an_enum_travel_by_reference(notebook):
     assert notebook.rank(program)
 
 
-def test_a_nested_class_brings_the_outer_one(notebook):
+def test_a_nested_class_is_sent_with_its_outer_class(notebook):
     notebook.run("class O:\n    class I:\n        n = 1\nv = O.I()")
     assert notebook.launch("def f(i): return type(v) is O.I and v.n") == 1

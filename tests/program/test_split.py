@@ -1,4 +1,4 @@
-"""How a launched cell is cut into what is defined, what is run and what is called."""
+"""A launched cell is split into what ranks define, run and call."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ notebook = pytest.fixture(opened)
 # --- the entry --------------------------------------------------------------------------------
 
 
-def test_entry_is_the_last_function_of_the_cell(notebook):
+def test_the_entry_is_the_last_function_of_the_cell(notebook):
     assert notebook.launch("def a(i): return 'a'\ndef b(i): return 'b'") == "b"
 
 
-def test_entry_wins_over_statements_after_it(notebook):
+def test_statements_may_follow_the_entry(notebook):
     assert notebook.launch("def f(i): return n\nn = 7\nn + 1") == 7
 
 
-def test_main_block_of_a_pasted_script_is_left_out_with_a_note(notebook):
+def test_the_main_block_of_a_script_is_skipped_with_a_note(notebook):
     source = "def f(i): return 5\nif __name__ == '__main__':\n    xmp.spawn(f)\n"
     program = notebook.build(source)
     assert notebook.rank(program) == 5
@@ -32,15 +32,15 @@ def test_main_block_of_a_pasted_script_is_left_out_with_a_note(notebook):
 # --- what is refused --------------------------------------------------------------------------
 
 
-def test_syntax_error_shows_line_text_and_caret(notebook):
+def test_a_syntax_error_shows_line_text_and_caret(notebook):
     with pytest.raises(ProgramError) as caught:
         notebook.build("def f(i):\n    retrun 1")
     assert "line 2" in str(caught.value)
     assert str(caught.value).splitlines()[1:] == ["        retrun 1", "               ^"]
 
 
-def test_relative_import_is_refused(notebook):
-    with pytest.raises(ProgramError, match=r"line 2.*relative import"):
+def test_a_relative_import_is_refused(notebook):
+    with pytest.raises(ProgramError, match=r"line 2: relative imports do not work"):
         notebook.build("def f(i):\n    from . import x")
 
 
@@ -58,49 +58,49 @@ def test_magics_of_an_earlier_function_are_checked(notebook):
 # --- cells of statements ----------------------------------------------------------------------
 
 
-def test_a_cell_of_statements_has_the_ranks_names_and_gives_its_last_expression(notebook):
+def test_statements_can_use_rank_names_and_return_the_last_expression(notebook):
     assert notebook.launch("x = rank + world_size\n(x, device, lock)") == (4, "xla:0", "the lock")
 
 
-def test_definitions_of_a_cell_of_statements_are_in_the_module(notebook):
+def test_definitions_beside_statements_are_in_the_module(notebook):
     program = notebook.build("import math\nx = rank\nclass Net:\n    n = 1\nmath.floor(Net.n + x)")
     assert vars(notebook.load(program))["Net"].n == 1
     assert notebook.rank(program) == 1
 
 
-def test_a_definition_that_needs_what_statements_compute_stays_with_them(notebook):
+def test_a_definition_that_needs_computed_names_stays_with_the_statements(notebook):
     source = "n = rank + 5\nclass Net:\n    k = n\nNet.k"
     program = notebook.build(source)
     assert "Net" not in vars(notebook.load(program))
     assert notebook.rank(program) == 5
 
 
-def test_a_class_used_before_the_cell_defines_it_anew_is_the_old_one(notebook):
+def test_a_class_used_before_its_redefinition_is_the_old_one(notebook):
     notebook.run("class A:\n    n = 'old'")
     assert notebook.launch("was = A.n\nclass A:\n    n = 'new'\nwas, A.n") == ("old", "new")
 
 
-def test_main_block_of_statements_is_run(notebook):
+def test_the_main_block_of_statements_runs(notebook):
     assert notebook.launch("if __name__ == '__main__':\n    x = 3\nx") == 3
 
 
 @pytest.mark.parametrize("text", ["# nothing\n", "import os\n", "class A: pass\n"])
-def test_a_cell_that_runs_nothing_is_refused(notebook, text):
-    with pytest.raises(ProgramError, match="nothing for the ranks to run"):
+def test_a_cell_with_nothing_to_run_is_refused(notebook, text):
+    with pytest.raises(ProgramError, match="nothing for ranks to run"):
         notebook.build(text)
 
 
 # --- what the notebook runs later -------------------------------------------------------------
 
 
-def test_definitions_keep_their_lines_and_leave_the_work_out():
+def test_definitions_keep_their_lines_without_the_calls():
     source = "import os\nlr = 1\nprint(lr)\n@deco\ndef f(i):\n    return 1\nf(0)\nclass A: pass\n"
     kept = definitions(Cell("c", source))
     assert kept == "import os\nlr = 1\n\n@deco\ndef f(i):\n    return 1\n\nclass A: pass\n"
     assert bound(Cell("c", source)) == ("A", "f", "lr", "os")
 
 
-def test_definitions_of_statements_are_imports_functions_and_classes_only():
+def test_definitions_of_statements_exclude_assignments():
     assert definitions(
         Cell("c", "import os\nlr = 1\nclass A:\n    x = 1\nclass B:\n    y = lr\n")
     ) == ("import os\n\nclass A:\n    x = 1\n")
@@ -111,7 +111,7 @@ def test_definitions_keep_an_import_with_its_fallback():
     assert definitions(Cell("c", source)) == source
 
 
-def test_definitions_on_one_line_with_work_are_kept_alone():
+def test_definitions_that_share_a_line_are_kept_alone():
     assert definitions(Cell("c", "import os; print(1)\ndef f(i): pass\n")).startswith(
         "import os; pass\n"
     )

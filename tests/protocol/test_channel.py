@@ -1,4 +1,4 @@
-"""The socket between a run's processes and the notebook."""
+"""The channel of events between a run's processes and the notebook."""
 
 import os
 import resource
@@ -9,7 +9,7 @@ import pytest
 from xla_nb.protocol import channel, events
 
 
-def test_events_arrive_in_order_and_then_the_end_is_seen():
+def test_events_arrive_in_order_before_the_end():
     ours, theirs = channel.pair()
     with ours, theirs:
         sender = channel.Sender(theirs)
@@ -20,13 +20,13 @@ def test_events_arrive_in_order_and_then_the_end_is_seen():
         assert list(channel.receive(ours)) == [None]
 
 
-def test_reading_an_empty_wire_does_not_block():
+def test_reading_an_empty_channel_does_not_block():
     ours, theirs = channel.pair()
     with ours, theirs:
         assert list(channel.receive(ours)) == []
 
 
-def test_the_largest_event_goes_through_whole():
+def test_the_largest_event_arrives_whole():
     ours, theirs = channel.pair()
     with ours, theirs:
         text = "\U0001f600" * events.TEXT_LIMIT
@@ -35,14 +35,14 @@ def test_the_largest_event_goes_through_whole():
         assert next(channel.receive(ours)).text == text
 
 
-def test_sending_to_nobody_is_dropped():
+def test_events_without_a_reader_are_dropped():
     ours, theirs = channel.pair()
     with theirs:
         ours.close()
         channel.Sender(theirs).send(events.Notice(text="anybody?"))
 
 
-def test_writers_in_many_processes_do_not_mix_their_events():
+def test_events_of_several_processes_arrive_whole():
     ours, theirs = channel.pair()
     with ours, theirs:
         children = []
@@ -55,17 +55,17 @@ def test_writers_in_many_processes_do_not_mix_their_events():
                 os._exit(0)
             children.append(pid)
         theirs.close()
-        got = []
-        while None not in got:
-            got.extend(channel.receive(ours))
+        received = []
+        while None not in received:
+            received.extend(channel.receive(ours))
         for pid in children:
             os.waitpid(pid, 0)
-    texts = [event.text for event in got[:-1]]
+    texts = [event.text for event in received[:-1]]
     assert len(texts) == 200
     assert all(text == text[0] * 1000 for text in texts)
 
 
-def test_a_descriptor_beyond_selects_limit_is_waited_for():
+def test_ready_accepts_descriptors_beyond_selects_limit():
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2000:
         pytest.skip("this machine allows fewer open files")
     one, other = socket.socketpair()

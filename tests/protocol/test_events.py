@@ -1,4 +1,4 @@
-"""An event survives the wire, and nothing else passes for one."""
+"""Events encoded and decoded."""
 
 import pytest
 
@@ -21,7 +21,7 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("event", SAMPLES, ids=lambda event: type(event).__name__)
-def test_an_event_comes_back_as_it_was(event):
+def test_an_event_round_trips(event):
     assert events.decode(events.encode(event)) == event
 
 
@@ -32,21 +32,21 @@ def test_every_kind_of_event_has_a_sample_here():
 
 def test_a_long_text_keeps_its_head_and_its_tail():
     text = "a" * 50_000 + "the end"
-    got = events.decode(events.encode(events.Notice(text=text)))
-    assert len(got.text) < events.TEXT_LIMIT + 100
-    assert got.text.startswith("aaa")
-    assert got.text.endswith("the end")
-    assert "42,007 characters left out" in got.text
+    notice = events.decode(events.encode(events.Notice(text=text)))
+    assert len(notice.text) < events.TEXT_LIMIT + 100
+    assert notice.text.startswith("aaa")
+    assert notice.text.endswith("the end")
+    assert "42,007 characters left out" in notice.text
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[]", b'{"event": "Nonsense"}', b'{"event": "Notice"}', b"\xff"]
 )
-def test_what_is_no_event_is_refused(data):
+def test_other_data_is_refused(data):
     with pytest.raises(ValueError):
         events.decode(data)
 
 
-def test_a_text_that_is_no_valid_unicode_arrives_readable():
+def test_invalid_unicode_arrives_readable():
     got = events.decode(events.encode(events.Notice(text="bad \udcff byte")))
-    assert got.text == "bad \udcff byte" or "udcff" in got.text
+    assert got.text == "bad \udcff byte"

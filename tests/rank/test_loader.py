@@ -1,4 +1,4 @@
-"""A program's file as the live module of a rank: it speaks of the notebook."""
+"""A program's file as the live module of a rank, which shows the notebook's cells."""
 
 import inspect
 import linecache
@@ -22,7 +22,7 @@ HEAD = '"""A program."""\nfrom xla_nb.rank.loader import restore\n\n'
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
-    """What a load changes in the interpreter is put back."""
+    """Undo what a load changes in the interpreter."""
     monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("__main__", "a_program"):
@@ -33,7 +33,7 @@ def interpreter(monkeypatch):
 
 @pytest.fixture
 def load(tmp_path):
-    """Load a module made of pieces of cells: (label, first line, text), each a cell's lines."""
+    """Load a module made of pieces of cells: (label, first line, text)."""
 
     def load(*pieces, sources=None, flags=0, check=lambda: None):
         text, table, cells = HEAD, [], {}
@@ -54,7 +54,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def parcel(monkeypatch):
-    """Send groups as a launch does, and name the parcel in the environment."""
+    """Send groups as a launch does, and set the parcel's path in the environment."""
     opened = []
 
     def parcel(*groups):
@@ -83,9 +83,6 @@ def decorated():
 """
 
 
-# ---------------------------------------------------------------- the map
-
-
 # ---------------------------------------------------------------- the module
 
 
@@ -100,19 +97,19 @@ def test_two_pieces_of_one_cell_each_keep_their_lines(load):
     assert '"Cell In[2]", line 22, in g' in stack(module.g)
 
 
-def test_a_statement_that_fails_is_told_at_its_line_of_the_cell(load):
+def test_a_failing_statement_has_its_line_in_the_cell(load):
     assert '"Cell In[7]", line 3, in <module>' in stack(
         lambda: load((SECOND, 2, "a = 1\nb = a / 0"))
     )
 
 
-def test_the_source_of_a_function_is_its_cells(load):
+def test_the_source_of_a_function_is_found(load):
     module = load((FIRST, 5, DEFINES))
     assert inspect.getsource(module.f) == DEFINES
     assert inspect.getsourcelines(module.f)[1] == 5
 
 
-def test_the_lines_of_a_decorated_function_are_right(load):
+def test_a_decorated_function_starts_at_its_first_decorator(load):
     module = load((FIRST, 5, DECORATED))
     assert module.decorated.__code__.co_firstlineno == 7  # of its first decorator
     assert inspect.getsource(module.decorated) == ("@same\n@same\ndef decorated():\n    return 1\n")
@@ -124,21 +121,21 @@ def test_the_source_of_a_class_is_found(load):
     assert '"Cell In[2]", line 7, in forward' in stack(module.Net().forward)
 
 
-def test_lines_that_are_no_cells_are_those_of_the_file(load, tmp_path):
+def test_lines_outside_cells_belong_to_the_file(load, tmp_path):
     path = tmp_path / "a_program.py"
     path.write_text(DEFINES)
     ModuleMap((), {}).save(path)
     assert f'"{path}", line 2, in f' in stack(loader.load(path).f)
 
 
-def test_the_module_is_main_and_can_be_imported_by_its_own_name(load):
+def test_the_module_is_main_and_importable_by_its_own_name(load):
     module = load((FIRST, 1, DEFINES))
     assert module.f.__module__ == module.__name__ == "__main__"
     assert sys.modules["__main__"] is module
     assert __import__("a_program") is module
 
 
-def test_a_helper_process_can_import_the_file(load, tmp_path):
+def test_a_spawned_process_can_import_the_file(load, tmp_path):
     module = load((FIRST, 1, "VALUE = 3"))
     assert module.__file__ == str(tmp_path / "a_program.py")
     assert sys.path[0] == str(tmp_path)
@@ -150,29 +147,29 @@ def test_future_imports_are_in_force(load):
     assert module.f.__annotations__ == {"x": "Missing"}
 
 
-def test_future_imports_of_ours_are_not_in_force(load):
+def test_the_loaders_future_imports_are_not_in_force(load):
     module = load((FIRST, 1, "def f(x: int): pass"))
     assert module.f.__annotations__ == {"x": int}
 
 
-def test_code_can_ask_for_the_shell_and_display(load, capsys):
+def test_code_can_call_get_ipython_and_display(load, capsys):
     load((FIRST, 1, "get_ipython().run_line_magic('matplotlib', 'inline')\ndisplay('shown')"))
     assert capsys.readouterr().out == "shown\n"
 
 
-def test_the_sources_of_cells_that_only_values_need_are_known_too(load):
+def test_sources_of_cells_with_only_values_are_known(load):
     load(sources={SECOND: "one\ntwo\n"})
     assert linecache.getline(SECOND, 2) == "two\n"
 
 
-def test_a_check_that_fails_is_told_with_the_statement_before_it(load):
-    asked = iter([None, None, None, "the device is open"])
+def test_a_failed_check_names_the_statement_before_it(load):
+    answers = iter([None, None, None, "the device is open"])
     with pytest.raises(loader.CellError, match="the device is open") as caught:
-        load((FIRST, 5, "a = 1\nb = 2\nc = 3"), check=lambda: next(asked))
+        load((FIRST, 5, "a = 1\nb = 2\nc = 3"), check=lambda: next(answers))
     assert caught.value.place == "Cell In[2], line 6"
 
 
-def test_nothing_runs_after_a_check_that_failed(load):
+def test_nothing_runs_after_a_failed_check(load):
     with pytest.raises(loader.CellError):
         load((FIRST, 1, "a = 1\nb = 2"), check=lambda: "no" if "a" in main() else None)
     assert "b" not in main()
@@ -189,12 +186,12 @@ def body(text, first=1, flags=0, **names):
     return loader.run_body(ModuleMap((), {}, flags, (SECOND, first, text)), names)
 
 
-def test_the_value_of_a_body_is_that_of_its_last_expression():
+def test_a_body_returns_its_last_expression():
     assert body("y = x + 1\ny * 2", x=3) == 8
 
 
 @pytest.mark.parametrize("text", ["y = 3", "1\ny = 2", "", "# nothing"])
-def test_a_body_that_ends_in_no_expression_has_no_value(text):
+def test_a_body_without_a_final_expression_returns_none(text):
     assert body(text) is None
 
 
@@ -202,18 +199,18 @@ def test_the_last_expression_of_a_body_is_evaluated_once():
     assert body("done.append(1)\ndone.append(2) or done", done=[]) == [1, 2]
 
 
-def test_a_body_leaves_its_names_in_the_module():
+def test_a_body_binds_names_in_the_module():
     names = {}
     loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, "a = 1\ndef g(): return a\ng()")), names)
     assert names["g"]() == 1
 
 
 @pytest.mark.parametrize("text", ["a = 1\n1 / 0", "a = 1\nb = 1 / 0"])
-def test_an_error_in_a_body_is_at_its_line_of_the_cell(text):
+def test_an_error_in_a_body_has_its_line_in_the_cell(text):
     loader.remember(SECOND, "\n" * 8 + text)
-    said = stack(lambda: body(text, first=9))
-    assert '"Cell In[7]", line 10, in <module>\n' in said
-    assert "1 / 0" in said.rpartition("line 10")[2]
+    trace = stack(lambda: body(text, first=9))
+    assert '"Cell In[7]", line 10, in <module>\n' in trace
+    assert "1 / 0" in trace.rpartition("line 10")[2]
 
 
 def test_future_imports_are_in_force_in_a_body():
@@ -224,14 +221,14 @@ def test_future_imports_are_in_force_in_a_body():
 # ---------------------------------------------------------------- shipped values
 
 
-def test_values_are_restored_where_the_program_says(load, parcel):
+def test_values_are_restored_where_the_program_calls_restore(load, parcel):
     parcel({"unused": 0}, {"n": 41, "words": ["a"]})
     module = load((FIRST, 1, "restore(1, globals())\nm = n + 1"))
     assert (module.m, module.words) == (42, ["a"])
     assert not hasattr(module, "unused")
 
 
-def test_a_value_is_one_object_for_all_who_import_the_program(load, parcel):
+def test_importers_of_the_program_share_its_values(load, parcel):
     parcel({"n": [1]})
     module = load((FIRST, 1, "restore(0, globals())"))
     again = {}
@@ -245,8 +242,10 @@ def test_the_parcel_is_opened_once(parcel):
     assert loader.parcel(path) is loader.parcel(path)
 
 
-def test_a_helper_process_finds_the_parcel_by_its_path(parcel):
+def test_a_spawned_process_opens_the_parcel_by_its_path(parcel):
     parcel({"n": 41})
     read = "from xla_nb.rank import loader; names = {}; loader.restore(0, names); print(names)"
-    told = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
-    assert told.stdout == "{'n': 41}\n"
+    process = subprocess.run(
+        [sys.executable, "-c", read], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "{'n': 41}\n"

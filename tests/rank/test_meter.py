@@ -1,4 +1,4 @@
-"""A rank's meter: what it samples, that it answers, and that it is never in the way."""
+"""A rank's meter: what it samples, how it answers, and that it never disturbs the rank."""
 
 import ast
 import contextlib
@@ -17,16 +17,16 @@ from xla_nb.record.sample import decode
 from xla_nb.runtimes import gauges
 from xla_nb.runtimes.gauges import Counts
 
-PATIENCE = 20  # seconds for what must come
+PATIENCE = 60  # seconds
 
 
 def until(look):
-    """What `look` gives once that is something."""
+    """The first true value that `look` returns."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it never came"
+    while not (value := look()):
+        assert time.monotonic() < deadline, f"nothing came within {PATIENCE} s"
         time.sleep(0.01)
-    return found
+    return value
 
 
 # ---------------------------------------------------------------- is it compiling?
@@ -39,23 +39,23 @@ def counted(hits=0, misses=0, compiles=0):
 @pytest.mark.parametrize(
     "looks",
     [
-        pytest.param([(0, 0, 0, False), (0, 1, 0, True), (0, 1, 1, False)], id="the first"),
+        pytest.param([(0, 0, 0, False), (0, 1, 0, True), (0, 1, 1, False)], id="first graph"),
         pytest.param([(0, 1, 0, True), (0, 2, 1, True), (0, 2, 2, False)], id="two in a row"),
-        pytest.param([(5, 1, 1, False), (9, 1, 1, False)], id="graphs that are known"),
-        pytest.param([(5, 1, 1, False), (9, 2, 1, True), (9, 2, 1, True)], id="after known ones"),
+        pytest.param([(5, 1, 1, False), (9, 1, 1, False)], id="known graphs"),
+        pytest.param([(5, 1, 1, False), (9, 2, 1, True), (9, 2, 1, True)], id="after known graphs"),
         pytest.param([(0, 1, 4, False), (0, 2, 4, True), (0, 2, 5, False)], id="without look-up"),
-        pytest.param([(0, 1, 0, True), (0, 1, 0, True), (1, 1, 0, False)], id="one that failed"),
+        pytest.param([(0, 1, 0, True), (0, 1, 0, True), (1, 1, 0, False)], id="failed compilation"),
         pytest.param(
             [(0, 1, 0, True), (1, 1, 0, False), (1, 2, 0, True), (1, 2, 1, False)],
-            id="the next after one that failed",
+            id="after a failed compilation",
         ),
-        pytest.param([(3, 2, 2, False), (0, 0, 0, False)], id="counters that the user cleared"),
+        pytest.param([(3, 2, 2, False), (0, 0, 0, False)], id="counters cleared by the user"),
     ],
 )
-def test_a_graph_that_was_not_found_is_being_compiled_until_it_is(looks):
+def test_a_missed_graph_is_compiling_until_it_is_compiled(looks):
     compiling = Compiling()
-    said = [compiling.now(counted(*seen)) for *seen, _ in looks]
-    assert said == [expected for *_, expected in looks]
+    answers = [compiling.now(counted(*counts)) for *counts, _ in looks]
+    assert answers == [expected for *_, expected in looks]
 
 
 # ---------------------------------------------------------------- how fast is a loop?
@@ -63,7 +63,7 @@ def test_a_graph_that_was_not_found_is_being_compiled_until_it_is(looks):
 
 @pytest.fixture
 def rate():
-    """The rate of a loop at a time, once so many items are done."""
+    """The rate of a loop at a time when so many items are done."""
     rates = Rates()
 
     def rate(loop, done, now):
@@ -78,13 +78,13 @@ def loop():
     return progress(range(1000), label="train")
 
 
-def test_a_loop_is_told_with_its_label_and_how_far_it_is(loop):
+def test_a_loop_has_its_label_and_progress(loop):
     loop.done = 7
-    (told,) = Rates().look([loop], 0.0)
-    assert (told.label, told.done, told.total) == ("train", 7, 1000)
+    (state,) = Rates().look([loop], 0.0)
+    assert (state.label, state.done, state.total) == ("train", 7, 1000)
 
 
-def test_a_rate_takes_two_looks(rate, loop):
+def test_a_rate_needs_two_looks(rate, loop):
     assert rate(loop, 10, 1.0) is None
     assert rate(loop, 30, 3.0) == 10
 
@@ -95,21 +95,21 @@ def test_a_rate_is_smoothed(rate, loop):
     assert 10 < rate(loop, 110, 2.0) < 100
 
 
-def test_a_rate_comes_to_what_it_is_for_long(rate, loop):
+def test_a_rate_converges_to_a_steady_one(rate, loop):
     rate(loop, 0, 0.0)
     rate(loop, 1, 10.0)
-    found = [rate(loop, 1 + 20 * n, 10.0 + n) for n in range(1, 30)]
-    assert found[-1] == pytest.approx(20, rel=0.01)
+    rates = [rate(loop, 1 + 20 * n, 10.0 + n) for n in range(1, 30)]
+    assert rates[-1] == pytest.approx(20, rel=0.01)
 
 
-def test_a_loop_slower_than_the_looks_keeps_its_rate_between_two_items(rate, loop):
+def test_a_slow_loop_keeps_its_rate_between_items(rate, loop):
     rate(loop, 0, 0.0)
     assert rate(loop, 1, 2.0) == 0.5
     assert [rate(loop, 1, now) for now in (2.5, 3.0, 3.5)] == [0.5] * 3
     assert rate(loop, 2, 4.0) == 0.5
 
 
-def test_a_loop_that_begins_again_has_no_rate_yet(rate, loop):
+def test_a_restarted_loop_has_no_rate_yet(rate, loop):
     rate(loop, 0, 0.0)
     rate(loop, 10, 1.0)
     assert rate(loop, 2, 2.0) is None
@@ -123,9 +123,9 @@ def test_a_finished_loop_keeps_its_last_rate(rate, loop):
     assert rate(loop, 11, 50.0) == 10
 
 
-def test_a_new_loop_is_not_taken_for_one_that_is_gone():
+def test_a_new_loop_does_not_inherit_the_rate_of_a_deleted_one():
     rates = Rates()
-    for now in range(100):  # where one lay in memory, the next is likely to lie
+    for now in range(100):  # the next one is likely to be at the same address
         loop = progress(range(1000))
         loop.done = now
         assert rates.look([loop], float(now))[0].rate is None
@@ -136,7 +136,7 @@ def test_a_new_loop_is_not_taken_for_one_that_is_gone():
 
 
 class Xlac:
-    """As much of torch_xla._XLAC as the meter reads."""
+    """The part of torch_xla._XLAC that the meter reads."""
 
     def __init__(self):
         self.counters = {
@@ -167,11 +167,11 @@ class Xlac:
 
 
 class Metered:
-    """A meter of the test's thread, and what comes of it."""
+    """A meter of the test's thread, with its samples and answers."""
 
     def __init__(self, folder, xlac):
         self.xlac = xlac
-        self.path, self.asked = folder / "rank-0.now", folder / "stacks"
+        self.path, self.request = folder / "rank-0.now", folder / "stacks"
         self.book = reporting.Book(folder / "rank-0.history")
         self.labels = {__file__}
         self.waiting = None
@@ -188,7 +188,7 @@ class Metered:
                 waiting=lambda: self.waiting,
                 memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
             ),
-            self.asked,
+            self.request,
             lambda *answer: self.answers.append(answer),
             self.every,
         )
@@ -198,14 +198,14 @@ class Metered:
             return decode(self.path.read_bytes())
 
     def next_sample(self, looks=1):
-        """A sample that was begun after this was called."""
+        """A sample taken after this was called."""
         for _ in range(looks):
             now = time.time()
-            until(lambda now=now: (seen := self.sample()) and seen.at > now)
+            until(lambda now=now: (sample := self.sample()) and sample.at > now)
         return self.sample()
 
     def final(self):
-        """The sample that is left when a function returns at once."""
+        """The last sample of a function that returns at once."""
         with self():
             pass
         return self.sample()
@@ -222,7 +222,7 @@ def metered(tmp_path, xlac, monkeypatch):
     return Metered(tmp_path, xlac)
 
 
-def test_the_first_sample_does_not_wait(metered, monkeypatch):
+def test_the_first_sample_is_taken_at_once(metered, monkeypatch):
     monkeypatch.setattr(meter, "TICK", PATIENCE)
     with metered():
         until(metered.sample)
@@ -237,34 +237,34 @@ def test_the_last_sample_is_taken_when_the_function_returns(metered, xlac):
     assert metered.sample().steps == 1000
 
 
-def test_a_sample_has_what_torch_xla_counts(metered):
+def test_a_sample_has_torch_xlas_counters(metered):
     seen = metered.final()
     assert (seen.steps, seen.compiles, seen.compile_seconds) == (4, 1, 2.5)
 
 
-def test_of_the_operators_only_those_left_to_the_cpu_are_told(metered):
+def test_only_operators_that_fell_back_to_the_cpu_are_sampled(metered):
     assert metered.final().fallbacks == {"aten::nonzero": 2}
 
 
-def test_a_rank_that_has_done_nothing_yet_counts_nothing(metered, xlac):
+def test_missing_counters_count_as_zero(metered, xlac):
     xlac.counters, xlac.metrics = {}, {}
     seen = metered.final()
     assert (seen.steps, seen.compiles, seen.compile_seconds, seen.fallbacks) == (0, 0, 0.0, {})
 
 
-def test_a_sample_has_the_processs_memory_and_time(metered):
+def test_a_sample_has_the_processs_memory_and_cpu_time(metered):
     seen = metered.final()
     assert 1 << 20 < seen.rss < 1 << 40
     assert 0 < seen.cpu <= time.process_time()
 
 
-def test_memory_of_the_device_is_told_where_the_backend_says_it(metered, xlac):
+def test_device_memory_is_sampled_if_the_backend_reports_it(metered, xlac):
     xlac.memory = {"bytes_used": 5, "bytes_limit": 10}
     seen = metered.final()
     assert (seen.device_used, seen.device_limit) == (5, 10)
 
 
-def test_a_backend_that_does_not_know_its_memory_is_asked_once(metered, xlac):
+def test_a_backend_without_memory_figures_is_asked_once(metered, xlac):
     with metered():
         seen = metered.next_sample(looks=3)
     assert (seen.device_used, seen.device_limit, xlac.asked) == (None, None, 1)
@@ -275,13 +275,13 @@ def test_a_sample_has_the_innermost_line_of_the_notebook(metered):
     assert seen.place.startswith(f"{__file__}, line ")
 
 
-def test_a_sample_has_the_loops_that_go_on(metered):
+def test_a_sample_has_the_running_loops(metered):
     metered.book.begin(progress(range(5), label="epochs"))
     (loop,) = metered.final().loops
     assert (loop.label, loop.done, loop.total) == ("epochs", 0, 5)
 
 
-def test_a_rank_in_a_collective_waits_for_those_that_are_missing(metered):
+def test_a_rank_in_a_collective_waits_for_missing_ranks(metered):
     since = time.monotonic() - 100
     metered.waiting = SimpleNamespace(operation="all_reduce", since=since, missing=(1, 3))
     seen = metered.final()
@@ -294,12 +294,12 @@ def test_a_long_operation_is_cut(metered):
     assert len(metered.final().operation) == meter._LONGEST
 
 
-def test_a_rank_whose_graph_was_not_found_is_compiling(metered, xlac):
+def test_a_rank_whose_graph_was_missed_is_compiling(metered, xlac):
     xlac.counters["UncachedCompile"] = 2
     assert metered.final().activity == "compiling"
 
 
-def test_an_activity_goes_on_since_it_began(metered, xlac):
+def test_an_activity_keeps_its_start_time(metered, xlac):
     with metered():
         first = metered.next_sample()
         xlac.counters["UncachedCompile"] = 2
@@ -316,7 +316,7 @@ def test_a_shorter_sample_replaces_a_longer_one(metered, xlac):
         assert metered.next_sample().fallbacks == {"aten::nonzero": 2}
 
 
-def test_figures_whose_step_was_launched_are_written(metered):
+def test_figures_of_a_launched_step_are_written(metered):
     class Computed(SimpleNamespace):
         def cpu(self):
             return 3.0
@@ -329,7 +329,7 @@ def test_figures_whose_step_was_launched_are_written(metered):
     assert "3.0" in metered.book.path.read_text()
 
 
-def test_samples_are_the_owners_alone(metered):
+def test_only_the_owner_can_read_samples(metered):
     before = os.umask(0)
     try:
         metered.final()
@@ -338,37 +338,37 @@ def test_samples_are_the_owners_alone(metered):
     assert metered.path.stat().st_mode & 0o777 == 0o600
 
 
-# ---------------------------------------------------------------- where are you?
+# ---------------------------------------------------------------- requests for stacks
 
 
-def test_whoever_asks_is_answered_with_the_place_and_the_stack(metered):
+def test_a_request_is_answered_with_place_and_stack(metered):
     with metered():
-        metered.asked.touch()
+        metered.request.touch()
         (place, stack), *_ = until(lambda: metered.answers)
     assert place.startswith(f"{__file__}, line ")
     assert "until" in stack
 
 
-def test_a_question_is_answered_once(metered):
+def test_a_request_is_answered_once(metered):
     with metered():
-        metered.asked.touch()
+        metered.request.touch()
         until(lambda: metered.answers)
         metered.next_sample(looks=3)
         assert len(metered.answers) == 1
-        os.utime(metered.asked, (1, 1))
+        os.utime(metered.request, (1, 1))
         until(lambda: len(metered.answers) == 2)
 
 
-def test_a_rank_that_is_sampled_rarely_answers_all_the_same(metered):
+def test_a_rarely_sampled_rank_answers_requests(metered):
     metered.every = 1_000_000
     with metered():
         first = until(metered.sample)
-        metered.asked.touch()
+        metered.request.touch()
         until(lambda: metered.answers)
         assert metered.sample() == first
 
 
-# ---------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------- errors
 
 
 def ended():
@@ -379,31 +379,31 @@ def complaints(capsys):
     return capsys.readouterr().err.splitlines()
 
 
-def test_on_a_full_disk_the_meter_ends_with_a_line_and_the_rank_goes_on(metered, capsys):
+def test_a_full_disk_stops_the_meter_with_a_line(metered, capsys):
     metered.path.symlink_to("/dev/full")
     with metered():
         until(ended)
-    (said,) = complaints(capsys)
-    assert said.startswith("xla_nb: this rank's figures cannot be told")
-    assert "No space left on device" in said
+    (line,) = complaints(capsys)
+    assert line.startswith("xla_nb: stopped sampling this rank: ")
+    assert "No space left on device" in line
 
 
-def test_without_its_folder_the_meter_ends_with_a_line_and_the_rank_goes_on(metered, capsys):
+def test_a_missing_folder_stops_the_meter_with_a_line(metered, capsys):
     metered.path = metered.path.parent / "gone" / "rank-0.now"
     with metered():
         until(ended)
-    (said,) = complaints(capsys)
-    assert "No such file or directory" in said
+    (line,) = complaints(capsys)
+    assert "No such file or directory" in line
 
 
-def test_a_file_that_the_users_code_closed_ends_the_meter_with_a_line(metered, capsys):
+def test_a_file_closed_by_user_code_stops_the_meter_with_a_line(metered, capsys):
     with metered():
         until(metered.sample)
         (file,) = [fd for fd in Path("/proc/self/fd").iterdir() if points_to(fd, metered.path)]
         os.close(int(file.name))
         until(ended)
-    (said,) = complaints(capsys)
-    assert "Bad file descriptor" in said
+    (line,) = complaints(capsys)
+    assert "Bad file descriptor" in line
 
 
 def points_to(fd, path):
@@ -411,22 +411,22 @@ def points_to(fd, path):
         return fd.readlink() == path
 
 
-def test_counters_that_cannot_be_read_end_the_meter_with_a_line(metered, xlac, capsys):
+def test_unreadable_counters_stop_the_meter_with_a_line(metered, xlac, capsys):
     xlac.counters = None
     with metered():
         until(ended)
     assert len(complaints(capsys)) == 1
 
 
-def test_an_answer_that_cannot_be_sent_ends_the_meter_with_a_line(metered, capsys):
+def test_an_answer_that_cannot_be_sent_stops_the_meter_with_a_line(metered, capsys):
     metered.answers = None
-    metered.asked.touch()
+    metered.request.touch()
     with metered():
         until(ended)
     assert len(complaints(capsys)) == 1
 
 
-def test_an_error_of_the_users_passes_through(metered):
+def test_user_errors_pass_through_the_meter(metered):
     with pytest.raises(ZeroDivisionError), metered():
         1 / 0  # noqa: B018
     assert ended()
@@ -434,7 +434,7 @@ def test_an_error_of_the_users_passes_through(metered):
 
 # ---------------------------------------------------------------- with torch_xla
 
-# The imports are in the function, or later cells that name a module would do them all.
+# Imports in the function are not repeated by later cells.
 CELL = """
 %%xla_spawn -n 2 --args "({flags!r},)" -o stages --bg --view none
 def stages_of(rank, flags):
@@ -476,25 +476,25 @@ def stages_at(rank, activity):
 
 @pytest.fixture(scope="module")
 def stages(kernel, tmp_path_factory):
-    """Samples of two ranks: rank 0 waiting, rank 0 compiling, both at the end; and the cell."""
+    """Samples of rank 0 waiting and compiling, of both ranks at the end, and the cell's name."""
     flags = tmp_path_factory.mktemp("flags")
     kernel.ok(LOOK)
     number = kernel.ok(CELL.strip().format(flags=str(flags))).number
-    found = SimpleNamespace(cell=f"Cell In[{number}]")
+    samples = SimpleNamespace(cell=f"Cell In[{number}]")
     try:
-        found.waiting = ast.literal_eval(kernel.value("stages_at(0, 'waiting')"))
+        samples.waiting = ast.literal_eval(kernel.value("stages_at(0, 'waiting')"))
         (flags / "come").touch()
-        found.compiling = ast.literal_eval(kernel.value("stages_at(0, 'compiling')"))
+        samples.compiling = ast.literal_eval(kernel.value("stages_at(0, 'compiling')"))
     finally:
         for flag in ("come", "go"):
             (flags / flag).touch()
         kernel.ok("stages.wait(60)")
-    found.ends = [
+    samples.ends = [
         ast.literal_eval(kernel.value(f"dataclasses.asdict(stages.sample({rank}))"))
         for rank in (0, 1)
     ]
-    found.counted = ast.literal_eval(kernel.value("stages.results"))
-    return found
+    samples.counted = ast.literal_eval(kernel.value("stages.results"))
+    return samples
 
 
 def line_of(comment):
@@ -502,33 +502,33 @@ def line_of(comment):
     return number
 
 
-def test_a_rank_that_waits_in_a_collective_says_in_which_and_for_whom(stages):
+def test_a_waiting_rank_names_the_collective_and_the_missing_ranks(stages):
     assert "all_reduce" in stages.waiting["operation"]
     assert stages.waiting["missing"] == (1,)
     assert stages.waiting["place"] == f"{stages.cell}, line {line_of('rank 0 waits here')}"
 
 
-def test_a_rank_that_compiles_says_so_with_its_line(stages):
+def test_a_compiling_rank_names_its_line(stages):
     assert stages.compiling["activity"] == "compiling"
     assert stages.compiling["place"] == f"{stages.cell}, line {line_of('rank 0 compiles here')}"
 
 
-def test_a_rank_that_has_met_the_others_waits_for_nobody(stages):
+def test_a_rank_past_the_collective_waits_for_nobody(stages):
     assert [end["activity"] for end in stages.ends] == ["running", "running"]
     assert [end["operation"] for end in stages.ends] == ["", ""]
 
 
-def test_steps_and_compiles_are_those_that_torch_xla_counts(stages):
-    told = {rank: (end["steps"], end["compiles"]) for rank, end in enumerate(stages.ends)}
-    assert told == stages.counted
+def test_steps_and_compiles_agree_with_torch_xla(stages):
+    counts = {rank: (end["steps"], end["compiles"]) for rank, end in enumerate(stages.ends)}
+    assert counts == stages.counted
     assert all(end["compile_seconds"] > 0 for end in stages.ends)
 
 
-def test_an_operator_that_xla_left_to_the_cpu_is_counted_by_name(stages):
+def test_a_cpu_fallback_is_counted_by_name(stages):
     assert [end["fallbacks"] for end in stages.ends] == [{"aten::bincount": 1}] * 2
 
 
-def test_a_loop_under_progress_is_in_its_ranks_samples(stages):
+def test_a_progress_loop_is_in_its_ranks_samples(stages):
     for sample in (stages.waiting, *stages.ends):
         (bar,) = sample["loops"]
         assert (bar["label"], bar["done"], bar["total"]) == ("steps", 3, 3)

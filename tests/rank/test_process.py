@@ -1,4 +1,4 @@
-"""What a rank's process does with itself, and how it tells what it returned."""
+"""A rank's process: its output, its number, and the preview of its result."""
 
 import os
 import subprocess
@@ -12,12 +12,13 @@ import pytest
 
 from xla_nb.protocol.order import HostGroup
 from xla_nb.rank import process
+from xla_nb.record.files import Record
 
-# ---------------------------------------------------------------- a result in a line
+# ---------------------------------------------------------------- the preview of a result
 
 
 class Tensor:
-    """Like an array of any library: its shape is a kind of tuple, its repr is long."""
+    """Like an array of any library: its shape is a tuple of some type."""
 
     shape = namedtuple("Size", "rows columns")(2, 3)
     dtype = "torch.bfloat16"
@@ -27,7 +28,7 @@ class Tensor:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "preview"),
     [
         (None, "None"),
         (3, "3"),
@@ -36,50 +37,49 @@ class Tensor:
         ({"loss": 0.25}, "{'loss': 0.25}"),
     ],
 )
-def test_a_small_value_is_shown_as_it_is(value, shown):
-    assert process.preview(value) == shown
+def test_a_short_repr_is_shown_unchanged(value, preview):
+    assert process.preview(value) == preview
 
 
-def test_an_array_is_shown_by_its_shape_and_type():
+def test_an_array_is_shown_by_shape_and_dtype():
     assert process.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
 
 
-def test_a_tensor_of_any_library_is_shown_by_its_shape_and_type():
+def test_a_tensor_of_any_library_is_shown_by_shape_and_dtype():
     assert process.preview(Tensor()) == "Tensor (2, 3) torch.bfloat16"
 
 
-def test_arrays_inside_a_value_are_shown_by_shape_and_type_too():
+def test_nested_arrays_are_shown_by_shape_and_dtype():
     value = {"loss": 0.5, "grads": [np.zeros(4), Tensor()]}
-    shown = "{'grads': [ndarray (4,) float64, Tensor (2, 3) torch.bfloat16], 'loss': 0.5}"
-    assert process.preview(value) == shown
+    preview = "{'grads': [ndarray (4,) float64, Tensor (2, 3) torch.bfloat16], 'loss': 0.5}"
+    assert process.preview(value) == preview
 
 
-def test_an_array_of_one_number_is_shown_as_the_number():
+def test_a_scalar_array_is_shown_as_its_number():
     assert process.preview(np.float32(0.5)) == "np.float32(0.5)"
     assert process.preview(np.array(2)) == "array(2)"
 
 
-def test_a_long_text_is_shown_from_both_ends():
-    shown = process.preview("a" * 1000 + "z" * 1000)
-    assert shown.startswith("'aaa")
-    assert shown.endswith("zzz'")
-    assert len(shown) <= 80
+def test_a_long_string_keeps_both_ends():
+    preview = process.preview("a" * 1000 + "z" * 1000)
+    assert preview.startswith("'aaa")
+    assert preview.endswith("zzz'")
+    assert len(preview) <= 80
 
 
-def test_of_a_long_list_the_first_items_are_shown():
+def test_a_long_list_keeps_its_first_items():
     assert process.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
 
 
 def test_a_preview_has_at_most_80_characters():
-    whole = ["x" * 36, "y" * 36]
-    assert process.preview(whole) == repr(whole)
-    assert len(repr(whole)) == 80
-    shown = process.preview(["x" * 36, "y" * 37])
-    assert shown == repr(whole)[:77] + "yy…"
+    longest = ["x" * 36, "y" * 36]
+    assert process.preview(longest) == repr(longest)
+    assert len(repr(longest)) == 80
+    assert process.preview(["x" * 36, "y" * 37]) == repr(longest)[:77] + "yy…"
 
 
 @pytest.mark.parametrize("wrap", [lambda it: it, lambda it: {"key": it}, lambda it: (it,) * 5])
-def test_a_long_repr_is_cut_wherever_it_is(wrap):
+def test_a_long_repr_is_cut_at_any_depth(wrap):
     class Long:
         def __repr__(self):
             return "r" * 500
@@ -87,7 +87,7 @@ def test_a_long_repr_is_cut_wherever_it_is(wrap):
     assert len(process.preview(wrap(Long()))) <= 80
 
 
-def test_a_repr_of_several_lines_is_shown_in_one():
+def test_a_multiline_repr_is_shown_on_one_line():
     class Lines:
         def __repr__(self):
             return "one\n  two\n"
@@ -95,7 +95,7 @@ def test_a_repr_of_several_lines_is_shown_in_one():
     assert process.preview(Lines()) == "one two"
 
 
-def test_a_value_whose_repr_fails_is_named():
+def test_a_value_whose_repr_raises_is_named():
     class Odd:
         def __repr__(self):
             raise ValueError
@@ -103,7 +103,7 @@ def test_a_value_whose_repr_fails_is_named():
     assert "Odd instance" in process.preview(Odd())
 
 
-def test_a_value_that_fails_when_it_is_looked_at_is_named():
+def test_a_value_whose_attributes_raise_is_named():
     class Odd:
         @property
         def shape(self):
@@ -112,7 +112,7 @@ def test_a_value_that_fails_when_it_is_looked_at_is_named():
     assert process.preview(Odd()) == "<Odd: its repr() raised RuntimeError>"
 
 
-def test_a_value_that_holds_itself_is_shown():
+def test_a_recursive_value_is_shown():
     value = []
     value.append(value)
     assert len(process.preview(value)) <= 80
@@ -123,27 +123,33 @@ def test_a_value_that_holds_itself_is_shown():
 
 @pytest.fixture
 def captured(tmp_path):
-    """Run lines in a process that has captured its output; gives its stdout, stderr, the rest."""
+    """Run lines in a process as rank 3; returns its two logs, and output that is not in them."""
+    record = Record(tmp_path)
 
     def captured(lines):
-        before = "import os, sys\nfrom pathlib import Path\nfrom xla_nb.rank import process\n"
-        capture = f"process.capture(Path({str(tmp_path)!r}), 'rank-3')\n"
-        done = subprocess.run(
-            [sys.executable, "-c", before + textwrap.dedent(lines).replace("capture()\n", capture)],
+        head = (
+            "import os, sys\n"
+            "from pathlib import Path\n"
+            "from xla_nb.rank import process\n"
+            "from xla_nb.record.files import Record\n"
+            f"capture = lambda: process.capture(Record(Path({str(tmp_path)!r})), 3)\n"
+        )
+        process = subprocess.run(
+            [sys.executable, "-c", head + textwrap.dedent(lines)],
             capture_output=True,
             text=True,
             check=False,
             timeout=60,
             env={**os.environ, "PYTHONUNBUFFERED": ""},
         )
-        assert done.returncode == 0, done.stderr
-        out, err = ((tmp_path / f"rank-3.{kind}").read_text() for kind in ("out", "err"))
-        return out, err, done.stdout + done.stderr
+        assert process.returncode == 0, process.stderr
+        logs = (record.log(3, stream).read_text() for stream in ("out", "err"))
+        return *logs, process.stdout + process.stderr
 
     return captured
 
 
-def test_what_python_and_c_write_lies_in_the_files(captured):
+def test_output_of_python_and_c_code_is_captured(captured):
     lines = """
     capture()
     print("python", flush=True)
@@ -155,7 +161,7 @@ def test_what_python_and_c_write_lies_in_the_files(captured):
     assert captured(lines) == ("python\nc\nshell\n",) * 2 + ("",)
 
 
-def test_what_was_printed_before_lies_where_it_went_then(captured):
+def test_earlier_output_is_not_captured(captured):
     lines = """
     sys.stdout.write("before")
     sys.stderr.write("before")
@@ -165,7 +171,7 @@ def test_what_was_printed_before_lies_where_it_went_then(captured):
     assert captured(lines) == ("after\n", "", "beforebefore")
 
 
-def test_what_two_processes_write_to_a_file_is_all_there(captured, tmp_path):
+def test_output_of_two_processes_is_appended_whole(captured, tmp_path):
     (tmp_path / "rank-3.out").write_text("there before\n")
     lines = """
     capture()
@@ -182,13 +188,13 @@ def test_what_two_processes_write_to_a_file_is_all_there(captured, tmp_path):
     assert sorted(written[1:]) == ["child"] * 500 + ["parent"] * 500
 
 
-def test_the_files_are_the_owners_alone(captured, tmp_path):
+def test_only_the_owner_can_read_the_logs(captured, tmp_path):
     captured("os.umask(0)\ncapture()\n")
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {"rank-3.out": 0o600, "rank-3.err": 0o600}
 
 
-def test_no_file_is_left_open_beside_stdout_and_stderr(captured):
+def test_capturing_leaves_no_other_file_open(captured):
     lines = """
     before = set(os.listdir("/proc/self/fd"))
     capture()
@@ -197,23 +203,23 @@ def test_no_file_is_left_open_beside_stdout_and_stderr(captured):
     assert captured(lines)[0] == "True\n"
 
 
-# ---------------------------------------------------------------- its place
+# ---------------------------------------------------------------- is this a rank?
 
 
-def test_a_process_that_inherited_nothing_is_no_rank():
+def test_a_process_that_inherited_nothing_is_not_a_rank():
     assert not process.is_rank()
 
 
-def test_what_a_rank_forks_is_a_rank_too(monkeypatch):
+def test_a_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
     monkeypatch.setattr(process, "_inherited", [])
-    process.inherit("what a job has")
+    process.inherit("what a job passes on")
     child = os.fork()
     if child == 0:
         os._exit(process.is_rank())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-# ---------------------------------------------------------------- on several hosts
+# ---------------------------------------------------------------- its number
 
 
 @pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
@@ -259,27 +265,26 @@ process.main({index})
 
 
 @pytest.fixture
-def printed(tmp_path):
-    """What a process of the second host prints, by the files in which it lies: it is the first of
-    so many, and `index` of all ranks."""
+def logs(tmp_path):
+    """Run the first process of the second host as rank `index`; returns the logs by name."""
 
-    def printed(ranks, processes, index):
+    def logs(ranks, processes, index):
         code = A_RANK.format(ranks=ranks, processes=processes, index=index, record=str(tmp_path))
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr.decode()
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        assert process.returncode == 0, process.stderr.decode()
         return {path.stem: path.read_text() for path in sorted(tmp_path.glob("*.out"))}
 
-    return printed
+    return logs
 
 
-def test_a_rank_that_has_the_expected_number_prints_into_one_file(printed):
-    assert printed(4, 4, 4) == {"rank-4": "joins\nis 4\n"}
+def test_a_rank_with_the_expected_number_logs_to_one_file(logs):
+    assert logs(4, 4, 4) == {"rank-4": "joins\nis 4\n"}
 
 
-@pytest.mark.parametrize("index", [5, 2], ids=["another of its host's", "another host's"])
-def test_a_rank_that_the_runtime_numbers_otherwise_prints_under_its_own_number(printed, index):
-    assert printed(4, 4, index) == {"rank-4": "joins\n", f"rank-{index}": f"is {index}\n"}
+@pytest.mark.parametrize("index", [5, 2], ids=["of the same host", "of another host"])
+def test_a_renumbered_rank_logs_under_its_new_number(logs, index):
+    assert logs(4, 4, index) == {"rank-4": "joins\n", f"rank-{index}": f"is {index}\n"}
 
 
-def test_ranks_that_are_threads_of_a_process_share_its_output(printed):
-    assert printed(4, 2, 5) == {"rank-4": "joins\nis 5\n"}
+def test_ranks_that_share_a_process_share_its_log(logs):
+    assert logs(4, 2, 5) == {"rank-4": "joins\nis 5\n"}

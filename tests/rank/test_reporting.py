@@ -24,19 +24,19 @@ def path(tmp_path):
 
 @pytest.fixture
 def book(path):
-    """The test's thread is a rank's."""
+    """The book of the test's thread, as if it ran a rank."""
     yield reporting.begin(path)
     reporting.end()
 
 
 @pytest.fixture
 def reported(book, path):
-    """What has been written so far: (step, figures) of each report."""
+    """The rows written so far: (step, figures) of each report."""
     return lambda: [tuple(json.loads(line)[2:]) for line in path.read_text().splitlines()]
 
 
 class Lazy:
-    """As much of a tensor on an XLA device as is asked of one; `read` counts how often."""
+    """The part of an XLA tensor that is used; `read` counts reads."""
 
     device = SimpleNamespace(type="xla")
     read = 0
@@ -60,7 +60,7 @@ class Lazy:
 
 @pytest.fixture
 def sync(monkeypatch):
-    """torch_xla's step marker; `sync()` runs the closures that were left for it."""
+    """torch_xla's step marker; `sync()` runs the step closures."""
     closures = []
 
     def sync():
@@ -87,7 +87,7 @@ def test_a_loop_outside_a_rank_only_iterates():
     assert (list(loop), len(loop)) == ([1, 2, 3], 3)
 
 
-def test_a_rank_that_has_ended_reports_nothing_any_more(path):
+def test_reporting_after_a_rank_has_ended_does_nothing(path):
     reporting.begin(path)
     report(loss=1.0)
     reporting.end()
@@ -114,17 +114,17 @@ def test_a_rank_that_has_ended_reports_nothing_any_more(path):
     ],
     ids=repr,
 )
-def test_a_number_an_array_or_a_tensor_of_one_is_a_figure(reported, value):
+def test_a_figure_may_be_a_number_or_an_array_of_one_element(reported, value):
     report(loss=value)
     assert reported() == [(None, {"loss": 2.0})]
 
 
-def test_what_is_true_counts_one(reported):
+def test_booleans_are_figures(reported):
     report(right=True, wrong=torch.tensor(False))
     assert reported() == [(None, {"right": 1.0, "wrong": 0.0})]
 
 
-def test_figures_that_are_not_finite_are_read_back_as_they_are(book, path):
+def test_nan_and_infinity_round_trip(book, path):
     report(loss=math.nan, top=math.inf)
     history = History({0: path})
     assert math.isnan(history["loss"][0][0])
@@ -138,42 +138,42 @@ def test_figures_reported_together_are_one_row(reported):
 
 
 @pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7)], ids=repr)
-def test_the_step_places_a_report(reported, step):
+def test_a_report_may_have_a_step(reported, step):
     report(step=step, loss=1.0)
     assert reported() == [(7, {"loss": 1.0})]
 
 
 @pytest.mark.parametrize("value", [torch.ones(2, 3), torch.ones(0), np.ones(2)], ids=repr)
-def test_more_or_less_than_one_number_is_refused_by_the_figures_name(book, path, value):
+def test_a_figure_of_several_or_no_numbers_is_refused_by_name(book, path, value):
     with pytest.raises(TypeError, match=r"xla_nb\.report\(loss=…\) takes (one|a) number"):
         report(fine=1.0, loss=value)
     assert not path.exists()
 
 
-def test_a_tensor_that_is_too_large_is_refused_with_its_shape(book):
+def test_a_large_tensor_is_refused_with_its_shape(book):
     with pytest.raises(TypeError, match=r"not a tensor of shape \(2, 3\)"):
         report(loss=torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("value", [None, "high", [1.0], 1j, {}, 10**400], ids=lambda v: str(v)[:9])
-def test_what_is_no_number_is_refused_by_the_figures_name(book, value):
+def test_a_figure_that_is_not_a_number_is_refused_by_name(book, value):
     with pytest.raises(TypeError, match=rf"report\(loss=…\) .*, not {type(value).__name__}"):
         report(loss=value)
 
 
-def test_a_step_that_is_no_number_is_refused(book):
+def test_a_step_that_is_not_a_number_is_refused(book):
     with pytest.raises(TypeError, match=r"report\(step=…\) takes a number, not str"):
         report(step="last", loss=1.0)
 
 
-def test_what_was_refused_is_not_counted(book, path):
+def test_a_refused_report_is_not_counted(book, path):
     with pytest.raises(TypeError):
         report(loss="high")
     report(loss=1.0)
     assert [row["step"] for row in History({0: path}).rows] == [0]
 
 
-def test_a_full_disk_loses_figures_and_says_so_once(capsys, tmp_path):
+def test_a_full_disk_stops_recording_with_one_line(capsys, tmp_path):
     full = tmp_path / "rank-0.history"
     full.symlink_to("/dev/full")
     reporting.begin(full)
@@ -182,14 +182,14 @@ def test_a_full_disk_loses_figures_and_says_so_once(capsys, tmp_path):
         report(loss=2.0)
     finally:
         reporting.end()
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["xla_nb: figures are lost from here on: [Errno 28] No space left on device"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["xla_nb: stopped recording figures: [Errno 28] No space left on device"]
 
 
 # ---------------------------------------------------------------- figures of a device
 
 
-def test_a_tensor_on_the_device_is_not_read_by_the_thread_that_trains(sync, book, path):
+def test_the_training_thread_does_not_read_device_tensors(sync, book, path):
     for step in range(10):
         report(loss=Lazy(float(step)))
         sync()
@@ -207,12 +207,12 @@ def test_a_tensor_is_not_read_before_its_step_is_launched(sync, book, path):
     assert path.exists()
 
 
-def test_a_tensor_of_a_device_is_refused_at_once_when_it_is_too_large(sync, book):
+def test_a_large_device_tensor_is_refused_at_once(sync, book):
     with pytest.raises(TypeError, match=r"report\(loss=…\) takes one number, .* \(4,\)"):
         report(loss=Lazy(1.0, (4,)))
 
 
-def test_numbers_reported_with_a_tensor_come_in_its_row(sync, book, path):
+def test_numbers_reported_with_a_tensor_are_in_its_row(sync, book, path):
     report(loss=Lazy(1.0), rate=0.5)
     report(rate=0.25)
     sync()
@@ -222,13 +222,13 @@ def test_numbers_reported_with_a_tensor_come_in_its_row(sync, book, path):
     assert (history["loss"], history["rate"]) == ({0: [1.0]}, {0: [0.5, 0.25]})
 
 
-def test_of_a_program_that_marks_no_step_the_oldest_figures_are_read(sync, book, path):
+def test_without_step_markers_the_oldest_figures_are_read(sync, book, path):
     for step in range(reporting._WAITING + 3):
         report(loss=Lazy(float(step)))
     assert History({0: path})["loss"] == {0: [0.0, 1.0, 2.0]}
 
 
-def test_at_the_end_every_figure_is_read(sync, path):
+def test_all_figures_are_read_at_the_end(sync, path):
     reporting.begin(path)
     for step in range(5):
         report(loss=Lazy(float(step)))
@@ -243,7 +243,7 @@ def names(book):
     return [loop.label for loop in book.loops]
 
 
-def test_a_loop_counts_the_items_that_are_done(book):
+def test_a_loop_counts_finished_items(book):
     done = []
     loop = progress("abc", label="letters")
     for _ in loop:
@@ -251,14 +251,14 @@ def test_a_loop_counts_the_items_that_are_done(book):
     assert (done, loop.done, loop.total, loop.finished) == ([0, 1, 2], 3, 3, True)
 
 
-def test_a_loop_is_seen_from_its_first_item_on(book):
+def test_a_loop_is_listed_from_its_first_item(book):
     loop = progress(range(3), label="a")
     assert book.loops == []
     next(iter(loop))
     assert names(book) == ["a"]
 
 
-def test_nested_loops_are_seen_outermost_first(book):
+def test_nested_loops_are_listed_outermost_first(book):
     seen = []
     for _ in progress(range(2), label="epochs"):
         for _ in progress(range(1), label="batches"):
@@ -266,14 +266,14 @@ def test_nested_loops_are_seen_outermost_first(book):
     assert seen == [["epochs", "batches"]] * 2
 
 
-def test_a_finished_loop_is_seen_until_the_next_begins(book):
+def test_a_finished_loop_is_listed_until_the_next_begins(book):
     list(progress(range(2), label="train"))
     assert names(book) == ["train"]
     list(progress(range(2), label="eval"))
     assert names(book) == ["eval"]
 
 
-def test_a_loop_that_is_left_early_is_finished(book):
+def test_a_loop_left_by_break_is_finished(book):
     loop = progress(range(10))
     for item in loop:
         if item == 2:
@@ -292,14 +292,14 @@ def test_a_loop_that_raises_is_finished(book):
     assert (loop.done, loop.finished) == (1, True)
 
 
-def test_a_loop_that_is_iterated_again_begins_anew(book):
+def test_iterating_a_loop_again_restarts_it(book):
     loop = progress([1, 2])
     assert list(loop) == list(loop)
     assert (loop.done, book.loops) == (2, [loop])
 
 
 class Endless:
-    """Like a DataLoader over an iterable dataset: it has `__len__`, and no length."""
+    """Like a DataLoader over an iterable dataset: `__len__` raises TypeError."""
 
     def __iter__(self):
         return itertools.count()
@@ -309,7 +309,7 @@ class Endless:
 
 
 @pytest.mark.parametrize("items", [(n for n in range(3)), Endless()], ids=["generator", "loader"])
-def test_a_loop_over_what_has_no_length_has_no_total(items):
+def test_an_iterable_without_a_length_has_no_total(items):
     loop = progress(items)
     assert list(itertools.islice(loop, 3)) == [0, 1, 2]
     assert loop.total is None
@@ -317,7 +317,7 @@ def test_a_loop_over_what_has_no_length_has_no_total(items):
         len(loop)
 
 
-def test_the_total_that_is_given_counts(book):
+def test_an_explicit_total_is_used(book):
     loop = progress((n for n in range(3)), total=5)
     assert (len(loop), list(loop), loop.done) == (5, [0, 1, 2], 3)
 
@@ -331,7 +331,7 @@ def in_a_thread(call):
     thread.join()
 
 
-def test_a_thread_of_the_users_reports_for_the_rank(reported, book):
+def test_a_user_thread_reports_for_its_rank(reported, book):
     def work():
         report(loss=3.0)
         list(progress("ab", label="in a thread"))
@@ -341,7 +341,7 @@ def test_a_thread_of_the_users_reports_for_the_rank(reported, book):
     assert names(book) == ["in a thread"]
 
 
-def test_each_rank_of_a_process_has_its_own_figures(book, path, tmp_path):
+def test_ranks_of_one_process_have_separate_figures(book, path, tmp_path):
     def other():
         reporting.begin(tmp_path / "rank-1.history")
         report(loss=2.0)
@@ -353,7 +353,7 @@ def test_each_rank_of_a_process_has_its_own_figures(book, path, tmp_path):
     assert history["loss"] == {0: [1.0], 1: [2.0]}
 
 
-def test_a_process_that_a_rank_forked_reports_nothing(book, path):
+def test_a_process_forked_by_a_rank_reports_nothing(book, path):
     child = os.fork()
     if child == 0:
         report(loss=1.0)
@@ -362,7 +362,7 @@ def test_a_process_that_a_rank_forked_reports_nothing(book, path):
     assert not path.exists()
 
 
-def test_figures_are_the_owners_alone(book, path):
+def test_only_the_owner_can_read_figures(book, path):
     before = os.umask(0)
     try:
         report(loss=1.0)
@@ -373,7 +373,7 @@ def test_figures_are_the_owners_alone(book, path):
 
 # ---------------------------------------------------------------- with torch_xla
 
-# The imports are in the function, or later cells that name a module would do them all.
+# Imports in the function are not repeated by later cells.
 CELL = """
 %%xla_spawn -n 2 -o lazy --view none
 def lazy_figures(rank):
@@ -394,30 +394,30 @@ def lazy_figures(rank):
 
 @pytest.fixture(scope="module")
 def lazy(kernel):
-    """A kernel in which the run `lazy` has reported tensors of the device."""
+    """A kernel in which the run `lazy` has reported tensors on the device."""
     kernel.ok(CELL.strip())
     return kernel
 
 
-def test_tensors_of_each_rank_are_in_the_runs_history_in_order(lazy):
+def test_history_has_each_ranks_tensors_in_order(lazy):
     losses = {0: [0.0, 1.0, 2.0, 3.0], 1: [0.0, 2.0, 4.0, 6.0]}
     assert lazy.value(f"lazy.history['loss'] == {losses}") == "True"
     assert lazy.value("lazy.history['half'][1]") == "[0.0, 0.5, 1.0, 1.5]"
 
 
-def test_what_is_changed_in_place_is_reported_as_it_was(lazy):
+def test_a_tensor_changed_later_is_reported_as_it_was(lazy):
     assert lazy.value("lazy.history['total']") == "{0: [1.0], 1: [2.0]}"
 
 
-def test_tensors_of_a_program_that_never_syncs_arrive(lazy):
+def test_tensors_are_read_without_any_sync(lazy):
     assert lazy.value("lazy.history['unsynced'][1] == [2.0 * n for n in range(70)]") == "True"
 
 
-def test_reading_tensors_is_not_counted_as_left_to_the_cpu(lazy):
+def test_reading_tensors_does_not_count_as_a_fallback(lazy):
     assert lazy.value("[lazy.sample(rank).fallbacks for rank in (0, 1)]") == "[{}, {}]"
 
 
-def test_the_runs_figures_are_a_frame_where_pandas_is(lazy):
+def test_history_becomes_a_pandas_frame(lazy):
     lazy.ok("frame = lazy.history.frame()")
     columns = ["rank", "step", "at", "loss", "half", "total", "unsynced"]
     assert lazy.value("list(frame.columns)") == repr(columns)

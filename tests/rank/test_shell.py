@@ -1,4 +1,4 @@
-"""What `get_ipython()` is in a rank: commands and magics carried out, or refused."""
+"""`get_ipython()` on a rank: commands and magics that work, and those refused."""
 
 from __future__ import annotations
 
@@ -23,30 +23,27 @@ def run(source: str, **names: object) -> dict[str, object]:
     return scope
 
 
-# --- carried out in a rank --------------------------------------------------------------------
-
-
-def test_a_command_writes_to_the_ranks_own_stdout_and_stderr(capfd):
+def test_a_command_writes_to_the_ranks_stdout_and_stderr(capfd):
     scope = run("get_ipython().system('echo out; echo err >&2; exit 3')")
     assert capfd.readouterr() == ("out\n", "err\n")
     assert scope["_exit_code"] == 3
 
 
-def test_what_was_printed_before_a_command_comes_before_its_output():
+def test_output_of_print_and_commands_stays_in_order():
     source = "print('one'); RankShell().system('echo two'); print('three')"
     source = f"from xla_nb.rank.shell import RankShell; {source}"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", source]
-    done = subprocess.run(command, env=env, capture_output=True, check=False)
-    assert done.stdout == b"one\ntwo\nthree\n"
+    process = subprocess.run(command, env=env, capture_output=True, check=True)
+    assert process.stdout == b"one\ntwo\nthree\n"
 
 
-def test_output_is_a_list_of_lines():
+def test_getoutput_returns_a_list_of_lines():
     assert run("x = get_ipython().getoutput('echo a; echo b')")["x"] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("command", "printed"),
+    ("command", "output"),
     [
         ("echo {n + 1}", "3"),
         ("echo $n", "2"),
@@ -57,18 +54,18 @@ def test_output_is_a_list_of_lines():
         ("echo {missing}", "{missing}"),
     ],
 )
-def test_variables_are_filled_in_as_in_a_notebook(command, printed):
-    assert run(f"x = get_ipython().getoutput({command!r})", n=2)["x"] == [printed]
+def test_variables_are_expanded_as_in_a_notebook(command, output):
+    assert run(f"x = get_ipython().getoutput({command!r})", n=2)["x"] == [output]
 
 
-def test_variables_of_the_calling_function_are_seen():
+def test_local_variables_are_expanded():
     source = (
         "def f():\n    here = 5\n    return get_ipython().getoutput('echo {here} $here')\nx = f()"
     )
     assert run(source)["x"] == ["5 5"]
 
 
-def test_env_sets_and_tells_variables(monkeypatch, capsys):
+def test_env_sets_and_returns_variables(monkeypatch, capsys):
     monkeypatch.setenv("XLA_NB_A", "old")
     scope = run(
         f"{line_magic('env', 'XLA_NB_A=new {n}')}\n"
@@ -88,19 +85,19 @@ def test_cd_and_pwd(tmp_path, monkeypatch):
     assert Path(str(scope["x"])) == tmp_path == Path.cwd()
 
 
-def test_time_gives_the_value_of_an_expression_and_runs_a_statement(capsys):
+def test_time_returns_the_value_of_an_expression_and_runs_a_statement(capsys):
     scope = run(f"x = {line_magic('time', 'n + 1')}\n{line_magic('time', 'y = n')}", n=2)
     assert (scope["x"], scope["y"]) == (3, 2)
     assert capsys.readouterr().out.count("wall time") == 2
 
 
-def test_display_magics_do_nothing_in_a_rank():
+def test_notebook_magics_do_nothing_on_ranks():
     assert run(f"x = {line_magic('matplotlib', 'inline')}")["x"] is None
 
 
 @pytest.mark.parametrize(
     "source", [line_magic("timeit", "x"), "get_ipython().run_cell_magic('bash', '', '')"]
 )
-def test_a_magic_met_in_a_rank_only_is_refused_there(source):
-    with pytest.raises(UsageError, match="In a rank: %"):
+def test_an_unsupported_magic_raises_on_ranks(source):
+    with pytest.raises(UsageError, match=r"^%\S+ does not work on ranks; "):
         run(source)

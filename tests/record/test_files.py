@@ -1,8 +1,11 @@
-"""The files of a run: where they lie, who may read them, when they go."""
+"""The files of a run: their names, who can read them, and when they are removed."""
 
+import ast
 import json
 import os
+import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +19,22 @@ WEEK = 7 * 24 * 3600
 
 @pytest.fixture
 def at_home(tmp_path, monkeypatch):
-    """A home of the test's own, where runs are made by name."""
+    """A home for the test's own runs."""
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path))
     return tmp_path
 
 
 def orphaned(name):
     """A record whose notebook has ended."""
-    made = Record.create(name)
-    (made.path / "owner").write_text("1 0")
-    return made
+    record = Record.create(name)
+    (record.path / "owner").write_text("1 0")
+    return record
 
 
 def ended(name):
-    made = orphaned(name)
-    made.close({})
-    return made
+    record = orphaned(name)
+    record.close({})
+    return record
 
 
 def kept():
@@ -42,19 +45,19 @@ def age(path, seconds):
     os.utime(path, (time.time() - seconds,) * 2)
 
 
-def test_home_is_where_the_variable_says(monkeypatch):
+def test_home_is_set_by_a_variable(monkeypatch):
     monkeypatch.setenv("XLA_NB_HOME", "/elsewhere")
     assert home() == Path("/elsewhere")
 
 
-def test_home_is_else_in_the_users_state_directory(monkeypatch):
+def test_home_defaults_to_the_users_state_directory(monkeypatch):
     monkeypatch.delenv("XLA_NB_HOME")
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert home() == Path("/state/xla_nb")
 
 
 @pytest.mark.parametrize("unset", [None, ""])
-def test_the_users_state_directory_has_a_default(monkeypatch, unset):
+def test_the_state_directory_has_a_default(monkeypatch, unset):
     monkeypatch.delenv("XLA_NB_HOME")
     monkeypatch.setenv("HOME", "/users/me")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -63,58 +66,129 @@ def test_the_users_state_directory_has_a_default(monkeypatch, unset):
     assert home() == Path("/users/me/.local/state/xla_nb")
 
 
-def test_each_file_has_its_name():
-    it = Record(Path("/r"))
-    assert it.program("m") == Path("/r/program/m.py")
-    assert (it.log(3), it.log(3, "err")) == (Path("/r/rank-3.out"), Path("/r/rank-3.err"))
-    assert it.result(0) == Path("/r/rank-0.result")
-    assert it.log(None, "err") == Path("/r/job.err")
+def test_a_record_names_its_files():
+    record = Record(Path("/r"))
+    assert record.program("m") == Path("/r/program/m.py")
+    assert (record.log(3), record.log(3, "err")) == (Path("/r/rank-3.out"), Path("/r/rank-3.err"))
+    assert record.log(None, "err") == Path("/r/job.err")
+    assert record.result(0) == Path("/r/rank-0.result")
+    assert record.history(0) == Path("/r/rank-0.history")
+    assert record.sample(0) == Path("/r/rank-0.now")
+    assert (record.events, record.summary) == (Path("/r/events.jsonl"), Path("/r/run.json"))
+    assert (record.stacks_request, record.others_ended) == (Path("/r/stacks"), Path("/r/alone"))
 
 
-def test_a_record_can_be_used_as_its_path():
-    it = Record(Path("/r"))
-    assert os.fspath(it) == "/r"
-    assert repr(it) == "Record('/r')"
+def test_files_that_ranks_add_to_have_a_kind():
+    record = Record(Path("/r"))
+    assert files.kind(record.log(3, "err").name) == files.kind(record.log(None).name) == "log"
+    assert files.kind(record.history(3).name) == "history"
+    assert files.kind(record.result(3).name) == "result"
+    assert files.kind(record.sample(3).name) == "sample"
 
 
-def test_a_new_record_lies_at_home_and_has_a_folder_for_the_program(at_home):
-    made = Record.create("now")
-    assert made.path == at_home / "runs" / "now"
-    assert made.program("m").parent.is_dir()
+def test_other_files_have_no_kind():
+    record = Record(Path("/r"))
+    others = [record.events, record.summary, record.stacks_request, record.others_ended]
+    others += [record.program_folder, record.path / "owner", files.partial(record.result(3))]
+    assert {files.kind(path.name) for path in others} == {None}
 
 
-def test_a_record_is_its_owners_alone(at_home):
+def test_the_jobs_logs_are_not_a_ranks():
+    record = Record(Path("/r"))
+    assert files.is_log_of_job(record.log(None, "err").name)
+    assert not files.is_log_of_job(record.log(0, "err").name)
+
+
+PACKAGE = Path(files.__file__).parents[1]
+#: Parts of names that mean a record's file in any string, and words that do so in a path.
+PARTS = re.compile(
+    r"rank-(\d+)?|(rank-\d+|job|run\.json)?\.(out|err|history|result|now|partial)"
+    r"|events\.jsonl|run\.json"
+)
+WORDS = {"stacks", "alone", "owner", "program"}
+
+
+def spelled(source: str) -> Iterator[str]:
+    """Names of a record's files that a module spells by hand."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and PARTS.fullmatch(str(node.value)):
+            yield str(node.value)
+        parts = [node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else []
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Path":
+            parts = node.args
+        names = (part.value for part in parts if isinstance(part, ast.Constant))
+        yield from (name for name in names if name in WORDS)
+
+
+def test_no_other_module_spells_a_files_name():
+    modules = set(PACKAGE.rglob("*.py")) - {Path(files.__file__)}
+    assert {path: names for path in modules if (names := list(spelled(path.read_text())))} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'f"rank-{rank}.out"',
+        'path.with_suffix(".partial")',
+        'folder / "events.jsonl"',
+        'open(f"{folder}/" + "run.json")',
+        'folder / "stacks"',
+        'Path(order.record, "alone")',
+    ],
+)
+def test_a_spelled_name_is_detected(source):
+    assert list(spelled(source))
+
+
+@pytest.mark.parametrize("source", ['send("stacks")', 'name_process(f"xla_nb-rank-{rank}")'])
+def test_other_strings_are_not_names_of_files(source):
+    assert not list(spelled(source))
+
+
+def test_a_record_can_be_used_as_a_path():
+    record = Record(Path("/r"))
+    assert os.fspath(record) == "/r"
+    assert repr(record) == "Record('/r')"
+
+
+def test_a_new_record_has_a_program_folder(at_home):
+    record = Record.create("now")
+    assert record.path == at_home / "runs" / "now"
+    assert record.program("m").parent.is_dir()
+
+
+def test_only_the_owner_can_read_a_record(at_home):
     before = os.umask(0)
     try:
-        made = Record.create("now")
+        record = Record.create("now")
     finally:
         os.umask(before)
-    assert made.path.stat().st_mode & 0o777 == 0o700
-    assert made.program("m").parent.stat().st_mode & 0o777 == 0o700
+    assert record.path.stat().st_mode & 0o777 == 0o700
+    assert record.program("m").parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_record_is_never_made_twice(at_home):
+def test_a_record_is_never_created_twice(at_home):
     Record.create("now")
     with pytest.raises(FileExistsError):
         Record.create("now")
 
 
-def test_a_record_that_cannot_be_written_is_an_error(at_home):
+def test_creating_an_unwritable_record_raises(at_home):
     (at_home / "runs").write_text("no folder")
     with pytest.raises(OSError):
         Record.create("now")
 
 
-def test_events_are_kept_in_their_order_a_line_each(at_home):
-    made = Record.create("now")
-    happened = [events.Notice(text="one\ntwo"), events.RankFinished(rank=1, preview="ü", nbytes=1)]
-    for event in happened:
-        made.add(event)
-    lines = (made.path / "events.jsonl").read_bytes().splitlines()
-    assert [events.decode(line) for line in lines] == happened
+def test_events_are_recorded_in_order_one_per_line(at_home):
+    record = Record.create("now")
+    sent = [events.Notice(text="one\ntwo"), events.RankFinished(rank=1, preview="ü", nbytes=1)]
+    for event in sent:
+        record.add(event)
+    lines = (record.path / "events.jsonl").read_bytes().splitlines()
+    assert [events.decode(line) for line in lines] == sent
 
 
-def test_what_cannot_be_written_does_not_end_the_run(at_home):
+def test_write_errors_do_not_end_the_run(at_home):
     gone = Record(at_home / "nowhere")
     gone.add(events.Notice(text="lost"))
     gone.close({})
@@ -122,14 +196,14 @@ def test_what_cannot_be_written_does_not_end_the_run(at_home):
 
 
 def test_closing_writes_the_summary_and_leaves_no_partial_file(at_home):
-    made = Record.create("now")
-    made.close({"ok": True})
-    assert json.loads((made.path / "run.json").read_text()) == {"ok": True}
-    assert sorted(path.name for path in made.path.iterdir()) == ["owner", "program", "run.json"]
+    record = Record.create("now")
+    record.close({"ok": True})
+    assert json.loads((record.path / "run.json").read_text()) == {"ok": True}
+    assert sorted(path.name for path in record.path.iterdir()) == ["owner", "program", "run.json"]
 
 
-def test_a_summary_that_could_not_be_written_whole_is_not_there(at_home, monkeypatch):
-    made = Record.create("now")
+def test_a_summary_is_whole_or_absent(at_home, monkeypatch):
+    record = Record.create("now")
     write = Path.write_text
 
     def full(path, text):
@@ -137,8 +211,8 @@ def test_a_summary_that_could_not_be_written_whole_is_not_there(at_home, monkeyp
         raise OSError("no space left")
 
     monkeypatch.setattr(Path, "write_text", full)
-    made.close({"ok": True})
-    assert not (made.path / "run.json").exists()
+    record.close({"ok": True})
+    assert not (record.path / "run.json").exists()
 
 
 def test_tidying_keeps_the_newest_ended_runs(at_home, monkeypatch):
@@ -151,14 +225,14 @@ def test_tidying_keeps_the_newest_ended_runs(at_home, monkeypatch):
 
 def test_tidying_removes_a_run_with_all_its_files(at_home, monkeypatch):
     monkeypatch.setattr(files, "KEPT", 0)
-    made = ended("1")
-    made.program("m").write_text("x = 1")
-    made.log(0).write_text("out")
+    record = ended("1")
+    record.program("m").write_text("x = 1")
+    record.log(0).write_text("out")
     tidy()
     assert kept() == []
 
 
-def test_a_run_that_has_not_ended_is_not_tidied_away_nor_counted(at_home, monkeypatch):
+def test_unended_runs_are_kept_and_not_counted(at_home, monkeypatch):
     monkeypatch.setattr(files, "KEPT", 1)
     ended("2")
     for name in ("1", "3", "4"):
@@ -167,7 +241,7 @@ def test_a_run_that_has_not_ended_is_not_tidied_away_nor_counted(at_home, monkey
     assert kept() == ["1", "2", "3", "4"]
 
 
-def test_a_run_nobody_touched_for_a_week_is_tidied_away(at_home):
+def test_unended_runs_untouched_for_a_week_are_removed(at_home):
     lost, waiting = orphaned("lost"), orphaned("waiting")
     for path in (lost.path / "program", lost.path / "owner", lost.path):
         age(path, WEEK + 60)
@@ -177,17 +251,17 @@ def test_a_run_nobody_touched_for_a_week_is_tidied_away(at_home):
     assert kept() == ["waiting"]
 
 
-def test_a_run_that_goes_on_for_weeks_is_kept(at_home):
-    """A folder's time stands still while the files in it grow."""
-    made = Record.create("long")
-    made.log(0).write_text("still training")
-    for path in (made.path / "program", made.path):
+def test_a_run_that_writes_for_weeks_is_kept(at_home):
+    """A folder's modification time does not change while its files grow."""
+    record = Record.create("long")
+    record.log(0).write_text("still training")
+    for path in (record.path / "program", record.path):
         age(path, 2 * WEEK)
     tidy()
     assert kept() == ["long"]
 
 
-def test_ended_runs_are_kept_however_old(at_home):
+def test_ended_runs_are_kept_at_any_age(at_home):
     old = ended("old").path
     for path in [*old.iterdir(), old]:
         age(path, 10 * WEEK)
@@ -195,12 +269,12 @@ def test_ended_runs_are_kept_however_old(at_home):
     assert kept() == ["old"]
 
 
-def test_tidying_without_any_run_is_no_error(at_home):
+def test_tidying_without_runs_does_nothing(at_home):
     tidy()
     assert not (at_home / "runs").exists()
 
 
-def test_what_a_living_notebook_launched_is_never_tidied_away(at_home, monkeypatch):
+def test_runs_of_a_live_notebook_are_kept(at_home, monkeypatch):
     monkeypatch.setattr(files, "KEPT", 0)
     Record.create("mine").close({})
     ended("gone")
@@ -208,17 +282,17 @@ def test_what_a_living_notebook_launched_is_never_tidied_away(at_home, monkeypat
     assert kept() == ["mine"]
 
 
-# ---------------------------------------------------------------- parts of another machine's runs
+# ---------------------------------------------------------------- parts of other machines' runs
 
 
-def test_a_part_of_another_machines_run_lies_beside_the_runs(at_home):
-    made = Record.create("r1-0", "parts")
-    assert made.path == at_home / "parts" / "r1-0"
-    assert made.path.stat().st_mode & 0o777 == 0o700
+def test_parts_have_their_own_folder(at_home):
+    record = Record.create("r1-0", "parts")
+    assert record.path == at_home / "parts" / "r1-0"
+    assert record.path.stat().st_mode & 0o777 == 0o700
     assert not (at_home / "runs").exists()
 
 
-def test_parts_and_runs_are_tidied_each_for_themselves(at_home, monkeypatch):
+def test_parts_and_runs_are_tidied_separately(at_home, monkeypatch):
     monkeypatch.setattr(files, "KEPT", 1)
     for name in ("1", "2"):
         ended(name)
@@ -230,7 +304,7 @@ def test_parts_and_runs_are_tidied_each_for_themselves(at_home, monkeypatch):
     assert kept() == ["1", "2"]
 
 
-def test_parts_of_a_living_process_are_kept(at_home, monkeypatch):
+def test_parts_of_a_live_process_are_kept(at_home, monkeypatch):
     monkeypatch.setattr(files, "KEPT", 0)
     Record.create("mine", "parts").close({})
     tidy("parts")

@@ -1,4 +1,4 @@
-"""A rank's newest sample, as it lies in a file."""
+"""A rank's newest sample, written to a file and read back."""
 
 import json
 
@@ -30,7 +30,7 @@ FULL = Sample(
 
 
 @pytest.mark.parametrize("sample", [FULL, Sample(at=1.0, since=0.5)])
-def test_a_sample_is_read_as_it_was_written(sample):
+def test_a_sample_round_trips(sample):
     assert decode(encode(sample)) == sample
 
 
@@ -46,12 +46,12 @@ def test_a_sample_is_one_line():
     assert written.count(b"\n") == 1
 
 
-def test_what_is_left_of_a_longer_sample_may_be_covered_with_spaces():
+def test_trailing_spaces_are_ignored():
     assert decode(encode(FULL) + b"   ") == FULL
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, -2])
-def test_half_a_sample_is_none(cut):
+def test_a_partial_sample_is_refused(cut):
     with pytest.raises(ValueError):
         decode(encode(FULL)[:cut])
 
@@ -68,6 +68,6 @@ def test_half_a_sample_is_none(cut):
         b"\xff\xfe",
     ],
 )
-def test_what_is_no_sample_is_refused(data):
+def test_other_data_is_refused(data):
     with pytest.raises(ValueError):
         decode(data)

@@ -1,4 +1,4 @@
-"""The tails of log files: whole lines, bounded reads, and what a terminal would show."""
+"""Log files read while they grow: whole lines, bounded reads, as a terminal shows them."""
 
 import tracemalloc
 
@@ -21,12 +21,12 @@ def tail(tmp_path):
     return made
 
 
-def test_a_file_that_is_not_there_yet_has_no_lines(tail):
+def test_a_missing_file_has_no_lines(tail):
     assert list(tail.lines()) == []
     assert list(tail.finish()) == []
 
 
-def test_a_line_is_given_once(tail):
+def test_each_line_is_returned_once(tail):
     tail.add(b"one\ntwo\n")
     assert list(tail.lines()) == ["one", "two"]
     tail.add(b"three\n")
@@ -34,7 +34,7 @@ def test_a_line_is_given_once(tail):
     assert list(tail.finish()) == []
 
 
-def test_a_partial_line_waits_until_it_is_whole(tail):
+def test_a_partial_line_waits_for_the_rest(tail):
     tail.add(b"be")
     assert list(tail.lines()) == []
     assert tail.open_lines == ["be"]
@@ -43,7 +43,7 @@ def test_a_partial_line_waits_until_it_is_whole(tail):
     assert tail.open_lines == ["next"]
 
 
-def test_at_the_end_a_partial_line_is_a_line(tail):
+def test_finish_returns_a_partial_line(tail):
     tail.add(b"one\nlast words")
     assert list(tail.finish()) == ["one", "last words"]
     assert tail.open_lines == []
@@ -54,7 +54,7 @@ def test_an_empty_line_is_a_line(tail):
     assert list(tail.lines()) == ["", ""]
 
 
-def test_a_progress_bar_is_one_line_its_last_state(tail):
+def test_a_progress_bar_is_one_line_with_its_last_state(tail):
     tail.add(b"\r 10%")
     assert list(tail.lines()) == []
     assert tail.open_lines == [" 10%"]
@@ -65,12 +65,12 @@ def test_a_progress_bar_is_one_line_its_last_state(tail):
     assert list(tail.lines()) == ["100%", "done"]
 
 
-def test_a_carriage_return_before_the_newline_is_no_part_of_the_line(tail):
+def test_a_carriage_return_before_the_newline_is_dropped(tail):
     tail.add(b"dos\r\n10%\r100%\r\n")
     assert list(tail.finish()) == ["dos", "100%"]
 
 
-def test_bytes_that_are_no_text_are_shown_as_replacement_characters(tail):
+def test_invalid_utf8_is_shown_as_replacement_characters(tail):
     tail.add(b"a\xff\xfeb\n\xe2\x82\n")
     assert list(tail.lines()) == ["a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}b",
                                   "\N{REPLACEMENT CHARACTER}"]  # fmt: skip
@@ -82,7 +82,7 @@ def test_nul_bytes_do_not_end_a_line(tail):
 
 
 @pytest.mark.parametrize("size", range(1, 8))
-def test_characters_and_lines_may_lie_across_two_reads(tail, monkeypatch, size):
+def test_characters_and_lines_may_span_reads(tail, monkeypatch, size):
     monkeypatch.setattr(record_tail, "_CHUNK", size)
     tail.add("αβ €\n\n\N{GRINNING FACE}x\r\nend".encode())
     assert list(tail.finish()) == ["αβ €", "", "\N{GRINNING FACE}x", "end"]
@@ -95,14 +95,14 @@ def test_a_character_may_be_written_in_two_parts(tail):
     assert list(tail.lines()) == ["€"]
 
 
-def test_a_long_line_is_cut_and_says_so(tail):
+def test_a_long_line_is_cut_with_an_ellipsis(tail):
     tail.add(b"x" * (record_tail.LONGEST + 1) + b"\n" + b"y" * record_tail.LONGEST + b"\n")
     long, whole = tail.lines()
     assert long == "x" * record_tail.LONGEST + " …"
     assert whole == "y" * record_tail.LONGEST
 
 
-def test_an_endless_line_takes_no_more_memory_than_a_few_reads(tail, monkeypatch):
+def test_an_endless_line_takes_bounded_memory(tail, monkeypatch):
     monkeypatch.setattr(record_tail, "_CHUNK", 1 << 16)
     tail.add(b"x" * 10_000_000 + b"the end")
     tracemalloc.start()
@@ -114,7 +114,7 @@ def test_an_endless_line_takes_no_more_memory_than_a_few_reads(tail, monkeypatch
         tracemalloc.stop()
 
 
-def test_a_bar_that_is_done_is_a_line_once_another_line_follows(tail):
+def test_a_finished_bar_becomes_a_line_when_another_follows(tail):
     tail.add(b"\r100%\r100%\n")
     assert list(tail.lines()) == []
     assert tail.open_lines == ["100%"]
@@ -123,11 +123,11 @@ def test_a_bar_that_is_done_is_a_line_once_another_line_follows(tail):
 
 
 def nested(outer, inner):
-    """What tqdm writes for a bar and a second one below it, as it writes it."""
+    """The writes of tqdm for a bar and a second one below it."""
     return [f"\router {outer}".encode(), b"\n", f"\rinner {inner}".encode(), b"\x1b[A"]
 
 
-def test_bars_of_nested_loops_are_no_lines_however_the_writes_are_cut(tail):
+def test_nested_bars_are_not_lines_however_writes_are_split(tail):
     for outer in range(3):
         for inner in range(3):
             for written in nested(outer, inner):
@@ -138,12 +138,12 @@ def test_bars_of_nested_loops_are_no_lines_however_the_writes_are_cut(tail):
     assert list(tail.finish()) == ["outer 3", "done"]
 
 
-def test_a_megabyte_of_nested_bars_is_folded_in_one_pass(tail):
+def test_a_megabyte_of_nested_bars_is_folded(tail):
     tail.add(b"".join(nested(1, 2)) * 40_000 + b"\nend\n")
     assert list(tail.finish()) == ["outer 1", "end"]
 
 
-def test_going_up_more_often_than_there_are_lines_harms_nothing(tail):
+def test_moving_up_past_the_first_line_is_harmless(tail):
     tail.add(b"\x1b[A\x1b[Aup\nnext\n")
     assert list(tail.finish()) == ["up", "next"]
 
@@ -151,24 +151,24 @@ def test_going_up_more_often_than_there_are_lines_harms_nothing(tail):
 # ---------------------------------------------------------------- a bounded look
 
 
-def test_a_look_gives_the_last_lines_and_counts_the_others(tail):
+def test_a_look_returns_the_last_lines_and_counts_the_others(tail):
     tail.add(b"zero\none\ntwo\nth")
     assert tail.look(2) == LineBlock(start=5, skipped=1, lines=["one", "two"])
     assert tail.look(2) is None
     assert tail.count == 3
 
 
-def test_a_look_that_wants_no_lines_counts_them(tail):
+def test_a_look_with_limit_zero_counts_lines(tail):
     tail.add(b"zero\none\n")
     assert tail.look(0) == LineBlock(start=9, skipped=2, lines=[])
 
 
-# ---------------------------------------------------------------- a file as it lies there
+# ---------------------------------------------------------------- the ends of a file
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Files of a few lines are big ones."""
+    """Make files of a few lines count as big."""
     monkeypatch.setattr(record_tail, "_CHUNK", 64)
     monkeypatch.setattr(record_tail, "_BLOCK", 48)
 
@@ -178,46 +178,48 @@ def numbered(path, count):
     return path
 
 
-def test_a_short_file_has_a_head_and_nothing_left_out(tmp_path):
+def test_a_short_file_is_all_head(tmp_path):
     assert ends(numbered(tmp_path / "log", 3), 2, 2) == Ends(
         ["line 000", "line 001", "line 002"], 0, []
     )
 
 
-def test_between_head_and_tail_lines_are_left_out_and_counted(tmp_path):
-    found = ends(numbered(tmp_path / "log", 10), 2, 1)
-    assert found == Ends(["line 000", "line 001"], 7, ["line 009"])
+def test_lines_between_head_and_tail_are_counted(tmp_path):
+    assert ends(numbered(tmp_path / "log", 10), 2, 1) == Ends(
+        ["line 000", "line 001"], 7, ["line 009"]
+    )
 
 
 def test_a_big_file_has_the_same_ends(tmp_path, small):
-    found = ends(numbered(tmp_path / "log", 100), 2, 3)
-    assert found == Ends(["line 000", "line 001"], 95, ["line 097", "line 098", "line 099"])
+    last = ["line 097", "line 098", "line 099"]
+    path = numbered(tmp_path / "log", 100)
+    assert ends(path, 2, 3) == Ends(["line 000", "line 001"], 95, last)
 
 
-def test_a_count_that_is_known_is_not_counted_again(tmp_path, small):
+def test_a_known_count_is_used(tmp_path, small):
     assert ends(numbered(tmp_path / "log", 100), 2, 3, count=1000).left_out == 995
 
 
-def test_a_file_that_is_not_there_has_no_ends(tmp_path):
+def test_a_missing_file_has_no_ends(tmp_path):
     assert ends(tmp_path / "log", 2, 2) == Ends([], 0, [])
 
 
-def test_the_lines_before_a_place_are_the_ones_that_end_there(tmp_path):
+def test_before_returns_the_lines_that_end_at_an_offset(tmp_path):
     path = numbered(tmp_path / "log", 5)
-    found = before(path, 3 * 9, 2)
-    assert found == Earlier(start=9, lines=["line 001", "line 002"], first=False)
-    assert before(path, found.start, 2) == Earlier(0, ["line 000"], True)
+    earlier = before(path, 3 * 9, 2)
+    assert earlier == Earlier(start=9, lines=["line 001", "line 002"], first=False)
+    assert before(path, earlier.start, 2) == Earlier(0, ["line 000"], True)
 
 
-def test_nothing_lies_before_the_beginning(tmp_path):
+def test_there_are_no_lines_before_the_start(tmp_path):
     assert before(numbered(tmp_path / "log", 5), 0, 2) == Earlier(0, [], True)
 
 
-def test_going_back_through_a_big_file_gives_every_line_once(tmp_path, small):
+def test_going_back_through_a_big_file_returns_every_line_once(tmp_path, small):
     path = numbered(tmp_path / "log", 50)
-    place, lines = path.stat().st_size, []
-    while place:
-        found = before(path, place, 3)
-        lines = found.lines + lines
-        place = found.start
+    offset, lines = path.stat().st_size, []
+    while offset:
+        earlier = before(path, offset, 3)
+        lines = earlier.lines + lines
+        offset = earlier.start
     assert lines == [f"line {number:03d}" for number in range(50)]

@@ -12,7 +12,7 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import fit_to_machine
 
-PATIENCE = 10  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 
 
 class Engine:
@@ -21,7 +21,7 @@ class Engine:
     def __init__(self):
         self.interrupted, self.killed = [], []
         self.asked = threading.Condition()
-        self.sock = self.job = self.refuses = self.order = None
+        self.sock = self.job = self.refuses = self.request = self.fitted = None
         self.groups, self.asked_where, self.files = [], [], {}
         self.lost = ""
         self.by_host = []
@@ -29,10 +29,10 @@ class Engine:
     def fit(self, runtime, n, user_env):
         return fit_to_machine(runtime, n, user_env, dict(os.environ))
 
-    def start(self, order, parcel, imports, waiting):
+    def start(self, request, fit, parcel, waiting):
         waiting(0.5, "a server")
         self.groups = [pickling.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP)]
-        self.order = order
+        self.request, self.fitted = request, fit
         if self.refuses:
             raise self.refuses
         return self.sock
@@ -58,20 +58,20 @@ class Engine:
             where.append(what)
             self.asked.notify_all()
 
-    def until(self, user_env):
+    def until(self, condition):
         with self.asked:
-            assert self.asked.wait_for(user_env, PATIENCE)
+            assert self.asked.wait_for(condition, PATIENCE)
 
 
 class Heard(Run):
-    """A run that counts the events it has taken in."""
+    """A run that counts the events it has taken in from its job."""
 
     heard = 0
 
     def take(self, event):
         super().take(event)
         with self.changed:
-            self.heard += 1
+            self.heard += not isinstance(event, events.StopRequested)
             self.changed.notify_all()
 
 

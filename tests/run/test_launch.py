@@ -42,6 +42,7 @@ def cell(**changes):
         "steps": (Restore(0), Section("Cell In[3]", 1, SOURCE)),
         "groups": ({"n": 41},),
         "entry": "f",
+        "args": (1,),
         "sources": {"Cell In[3]": SOURCE},
         "origins": {"n": "Cell In[1]"},
         "defines": ("f",),
@@ -55,10 +56,10 @@ def launch(engine):
     """Launch a program; the run ends with the test."""
     made, ends = [], []
 
-    def launch(what, args=(1,), **options):
+    def launch(program, **options):
         engine.sock, engine.job = channel.pair()
         ends.append((engine.sock, engine.job))
-        made.append(launch_program(what, args, Options(**options), engine, {}.__getitem__))
+        made.append(launch_program(program, Options(**options), engine, {}.__getitem__))
         return made[-1]
 
     yield launch
@@ -94,7 +95,7 @@ def test_a_run_without_ranks_is_refused_before_anything_is_written(launch, n):
 @pytest.mark.parametrize(("n", "count"), [(None, SIMULATED), (1, 1), (7, 7)])
 def test_without_a_tpu_ranks_are_simulated_as_many_as_asked(launch, engine, n, count):
     launch(cell(), n=n)
-    assert (engine.order.device, engine.order.ranks) == ("CPU", count)
+    assert (engine.fitted.device, engine.fitted.ranks) == ("CPU", count)
 
 
 def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
@@ -109,13 +110,13 @@ def test_a_host_is_simulated_where_there_is_a_tpu_if_the_launch_asks_for_it(
 ):
     monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
     launch(cell(), env={"PJRT_DEVICE": "CPU"})
-    assert (engine.order.device, engine.order.ranks) == ("CPU", SIMULATED)
+    assert (engine.fitted.device, engine.fitted.ranks) == ("CPU", SIMULATED)
 
 
 def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, engine):
     run = launch(cell())
     path = run.record.program("xla_nb_cell_3")
-    assert engine.order.program == str(path)
+    assert engine.request.program == str(path)
     assert SOURCE in path.read_text()
     table = ModuleMap.open(path)
     first = path.read_text().splitlines().index("def f(rank, x):") + 1
@@ -126,20 +127,21 @@ def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, eng
 
 def test_a_cell_of_statements_is_written_with_its_body(launch):
     body = Section("Cell In[3]", 2, "rank + 1\n")
-    run = launch(cell(entry=None, body=body), args=())
+    run = launch(cell(entry=None, body=body, args=()))
     table = ModuleMap.open(run.record.program("xla_nb_cell_3"))
     assert table.body == ("Cell In[3]", 2, "rank + 1\n")
 
 
-def test_an_order_says_all_that_a_job_must_know(launch, engine, monkeypatch, tmp_path):
+def test_a_request_has_all_that_a_job_needs(launch, engine, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     run = launch(cell(takes_lock=True), env={"MINE": "1"})
-    order = engine.order
-    assert (order.run, order.record) == (run.name, str(run.record.path))
-    assert (order.entry, order.takes_lock, order.by_name) == ("f", True, frozenset({"f"}))
-    assert (order.cwd, order.sys_path) == (str(tmp_path), tuple(sys.path))
-    assert order.env["MINE"] == "1"
-    assert order.env["PATH"] == os.environ["PATH"]
+    request = engine.request
+    assert (request.run, request.record) == (run.name, str(run.record.path))
+    assert (request.entry, request.takes_lock, request.by_name) == ("f", True, frozenset({"f"}))
+    assert (request.cwd, request.sys_path) == (str(tmp_path), tuple(sys.path))
+    assert request.user_env == {"MINE": "1"}
+    assert engine.fitted.env["MINE"] == "1"
+    assert engine.fitted.env["PATH"] == os.environ["PATH"]
 
 
 def test_values_and_arguments_lie_in_the_parcel(launch, engine):
@@ -169,14 +171,14 @@ def test_a_launch_that_is_interrupted_leaves_nothing_open(launch, engine):
 
 
 def test_a_value_that_cannot_travel_is_named_with_the_cell_that_made_it(launch, engine):
-    with pytest.raises(ShippingError, match=r"`n` .*made in Cell In\[1\]"):
+    with pytest.raises(ShippingError, match=r"`n` .*defined in Cell In\[1\]"):
         launch(cell(groups=({"n": threading.Lock()},)))
-    assert engine.order is None
+    assert engine.request is None
 
 
 def test_an_argument_that_cannot_travel_is_named_by_its_place(launch):
     with pytest.raises(ShippingError, match=r"`--args\[1\]`"):
-        launch(cell(), args=(1, threading.Lock()))
+        launch(cell(args=(1, threading.Lock())))
 
 
 def test_a_launch_whose_values_cannot_travel_leaves_an_ended_record(launch):
@@ -188,7 +190,7 @@ def test_a_launch_whose_values_cannot_travel_leaves_an_ended_record(launch):
 def test_a_record_that_cannot_be_written_says_what_to_do(launch, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "file"))
-    with pytest.raises(LaunchError, match="set XLA_NB_HOME to a folder of yours"):
+    with pytest.raises(LaunchError, match="Set XLA_NB_HOME to a folder of yours"):
         launch(cell())
 
 
@@ -208,11 +210,9 @@ def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
     assert run.label == "Cell In[3]"
 
 
-def test_whoever_launches_is_told_how_long_the_engine_takes(engine):
+def test_a_launch_reports_how_long_it_has_waited_for_the_engine(engine):
     engine.refuses = LaunchError("enough")
     told = []
     with pytest.raises(LaunchError):
-        launch_program(
-            cell(), (1,), Options(), engine, {}.__getitem__, lambda *said: told.append(said)
-        )
+        launch_program(cell(), Options(), engine, {}.__getitem__, lambda *said: told.append(said))
     assert told == [(0.5, "a server")]

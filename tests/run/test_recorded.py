@@ -111,13 +111,23 @@ def test_a_run_that_was_moved_is_opened_where_it_lies_now(ended, tmp_path):
 
 @pytest.mark.parametrize("path", ["20200101-000000-nosuch", "/nowhere/at/all", ""])
 def test_where_no_run_is_recorded_the_runs_there_are_can_be_listed(path):
-    with pytest.raises(UsageError, match=r"no run is recorded at .*%xla_runs"):
+    with pytest.raises(UsageError, match=r"No run is recorded at .*%xla_runs"):
         opened(path)
 
 
 def test_a_folder_that_is_no_record_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="no run is recorded at"):
+    with pytest.raises(UsageError, match="No run is recorded at"):
         opened(tmp_path)
+
+
+def test_a_run_that_was_stopped_is_opened_as_stopped(made):
+    made.says(events.StopRequested(why="Stopped by %xla_stop."))
+    made.says(events.RankStopped(rank=0), events.ProcessDied(pid=101, status=-9))
+    made.ends()
+    run = made.opened()
+    assert phases(run) == ["stopped", "stopped"]
+    assert run.errors == {}
+    assert "Stopped by %xla_stop." in repr(run)
 
 
 # ---------------------------------------------------------------- what it holds
@@ -130,7 +140,7 @@ def test_it_has_the_results_of_the_ranks_that_returned(ended):
 
 def test_a_rank_without_a_result_is_told_with_what_it_did_instead(ended):
     run = ended.opened()
-    with pytest.raises(KeyError, match="rank 1 has no result: it is failed"):
+    with pytest.raises(KeyError, match=r"Rank 1 failed, so it has no result. See run.errors"):
         run[1]
     with pytest.raises(KeyError, match="has no rank 7"):
         run[7]
@@ -138,7 +148,7 @@ def test_a_rank_without_a_result_is_told_with_what_it_did_instead(ended):
 
 def test_a_result_whose_file_is_gone_is_said_to_be(ended):
     ended.record.result(0).unlink()
-    with pytest.raises(XlaNbError, match=r"the files of .* are gone"):
+    with pytest.raises(XlaNbError, match=r"The files of .* are gone"):
         ended.opened()[0]
 
 
@@ -174,7 +184,7 @@ def test_it_took_until_its_last_rank_ended(ended):
 
 def test_it_says_in_a_line_how_it_went(ended):
     name = "20260101-000000-abcdef"
-    failed = "rank 1 failed at Cell In[3], line 7: ValueError: boom"
+    failed = "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
     assert repr(ended.opened()) == f"<Run {name}: {failed}, 6.00 s>"
 
 
@@ -221,7 +231,7 @@ def test_a_launch_that_was_refused_has_ended_though_its_notebook_lives():
     refused.record.close({"run": refused.name, "ok": False, "headline": "not started"})
     run = refused.opened()
     assert run.state.settled
-    assert "no rank was started" in repr(run)
+    assert "No rank was started" in repr(run)
 
 
 # ---------------------------------------------------------------- records that are not whole
@@ -261,7 +271,7 @@ def test_where_nothing_was_ever_run_the_list_is_empty():
 def test_an_ended_run_is_listed_with_how_it_went(ended):
     (entry,) = entries()
     assert (entry.ok, entry.elapsed) == (False, 6.0)
-    assert entry.headline == "rank 1 failed at Cell In[3], line 7: ValueError: boom"
+    assert entry.headline == "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
 
 
 def test_a_run_that_went_well_is_listed_as_ok(made):

@@ -9,7 +9,7 @@ import pytest
 from xla_nb.simulation import mesh
 
 HERE = "127.0.0.1"
-PATIENCE = 10.0  # seconds to wait for what must happen
+PATIENCE = 60.0  # seconds to wait for what must happen
 
 
 class Store(dict):

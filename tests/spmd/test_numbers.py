@@ -15,12 +15,12 @@ FOUR, TWO_BY_TWO = {"model": 4}, {"data": 2, "model": 2}
     [
         ("mlp", "sgd", FOUR),
         ("mlp", "adamw", TWO_BY_TWO),
-        ("block", "sgd", TWO_BY_TWO),
+        pytest.param("block", "sgd", TWO_BY_TWO, marks=pytest.mark.slow),
         ("block", "adamw", FOUR),
         ("sequence", "adamw", TWO_BY_TWO),
         ("by head", "sgd", TWO_BY_TWO),
         ("tied", "sgd", FOUR),
-        ("tied", "adamw", TWO_BY_TWO),
+        pytest.param("tied", "adamw", TWO_BY_TWO, marks=pytest.mark.slow),
     ],
 )
 def test_outputs_gradients_and_trained_parameters_are_the_same(

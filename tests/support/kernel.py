@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import queue
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from jupyter_client.manager import start_new_kernel
+from jupyter_client import KernelManager
 
 
 @dataclass
@@ -43,9 +45,20 @@ class Notebook:
     """A kernel and its client. The caller closes it."""
 
     def __init__(self, **env: str) -> None:
-        self.manager, self.client = start_new_kernel(
-            kernel_name="python3", env={**os.environ, **env}
+        # Sockets in a folder: nobody else can take their names, and ipykernel warns of TCP.
+        self._folder = tempfile.TemporaryDirectory(prefix="xla-nb-")
+        connection = str(Path(self._folder.name) / "kernel.json")
+        self.manager = KernelManager(
+            kernel_name="python3", transport="ipc", connection_file=connection
         )
+        self.manager.start_kernel(env={**os.environ, **env})
+        self.client = self.manager.client()
+        self.client.start_channels()
+        try:
+            self.client.wait_for_ready(timeout=120)
+        except RuntimeError:
+            self.kill()
+            raise
 
     @property
     def pid(self) -> int:
@@ -90,11 +103,13 @@ class Notebook:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=False)
         self.manager.cleanup_resources()
+        self._folder.cleanup()
 
     def kill(self) -> None:
         """End the kernel as a crash would."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self._folder.cleanup()
 
     def _next(self, message: str, deadline: float) -> dict[str, Any]:
         while True:

@@ -1,26 +1,28 @@
 """A notebook's double, which compiles and executes cells as ipykernel does.
 
-A program is tried on it by pickling the program's values as they travel and executing its
-module's text in a fresh module.
+A program is tried on it as a launch and a rank would, but in this process.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import linecache
+import os
 import sys
+import tempfile
 import textwrap
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
 from xla_nb.program import module_file
 from xla_nb.program.build import Cell, Program, Scope, build, build_call
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.protocol import pickling
+from xla_nb.rank import loader
 
 
 class Notebook:
@@ -63,52 +65,32 @@ class Notebook:
 
     def rank(self, program: Program, *args: Any) -> Any:
         """What rank 0 computes."""
-        main = self.load(program)
+        main, table = self._loaded(program)
         if program.body is None:
             lock = {"lock": "the lock"} if program.takes_lock else {}
             return vars(main)[program.entry](0, *args, **lock)
         vars(main).update(rank=0, world_size=4, device="xla:0", lock="the lock")
-        *nodes, last = ast.parse(program.body.text).body
-        exec(compile(ast.Module(nodes, []), "body", "exec", program.flags, True), vars(main))
-        if not isinstance(last, ast.Expr):
-            exec(compile(ast.Module([last], []), "body", "exec", program.flags, True), vars(main))
-            return None
-        code = compile(ast.Expression(last.value), "body", "eval", program.flags, True)
-        return eval(code, vars(main))
+        return loader.run_body(table, vars(main))
 
     def load(self, program: Program) -> types.ModuleType:
+        return self._loaded(program)[0]
+
+    def _loaded(self, program: Program) -> tuple[types.ModuleType, ModuleMap]:
+        """Sent, written and loaded by what a launch and a rank do it with. What they change of
+        this process is put back: the modules and the path here, linecache by `opened`."""
         self._patch.setitem(sys.modules, "__main__", self.main)
-        groups = [_dump(group, program.defines) for group in program.groups]
-        fresh = types.ModuleType("__main__")
-        fresh.get_ipython = lambda: None  # type: ignore[attr-defined]
-        self._patch.setitem(sys.modules, "__main__", fresh)
-        loading = types.ModuleType("xla_nb.rank.loader")
-        loading.restore = lambda index, names: names.update(  # type: ignore[attr-defined]
-            cloudpickle.loads(groups[index])
-        )
-        self._patch.setitem(sys.modules, "xla_nb.rank.loader", loading)
-        text, _ = module_file.source(program)
-        exec(compile(text, "xla_nb_cell.py", "exec", dont_inherit=True), vars(fresh))
-        return fresh
-
-
-def _dump(group: Any, defines: tuple[str, ...]) -> bytes:
-    """As the real way out: what the program defines goes by name, the rest by value."""
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, obj: Any) -> Any:
-            named = isinstance(obj, type | types.FunctionType) and obj.__module__ == "__main__"
-            if named and obj.__qualname__.split(".")[0] in defines:
-                found: Any = sys.modules["__main__"]
-                for part in obj.__qualname__.split("."):
-                    found = getattr(found, part, None)
-                if found is obj:
-                    return obj.__qualname__
-            return super().reducer_override(obj)
-
-    file = io.BytesIO()
-    Pickler(file, protocol=5).dump(dict(group))
-    return file.getvalue()
+        self._patch.setitem(sys.modules, program.name, self.main)
+        self._patch.setattr(sys, "path", [*sys.path])
+        fd = pickling.send(program.groups, program.defines)
+        try:
+            self._patch.setenv(loader.PARCEL, loader.parcel_path(fd))
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / f"{program.name}.py"
+                module_file.write(program, path)
+                return loader.load(path), ModuleMap.open(path)
+        finally:
+            os.close(fd)
+            loader.parcel.cache_clear()  # by its path, which the next parcel may have again
 
 
 def shipped(program: Program) -> set[str]:

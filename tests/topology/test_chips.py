@@ -42,7 +42,7 @@ def pci(root, *devices):
     return root
 
 
-def test_chips_are_counted_among_other_devices(tmp_path):
+def test_only_tpu_chips_are_counted_among_pci_devices(tmp_path):
     root = pci(tmp_path, ("0x8086", "0x0063"), ("0x1ae0", "0x0063"), ("0x1ae0", "0x0042"))
     assert count_chips(root) == 1
     assert count_chips(tmp_path / "missing") == 0
@@ -59,13 +59,13 @@ def test_chips_are_counted_among_other_devices(tmp_path):
         ("0x0056", 1, None),
     ],
 )
-def test_accelerator_is_known_from_the_chips(tmp_path, model, count, expected):
+def test_the_accelerator_type_follows_from_the_chips_unless_set(tmp_path, model, count, expected):
     root = pci(tmp_path, *[("0x1ae0", model)] * count)
     assert accelerator_type({}, root) == expected
     assert accelerator_type({"TPU_ACCELERATOR_TYPE": "v3-8"}, root) == "v3-8"
 
 
-def test_no_accelerator_without_chips(tmp_path):
+def test_without_chips_there_is_no_accelerator_type(tmp_path):
     assert accelerator_type({}, tmp_path) is None
 
 
@@ -79,12 +79,12 @@ def test_no_accelerator_without_chips(tmp_path):
         ({"PJRT_DEVICE": ""}, 0, "CPU"),
     ],
 )
-def test_device(environ, chips, expected):
+def test_the_device_is_pjrt_device_else_the_tpu_if_there_is_one(environ, chips, expected):
     assert choose_device(environ, chips) == expected
 
 
 @pytest.mark.parametrize(("wanted", "fix"), [("TPU", "pop"), ("CUDA", "TPU or CPU")])
-def test_a_device_that_is_not_here_is_refused(wanted, fix):
+def test_a_missing_or_unsupported_device_is_refused(wanted, fix):
     with pytest.raises(UsageError, match=fix):
         choose_device({"PJRT_DEVICE": wanted}, 0)
 
@@ -93,24 +93,24 @@ def test_a_device_that_is_not_here_is_refused(wanted, fix):
 
 
 @pytest.mark.parametrize("accelerator", HOSTS)
-def test_possible(accelerator):
+def test_possible_rank_counts_of_each_host_type(accelerator):
     assert possible_ranks(accelerator, HOSTS[accelerator][0]) == POSSIBLE[accelerator]
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "chips", "n", "said"),
+    ("accelerator", "chips", "n", "message"),
     [
         ("v5litepod-8", 8, 16, "1, 2, 4 or 8"),
         ("v5litepod-8", 8, 3, "1, 2, 4 or 8"),
         ("v4-8", 4, 8, "1, 2 or 4"),
-        ("v5litepod-1", 1, 2, "1 chip of a v5litepod-1: it can be 1"),
+        ("v5litepod-1", 1, 2, "1 chip of a v5litepod-1. Use 1"),
         ("v3-8", 4, 1, "2, 4 or 8. Each chip has two devices"),
-        ("v4-16", 4, 2, "leave -n out"),
-        (None, 4, 8, "4 chips: it can be"),
+        ("v4-16", 4, 2, "Omit -n"),
+        (None, 4, 8, "4 chips. Use "),
     ],
 )
-def test_an_impossible_n_names_what_is_possible(accelerator, chips, n, said):
-    with pytest.raises(UsageError, match=said):
+def test_an_impossible_n_is_refused_with_the_possible_ones(accelerator, chips, n, message):
+    with pytest.raises(UsageError, match=message):
         process_bounds(accelerator, chips, n)
 
 

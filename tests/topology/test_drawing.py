@@ -1,4 +1,4 @@
-"""Drawings of worlds: what is shown, what is folded, and that it fits."""
+"""Drawings as text: content, folding and width."""
 
 import textwrap
 
@@ -9,8 +9,8 @@ from xla_nb.topology.drawing import Diagram, DiagramHost, DiagramProcess
 
 
 def world(slices, hosts, ranks, each=1, name="host-{}", **variables):
-    """A world of so many slices, hosts in each and ranks on each, `each` of them in a process; a
-    variable's value is made of (slice, host of it, process)."""
+    """A diagram of `slices` slices, `hosts` hosts in each and `ranks` ranks on each host, `each` to
+    a process; a variable's value is a function of (slice, host in it, process on that)."""
     count = iter(range(slices * hosts * ranks))
     return Diagram(
         "a world",
@@ -57,7 +57,7 @@ def test_a_process_with_two_ranks_has_both_in_its_box():
     assert shape(1, 1, 4, each=2) == "slice 0 ─ host-0  [0 1][2 3]"
 
 
-def test_slices_are_told_apart_and_ranks_are_in_columns():
+def test_hosts_are_grouped_by_slice_and_ranks_are_aligned():
     assert shape(2, 2, 3) == block(
         """
         slice 0 ┬ host-0  [ 0][ 1][ 2]
@@ -68,31 +68,31 @@ def test_slices_are_told_apart_and_ranks_are_in_columns():
     )
 
 
-def test_of_many_hosts_the_first_and_the_last_are_drawn():
+def test_many_hosts_are_folded_to_the_first_few_and_the_last():
     assert shape(1, 64, 1) == block(
         """
         slice 0 ┬ host-0   [ 0]
                 ├ host-1   [ 1]
                 ├ host-2   [ 2]
                 ├ host-3   [ 3]
-                ⋮ 59 hosts more
+                ⋮ 59 more hosts
                 └ host-63  [63]
         """
     )
 
 
-def test_of_many_slices_the_first_and_the_last_are_drawn():
+def test_many_slices_are_folded_to_the_first_few_and_the_last():
     assert shape(12, 1, 1) == block(
         """
         slice 0  ─ host-0   [ 0]
         slice 1  ─ host-1   [ 1]
-        ⋮ 9 slices more
+        ⋮ 9 more slices
         slice 11 ─ host-11  [11]
         """
     )
 
 
-def test_of_many_ranks_on_a_host_the_first_and_the_last_are_drawn():
+def test_many_ranks_on_a_host_are_folded_to_the_first_few_and_the_last():
     (line,) = shape(1, 1, 256).splitlines()
     assert "[  0][  1]" in line
     assert line.endswith(" … [255]")
@@ -103,7 +103,7 @@ def test_of_many_ranks_on_a_host_the_first_and_the_last_are_drawn():
 
 
 @pytest.mark.parametrize(
-    ("value", "heading", "said"),
+    ("value", "heading", "values"),
     [
         (lambda s, h, p: "CPU", "every process", "CPU"),
         (lambda s, h, p: str(s), "one for each slice", "0 | 1"),
@@ -114,8 +114,8 @@ def test_of_many_ranks_on_a_host_the_first_and_the_last_are_drawn():
         (lambda s, h, p: str(12 * s + 4 * h + p), "one for each process", "0 … 23"),
     ],
 )
-def test_a_variable_is_said_with_what_it_depends_on(value, heading, said):
-    assert drawn(2, 3, 4, NAME=value)[-2:] == [f"{heading}:", f"  NAME  {said}"]
+def test_a_variable_is_listed_under_what_its_values_depend_on(value, heading, values):
+    assert drawn(2, 3, 4, NAME=value)[-2:] == [f"{heading}:", f"  NAME  {values}"]
 
 
 def test_long_lists_in_values_are_folded():
@@ -127,7 +127,7 @@ def test_long_lists_in_values_are_folded():
     )
 
 
-def test_a_variable_that_some_do_not_have_is_said_to_be_not_set():
+def test_a_variable_missing_in_some_processes_is_shown_as_not_set():
     drawn_world = world(1, 2, 1)
     drawn_world.slices[0][0].processes[0] = DiagramProcess([0], {"NAME": "x"})
     assert drawing.draw(drawn_world).splitlines()[-1] == "  NAME  x | not set"
@@ -138,7 +138,7 @@ def test_a_variable_that_some_do_not_have_is_said_to_be_not_set():
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 64, 8), (64, 1, 256), (128, 64, 4)])
 @pytest.mark.parametrize("name", ["host-{}", "a-name-as-long-as-clouds-like-to-give-them-{}"])
-def test_no_line_is_too_long_and_no_drawing(sizes, name):
+def test_lines_and_drawings_stay_short_for_any_size(sizes, name):
     lines = drawn(
         *sizes,
         name=name,

@@ -1,4 +1,4 @@
-"""The environment of a launch, and what torch_xla itself makes of it."""
+"""The environment of a launch, checked against torch_xla itself."""
 
 import math
 
@@ -27,7 +27,7 @@ def kaggle(accelerator):
 
 
 def used(accelerator):
-    """What is left in a notebook that ran `xmp.spawn(nprocs=1)`, with a tutorial's extras."""
+    """What `xmp.spawn(nprocs=1)` leaves in a notebook, with a tutorial's extras."""
     return {
         "PJRT_DEVICE": "TPU",
         "PJRT_LOCAL_PROCESS_RANK": "0",
@@ -71,7 +71,7 @@ def metadata(accelerator):
         ("TPU", "SKIP_MEGASCALE_PJRT_CLIENT", "true"),
     ],
 )
-def test_a_trap_is_removed_in_one_line_unless_it_is_asked_for(device, name, value):
+def test_a_trap_is_removed_with_a_one_line_notice_unless_requested(device, name, value):
     cleaned, changes = environment.clean({name: value}, device=device)
     assert name not in cleaned
     (line,) = map(str, changes)
@@ -98,37 +98,37 @@ def test_a_trap_is_removed_in_one_line_unless_it_is_asked_for(device, name, valu
         ("TPU", "XLA_FLAGS", "--xla_dump_to=/tmp/x"),
     ],
 )
-def test_what_does_no_harm_stays(device, name, value):
+def test_harmless_variables_stay(device, name, value):
     cleaned, changes = environment.clean({name: value}, device=device)
     assert cleaned == {name: value, "PJRT_DEVICE": device}
     assert not changes
 
 
-def test_the_environment_given_is_not_touched():
+def test_the_environment_passed_in_is_not_modified():
     environ = {"XLA_USE_SPMD": "1"}
     environment.clean(environ, device="CPU")
     assert environ == {"XLA_USE_SPMD": "1"}
 
 
-def test_torchruns_port_goes_with_torchrun():
+def test_torchruns_address_is_removed_with_torchruns_variables():
     environ = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "localhost", "RANK": "0"}
     cleaned, changes = environment.clean(environ, device="CPU")
     assert cleaned == {"PJRT_DEVICE": "CPU"}
     assert len(changes) == 3
 
 
-def test_what_a_launch_sets_is_told_when_the_notebook_had_it_otherwise():
+def test_a_variable_changed_by_the_launch_gets_a_notice():
     environ = {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1"}
     cleaned, changes = environment.clean(
         environ, device="TPU", sets=process_bounds("v5litepod-8", 8, 4)
     )
     assert cleaned["TPU_PROCESS_BOUNDS"] == "2,2,1"
     assert [str(change) for change in changes] == [
-        "set TPU_PROCESS_BOUNDS=2,2,1: what this launch needs"
+        "set TPU_PROCESS_BOUNDS=2,2,1: this launch needs it"
     ]
 
 
-# --- torch_xla's own word -------------------------------------------------------------------------
+# --- torch_xla's own answers --------------------------------------------------------------------
 
 
 def cases():
@@ -141,7 +141,7 @@ def cases():
 
 
 def case(accelerator, preset, n):
-    """What the process that has torch_xla is asked: `n` of "as it is" leaves out our part."""
+    """A question for the process that has torch_xla; n "as it is" leaves out our changes."""
     chips = HOSTS[accelerator][0]
     environ = PRESETS[preset](accelerator)
     if n == "as it is":
@@ -161,7 +161,7 @@ def answers(torch_xla_says):
 @pytest.mark.parametrize(
     ("accelerator", "preset", "n"), [key for key in cases() if key[2] != "as it is"]
 )
-def test_torch_xla_starts_n_ranks_each_with_its_own_place(answers, accelerator, preset, n):
+def test_torch_xla_starts_n_ranks_with_distinct_chips_and_ports(answers, accelerator, preset, n):
     chips, devices, *_ = HOSTS[accelerator]
     answer = answers[accelerator, preset, n]
     processes = answer["processes"]
@@ -184,7 +184,7 @@ def test_torch_xla_starts_n_ranks_each_with_its_own_place(answers, accelerator, 
 
 
 @pytest.mark.parametrize("accelerator", HOSTS)
-def test_all_chips_lie_as_torch_xla_would_lay_them(answers, accelerator):
+def test_with_all_chips_torch_xla_answers_as_without_our_variables(answers, accelerator):
     assert answers[accelerator, "bare", None] == answers[accelerator, "bare", "as it is"]
 
 

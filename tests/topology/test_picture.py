@@ -1,9 +1,10 @@
-"""What there is to draw: on paper, of known hosts, of this machine."""
+"""The content of drawings: on paper, of cluster hosts, of this machine."""
 
 import pytest
 
 from xla_nb.errors import UsageError
 from xla_nb.topology import picture, slice_shape, slices
+from xla_nb.topology.chips import process_bounds
 
 
 def variables(world, slice_, host, process):
@@ -17,7 +18,7 @@ def ranks(world):
 
 
 @pytest.mark.parametrize(
-    ("asked", "slices_", "hosts", "each"),
+    ("options", "slices_", "hosts", "each"),
     [
         ((None, None, None, None), 1, 1, 4),
         ((4, 2, None, None), 2, 4, 4),
@@ -30,8 +31,8 @@ def ranks(world):
         ((None, None, None, "v3-32"), 1, 4, 8),
     ],
 )
-def test_on_paper_there_is_what_was_asked_for(asked, slices_, hosts, each):
-    world = picture.on_paper(*asked)
+def test_a_drawing_on_paper_has_the_requested_slices_hosts_and_ranks(options, slices_, hosts, each):
+    world = picture.on_paper(*options)
     assert len(world.slices) == slices_
     assert sum(map(len, world.slices)) == hosts
     everyone = [rank for host in ranks(world) for process in host for rank in process]
@@ -39,14 +40,14 @@ def test_on_paper_there_is_what_was_asked_for(asked, slices_, hosts, each):
     assert world.title.startswith(f"{hosts * each} ranks on {hosts} host")
 
 
-def test_two_ranks_share_a_chip_of_a_v3():
+def test_two_ranks_share_a_v3_chip():
     assert ranks(picture.on_paper(None, None, None, "v3-8")) == [[[0, 1], [2, 3], [4, 5], [6, 7]]]
 
 
 def test_simulated_processes_have_the_variables_of_their_hosts_seat():
-    told = variables(picture.on_paper(4, 2, 2, None), 1, 1, 0)
+    own = variables(picture.on_paper(4, 2, 2, None), 1, 1, 0)
     seat = slices.seats([slices.Host(f"host-{n}") for n in range(4)], 2, pod=False)[3]
-    assert told == {
+    assert own == {
         **seat.variables,
         "PJRT_DEVICE": "CPU",
         "PJRT_LOCAL_PROCESS_RANK": "0",
@@ -54,40 +55,51 @@ def test_simulated_processes_have_the_variables_of_their_hosts_seat():
     }
 
 
-def test_a_tpus_processes_have_what_torch_xla_sets_within_their_slice():
-    told = variables(picture.on_paper(None, 2, None, "v5litepod-16"), 1, 2, 3)
-    own = slice_shape.processes("v5litepod-16", ["host-4", "host-5", "host-6", "host-7"], 2)[3]
-    assert told.items() >= own.items()
-    assert told["MEGASCALE_SLICE_ID"] == "1"
+def test_tpu_processes_have_the_variables_that_torch_xla_sets():
+    own = variables(picture.on_paper(None, 2, None, "v5litepod-16"), 1, 2, 3)
+    expected = slice_shape.processes("v5litepod-16", ["host-4", "host-5", "host-6", "host-7"], 2)[3]
+    assert own.items() >= expected.items()
+    assert own["MEGASCALE_SLICE_ID"] == "1"
 
 
-def test_hosts_that_are_known_are_drawn_by_their_names():
-    seats = slices.seats(
-        [slices.Host("10.0.0.1", "one"), slices.DiagramHost("10.0.0.2")], 2, pod=False
-    )
+def test_cluster_hosts_are_drawn_by_name_or_address():
+    seats = slices.seats([slices.Host("10.0.0.1", "one"), slices.Host("10.0.0.2")], 2, pod=False)
     world = picture.of(seats, 1, None, "on Ray")
     assert [[host.name for host in row] for row in world.slices] == [["one"], ["10.0.0.2"]]
     assert world.title == "2 ranks on 2 hosts in 2 slices, simulated: on Ray"
 
 
-def test_what_is_not_known_on_paper_is_said():
+@pytest.mark.parametrize(
+    ("count", "accelerator", "chips"), [(2, "v6e-8", 8), (1, "v5litepod-8", 4)]
+)
+def test_part_of_several_tpu_hosts_is_refused_as_a_launch_refuses_it(count, accelerator, chips):
+    seats = slices.seats([slices.Host("a"), slices.Host("b")], count, pod=True)
+    with pytest.raises(UsageError) as launch:
+        process_bounds(accelerator, chips, 2, hosts=2)
+    with pytest.raises(UsageError) as drawing:
+        picture.of(seats, 2, accelerator, "on Ray")
+    assert str(drawing.value) == str(launch.value)
+    assert ranks(picture.of(seats, None, accelerator, "on Ray"))[1][-1] == [2 * chips - 1]
+
+
+def test_an_unknown_slice_shape_is_explained_in_a_note():
     world = picture.on_paper(None, None, None, "v4-16")
     assert "shape is chosen" in world.notes[-1]
     assert "TPU_PROCESS_BOUNDS" not in variables(world, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
-        ((3, 2, None, None), "3 hosts can be 1 or 3 slices"),
-        ((4, 2, None, "v5litepod-16"), "a v5litepod-16 has 16 chips on 4 hosts"),
+        ((3, 2, None, None), "Use 1 or 3 slices"),
+        ((4, 2, None, "v5litepod-16"), "A v5litepod-16 has 16 chips on 4 hosts"),
         ((None, None, 3, "v6e-8"), "1, 2, 4 or 8"),
-        ((None, None, None, "H100"), "H100 is no type of TPU"),
+        ((None, None, None, "H100"), "Unknown TPU type H100"),
     ],
 )
-def test_what_cannot_be_is_refused(asked, said):
-    with pytest.raises(UsageError, match=said):
-        picture.on_paper(*asked)
+def test_impossible_drawings_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        picture.on_paper(*options)
 
 
 # ---------------------------------------------------------------- this machine
@@ -95,7 +107,7 @@ def test_what_cannot_be_is_refused(asked, said):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """machine(8) has so many chips."""
+    """machine(8) gives this machine 8 chips."""
 
     def has(chips):
         monkeypatch.setattr(picture, "count_chips", lambda: chips)
@@ -103,7 +115,7 @@ def machine(monkeypatch):
     return has
 
 
-def test_a_machine_without_a_tpu_is_a_simulated_host(machine):
+def test_a_machine_without_a_tpu_is_drawn_as_a_simulated_host(machine):
     machine(0)
     world = picture.here({}, 3)
     assert ranks(world) == [[[0], [1], [2]]]
@@ -119,14 +131,14 @@ def test_a_tpu_host_is_drawn_as_a_launch_would_use_it(machine, n, bounds):
 
 
 @pytest.mark.parametrize("accelerator", ["v5litepod-16", "tpu7x-8"])
-def test_what_torch_xla_will_ask_for_is_not_told(machine, accelerator):
+def test_variables_from_the_metadata_server_are_not_shown(machine, accelerator):
     machine(4)
     world = picture.here({"TPU_ACCELERATOR_TYPE": accelerator}, None)
     assert variables(world, 0, 0, 0) == {"PJRT_DEVICE": "TPU"}
     assert "asks the metadata server" in world.notes[-1]
 
 
-def test_a_count_that_the_chips_cannot_be_is_refused(machine):
+def test_an_impossible_n_on_this_machine_is_refused(machine):
     machine(8)
     with pytest.raises(UsageError, match="1, 2, 4 or 8"):
         picture.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, 3)

@@ -1,4 +1,4 @@
-"""Slices on paper, held to what torch_xla itself makes of a host of theirs."""
+"""Slices on paper, checked against torch_xla itself on one of their hosts."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from xla_nb.topology import environment, slice_shape, slices
 from xla_nb.topology.chips import process_bounds
 from xla_nb.topology.slices import Host
 
-# accelerator type: (hosts, chips of each, bounds of the hosts, of the chips of one), as torch_xla's
-# table, Google's pages on v5e and v6e and, for one host, the tests of topology have them
+# accelerator type: (hosts, chips of each, bounds of the hosts, bounds of one host's chips), from
+# torch_xla's table, Google's pages on v5e and v6e and, for one host, test_chips
 SLICES = {
     "v2-8": (1, 4, "1,1,1", "2,2,1"),
     "v2-32": (4, 4, "2,2,1", "2,2,1"),
@@ -23,7 +23,7 @@ SLICES = {
 }
 
 
-# ---------------------------------------------------------------- torch_xla's own word
+# ---------------------------------------------------------------- torch_xla's own answers
 
 
 def addresses(accelerator):
@@ -31,7 +31,7 @@ def addresses(accelerator):
 
 
 def asks_the_metadata_server(accelerator, worker):
-    """A TPU VM by itself, with what its metadata server answers."""
+    """A TPU VM with its metadata server's answers: (environment, metadata)."""
     _, _, host, chips = SLICES[accelerator]
     return {}, {
         "tpu-env": f"ACCELERATOR_TYPE: '{accelerator}'\nTPU_PROCESS_BOUNDS: '{host}'\n"
@@ -40,8 +40,8 @@ def asks_the_metadata_server(accelerator, worker):
     }
 
 
-def is_told_by_its_seat(accelerator, worker):
-    """A host that may not ask, in the last of two slices: its seat says who it is."""
+def gets_its_seat(accelerator, worker):
+    """A host of the last of two slices that may not ask, with the variables of its seat."""
     _, _, host, chips = SLICES[accelerator]
     other = [Host(f"10.1.0.{n}") for n in range(SLICES[accelerator][0])]
     own = [Host(address) for address in addresses(accelerator)]
@@ -55,7 +55,7 @@ def is_told_by_its_seat(accelerator, worker):
     }, {}
 
 
-KNOWS = {"asks": asks_the_metadata_server, "is told": is_told_by_its_seat}
+KNOWS = {"asks": asks_the_metadata_server, "seat": gets_its_seat}
 CASES = [
     (accelerator, knows, worker, n)
     for accelerator, (hosts, *_) in SLICES.items()
@@ -79,56 +79,56 @@ def answers(torch_xla_says):
 
 
 @pytest.mark.parametrize("key", CASES, ids=lambda key: "-".join(map(str, key)))
-def test_each_process_is_told_what_torch_xla_tells_it(answers, key):
+def test_each_process_gets_the_variables_that_torch_xla_sets(answers, key):
     accelerator, _, worker, n = key
-    told = slice_shape.processes(accelerator, addresses(accelerator), worker, n)
-    assert {one.pop("PJRT_DEVICE") for one in told} == {"TPU"}
-    assert told == answers[key]["ranks"]
-    assert len(told) == answers[key]["processes"]
+    own = slice_shape.processes(accelerator, addresses(accelerator), worker, n)
+    assert {variables.pop("PJRT_DEVICE") for variables in own} == {"TPU"}
+    assert own == answers[key]["ranks"]
+    assert len(own) == answers[key]["processes"]
 
 
-# ---------------------------------------------------------------- hosts, and what is not known
+# ---------------------------------------------------------------- hosts, and unknown shapes
 
 
 @pytest.mark.parametrize("accelerator", SLICES)
-def test_a_type_says_how_many_hosts_its_slices_have(accelerator):
+def test_the_type_determines_hosts_and_chips_per_host(accelerator):
     hosts, chips, *_ = SLICES[accelerator]
     assert slice_shape.hosts(accelerator) == hosts
     assert slice_shape.chips_per_host(accelerator, hosts) == chips
 
 
 def test_eight_chips_may_be_two_machines():
-    told = slice_shape.processes("v5litepod-8", ["a", "b"], 1)
-    assert [one["CLOUD_TPU_TASK_ID"] for one in told] == ["4", "5", "6", "7"]
-    assert {one["TPU_PROCESS_BOUNDS"] for one in told} == {"2,4,1"}
+    own = slice_shape.processes("v5litepod-8", ["a", "b"], 1)
+    assert [each["CLOUD_TPU_TASK_ID"] for each in own] == ["4", "5", "6", "7"]
+    assert {each["TPU_PROCESS_BOUNDS"] for each in own} == {"2,4,1"}
 
 
 @pytest.mark.parametrize("accelerator", ["v4-16", "v5p-128"])
-def test_the_shape_of_a_block_is_not_guessed(accelerator):
+def test_the_shape_of_a_block_is_left_out(accelerator):
     hosts = [f"host-{n}" for n in range(slice_shape.hosts(accelerator))]
-    told = slice_shape.processes(accelerator, hosts, 1)
-    assert [one["CLOUD_TPU_TASK_ID"] for one in told] == ["4", "5", "6", "7"]
-    assert "TPU_PROCESS_BOUNDS" not in told[0]
+    own = slice_shape.processes(accelerator, hosts, 1)
+    assert [each["CLOUD_TPU_TASK_ID"] for each in own] == ["4", "5", "6", "7"]
+    assert "TPU_PROCESS_BOUNDS" not in own[0]
     assert "asks the metadata server" in slice_shape.unknown(accelerator)
 
 
 @pytest.mark.parametrize("accelerator", SLICES)
-def test_all_else_is_known(accelerator):
+def test_slices_other_than_blocks_are_fully_known(accelerator):
     assert slice_shape.unknown(accelerator) == ""
 
 
 @pytest.mark.parametrize("accelerator", ["tpu7x-8", "v9-8", "v5litepod", "v5litepod-12", "H100"])
-def test_an_unknown_type_is_refused_with_some_that_are_known(accelerator):
+def test_an_unknown_type_is_refused_with_examples(accelerator):
     with pytest.raises(UsageError, match="v5litepod-16"):
         slice_shape.hosts(accelerator)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 8])
-def test_hosts_that_are_not_those_of_the_type_are_refused(hosts):
-    with pytest.raises(UsageError, match="a v5litepod-16 has 16 chips on 4 hosts"):
+def test_a_host_count_that_does_not_fit_the_type_is_refused(hosts):
+    with pytest.raises(UsageError, match="A v5litepod-16 has 16 chips on 4 hosts"):
         slice_shape.chips_per_host("v5litepod-16", hosts)
 
 
-def test_a_part_of_several_hosts_is_refused():
-    with pytest.raises(UsageError, match="leave -n out"):
+def test_part_of_several_hosts_is_refused():
+    with pytest.raises(UsageError, match="Omit -n"):
         slice_shape.processes("v5litepod-16", ["a", "b", "c", "d"], 0, n=2)

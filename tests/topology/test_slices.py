@@ -1,6 +1,7 @@
-"""Which host stands where, and what it is told: a table of topologies, and what hosts preset."""
+"""Seats and variables of hosts: a table of topologies, and preset variables."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -12,19 +13,19 @@ from xla_nb.topology.slices import Host
 
 
 def hosts(count, **environs):
-    """host-0, host-1 ...; `host_1={...}` is that one's environment."""
+    """host-1, host-2 and so on; `host_1={...}` is the environment of host-1."""
     return [
         Host(f"10.0.0.{n}", f"host-{n}", environs.get(f"host_{n}", {})) for n in range(1, count + 1)
     ]
 
 
 def preset(count, *environs):
-    """Hosts whose environments are these, in order."""
+    """Hosts with these environments, in order."""
     return hosts(count, **{f"host_{n}": environ for n, environ in enumerate(environs, 1)})
 
 
-def stands(found):
-    return [(seat.host.name, seat.slice, seat.worker) for seat in found]
+def seated(seats):
+    return [(seat.host.name, seat.slice, seat.worker) for seat in seats]
 
 
 # ---------------------------------------------------------------- the table
@@ -34,8 +35,8 @@ def stands(found):
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("pod", [False, True])
 def test_hosts_are_seated_slice_by_slice(count, workers, pod):
-    found = slices.seats(hosts(count * workers), count, pod=pod)
-    assert stands(found) == [
+    seats = slices.seats(hosts(count * workers), count, pod=pod)
+    assert seated(seats) == [
         (f"host-{n + 1}", n // workers, n % workers) for n in range(count * workers)
     ]
 
@@ -43,10 +44,10 @@ def test_hosts_are_seated_slice_by_slice(count, workers, pod):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("pod", [False, True])
-def test_hosts_of_several_slices_are_told_where_they_meet_and_who_they_are(count, workers, pod):
+def test_hosts_of_several_slices_get_the_coordinator_and_their_slice_id(count, workers, pod):
     for seat in slices.seats(hosts(count * workers), count, pod=pod):
-        told = {k: v for k, v in seat.variables.items() if k.startswith("MEGASCALE")}
-        assert told == {
+        values = {k: v for k, v in seat.variables.items() if k.startswith("MEGASCALE")}
+        assert values == {
             "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1",
             "MEGASCALE_PORT": "8081",
             "MEGASCALE_NUM_SLICES": str(count),
@@ -55,31 +56,31 @@ def test_hosts_of_several_slices_are_told_where_they_meet_and_who_they_are(count
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_one_slice_has_no_variables_of_several(workers):
+def test_a_single_slice_gets_no_multislice_variables(workers):
     for seat in slices.seats(hosts(workers), 1, pod=False):
         assert set(seat.variables) == {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"}
 
 
-def test_off_a_pod_a_host_is_told_its_number_and_its_neighbours_in_the_slice():
-    told = [
+def test_off_a_pod_a_host_gets_its_worker_number_and_its_neighbors():
+    values = [
         (seat.variables["TPU_WORKER_ID"], seat.variables["TPU_WORKER_HOSTNAMES"])
         for seat in slices.seats(hosts(4), 2, pod=False)
     ]
     first, second = "10.0.0.1,10.0.0.2", "10.0.0.3,10.0.0.4"
-    assert told == [("0", first), ("1", first), ("0", second), ("1", second)]
+    assert values == [("0", first), ("1", first), ("0", second), ("1", second)]
 
 
-def test_on_a_pod_what_is_not_preset_is_left_to_its_metadata_server():
+def test_on_a_pod_unset_variables_are_left_to_the_metadata_server():
     assert [dict(seat.variables) for seat in slices.seats(hosts(2), None, pod=True)] == [{}, {}]
 
 
-def test_off_a_pod_the_machines_own_tpu_variables_are_not_asked():
+def test_off_a_pod_the_machines_own_tpu_variables_are_ignored():
     kaggle = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
-    found = slices.seats(preset(2, kaggle, kaggle), None, pod=False)
-    assert [seat.variables["TPU_WORKER_ID"] for seat in found] == ["0", "1"]
+    seats = slices.seats(preset(2, kaggle, kaggle), None, pod=False)
+    assert [seat.variables["TPU_WORKER_ID"] for seat in seats] == ["0", "1"]
 
 
-def test_the_variables_are_those_that_ray_sets():
+def test_the_variables_equal_those_that_ray_sets():
     tpu = pytest.importorskip("ray.util.tpu")
     (_, seat) = slices.seats(hosts(2), 2, pod=True)
     assert seat.variables == tpu.get_tpu_coordinator_env_vars("10.0.0.1", 2, 1)
@@ -94,15 +95,15 @@ for variables in json.load(sys.stdin):
 """
 
 
-def test_jax_reads_the_place_of_a_host_from_them():
-    found = [
+def test_jax_reads_process_ids_and_coordinator_from_the_variables():
+    seats = [
         seat
         for count, workers in [(2, 1), (2, 4), (4, 2)]
         for seat in slices.seats(hosts(count * workers), count, pod=False)
     ]
     done = subprocess.run(
         [sys.executable, "-c", JAX_READS],
-        input=json.dumps([dict(seat.variables) for seat in found]),
+        input=json.dumps([dict(seat.variables) for seat in seats]),
         capture_output=True,
         text=True,
         check=True,
@@ -113,7 +114,7 @@ def test_jax_reads_the_place_of_a_host_from_them():
     ]
 
 
-# ---------------------------------------------------------------- presets that are respected
+# ---------------------------------------------------------------- preset variables
 
 
 def of_slice(number, worker, count=2):
@@ -126,26 +127,41 @@ def of_slice(number, worker, count=2):
     }
 
 
-@pytest.mark.parametrize("asked", [None, 2])
-def test_hosts_of_a_pod_are_seated_by_what_they_say(asked):
-    given = preset(4, of_slice(1, 1), of_slice(0, 1), of_slice(1, 0), of_slice(0, 0))
-    found = slices.seats(given, asked, pod=True)
-    assert stands(found) == [("host-4", 0, 0), ("host-2", 0, 1), ("host-3", 1, 0), ("host-1", 1, 1)]
-    for seat in found:
+@pytest.mark.parametrize("wanted", [None, 2])
+def test_hosts_of_a_pod_are_seated_by_their_own_variables(wanted):
+    preset_hosts = preset(4, of_slice(1, 1), of_slice(0, 1), of_slice(1, 0), of_slice(0, 0))
+    seats = slices.seats(preset_hosts, wanted, pod=True)
+    assert seated(seats) == [
+        ("host-4", 0, 0),
+        ("host-2", 0, 1),
+        ("host-3", 1, 0),
+        ("host-1", 1, 1),
+    ]
+    for seat in seats:
         own = of_slice(seat.slice, seat.worker)
         assert seat.variables == {**own, "MEGASCALE_PORT": "8080"}
 
 
-def test_who_says_nothing_takes_what_is_free():
-    given = preset(4, {}, {}, {"MEGASCALE_SLICE_ID": "0"}, {})
-    found = slices.seats(given, 2, pod=False)
-    assert stands(found) == [("host-3", 0, 0), ("host-1", 0, 1), ("host-2", 1, 0), ("host-4", 1, 1)]
+def test_hosts_without_numbers_take_the_free_seats():
+    preset_hosts = preset(4, {}, {}, {"MEGASCALE_SLICE_ID": "0"}, {})
+    seats = slices.seats(preset_hosts, 2, pod=False)
+    assert seated(seats) == [
+        ("host-3", 0, 0),
+        ("host-1", 0, 1),
+        ("host-2", 1, 0),
+        ("host-4", 1, 1),
+    ]
 
 
-def test_slices_without_numbers_are_told_apart_by_the_workers_in_them():
-    given = preset(4, *({"TPU_WORKER_ID": worker} for worker in "1010"))
-    found = slices.seats(given, 2, pod=True)
-    assert stands(found) == [("host-2", 0, 0), ("host-1", 0, 1), ("host-4", 1, 0), ("host-3", 1, 1)]
+def test_hosts_with_worker_numbers_alone_are_seated_slice_by_slice():
+    preset_hosts = preset(4, *({"TPU_WORKER_ID": worker} for worker in "1010"))
+    seats = slices.seats(preset_hosts, 2, pod=True)
+    assert seated(seats) == [
+        ("host-2", 0, 0),
+        ("host-1", 0, 1),
+        ("host-4", 1, 0),
+        ("host-3", 1, 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -160,65 +176,69 @@ def test_slices_without_numbers_are_told_apart_by_the_workers_in_them():
         ({"MEGASCALE_COORDINATOR_ADDRESS": "fd00::1"}, None, "8081"),
     ],
 )
-def test_the_port_is_the_one_preset_or_asked_for(environ, port, expected):
-    found = slices.seats(preset(2, environ), 2, pod=False, port=port)
-    assert {seat.variables["MEGASCALE_PORT"] for seat in found} == {expected}
+def test_the_port_is_the_argument_or_the_preset_one(environ, port, expected):
+    seats = slices.seats(preset(2, environ), 2, pod=False, port=port)
+    assert {seat.variables["MEGASCALE_PORT"] for seat in seats} == {expected}
 
 
-def test_one_hosts_coordinator_is_everybodys():
-    found = slices.seats(preset(2, {}, {"MEGASCALE_COORDINATOR_ADDRESS": "here"}), 2, pod=True)
-    assert {seat.variables["MEGASCALE_COORDINATOR_ADDRESS"] for seat in found} == {"here"}
+def test_one_hosts_coordinator_is_used_by_all():
+    seats = slices.seats(preset(2, {}, {"MEGASCALE_COORDINATOR_ADDRESS": "here"}), 2, pod=True)
+    assert {seat.variables["MEGASCALE_COORDINATOR_ADDRESS"] for seat in seats} == {"here"}
 
 
-def test_a_warning_in_place_of_a_list_of_hosts_is_not_one():
+def test_a_warning_in_place_of_host_names_is_ignored():
     warned = {"TPU_WORKER_HOSTNAMES": "WARNING: could not determine TPU worker hostnames"}
     (seat,) = slices.seats(preset(1, warned), None, pod=True)
     assert seat.variables == {}
 
 
-# ---------------------------------------------------------------- what cannot be
+# ---------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(
-    ("count", "asked", "said"),
+    ("count", "wanted", "message"),
     [
-        (4, 0, "--slices 0: there is at least 1"),
+        (4, 0, "--slices must be at least 1, not 0"),
         (0, 1, "no host"),
-        (4, 3, "3 slices of 4 hosts.*4 hosts can be 1, 2 or 4 slices"),
-        (6, 4, "6 hosts can be 1, 2, 3 or 6 slices"),
-        (1, 2, "2 slices of 1 host: .* 1 host can be 1 slice"),
+        (4, 3, "4 hosts cannot be divided into 3 slices.*Use 1, 2 or 4 slices"),
+        (6, 4, "6 hosts .*Use 1, 2, 3 or 6 slices"),
+        (1, 2, "1 host cannot .* 2 slices.*Use 1 slice"),
     ],
 )
-def test_hosts_that_do_not_make_so_many_slices(count, asked, said):
-    with pytest.raises(UsageError, match=said):
-        slices.seats(hosts(count), asked, pod=False)
+def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
+    with pytest.raises(UsageError, match=message):
+        slices.seats(hosts(count), wanted, pod=False)
 
 
 @pytest.mark.parametrize(
-    ("environs", "asked", "said"),
+    ("environs", "wanted", "message"),
     [
         (
             [{"MEGASCALE_NUM_SLICES": "2"}],
             1,
-            "host-1 has MEGASCALE_NUM_SLICES=2, and --slices says 1",
+            "host-1 has MEGASCALE_NUM_SLICES=2, but --slices gives 1",
         ),
         (
             [{"MEGASCALE_NUM_SLICES": "2"}, {"MEGASCALE_NUM_SLICES": "4"}],
             None,
             "host-1 has MEGASCALE_NUM_SLICES=2 and host-2 has MEGASCALE_NUM_SLICES=4",
         ),
-        ([{"MEGASCALE_NUM_SLICES": "two"}], None, "host-1 has MEGASCALE_NUM_SLICES=two.*no number"),
+        (
+            [{"MEGASCALE_NUM_SLICES": "two"}],
+            None,
+            "host-1 has MEGASCALE_NUM_SLICES=two.*not a number",
+        ),
         ([{"MEGASCALE_NUM_SLICES": "0"}], None, "host-1 has MEGASCALE_NUM_SLICES=0.*at least 1"),
-        ([{"MEGASCALE_NUM_SLICES": "3"}], None, "4 hosts can be 1, 2 or 4 slices"),
+        ([{"MEGASCALE_NUM_SLICES": "3"}], None, "4 hosts .*Use 1, 2 or 4 slices"),
         (
             [{"MEGASCALE_SLICE_ID": "2"}],
             2,
-            "host-1 has MEGASCALE_SLICE_ID=2, and with 2 slices the last is 1",
+            "host-1 has MEGASCALE_SLICE_ID=2, but with 2 slices the last is 1",
         ),
         (
             [{"MEGASCALE_SLICE_ID": "1"}],
             1,
-            "host-1 has MEGASCALE_SLICE_ID=1, and with 1 slice there is only 0",
+            "host-1 has MEGASCALE_SLICE_ID=1, but with 1 slice the only number is 0",
         ),
         (
             [{"MEGASCALE_SLICE_ID": "0"}] * 3,
@@ -228,7 +248,7 @@ def test_hosts_that_do_not_make_so_many_slices(count, asked, said):
         (
             [{"TPU_WORKER_ID": "2"}],
             2,
-            "host-1 has TPU_WORKER_ID=2, and with 2 hosts a slice the last is 1",
+            "host-1 has TPU_WORKER_ID=2, but with 2 hosts per slice the last is 1",
         ),
         (
             [{"TPU_WORKER_ID": "1"}] * 2,
@@ -243,7 +263,7 @@ def test_hosts_that_do_not_make_so_many_slices(count, asked, said):
         (
             [{"TPU_WORKER_HOSTNAMES": "a,b,c,d"}],
             2,
-            "TPU_WORKER_HOSTNAMES=a,b,c,d, which is 4 hosts, and here a slice has 2 hosts",
+            "TPU_WORKER_HOSTNAMES=a,b,c,d, which is 4 hosts, but a slice of this run has 2 hosts",
         ),
         (
             [{"MEGASCALE_COORDINATOR_ADDRESS": "a"}, {"MEGASCALE_COORDINATOR_ADDRESS": "b"}],
@@ -253,16 +273,16 @@ def test_hosts_that_do_not_make_so_many_slices(count, asked, said):
         (
             [{"MEGASCALE_COORDINATOR_ADDRESS": "a:1", "MEGASCALE_PORT": "2"}],
             2,
-            "host-1 has MEGASCALE_PORT=2, and MEGASCALE_COORDINATOR_ADDRESS says 1",
+            "host-1 has MEGASCALE_PORT=2, but MEGASCALE_COORDINATOR_ADDRESS gives 1",
         ),
     ],
 )
-def test_a_contradiction_names_both(environs, asked, said):
-    with pytest.raises(UsageError, match=said) as refused:
-        slices.seats(preset(4, *environs), asked, pod=True)
-    assert "What to do: " in str(refused.value)
+def test_contradicting_variables_are_refused_naming_both_sides(environs, wanted, message):
+    with pytest.raises(UsageError, match=message) as refused:
+        slices.seats(preset(4, *environs), wanted, pod=True)
+    assert re.search(r"\. (Remove|Use) [^.]*\.$", str(refused.value))
 
 
-def test_a_port_that_is_not_the_preset_one_is_refused():
-    with pytest.raises(UsageError, match="host-1 has MEGASCALE_PORT=1, and the port asked for"):
+def test_a_port_that_contradicts_the_preset_one_is_refused():
+    with pytest.raises(UsageError, match="host-1 has MEGASCALE_PORT=1, but the port argument"):
         slices.seats(preset(2, {"MEGASCALE_PORT": "1"}), 2, pod=False, port=2)

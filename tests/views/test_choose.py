@@ -1,31 +1,49 @@
-"""The view that a run gets by itself."""
+"""Which view a run gets when no option names one."""
+
+from types import SimpleNamespace
 
 import pytest
 
+from xla_nb.run.options import VIEWS
 from xla_nb.views import choose
 
 LAB = {"metadata": {"cellId": "7b0a", "trusted": True}}
 NBCLIENT = {"metadata": {}}
 
 
-def chosen(parent, names=(), modules=("anywidget",)):
-    return choose.view(parent, names, modules)
+def default(parent, names=(), modules=("anywidget",)):
+    return choose.default(parent, names, modules)
 
 
-def test_a_page_that_names_the_cell_gets_the_panel():
-    assert chosen(LAB) == "panel"
+def test_a_front_end_that_sends_the_cell_id_gets_the_panel():
+    assert default(LAB) == "panel"
 
 
 @pytest.mark.parametrize("parent", [NBCLIENT, {}], ids=["nbclient", "a terminal"])
-def test_who_does_not_name_it_gets_text(parent):
-    assert chosen(parent) == "text"
+def test_a_front_end_that_sends_no_cell_id_gets_text(parent):
+    assert default(parent) == "text"
 
 
-def test_colab_and_vs_code_are_known_by_what_they_leave_in_the_kernel():
-    assert chosen({}, modules={"anywidget", "google.colab"}) == "panel"
-    assert chosen({}, names={"__vsc_ipynb_file__"}) == "panel"
+def test_colab_and_vs_code_get_the_panel_without_a_cell_id():
+    assert default({}, modules={"anywidget", "google.colab"}) == "panel"
+    assert default({}, names={"__vsc_ipynb_file__"}) == "panel"
 
 
-def test_without_anywidget_there_is_text(monkeypatch):
+def test_without_anywidget_the_view_is_text(monkeypatch):
     monkeypatch.setattr(choose, "_installed", lambda name: False)
-    assert chosen(LAB, modules=()) == "text"
+    assert default(LAB, modules=()) == "text"
+
+
+def test_every_view_that_an_option_may_name_can_be_made():
+    assert set(choose._MAKERS) == set(VIEWS) == {"panel", "text", "none"}
+
+
+def test_a_run_whose_view_cannot_be_made_is_stopped(monkeypatch):
+    def broken(run):
+        raise OSError
+
+    monkeypatch.setitem(choose._MAKERS, "text", broken)
+    reasons = []
+    with pytest.raises(OSError):
+        choose.make("text", SimpleNamespace(stop=reasons.append))
+    assert reasons == ["its view could not be shown"]

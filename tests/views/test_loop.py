@@ -1,4 +1,4 @@
-"""Following a run: to its end, through interrupts, without losing a line."""
+"""The loop that waits for a run: to its end, through interrupts, without losing a line."""
 
 import io
 import signal
@@ -9,8 +9,8 @@ from xla_nb.views.loop import follow
 from xla_nb.views.text import TextView
 
 
-def told(stream):
-    """What was written, but for the summary at the end."""
+def written(stream):
+    """What was written, without the summary at the end."""
     lines = stream.getvalue().splitlines(keepends=True)
     return "".join(line for line in lines if "files in" not in line)
 
@@ -22,16 +22,16 @@ def viewing(run, out=None):
     return made
 
 
-def test_a_run_is_followed_to_its_end_and_the_rest_is_shown(tmp_path):
+def test_a_run_is_followed_until_all_output_is_shown(tmp_path):
     run = Run(tmp_path, looks=6)
     view = viewing(run)
     run.prints(0, "one\ntwo")
     follow(run, view)
-    assert told(view.out) == "[0] one\n[0] two\n"
+    assert written(view.out) == "[0] one\n[0] two\n"
     assert run.stopped == []
 
 
-def test_an_interrupt_stops_the_run_and_following_goes_on_until_it_is_done(tmp_path):
+def test_an_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
     run = Run(tmp_path, looks=6)
     view = viewing(run)
     drawn, before = [], signal.getsignal(signal.SIGINT)
@@ -46,7 +46,7 @@ def test_an_interrupt_stops_the_run_and_following_goes_on_until_it_is_done(tmp_p
     follow(run, SimpleNamespace(draw=draw, finish=view.finish))
     assert set(run.stopped) == {"you interrupted it"}
     assert len(drawn) == 3
-    assert told(view.out) == "[0] after\n" * 3
+    assert written(view.out) == "[0] after\n" * 3
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -60,4 +60,4 @@ def test_an_interrupt_loses_no_line(tmp_path):
     view = viewing(run, Interrupted())
     run.prints(0, "one\n")
     follow(run, view)
-    assert told(view.out) == "[0] one\n"
+    assert written(view.out) == "[0] one\n"

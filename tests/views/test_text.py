@@ -1,4 +1,4 @@
-"""A run told in lines: each whole and under its rank, what is left out said."""
+"""A run as lines of text: whole lines with their rank, and counts of those left out."""
 
 import io
 
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
     @property
     def screen(self):
-        """What is left standing, each line's trailing blanks aside."""
+        """The lines a terminal shows, without trailing blanks."""
         lines = []
         for line in self.getvalue().split("\n"):
             cells = []
@@ -39,13 +39,13 @@ def view(run):
 
 @pytest.fixture
 def live(run, monkeypatch):
-    """A view on a terminal that is drawn each time."""
+    """A view on a terminal, redrawn at each call."""
     monkeypatch.setattr(text, "_REDRAW", 0)
     return viewing(run, Terminal())
 
 
-def told(stream):
-    """What was written, but for the summary at the end."""
+def written(stream):
+    """What was written, without the summary at the end."""
     lines = stream.getvalue().splitlines(keepends=True)
     return "".join(line for line in lines if "files in" not in line)
 
@@ -57,14 +57,14 @@ def viewing(run, out=None):
     return made
 
 
-# ---------------------------------------------------------------- what a rank prints
+# ---------------------------------------------------------------- output
 
 
-def test_lines_carry_their_rank(run, view):
+def test_lines_start_with_their_rank(run, view):
     run.prints(0, "zero\n")
     run.prints(1, "one\n")
     view.draw()
-    assert told(view.out) == "[0] zero\n[1] one\n"
+    assert written(view.out) == "[0] zero\n[1] one\n"
     before = view.out.getvalue(), view.err.getvalue()
     view.draw()
     assert (view.out.getvalue(), view.err.getvalue()) == before
@@ -78,7 +78,7 @@ def test_lines_of_two_ranks_are_never_mixed_within_a_line(run, view):
     run.prints(0, "right\n")
     view.draw()
     view.finish()
-    assert told(view.out) == "[1] other\n[0] left right\n[1] rest \n"
+    assert written(view.out) == "[1] other\n[0] left right\n[1] rest \n"
 
 
 def test_stderr_of_a_rank_goes_to_stderr(run, view):
@@ -86,17 +86,17 @@ def test_stderr_of_a_rank_goes_to_stderr(run, view):
     run.prints(1, "value\n")
     view.draw()
     assert view.err.getvalue() == "[1] warning\n"
-    assert told(view.out) == "[1] value\n"
+    assert written(view.out) == "[1] value\n"
 
 
-def test_a_rank_heard_of_later_is_shown_from_its_first_line(run, view):
+def test_a_late_rank_is_shown_from_its_first_line(run, view):
     run.prints(5, "early\n")
     before = view.out.getvalue(), view.err.getvalue()
     view.draw()
     assert (view.out.getvalue(), view.err.getvalue()) == before
     run.state.apply(events.RankStarted(rank=5, local_rank=0, pid=9, device="d"))
     view.draw()
-    assert told(view.out) == "[5] early\n"
+    assert written(view.out) == "[5] early\n"
 
 
 def numbered(first, last):
@@ -109,14 +109,14 @@ def bound(monkeypatch):
     monkeypatch.setattr(text, "TAIL", 2)
 
 
-def test_of_too_many_lines_the_first_and_the_last_are_shown_and_the_rest_counted(bound, run, view):
+def test_beyond_the_bound_the_first_and_last_lines_are_shown_and_the_rest_counted(bound, run, view):
     run.prints(0, numbered(1, 6))
     view.draw()
     run.prints(0, numbered(7, 2000))
     view.draw()
     assert view.out.getvalue().split() == ["[0]", "1", "[0]", "2", "[0]", "3"]
     view.finish()
-    assert told(view.out).splitlines()[3:] == [
+    assert written(view.out).splitlines()[3:] == [
         f"[0] … 1,995 more lines in {run.record.log(0)}",
         "[0] 1999",
         "[0] 2000",
@@ -128,17 +128,17 @@ def test_as_many_lines_as_head_and_tail_are_shown_without_a_gap(bound, run, view
     run.prints(0, numbered(1, count))
     view.draw()
     view.finish()
-    assert told(view.out) == "".join(f"[0] {n}\n" for n in range(1, count + 1))
+    assert written(view.out) == "".join(f"[0] {n}\n" for n in range(1, count + 1))
 
 
-def test_one_line_more_than_that_is_left_out(bound, run, view):
+def test_one_line_more_is_left_out(bound, run, view):
     run.prints(0, numbered(1, 6))
     view.finish()
     assert f"… 1 more lines in {run.record.log(0)}" in view.out.getvalue()
     assert "[0] 4\n" not in view.out.getvalue()
 
 
-def test_the_bound_holds_for_each_rank_and_stream_alone(bound, run, view):
+def test_each_stream_of_each_rank_has_its_own_bound(bound, run, view):
     for rank in (0, 1):
         run.prints(rank, numbered(1, 9))
     run.prints(0, "but one\n", "err")
@@ -147,10 +147,10 @@ def test_the_bound_holds_for_each_rank_and_stream_alone(bound, run, view):
     assert view.err.getvalue() == "[0] but one\n"
 
 
-def test_an_unfinished_line_counts_at_the_end(bound, run, view):
+def test_an_unfinished_line_is_shown_at_the_end(bound, run, view):
     run.prints(0, numbered(1, 6) + "cut")
     view.finish()
-    assert told(view.out).endswith("[0] 6\n[0] cut\n")
+    assert written(view.out).endswith("[0] 6\n[0] cut\n")
 
 
 # ---------------------------------------------------------------- news
@@ -165,7 +165,7 @@ def test_a_notice_is_shown_once_on_stderr(run, view):
     assert (view.out.getvalue(), view.err.getvalue()) == before
     view.finish()
     assert view.err.getvalue() == "removed A=1\n[1] slow\n"
-    assert told(view.out) == ""
+    assert written(view.out) == ""
 
 
 def test_a_failure_is_shown_once_with_its_rank_and_place(run, view):
@@ -182,6 +182,20 @@ def test_a_failure_is_shown_once_with_its_rank_and_place(run, view):
     view.draw()
     view.finish()
     assert view.err.getvalue() == "[1] failed at Cell In[3], line 2: ValueError: boom\n"
+
+
+def test_a_rank_with_the_same_error_does_not_repeat_it(run, view):
+    for rank in (0, 1):
+        run.state.apply(
+            events.RankFailed(
+                rank=rank, kind="ValueError", message="boom", text="t", place="", where=""
+            )
+        )
+    view.draw()
+    assert view.err.getvalue().splitlines() == [
+        "[0] failed: ValueError: boom",
+        "[1] failed with the same error",
+    ]
 
 
 # ---------------------------------------------------------------- the changing line
@@ -217,7 +231,7 @@ def test_the_changing_line_is_erased_before_news_on_stderr(run, live):
     assert "\r       \r" in live.out.getvalue()
 
 
-def test_the_changing_line_is_not_wider_than_a_screen(run, live):
+def test_the_changing_line_fits_on_a_screen(run, live):
     run.prints(0, "x" * 500)
     live.draw()
     assert len(live.out.screen[0]) == 160
@@ -250,35 +264,35 @@ def test_on_a_plain_stream_there_is_no_changing_line(run, view, monkeypatch):
     run.prints(0, "\r100%\n")
     view.draw()
     view.finish()
-    assert told(view.out) == "[0] 100%\n"
+    assert written(view.out) == "[0] 100%\n"
 
 
 # ---------------------------------------------------------------- the end
 
 
-def test_at_the_end_it_says_how_the_run_went_and_where_its_files_are(run, view):
+def test_the_summary_has_the_headline_time_and_files(run, view):
     for rank in (0, 1):
         run.state.apply(events.RankFinished(rank=rank, preview="1", nbytes=1))
     view.finish()
     assert view.out.getvalue() == f"2 ranks finished · 1.2 s · files in {run.record.path}\n"
 
 
-def test_news_is_looked_for_soon_after_news_and_less_often_in_silence(run, view):
+def test_a_silent_run_is_looked_at_less_often(run, view):
     run.prints(0, "one\n")
     busy = view.draw()
     quiet = [view.draw() for _ in range(30)]
     assert busy < quiet[-1] <= 0.05
 
 
-def test_the_last_lines_are_shown_as_soon_as_every_rank_has_returned(bound, run, view):
+def test_the_last_lines_are_shown_once_every_rank_has_returned(bound, run, view):
     run.prints(0, "".join(f"{n}\n" for n in range(100)))
     view.draw()
     assert "[0] 99\n" not in view.out.getvalue()
     for rank in (0, 1):
         run.state.apply(events.RankFinished(rank=rank, preview="1", nbytes=1))
     view.draw()
-    assert told(view.out).endswith("[0] 99\n")
+    assert written(view.out).endswith("[0] 99\n")
     run.prints(0, "from a thread\n")
     view.finish()
-    assert told(view.out).endswith("[0] 99\n[0] from a thread\n")
-    assert told(view.out).count("more lines") == 1
+    assert written(view.out).endswith("[0] 99\n[0] from a thread\n")
+    assert written(view.out).count("more lines") == 1

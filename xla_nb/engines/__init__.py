@@ -1,1 +1,1 @@
-"""Where processes start. An engine takes an order and a parcel and gives back one event socket."""
+"""Where a run's processes start: an engine takes a request and values, and sends events."""

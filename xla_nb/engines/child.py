@@ -1,7 +1,7 @@
-"""A process of ours beside the notebook's, and the socket that it is told by.
+"""A helper process of the notebook's, driven over an inherited socket.
 
-The rule: nothing listens. The process inherits one end of a socket pair; closing the other, however
-that comes about, ends it and everything it started.
+Nothing listens: the process inherits one end of a socket pair. Closing the other end, for whatever
+reason, ends the process and everything it started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Any
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
 
-# xla_nb is the one that runs here, wherever it lies; the rest of its folder comes in its turn.
+# Import the xla_nb that runs here first; the rest of its folder keeps its turn on the path.
 _BOOT = """
 import importlib, json, sys
 home, *sys.path[:] = json.loads(sys.argv[2])
@@ -31,19 +31,19 @@ del sys.path[0]
 importlib.import_module(sys.argv[3]).main(int(sys.argv[1]), *json.loads(sys.argv[4]))
 """
 _LARGEST = 1 << 16  # bytes of one message
-_WORDS = 8000  # bytes at the end of what it printed
+_TAIL = 8000  # bytes read from the end of its output
 
 
-class Helper:
+class Child:
     """`module.main(fd, *arguments)` in a process of its own. The caller closes it.
 
-    Raises LaunchError when it cannot be started.
+    Raises LaunchError if it cannot be started.
     """
 
     def __init__(self, module: str, arguments: list[Any], env: Mapping[str, str]) -> None:
-        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
         self._control, theirs = channel.pair()
-        # Without the notebook's own folder: a local random.py is not for torch to import.
+        # Without the notebook's own folder, so that torch does not import a local random.py.
         path = [entry for entry in sys.path if entry not in ("", str(Path.cwd()))]
         path.insert(0, str(Path(__file__).parents[2]))
         command = [str(theirs.fileno()), json.dumps(path), module, json.dumps(arguments)]
@@ -52,16 +52,16 @@ class Helper:
                 [sys.executable, "-c", _BOOT, *command],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=self._words,
-                stderr=self._words,
+                stdout=self._output,
+                stderr=self._output,
                 env=dict(env),
                 cwd="/",
-                start_new_session=True,  # the notebook's Ctrl-C is not for it
+                start_new_session=True,  # the notebook's Ctrl-C does not reach it
             )
         except OSError as problem:
             self._control.close()
-            self._words.close()
-            raise LaunchError(f"a process of xla_nb's could not be started: {problem}") from None
+            self._output.close()
+            raise LaunchError(f"Could not start a process of xla_nb: {problem}") from None
         finally:
             theirs.close()
 
@@ -71,39 +71,39 @@ class Helper:
 
     @property
     def has_news(self) -> bool:
-        """It has said something, or has ended."""
+        """Whether it has sent a message or ended."""
         return channel.ready(self._control, 0)
 
     def ended_within(self, seconds: float) -> bool:
-        """Whether it has ended, or does so now: its sockets close before it can be seen."""
+        """Whether it ends within so many seconds: its sockets close before it can be reaped."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
         return not self.alive
 
     def send(self, request: Mapping[str, Any], *fds: int) -> None:
-        """Tell it something. Raises OSError when it is gone."""
+        """Send it a request and file descriptors. Raises OSError if it has ended."""
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
 
     def receive(self, waiting: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
-        """What it says next, None if it has ended; `waiting` is called every 0.1 s meanwhile."""
+        """Its next message, None if it has ended; `waiting` is called every 0.1 s until then."""
         while not channel.ready(self._control, 0.1):
             waiting()
-        answer = self._control.recv(_LARGEST)
-        if not answer:
-            # Its socket closes before it is a zombie: asking whether it lives is too early.
+        data = self._control.recv(_LARGEST)
+        if not data:
+            # Its socket closes before it is a zombie: poll() could still say that it lives.
             self.process.wait()
             return None
-        said: dict[str, Any] = json.loads(answer)
-        return said
+        message: dict[str, Any] = json.loads(data)
+        return message
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it printed."""
-        fd = self._words.fileno()  # not read(): the process has the same place in the file
-        end = os.pread(fd, _WORDS, max(0, os.fstat(fd).st_size - _WORDS))
+        fd = self._output.fileno()  # not read(): the process shares the file's offset
+        end = os.pread(fd, _TAIL, max(0, os.fstat(fd).st_size - _TAIL))
         return end.decode(errors="replace").strip()[-2000:]
 
     def close(self, *, now: bool = False) -> None:
-        """End it; `now` is for one that would otherwise finish what it does first."""
+        """End it. `now` ends it even if it is busy."""
         self._control.close()
         if now:
             self.process.send_signal(signal.SIGTERM)
@@ -112,13 +112,13 @@ class Helper:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._words.close()
+        self._output.close()
 
 
 @contextlib.contextmanager
 def in_memory(content: bytes) -> Iterator[int]:
-    """A file with this content that is nowhere on disk."""
-    fd = os.memfd_create("xla_nb-told", os.MFD_CLOEXEC)
+    """The descriptor of a file with this content that is not on disk."""
+    fd = os.memfd_create("xla_nb-memory", os.MFD_CLOEXEC)
     try:
         with open(fd, "wb", closefd=False) as file:  # a descriptor, not a path
             file.write(content)

@@ -1,7 +1,7 @@
-"""The fork server: a clean process that has imported what ranks need and only forks jobs.
+"""The fork server: a clean process that has imported the ranks' packages and only forks jobs.
 
-The rule: it runs no user code, touches no device, starts no thread, and ends, with all that it
-started, when its control socket closes.
+It runs no user code, touches no device and starts no thread, because forks of a process that has
+done so can hang. When its control socket closes, it ends with everything it started.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xla_nb.linux import adopt_orphans, die_with_parent, name_process
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded
 
-#: What every job and rank imports, whatever it joins.
+#: Modules of every job and rank, whatever their runtime.
 ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.rank.job")
 
 
@@ -38,14 +38,14 @@ class _Job:
 
 @dataclass
 class _Spare:
-    """A job that has been forked ahead of need; it waits for the three files of a run."""
+    """A job forked ahead of need; it waits for the three descriptors of a run."""
 
     pid: int
     orders: socket.socket
 
 
 class ForkServer:
-    """One control socket in, jobs out."""
+    """Forks jobs on requests from one control socket."""
 
     def __init__(self, control: socket.socket, imported: Mapping[str, str]) -> None:
         self._control = control
@@ -55,7 +55,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Until the notebook's end of the control socket is closed."""
+        """Serve until the notebook's end of the control socket is closed."""
         wake, alarm = socket.socketpair()
         wake.setblocking(False)
         alarm.setblocking(False)
@@ -64,15 +64,15 @@ class ForkServer:
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(wake, selectors.EVENT_READ)
         self._spare = self._fork_spare()
-        open_for_business = True
-        while open_for_business:
+        serving = True
+        while serving:
             for key, _ in self._selector.select():
                 if key.fileobj is wake:
                     with contextlib.suppress(BlockingIOError):
                         wake.recv(4096)
                     self._reap()
                 else:
-                    open_for_business = self._request()
+                    serving = self._request()
         for pid in list(self._jobs):
             self._kill(pid)
             os.waitpid(pid, 0)
@@ -81,6 +81,7 @@ class ForkServer:
         self._end_orphans()
 
     def _request(self) -> bool:
+        """Handle one request; False if the control socket was closed."""
         message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 4)
         if not message:
             return False
@@ -99,7 +100,7 @@ class ForkServer:
         while not handed_over:
             spare = self._spare or self._fork_spare()
             self._spare = None
-            with spare.orders, contextlib.suppress(BrokenPipeError):  # somebody ended it
+            with spare.orders, contextlib.suppress(BrokenPipeError):  # it was killed
                 socket.send_fds(spare.orders, [b"go"], [events_fd, parcel_fd, order_fd])
                 handed_over = True
         os.close(parcel_fd)
@@ -114,13 +115,13 @@ class ForkServer:
             self._be_a_job(theirs)
         theirs.close()
         with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # as the child does: whoever comes first
+            os.setpgid(pid, pid)  # the child does so too: whichever is first
         return _Spare(pid, ours)
 
     def _be_a_job(self, orders: socket.socket) -> NoReturn:
         status = 1
         try:
-            os.setpgid(0, 0)  # a group of its own, so that all of it can be ended together
+            os.setpgid(0, 0)  # a group of its own, so that all of it can be killed at once
             die_with_parent()
             adopt_orphans()
             name_process("xla_nb-spare")
@@ -151,7 +152,7 @@ class ForkServer:
             pid, status = ended
             job = self._jobs.pop(pid, None)
             if job is not None:
-                self._kill(pid)  # what the ranks left behind in their group
+                self._kill(pid)  # processes that the ranks left in their group
                 self._end_orphans()
                 job.sender.send(JobEnded(status=status))
                 job.sender.sock.close()
@@ -159,7 +160,7 @@ class ForkServer:
             self._spare = self._fork_spare()
 
     def _end_orphans(self) -> None:
-        """End what a job's end gave to us: each job adopts its ranks' orphans, then we do."""
+        """End the processes we inherited from a job: it adopts its ranks' orphans, then we do."""
         ours = {*self._jobs, self._spare.pid if self._spare else None}
         while orphans := [pid for pid in _children() if pid not in ours]:
             for pid in orphans:
@@ -169,7 +170,7 @@ class ForkServer:
 
 
 def _ended_child() -> tuple[int, int] | None:
-    """Reap one child that has ended: its pid and its exit status (negative for a signal)."""
+    """Reap one ended child; returns its pid and exit status (negative for a signal)."""
     try:
         pid, status = os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -184,28 +185,28 @@ def _children() -> list[int]:
 
 
 def main(fd: int, imports: list[str]) -> None:
-    """Entry of the process: import, say ready (or why not), serve."""
+    """Entry point of the process: import, report that it is ready or why not, serve."""
     control = socket.socket(fileno=fd)
     for stream in (sys.stdout, sys.stderr):
-        # Before anybody binds them (xm.master_print does, as a default argument).
+        # Before any import binds them, as xm.master_print does in a default argument.
         stream.reconfigure(  # type: ignore[union-attr]
             encoding="utf-8", errors="backslashreplace", line_buffering=True
         )
-    # A thread of whoever started us may have kept signals out, as Ray's do; ranks need them.
+    # The thread that started us may have blocked signals, as Ray's do; ranks need them.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
     name_process("xla_nb-server")
-    # Python 3.12+ warns about forking with threads; the only other one is OpenBLAS's, idle.
+    # Python 3.12+ warns about forking with threads; the only other ones are OpenBLAS's, idle.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     before = dict(os.environ)
     answer: dict[str, Any]
-    # Told to end it leaves as a program does: torch makes a folder when it is imported.
+    # Exit normally on SIGTERM: torch makes a folder when imported and removes it at exit.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         for name in (*imports, *ALWAYS):
             importlib.import_module(name)
-        # torch_xla's import calls basicConfig, after which the user's own would do nothing.
+        # torch_xla's import calls basicConfig, which would make the user's own call a no-op.
         logging.getLogger().handlers.clear()
         answer = {"ready": True}
     except BaseException as problem:

@@ -1,1 +1,1 @@
-"""A cell becomes a program: what it needs of the notebook, as a module's source and its values."""
+"""A cell becomes a program: what it needs from the notebook, as a module's source and values."""

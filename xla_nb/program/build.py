@@ -1,8 +1,8 @@
-"""From a launched cell, and what it needs of the notebook, to a Program.
+"""Build a Program from a launched cell and what it needs from the notebook.
 
-The rule: no user code runs here and nothing is pickled. Definitions travel as the source that
-is live in the notebook now, checked against the live code objects; everything else travels as
-a value. This module knows neither IPython nor torch, nor how a program is carried and run.
+No user code runs here and nothing is pickled, so that a refusal has no side effects. Definitions
+are sent as the source that is live in the notebook, checked against the live code objects;
+everything else is sent as a value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Restore:
-    """A step of a module: put the values of group `index` into its namespace."""
+    """A step of a module that puts the values of group `index` into its namespace."""
 
     index: int
 
@@ -46,9 +46,9 @@ class Program:
 
     `label` names what was launched. The module is its `steps`, in order. `body` is what every
     rank then runs in the module's namespace, where the cell is plain statements; else ranks
-    call `entry`. `defines` are the names whose functions and classes the module defines from
-    source, so that they pickle by reference to it. `futures` are in force for the module and
-    the body. `notes` are for the user.
+    call `entry` with their index and `args`. `defines` are the names whose functions and classes
+    the module defines from source, so that they pickle by reference to it. `futures` are in force
+    for the module and the body. `notes` are for the user.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Program:
     steps: tuple[Section | Restore, ...] = ()
     groups: tuple[Mapping[str, object], ...] = ()
     entry: str | None = None
+    args: tuple[object, ...] = ()
     body: Section | None = None
     takes_lock: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -67,12 +68,12 @@ class Program:
 
     @property
     def flags(self) -> int:
-        """Compiler flags for the sections (pass `dont_inherit=True` beside them)."""
+        """Compiler flags for the sections; pass them with `dont_inherit=True`."""
         return future_flags(self.futures)
 
 
 def build(
-    cell: Cell, scope: Scope, *, entry: str | None, args: Sequence[object], name: str
+    cell: Cell, scope: Scope, *, entry: str | None, args: tuple[object, ...], name: str
 ) -> Program:
     """Make a launched cell into a Program.
 
@@ -94,6 +95,7 @@ def build(
         name=name,
         label=cell.label,
         entry=plan.entry,
+        args=args,
         body=plan.body,
         takes_lock=takes_lock,
         binds=tuple(sorted(plan.names.binds)),
@@ -101,7 +103,7 @@ def build(
 
 
 def build_call(
-    fn: Callable[..., object], scope: Scope, *, args: Sequence[object], name: str
+    fn: Callable[..., object], scope: Scope, *, args: tuple[object, ...], name: str
 ) -> Program:
     """Make a call of a live function into a Program: by import, from its source, or by value."""
     takes_lock = check_live(fn, args, "args=({},)")
@@ -114,6 +116,7 @@ def build_call(
         name=name,
         label=name_of(fn) or type(fn).__name__,
         entry=entry,
+        args=args,
         takes_lock=takes_lock,
     )
 
@@ -142,8 +145,8 @@ def _assemble(extraction: Extraction, pieces: Sequence[Section | Group], **field
 def definitions(cell: Cell) -> str:
     """The part of a launched cell that the notebook itself runs later, at its own lines.
 
-    Imports, functions and classes; of a cell that defines a function at its top level also the
-    plain assignments. Of a cell of statements, no definition that needs what they compute.
+    These are imports, functions and classes, and also assignments if the cell defines a function
+    at its top level. Otherwise definitions that need what its statements compute are left out.
     """
     tree = parse(cell)
     return only(tree, lasting(tree), cell.source)

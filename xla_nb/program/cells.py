@@ -1,4 +1,4 @@
-"""The notebook's cells as text: parsed, cut into statements, found by a live object's code."""
+"""The notebook's cells as text: parse them, cut out statements, find the source of live code."""
 
 from __future__ import annotations
 import __future__
@@ -25,9 +25,8 @@ ASSIGNMENT = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 class Cell:
     """A cell (or script) as text.
 
-    `label` is what tracebacks show as its file name; `source` is Python after IPython's
-    transformation, with the cell's own line numbers; `filename` is what the notebook
-    compiled it under.
+    `label` is its file name in tracebacks; `source` is Python after IPython's transformation,
+    with the cell's own line numbers; `filename` is the name that the notebook compiled it under.
     """
 
     label: str
@@ -46,7 +45,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Statement:
-    """A top-level statement and the text that holds it."""
+    """A top-level statement and its cell."""
 
     cell: Cell
     node: ast.stmt
@@ -62,7 +61,7 @@ class Statement:
         return Section(self.cell.label, first, text)
 
     def without_lines(self, parts: Iterable[ast.expr]) -> Statement:
-        """The same definition where the lines of these decorators are blank."""
+        """The same definition with blank lines for these decorators."""
         lines = self.cell.source.split("\n")
         for part in parts:
             for line in range(part.lineno, (part.end_lineno or part.lineno) + 1):
@@ -73,7 +72,7 @@ class Statement:
 
 
 def parse(cell: Cell) -> ast.Module:
-    """The cell's syntax tree, or a ProgramError that shows the line and the place in it."""
+    """The cell's syntax tree. Raises ProgramError, which shows the line and the column."""
     try:
         with _quiet():
             compile(cell.source, cell.label, "exec", dont_inherit=True)  # `return` at top level
@@ -83,7 +82,7 @@ def parse(cell: Cell) -> ast.Module:
 
 
 def parsed(cell: Cell) -> ast.Module:
-    """The tree of a cell that ran before; empty where the text does not parse."""
+    """The tree of a cell that ran before; empty if the text does not parse."""
     try:
         return _parse(cell.source)
     except (SyntaxError, ValueError):
@@ -98,7 +97,7 @@ def _parse(source: str) -> ast.Module:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the compiler's warnings: the notebook has given them when it ran the cell."""
+    """Suppress the compiler's warnings, which the notebook showed when it ran the cell."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -106,8 +105,8 @@ def _quiet() -> Iterator[None]:
 
 def _syntax_message(cell: Cell, error: SyntaxError | ValueError) -> str:
     line = getattr(error, "lineno", None) or 1
-    what = getattr(error, "msg", str(error))
-    message = f"{cell.label}, line {line}: {what}. Nothing was started; correct the line first."
+    problem = getattr(error, "msg", str(error))
+    message = f"{cell.label}, line {line}: {problem}. Correct the line. No rank was started."
     text = (getattr(error, "text", None) or "").rstrip("\n")
     if not text:
         return message
@@ -116,7 +115,7 @@ def _syntax_message(cell: Cell, error: SyntaxError | ValueError) -> str:
 
 
 def span(node: ast.stmt) -> tuple[int, int]:
-    """The first and last line of a statement; a decorator's line counts as its first."""
+    """The first and last line of a statement, decorators included."""
     decorators = node.decorator_list if isinstance(node, DEFINITION) else []
     return min([node.lineno, *(d.lineno for d in decorators)]), node.end_lineno or node.lineno
 
@@ -129,9 +128,9 @@ def _stands_alone(text: str) -> bool:
 
 
 def without(source: str, dropped: Iterable[ast.stmt]) -> str:
-    """The text with these top-level statements blanked, all line numbers kept."""
+    """The text with these top-level statements blanked, at the same line numbers."""
     lines = source.split("\n")
-    # From the end, so that the places of statements on the same line stay what they were.
+    # From the end, so that columns of earlier statements on the same line stay valid.
     for node in sorted(dropped, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         first, last = span(node)
         head, tail = _outside(node, lines[first - 1], lines[last - 1])
@@ -143,7 +142,7 @@ def without(source: str, dropped: Iterable[ast.stmt]) -> str:
 
 
 def _outside(node: ast.stmt, first: str, last: str) -> tuple[str, str]:
-    """What else stands on the statement's first line before it, and on its last line after."""
+    """The text before the statement on its first line, and after it on its last line."""
     if isinstance(node, DEFINITION):
         return "", ""
     start, end = node.col_offset, node.end_col_offset or 0  # counted in UTF-8 bytes
@@ -167,7 +166,7 @@ def futures(tree: ast.Module) -> set[str]:
 
 
 def imported_modules(nodes: Iterable[ast.stmt]) -> list[str]:
-    """The modules that these statements import, in order: `from a.b import c` gives `a.b`."""
+    """The modules that these statements import, in order; `a.b` for `from a.b import c`."""
     modules: list[str] = []
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -178,7 +177,7 @@ def imported_modules(nodes: Iterable[ast.stmt]) -> list[str]:
 
 
 def future_flags(names: Iterable[str]) -> int:
-    """The flags to compile with, so that these `__future__` names are in force."""
+    """The compiler flags for these `__future__` names."""
     flags = 0
     for name in names:
         flags |= getattr(__future__, name).compiler_flag
@@ -188,17 +187,17 @@ def future_flags(names: Iterable[str]) -> int:
 _ALL_FUTURES = future_flags(__future__.all_feature_names)
 
 
-# --- where the source of a live object is -----------------------------------------------------
+# --- the source of live objects ---------------------------------------------------------------
 
 
 class Cells:
-    """The cells that ran, oldest first, and what can be found in them."""
+    """The cells that ran, oldest first, and searches in them."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._cells = list(cells)
 
     def newest(self, name: str) -> Statement | None:
-        """The last top-level statement that bound the name."""
+        """The last top-level statement that binds the name."""
         for cell in reversed(self._cells):
             for node in reversed(parsed(cell).body):
                 if name in bindings([node]):
@@ -211,7 +210,7 @@ class Cells:
             yield from (Statement(cell, node) for node in parsed(cell).body)
 
     def holding(self, code: CodeType) -> Statement | None:
-        """The top-level statement whose compiled text holds exactly this code object."""
+        """The top-level statement that compiles to exactly this code object."""
         for cell in self._texts(code.co_filename):
             tree = parsed(cell)
             for node in tree.body:
@@ -221,7 +220,7 @@ class Cells:
         return None
 
     def _texts(self, filename: str) -> Iterator[Cell]:
-        """What the file of this name may have said when it was compiled, likeliest first."""
+        """The texts that a file of this name may have been compiled from, likeliest first."""
         text = "".join(linecache.getlines(filename))
         yield from (cell for cell in reversed(self._cells) if cell.filename == filename)
         if text:
@@ -231,11 +230,11 @@ class Cells:
 
 
 def _compiles_to(node: ast.stmt, tree: ast.Module, code: CodeType) -> bool:
-    """Whether the statement, compiled again, holds an equal code object.
+    """Whether the statement, compiled again, contains an equal code object.
 
-    Code objects compare by instructions, constants, names and lines, so this tells an edited
-    file, and a definition that has since been written again, from the one that is live.
-    IPython compiles statement by statement, Python whole files, not always to equal code.
+    Code objects compare by instructions, constants, names and lines, so an edited file, or a
+    definition written again since, does not match the live one. Both ways of compiling are tried,
+    because IPython's (one statement) and Python's (a whole file) may give different code.
     """
     flags = code.co_flags & _ALL_FUTURES
     alone = ast.Module(body=[node], type_ignores=[])

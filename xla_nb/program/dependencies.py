@@ -1,7 +1,7 @@
-"""What a program takes from the notebook: name by name, and all that each name needs in turn.
+"""Collect what a program needs from the notebook: name by name, and what each name needs in turn.
 
-The rule: what is defined travels as source and what is imported as its import, if that gives the
-live object again; everything else travels as a value.
+Definitions are sent as source and imported objects as their import, if that gives the live object
+again; everything else is sent as a value.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ _MODULE_NAMES = frozenset(
 
 @dataclass(frozen=True)
 class Scope:
-    """What the notebook (or script) holds at this moment.
+    """What the notebook (or script) contains at this moment.
 
-    `values` are its live globals, `cells` ran before, oldest first. `pending` cells were
-    launched but their definitions have not been executed in the notebook yet: their source is
-    newer than what `values` holds.
+    `values` are its live globals; `cells` ran before, oldest first. `pending` cells were launched,
+    but the notebook has not executed their definitions yet: their source is newer than `values`.
     """
 
     values: Mapping[str, object]
@@ -59,7 +58,7 @@ class Scope:
 
 
 class Extraction:
-    """Collects, name by name and transitively, what a program takes from the notebook."""
+    """Collects, name by name and transitively, what a program needs from the notebook."""
 
     def __init__(self, scope: Scope) -> None:
         self.sources: dict[str, str] = {}
@@ -76,11 +75,11 @@ class Extraction:
         self._bound: set[str] = set()
         self._replaced: set[str] = set()
         self._taken: dict[str, Item] = {}
-        self._patched: dict[str, Item] = {}  # to be taken with what they patch
+        self._patched: dict[str, Item] = {}  # taken along with what they patch
         self._paths: set[str] = set()
 
     def cell(self, plan: CellSplit) -> None:
-        """Take along a launched cell's text and what it needs."""
+        """Take a launched cell's text and what it needs."""
         self.futures = plan.futures
         self.defines |= plan.defines
         self.notes += plan.notes
@@ -97,7 +96,7 @@ class Extraction:
         self.sources[plan.cell.label] = plan.cell.source
 
     def callable(self, fn: Callable[..., object]) -> str:
-        """Take along a live callable; answers with the name it will have in the module."""
+        """Take a live callable; returns its name in the module."""
         own = origins.name_of(fn)
         named = [own] if self._values.get(own) is fn else origins.names_of(fn, self._values)
         if named:
@@ -108,16 +107,16 @@ class Extraction:
         return name
 
     def pending(self, name: str) -> Statement | None:
-        """The statement of a pending cell that binds the name last."""
+        """The last statement of a pending cell that binds the name."""
         return self._pending[name][-1] if name in self._pending else None
 
     def origin(self, name: str) -> str:
-        """The label of the cell that bound a shipped name last."""
+        """The label of the last cell that binds the name."""
         newest = self._cells.newest(name)
         return newest.cell.label if newest else ""
 
     def layout(self) -> tuple[list[Section | Group], Group, Group]:
-        """The pieces before the cell in their order; the values before it; those after it."""
+        """The pieces before the cell, in order; the values before it; the values after it."""
         for item in self._taken.values():
             if item.module is not None:
                 lines = self._imports(item.name, item.module)
@@ -125,7 +124,7 @@ class Extraction:
         return layout(self._taken, self._replaced)
 
     def _imports(self, name: str, module: ModuleType) -> Iterator[str]:
-        """`import a.b as name`, and the submodules that the notebook had loaded and uses."""
+        """`import a.b as name`, and imports of the loaded submodules that the notebook uses."""
         full = module.__name__
         yield f"import {full}" if name == full else f"import {full} as {name}"
         asked = {
@@ -140,10 +139,10 @@ class Extraction:
     # Taking
 
     def _need(self, name: str, *, early: bool = False, replaced: bool = False) -> None:
-        """Take along what `name` stands for, before the definitions run if `early`.
+        """Take what `name` refers to; if `early`, before the cell's definitions run.
 
-        What the launched cell binds itself is left to it, unless `replaced` says that the
-        notebook's is wanted all the same.
+        A name that the launched cell binds itself is skipped, unless `replaced`: then the
+        notebook's object is needed as well.
         """
         if name in self._known and not self._shadows(name):
             return
@@ -154,9 +153,9 @@ class Extraction:
             self._take(item, early=early)
 
     def _shadows(self, name: str) -> bool:
-        """Whether the notebook holds something of its own under the name of a builtin.
+        """Whether the notebook has its own object under the name of a builtin.
 
-        IPython puts its own `open` and `exit` there; ranks have Python's.
+        IPython's `open` and `exit` do not count; ranks use Python's.
         """
         if name not in _BUILTINS:
             return False
@@ -174,7 +173,7 @@ class Extraction:
         if item.is_definition:
             self.defines.add(item.name)
         for name in sorted(item.now):
-            # A value of a class that the cell defines anew is restored after the cell.
+            # A value of a class that the cell redefines is restored after the cell.
             self._need(name, early=early or not item.is_value)
         for name in sorted(item.later):
             self._need(name, early=early)
@@ -192,7 +191,7 @@ class Extraction:
         return any(name in names for names in held) or bool(self._stars_with(name))
 
     def _stars_with(self, name: str) -> list[Statement]:
-        """The pending `from m import *` that bind the name, or may."""
+        """The pending `from m import *` that bind the name, or might."""
         return [s for s in self._stars if name in (star_names(_star_module(s)) or {name})]
 
     # Missing names
@@ -213,14 +212,15 @@ class Extraction:
         written = Cells([*self._scope.cells, *self._scope.pending]).newest(name)
         if written:
             hint = (
-                f" {written.cell.label} binds it, but not in the notebook: it ran on the ranks, "
-                "failed before that line, or the name was deleted since."
+                f" {written.cell.label} assigns it, but the notebook does not have it: that cell "
+                "ran on ranks or failed before that line, or the name was deleted since."
             )
+        advice = "Define or import the name first"
         if name in RANK_NAMES:
-            hint = " Only cells of plain statements have it; make it a parameter of the function."
+            hint, advice = "", "Make it a parameter; only cells without a function have it"
         return (
-            f"{label}, line {line}: the name {name} is defined neither in this cell nor in the "
-            f"notebook.{hint} Define or import it first; nothing was started."
+            f"{label}, line {line}: name '{name}' is not defined in this cell or in the notebook."
+            f"{hint} {advice}. No rank was started."
         )
 
     # Items
@@ -259,7 +259,7 @@ class Extraction:
         return self._shipped(name, value)
 
     def _defined(self, name: str, value: object, found: Statement) -> Item:
-        """A live class or function from its statement, and what was done to it since."""
+        """A live class or function as its statement and the changes made to it since."""
         bare = origins.without_shipped_decorators(found, value, self._values)
         item = self._from_source(name, [bare, *origins.registered(name, found, self._cells)])
         self.sources[found.cell.label] = found.cell.source
@@ -272,7 +272,7 @@ class Extraction:
         return Item(name, value=value, is_value=True, now=names)
 
     def _patch(self, patch: Patch) -> str:
-        """Note the item of an attribute set after the definition; answers with its name."""
+        """Add the item of an attribute set after the definition; returns its name."""
         shown = origins.live_name(patch.value, self._values)
         if shown is None:
             shown = f"{PREFIX}{patch.owner}_{patch.attribute}"

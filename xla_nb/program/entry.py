@@ -1,7 +1,7 @@
-"""Whether ranks can call an entry with the arguments given: told before anything starts.
+"""Check, before anything starts, that ranks can call an entry with the arguments.
 
-The rule: its kind and its signature tell, those of a launched cell from its text; the entry is
-not called and nothing of it evaluated.
+The check uses the kind and signature of the entry, read from the text of a launched cell; it must
+not call the entry or evaluate any part of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from xla_nb.program.cells import DEFINITION, FUNCTION, IMPORT, Statement
 from xla_nb.program.names import Function, bindings
 from xla_nb.program.origins import own_name
 from xla_nb.program.split import CellSplit, functions
+from xla_nb.wording import several
 
 _FIX = '--args "({},)"'
 
@@ -29,7 +30,7 @@ def check_planned(
 ) -> bool:
     """Check the entry of a launched cell; True if it takes the lock.
 
-    The cell defines it, or the `pending` statement, or else the notebook holds it.
+    It is defined by the cell, by the `pending` statement, or else in the notebook.
     """
     entry = plan.entry or ""
     if entry in plan.names.binds:
@@ -40,26 +41,26 @@ def check_planned(
         raise ProgramError(_no_entry(plan, values))
     fn = values[entry]
     if isinstance(fn, type) or not callable(fn):
-        raise _not_a_function(plan, f"in the notebook it is of type {type(fn).__name__}")
+        raise _not_a_function(plan, f"in the notebook it has type {type(fn).__name__}")
     return check_live(fn, args, _FIX)
 
 
 def check_live(fn: Callable[..., object], args: Sequence[object], fix: str) -> bool:
     """Check a live entry; True if it takes the lock. `fix` shows how arguments are passed."""
     if not callable(fn):
-        raise ProgramError(f"{fn!r} cannot be called; pass the function that the ranks call.")
+        raise ProgramError(f"{fn!r} is not callable. Pass the function that ranks call.")
     call = _Call(own_name(fn)[1] or type(fn).__name__, args, fix)
     call.refuse_kind(inspect.iscoroutinefunction(fn), inspect.isgeneratorfunction(fn))
     try:
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # some C functions do not tell theirs
+    except (TypeError, ValueError):  # some C functions have none
         return False
     return call.check(signature)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """The call that a rank makes: the entry's name, what follows the rank, how it is passed."""
+    """A rank's call: the entry's name, the arguments after the rank, and how to pass them."""
 
     name: str
     args: Sequence[object]
@@ -69,18 +70,17 @@ class _Call:
     def refuse_kind(self, is_async: bool, is_generator: bool) -> None:
         if is_async:
             raise ProgramError(
-                f"{self.where}{self.name} is an async function, and ranks call plain ones. Make "
-                "it a plain function; inside, asyncio.run(...) runs what is async."
+                f"{self.where}{self.name} is an async function, which ranks cannot call. Make it "
+                "a plain function and use asyncio.run(...) inside."
             )
         if is_generator:
             raise ProgramError(
-                f"{self.where}{self.name} is a generator (it has `yield`), so that calling it "
-                "would run nothing. Return a list instead of yielding, or launch a function that "
-                "loops over it."
+                f"{self.where}{self.name} is a generator (it has `yield`), so calling it would "
+                "run nothing. Return a list, or launch a function that loops over it."
             )
 
     def check(self, signature: inspect.Signature, *, lenient: bool = False) -> bool:
-        """Refuse arguments that do not fit, unless lenient; True if it takes the lock."""
+        """Refuse arguments that do not match, unless lenient; True if it takes the lock."""
         takes_lock = _takes_lock(signature, 1 + len(self.args))
         try:
             signature.bind(0, *self.args, **({"lock": None} if takes_lock else {}))
@@ -90,26 +90,23 @@ class _Call:
         return takes_lock
 
     def _misfit(self, signature: inspect.Signature, error: TypeError) -> str:
-        count = f"{len(self.args)} argument{'' if len(self.args) == 1 else 's'}"
-        message = (
-            f"{self.where}{self.name}{signature} cannot be called: a rank calls "
-            f"{self.name}(rank, *args), and {count} follow the rank ({error}). "
-        )
+        extra = f"and {several(len(self.args), 'argument')}" if self.args else "alone"
+        message = f"{self.where}Cannot call {self.name}{signature} with the rank {extra}: {error}. "
         parameters = list(signature.parameters.values())
         if not parameters:
-            return f"{message}Give it a first parameter for the rank's index."
+            return f"{message}Add a first parameter for the rank's index."
         wanted = [
             p.name for p in parameters[1:]
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
             and p.name != "lock"
         ]  # fmt: skip
         if not wanted:
-            return f"{message}Pass no arguments, or give the function parameters for them."
+            return f"{message}Pass no arguments, or add parameters for them."
         return f"{message}Pass them as {self.fix.format(', '.join(wanted))}."
 
 
 def _takes_lock(signature: inspect.Signature, passed: int) -> bool:
-    """Whether a parameter `lock` is left for the shared lock: not among those passed."""
+    """Whether a parameter `lock` is not among those passed, so that it gets the shared lock."""
     for position, (name, parameter) in enumerate(signature.parameters.items()):
         if name == "lock":
             open_ = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and position >= passed
@@ -117,11 +114,11 @@ def _takes_lock(signature: inspect.Signature, passed: int) -> bool:
     return False
 
 
-# --- an entry known from its text -------------------------------------------------------------
+# --- an entry as text -------------------------------------------------------------------------
 
 
 def _binding(nodes: Iterable[ast.stmt], name: str) -> ast.stmt:
-    """The last statement that binds the name, looked for inside `if` and `try` too."""
+    """The last statement that binds the name, inside `if` and `try` too."""
     found = [node for node in nodes if name in bindings([node])][-1]
     for child in ast.walk(found):
         if isinstance(child, FUNCTION) and child.name == name:
@@ -135,13 +132,13 @@ def _check_source(statement: Statement, args: Sequence[object], plan: CellSplit)
         call = _Call(plan.entry or "", args, _FIX, f"{where}: ")
         call.refuse_kind(isinstance(node, ast.AsyncFunctionDef), _yields(node))
         return call.check(_signature(node), lenient=bool(node.decorator_list))
-    made = getattr(node, "value", None)  # what an assignment assigns
-    if isinstance(made, ast.Call | ast.Lambda | ast.Name | ast.Attribute):
+    assigned = getattr(node, "value", None)
+    if isinstance(assigned, ast.Call | ast.Lambda | ast.Name | ast.Attribute):
         return False
     if isinstance(node, IMPORT):
         return False
-    what = "a class" if isinstance(node, ast.ClassDef) else "no function"
-    raise _not_a_function(plan, f"{where} makes it {what}")
+    kind = "a class" if isinstance(node, ast.ClassDef) else "not a function"
+    raise _not_a_function(plan, f"in {where} it is {kind}")
 
 
 def _yields(function: Function) -> bool:
@@ -156,7 +153,7 @@ def _yields(function: Function) -> bool:
 
 
 def _signature(node: Function) -> inspect.Signature:
-    """The signature as it is written, without evaluating anything of it."""
+    """The signature as it is written, without evaluating any of it."""
     a, kind = node.args, inspect.Parameter
     plain = [*a.posonlyargs, *a.args]
     defaults = [None] * (len(plain) - len(a.defaults)) + list(a.defaults)
@@ -178,7 +175,7 @@ def _parameter(argument: ast.arg, kind: Any, default: ast.expr | None) -> inspec
 
 @dataclass(frozen=True)
 class _Written:
-    """A default as it is written, for signatures read from source."""
+    """A default as it is written, in a signature read from source."""
 
     text: str
 
@@ -186,7 +183,7 @@ class _Written:
         return self.text
 
 
-# --- what is said of a name that cannot be launched -------------------------------------------
+# --- messages ---------------------------------------------------------------------------------
 
 
 def _no_entry(plan: CellSplit, values: Mapping[str, object]) -> str:
@@ -194,19 +191,18 @@ def _no_entry(plan: CellSplit, values: Mapping[str, object]) -> str:
     held = [n for n, v in values.items() if isinstance(v, FunctionType) and n[:1] != "_"]
     close = difflib.get_close_matches(entry, [*_own(plan), *held], n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
-    start = f"{plan.cell.label}: there is no function {entry} to launch."
-    return f"{start}{hint} {_candidates(plan)}"
+    return f"{plan.cell.label}: no function named {entry}.{hint} {_candidates(plan)}"
 
 
 def _not_a_function(plan: CellSplit, why: str) -> ProgramError:
-    return ProgramError(f"{plan.entry} cannot be launched: {why}. {_candidates(plan)}")
+    return ProgramError(f"Cannot launch {plan.entry}: {why}. {_candidates(plan)}")
 
 
 def _candidates(plan: CellSplit) -> str:
     names = dict.fromkeys(_own(plan))
     if not names:
-        return "The cell defines no function: define one, or name none to run the cell as it is."
-    return f"The cell defines {', '.join(names)}: name one of these."
+        return "The cell defines no function. Define one, or omit the name to run the cell itself."
+    return f"Choose one of the cell's functions: {', '.join(names)}."
 
 
 def _own(plan: CellSplit) -> list[str]:

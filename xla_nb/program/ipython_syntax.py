@@ -1,8 +1,8 @@
-"""IPython's syntax (`!command`, `%magic`) in code that will run in ranks.
+"""IPython's syntax (`!command`, `%magic`) in code that will run on ranks.
 
-A rank is no IPython: what can mean the same there is carried out by `rank.shell`, what only steers
-the notebook's display is left out with a note, and the rest is refused by name before anything
-starts. Seen here are the plain calls that IPython itself turns its syntax into.
+A rank has no IPython. `rank.shell` runs what can work the same there, magics that only configure
+the notebook are skipped with a note, and others are refused before anything starts. This module
+sees the plain calls that IPython translates its syntax to.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import ast
 from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
+from xla_nb.wording import listed
 
 IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "config"})
-CARRIED = frozenset({"env", "set_env", "cd", "time", "pwd"})
+SUPPORTED = frozenset({"env", "set_env", "cd", "time", "pwd"})
 _SHELL_CALLS = {"system": "!", "getoutput": "!"}
 _MAGIC_CALLS = {"run_line_magic": "%", "run_cell_magic": "%%", "magic": "%"}
 _INSTEAD = {
-    "pip": "install in a cell of its own, before the launch",
-    "conda": "install in a cell of its own, before the launch",
-    "run": "import the file's functions instead",
-    "timeit": "measure with time.perf_counter() around the lines in question",
-    "prun": "profile with cProfile inside the function",
+    "pip": "install packages in a separate cell, before the launch",
+    "conda": "install packages in a separate cell, before the launch",
+    "run": "import the file's functions",
+    "timeit": "use time.perf_counter()",
+    "prun": "use cProfile inside the function",
 }
 
 
 @dataclass(frozen=True)
 class Escape:
-    """One use of IPython's syntax: `sign` is "!", "%" or "%%", `name` the magic's name."""
+    """A use of IPython's syntax: `sign` is "!", "%" or "%%", `name` is the magic's name."""
 
     line: int
     sign: str
@@ -38,7 +39,7 @@ class Escape:
 
 
 def find(tree: ast.AST) -> list[Escape]:
-    """The uses of IPython's syntax in the tree, in the order of their lines."""
+    """The uses of IPython's syntax in the tree, in line order."""
     found = [_escape(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return sorted((e for e in found if e is not None), key=lambda escape: escape.line)
 
@@ -61,20 +62,18 @@ def _is_shell(node: ast.expr) -> bool:
 
 
 def check(tree: ast.AST, label: str) -> tuple[str, ...]:
-    """Notes on what ranks leave out; a ProgramError for what they cannot do."""
+    """Notes on magics that ranks skip. Raises ProgramError for those that do not work there."""
     notes = []
     for escape in find(tree):
         if escape.sign == "%" and escape.name in IGNORED:
-            notes.append(f"{label}, line {escape.line}: {escape} is left out in ranks")
-        elif escape.sign == "%%" or (escape.sign == "%" and escape.name not in CARRIED):
-            raise ProgramError(refusal(escape, f"{label}, line {escape.line}"))
+            notes.append(f"{label}, line {escape.line}: {escape} is skipped on ranks")
+        elif escape.sign == "%%" or (escape.sign == "%" and escape.name not in SUPPORTED):
+            raise ProgramError(f"{label}, line {escape.line}: {refusal(escape)}")
     return tuple(notes)
 
 
-def refusal(escape: Escape, where: str) -> str:
-    instead = _INSTEAD.get(escape.name, "move the line to a cell of its own, or write it in Python")
-    carried = ", ".join(f"%{name}" for name in sorted(CARRIED))
-    return (
-        f"{where}: {escape} works in the notebook but not in ranks. To go on, {instead}; "
-        f"ranks carry out !commands and {carried}."
-    )
+def refusal(escape: Escape) -> str:
+    """Why ranks cannot run it, and what to do instead."""
+    instead = _INSTEAD.get(escape.name, "move it to a separate cell, or write it in Python")
+    supported = listed(["!command", *(f"%{name}" for name in sorted(SUPPORTED))])
+    return f"{escape} does not work on ranks; {instead}. Ranks support {supported}."

@@ -1,7 +1,7 @@
-"""A program as a module file, and beside it the map of its lines to the notebook's cells.
+"""A program as a module file, with a map of its lines to the notebook's cells beside it.
 
-The file is plain, importable Python: what a rank executes line by line under the cells' names, a
-DataLoader's spawned worker imports as it is.
+The file must stay plain, importable Python: a rank executes it statement by statement under the
+cells' names, but a DataLoader's spawned worker simply imports it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from xla_nb.program.build import Program, Restore
 from xla_nb.program.dependencies import PREFIX
 from xla_nb.program.ordering import GENERATED
 
-_LOADER = "xla_nb.rank.loader"  # where a rank finds `restore`; by name, ranks are not known here
+_LOADER = "xla_nb.rank.loader"  # the module of `restore`, which this layer must not import
 _RESTORE = f"{PREFIX}restore"
 
 
 @dataclass(frozen=True)
 class Span:
-    """Lines `start`..`end` of the module's file are those of `label` from `first_line` on."""
+    """Lines `start`..`end` of the module's file are lines of `label`, from `first_line` on."""
 
     start: int
     end: int
@@ -31,10 +31,10 @@ class Span:
 
 @dataclass(frozen=True)
 class ModuleMap:
-    """What lies beside a program's file: where its lines come from, and the cells' sources.
+    """The map beside a program's file: where its lines come from, and the cells' sources.
 
-    `flags` are the compiler's, for the ``__future__`` imports in force; `body` is the label,
-    first line and text of what every rank runs, if the cell is plain statements.
+    `flags` are compiler flags for the ``__future__`` imports in force. `body` is the label, first
+    line and text that every rank runs, if the cell has no entry.
     """
 
     spans: tuple[Span, ...]
@@ -53,14 +53,14 @@ class ModuleMap:
 
     @classmethod
     def open(cls, module: Path) -> ModuleMap:
-        """The one that lies beside a module's file. Raises OSError."""
+        """Read the map beside a module's file. Raises OSError."""
         data = json.loads(_beside(module).read_text())
         spans = tuple(Span(*span) for span in data["spans"])
         body = tuple(data["body"]) if data["body"] else None
         return cls(spans, data["sources"], data["flags"], body)
 
     def cell(self, line: int) -> tuple[str, int] | None:
-        """The label and line in the notebook of a line of the file."""
+        """The cell's label and line for a line of the file; None outside cells."""
         at = bisect.bisect([span.start for span in self.spans], line) - 1
         if at < 0 or line > self.spans[at].end:
             return None
@@ -73,7 +73,7 @@ def _beside(module: Path) -> Path:
 
 
 def source(program: Program) -> tuple[str, list[Span]]:
-    """The text of the program's importable module file, and which of its lines are whose."""
+    """The text of the program's module file, and the spans of its lines."""
     text = f'"""Module {program.name}: what xla_nb took from the notebook for one run."""\n'
     if program.futures:
         text += f"from __future__ import {', '.join(program.futures)}\n"

@@ -1,4 +1,4 @@
-"""Which global names statements bind, and which they read, in the order Python runs them."""
+"""Which global names statements bind and read, in the order in which Python runs them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bindings(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 class _Binder(ast.NodeVisitor):
-    """Collects what a block binds, without entering the scopes inside it."""
+    """Collects the names that a block binds, without entering nested scopes."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -54,7 +54,7 @@ class _Binder(ast.NodeVisitor):
             self.visit(default)
 
     def _comprehension(self, node: Comprehension) -> None:
-        # Its targets are its own; a walrus inside binds here.
+        # Its targets are local to it; a walrus inside binds here.
         for inner in ast.walk(node):
             if isinstance(inner, ast.NamedExpr) and isinstance(inner.target, ast.Name):
                 self.names.add(inner.target.id)
@@ -102,11 +102,11 @@ class _Binder(ast.NodeVisitor):
 class Names:
     """The global names of some statements, each with the line of its first use.
 
-    `now` are read while the statements run, before they bind them; `later` when a function of
-    theirs is called; `hints` may be absent (annotations kept as text, names under
-    `except NameError`). `binds` is what they bind, `certain` what they have bound by their end
-    whatever branch was taken, `sets` what their functions bind through `global`. `stars` are
-    the modules of `from m import *`; `paths` the dotted names read ("torch.utils.data").
+    `now` are read while the statements run, before they bind them; `later` when one of their
+    functions is called; `hints` may be missing (annotations kept as text, names under
+    `except NameError`). `binds` are bound by the statements, `certain` on every branch, and `sets`
+    by their functions through `global`. `stars` are the modules of `from m import *`; `paths` are
+    the dotted names read ("torch.utils.data").
     """
 
     now: dict[str, int] = field(default_factory=dict)
@@ -119,18 +119,18 @@ class Names:
     paths: set[str] = field(default_factory=set)
 
     def required(self) -> dict[str, int]:
-        """What must come from outside: nothing here ever binds it."""
+        """Names that must come from outside, since nothing here binds them."""
         inside = self.binds | self.sets
         return {n: line for n, line in {**self.later, **self.now}.items() if n not in inside}
 
     def wanted(self) -> set[str]:
-        """What is taken from outside if it is there: required, hinted, or maybe not yet bound."""
+        """Names to take from outside if they exist: required, hinted, or maybe not yet bound."""
         late = {name for name in {**self.later, **self.hints} if name not in self.certain}
         return late | set(self.now) | {n for n in self.sets if n not in self.certain}
 
 
 def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Names:
-    """The global names that these top-level statements bind and read, in the order they run."""
+    """The global names that these top-level statements bind and read."""
     reader = _Reader(lazy_annotations)
     reader.names.binds = bindings(nodes)
     reader.block(nodes)
@@ -140,7 +140,7 @@ def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Na
 
 @dataclass
 class _Scope:
-    """A scope inside the module; `names` are its own, `globals` those it declares global."""
+    """A scope inside the module; `names` are local to it, `globals` declared global in it."""
 
     kind: str  # "function", "class", "comprehension" or "types" (type parameters)
     names: set[str] = field(default_factory=set)
@@ -149,7 +149,7 @@ class _Scope:
 
 
 class _Reader(ast.NodeVisitor):
-    """Walks statements in the order they run and notes which global names each one reads."""
+    """Walks statements in the order they run and records the global names each one reads."""
 
     def __init__(self, lazy_annotations: bool) -> None:
         self.names = Names()
@@ -172,7 +172,7 @@ class _Reader(ast.NodeVisitor):
             self.names.now.setdefault(name, line)
 
     def _is_local(self, name: str) -> bool:
-        in_class = True  # a class's names are seen by its own statements, not by inner scopes
+        in_class = True  # a class's names are visible to its own statements, not to nested scopes
         for scope in reversed(self._scopes):
             if name in scope.globals:
                 return False
@@ -260,7 +260,7 @@ class _Reader(ast.NodeVisitor):
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
 
     def _indices_of(self, target: ast.expr) -> None:
-        """Reads in a target: `for a[i] in ...` reads both."""
+        """Read the names that a target reads: `for a[i] in ...` reads both."""
         for node in ast.walk(target):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self.visit(node)
@@ -318,7 +318,7 @@ class _Reader(ast.NodeVisitor):
 
     @contextmanager
     def _type_parameters(self, node: ast.AST) -> Iterator[None]:
-        """The scope of `[T: Bound]`, Python 3.12 and later; their bounds are evaluated lazily."""
+        """The scope of `[T: Bound]` (Python 3.12); bounds are evaluated lazily."""
         parameters = getattr(node, "type_params", [])
         with self._inside(_Scope("types", {p.name for p in parameters})):
             with self._hinting(True):
@@ -328,7 +328,7 @@ class _Reader(ast.NodeVisitor):
             yield
 
     def visit_TypeAlias(self, node: ast.AST) -> None:
-        """`type X = ...` (3.12): its value is evaluated on demand."""
+        """`type X = ...` (Python 3.12), whose value is evaluated lazily."""
         with self._type_parameters(node), self._hinting(True):
             self.visit(node.value)  # type: ignore[attr-defined]  # ast.TypeAlias, from 3.12
         self.visit(node.name)  # type: ignore[attr-defined]
@@ -346,7 +346,7 @@ class _Reader(ast.NodeVisitor):
                 self.block(node.body)
         self._bind(node.name)
 
-    # Statements whose parts run in another order than they are written, or maybe not at all
+    # Statements whose parts run in another order than written, or maybe not at all
 
     def block(self, nodes: Iterable[ast.stmt]) -> None:
         for node in nodes:
@@ -364,7 +364,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         in_function = bool(self._scopes) and self._scopes[-1].kind == "function"
-        with self._hinting(in_function):  # Python does not evaluate those
+        with self._hinting(in_function):  # Python does not evaluate these
             self._annotation(node.annotation)
         self._all([node.value])
         if node.value is not None or not isinstance(node.target, ast.Name):
@@ -442,7 +442,7 @@ def _catches_name_error(handler: ast.ExceptHandler) -> bool:
 
 
 def _dotted(node: ast.expr) -> str:
-    """`a.b.c` for such a chain of attributes, else nothing."""
+    """`a.b.c` for a chain of attributes of a name, else an empty string."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -1,7 +1,6 @@
-"""The items that a module is made of, and the order in which each finds what it needs.
+"""The items of a module, ordered so that each comes after what it needs.
 
-The rule: names decide the order, so that the same notebook gives the same module; the values
-themselves are not looked at.
+Only names decide the order, never the values, so that the same notebook gives the same module.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ Group: TypeAlias = dict[str, object]
 
 @dataclass
 class Item:
-    """One thing taken along: sections of source that bind `name`, or the value of that name.
+    """Sections of source that bind `name`, or the value of that name.
 
-    An `early` one is needed before the launched cell's definitions run.
+    An `early` item is needed before the launched cell's definitions run.
     """
 
     name: str
@@ -31,22 +30,22 @@ class Item:
     is_value: bool = False
     is_definition: bool = False
     module: ModuleType | None = None  # its import is written last, when all uses are known
-    now: set[str] = field(default_factory=set)  # needed before it can be put in place
+    now: set[str] = field(default_factory=set)  # needed before it is defined or restored
     later: set[str] = field(default_factory=set)  # needed when it is used
     early: bool = False
 
 
 def generated(text: str) -> Section:
-    """A section of ours, which belongs to no cell."""
+    """A section that belongs to no cell."""
     return Section(GENERATED, 1, f"{text}\n")
 
 
 def layout(
     items: Mapping[str, Item], replaced: set[str]
 ) -> tuple[list[Section | Group], Group, Group]:
-    """The pieces before the cell in their order; the values before it; those after it.
+    """The pieces before the cell, in order; the values before it; the values after it.
 
-    After it come values of what the cell binds anew: of a class in `replaced`.
+    Values of a class that the cell redefines (in `replaced`) come after it.
     """
     pieces: list[Section | Group] = []
     group: Group = {}
@@ -68,11 +67,11 @@ def layout(
 
 
 def _staged(items: Mapping[str, Item]) -> list[str]:
-    """Definitions, and the values they need to be made, so that each finds what it needs.
+    """Definitions and early values, each after what it needs.
 
-    Items fall into alternating stages of source and values: as few groups of values as
-    possible, because only values of one group keep the objects they share. Names that need
-    one another while they are being defined keep the order in which they were met.
+    Items form alternating stages of source and values, with as few groups of values as possible,
+    because only values of one group keep shared objects. Names that need each other while they
+    are defined keep the order in which they were collected.
     """
     stages: dict[str, int] = {}
     open_: set[str] = set()
@@ -94,7 +93,7 @@ def _staged(items: Mapping[str, Item]) -> list[str]:
 
 
 def _settled(names: Iterable[str], items: Mapping[str, Item]) -> list[str]:
-    """These names and all that they can reach: what must be there to call one of them."""
+    """These names and all they can reach, which must exist before one of them is called."""
     found: dict[str, None] = {}
     queue = deque(sorted(names))
     while queue:

@@ -1,7 +1,7 @@
-"""Where a live object of the notebook comes from: the import or the statement that made it.
+"""Where a live object of the notebook comes from: the import or the statement that created it.
 
-The rule: an object's own code goes before the newest text that binds its name, no user code is
-asked, and where nothing tells for sure the answer is that nothing is known.
+An object's own code takes precedence over the newest text that binds its name. No user code may
+run, and where the origin is uncertain there is none: a wrong one would change results silently.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from xla_nb.program.cells import DEFINITION, FUNCTION, Cells, Statement, span
 from xla_nb.program.names import names_in
 
-# --- what an object says of itself ------------------------------------------------------------
+# --- names of an object -----------------------------------------------------------------------
 
 
 def module_of(value: object) -> str:
-    """The name of the module that an object says it is from."""
+    """The object's `__module__`, or an empty string."""
     source = vars(value) if isinstance(value, type) else None
     found = source.get("__module__") if source is not None else _static(value, "__module__")
     return found if isinstance(found, str) else ""
 
 
 def _static(value: object, name: str) -> object:
-    """An attribute that the object or its type holds, found without running user code."""
+    """An attribute of the object or its type, read without running user code."""
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
         return getattr(value, name, None)
     return inspect.getattr_static(value, name, None)
 
 
 def own_name(value: object) -> tuple[str, str]:
-    """The module and the name in it that an object gives as its own; empty where it has none."""
+    """The object's `__module__` and `__qualname__`; empty strings if it lacks one."""
     module, attribute = _static(value, "__module__"), _static(value, "__qualname__")
     named = isinstance(module, str) and isinstance(attribute, str)
     return (str(module), str(attribute)) if named else ("", "")
 
 
 def _has_own_name(value: object) -> bool:
-    """Whether the object is a piece of code or of typing, rather than data with a state."""
+    """Whether the object is code or typing, rather than data with state."""
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
         return True
     return type(value).__module__ in ("typing", "functools") or bool(own_name(value)[1])
 
 
 def names_of(value: object, values: Mapping[str, object]) -> list[str]:
-    """The global names that the notebook holds this very object under."""
+    """The global names of this very object in the notebook."""
     return [
         name for name, other in list(values.items()) if other is value and not name.startswith("_")
     ]
 
 
 def name_of(value: object) -> str:
-    """What a function or class is called; empty for what has no name."""
+    """The `__name__` of a function or class; an empty string for other objects."""
     name = _static(value, "__name__")
     return name if isinstance(name, str) else ""
 
 
 def live_name(value: object, values: Mapping[str, object]) -> str | None:
-    """The global name under which the notebook holds this very function or class."""
+    """The `__name__` of a function or class if it is also its global name."""
     name = name_of(value) if isinstance(value, FunctionType | type) else ""
     return name if name and values.get(name) is value else None
 
 
 def unwrapped(value: object) -> Iterator[object]:
-    """The object and what it wraps, as functools.wraps notes it."""
+    """The object and what it wraps, as functools.wraps records it."""
     for _ in range(100):
         yield value
         value = _static(value, "__wrapped__") if not isinstance(value, type) else None
@@ -78,7 +78,7 @@ def unwrapped(value: object) -> Iterator[object]:
 
 
 def import_line(name: str, value: object, cells: Cells, mains: set[str]) -> str:
-    """The import that gives this very object, if a statement or its own name tells one."""
+    """The import that gives this very object, from a statement or the object's own name."""
     if not _has_own_name(value):
         return ""
     for statement in cells.statements():
@@ -96,7 +96,7 @@ def _import_from(module: str, attribute: str, name: str) -> str:
 
 
 def importable(value: object, mains: set[str]) -> bool:
-    """Whether a module other than the notebook's holds this very object under its own name."""
+    """Whether a module other than the notebook's has this very object under its own name."""
     module, attribute = own_name(value)
     return module not in mains and _gives(module, attribute, value)
 
@@ -109,7 +109,7 @@ def _gives(module: str, attribute: str, value: object) -> bool:
 
 
 def star_names(module: str) -> set[str] | None:
-    """What `from module import *` binds, where the module is loaded already; else None."""
+    """The names that `from module import *` binds; None if the module is not loaded."""
     loaded = sys.modules.get(module)
     if loaded is None:
         return None
@@ -122,7 +122,7 @@ def star_names(module: str) -> set[str] | None:
 
 
 def definition(name: str, value: object, cells: Cells, mains: set[str]) -> Statement | None:
-    """The statement that made this object, as far as that can be told for sure."""
+    """The statement that created this object, or None if that is uncertain."""
     if isinstance(value, type):
         if module_of(value) not in mains or "<locals>" in value.__qualname__:
             return None
@@ -140,7 +140,7 @@ def _function_statement(value: object, cells: Cells) -> Statement | None:
             found = cells.holding(function.__code__)
             node = found.node if found else None
             own = isinstance(node, FUNCTION) and node.name == function.__code__.co_qualname
-            # `f = wrap(f)` leaves a wrapper that the undecorated def alone would not make.
+            # `f = wrap(f)` leaves a wrapper that the undecorated def alone would not create.
             if own and (depth == 0 or node.decorator_list):  # type: ignore[union-attr]
                 return found
     return None
@@ -163,14 +163,14 @@ def _class_statement(cls: type, cells: Cells) -> Statement | None:
 
 
 def _assigned_class(name: str, value: type, cells: Cells) -> Statement | None:
-    """`Point = namedtuple("Point", "x y")`: made by a call, so the call is the source."""
+    """The call that created a class: `Point = namedtuple("Point", "x y")`."""
     newest = cells.newest(name)
     made = newest is not None and isinstance(newest.node, ast.Assign)
     return newest if made and value.__qualname__ == name and not _own_code(value) else None
 
 
 def _decorated(name: str, value: object, cells: Cells) -> Statement | None:
-    """What a decorator turned into something that no longer shows its function."""
+    """The definition of an object whose decorator no longer exposes the function."""
     newest = cells.newest(name)
     if newest is None or not isinstance(newest.node, DEFINITION):
         return None
@@ -189,7 +189,7 @@ def _own_code(cls: type) -> list[CodeType]:
 
 
 def method_functions(value: object) -> Iterator[FunctionType]:
-    """The plain functions in a class attribute: a method's, a property's."""
+    """The plain functions in a class attribute, such as a method or a property."""
     parts = [value.fget, value.fset] if isinstance(value, property) else [value]
     for part in parts:
         inner = part.__func__ if isinstance(part, staticmethod | classmethod) else part
@@ -197,7 +197,7 @@ def method_functions(value: object) -> Iterator[FunctionType]:
 
 
 def is_from(cls: type, function: FunctionType) -> bool:
-    """Whether the function was written where the class was, not made for it by a library."""
+    """Whether the function was written in the class's module, not generated by a library."""
     made = function.__code__.co_filename.startswith("<string>")  # as dataclasses do
     return not made and function.__module__ == cls.__module__
 
@@ -206,7 +206,7 @@ def is_from(cls: type, function: FunctionType) -> bool:
 
 
 def _decorators(node: ast.stmt) -> Iterator[tuple[ast.expr, str, bool]]:
-    """Each decorator with its root name, and whether it is an attribute of it."""
+    """Each decorator with its root name, and whether it is an attribute of that name."""
     for decorator in node.decorator_list if isinstance(node, DEFINITION) else []:
         root: ast.expr = decorator
         while isinstance(root, ast.Attribute | ast.Call):
@@ -221,8 +221,9 @@ def without_shipped_decorators(
 ) -> Statement:
     """The definition without the decorators that registered it with an object of the notebook.
 
-    `@registry.add` gave the function back as it was and noted it in `registry`, which travels
-    as a value with its notes; to run it again would ask for the one before the other.
+    `@registry.add` returned the function itself and added it to `registry`, which is sent as a
+    value with its content. Running it again would need the registry before the function, and the
+    function before the registry.
     """
     if not isinstance(value, type | FunctionType) or "__wrapped__" in vars(value):
         return found
@@ -236,7 +237,7 @@ def without_shipped_decorators(
 
 
 def registered(name: str, found: Statement, cells: Cells) -> list[Statement]:
-    """The functions registered with this one since: `@area.register def _(x: int): ...`."""
+    """The functions registered with this one since, as in `@area.register def _(x: int): ...`."""
     since: list[Statement] = []
     for statement in cells.statements():
         if statement.node is found.node:

@@ -1,7 +1,7 @@
-"""What was set on a class or function after its definition, so that its source no longer tells.
+"""Attributes set on a class or function after its definition, which its source does not show.
 
-The rule: what the definition itself made, its decorators and bases included, is no patch; where
-that cannot be told without user code, nothing is patched.
+Attributes set by the definition itself, its decorators or its bases are not patches. Where that
+cannot be decided without running user code, nothing is patched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Patch:
 def patches(
     name: str, value: object, found: Statement, values: Mapping[str, object]
 ) -> Iterator[Patch]:
-    """What `found`, run again, would not give the class or function that it once made."""
+    """The attributes that would be missing if the definition `found` ran again."""
     if isinstance(value, type) and isinstance(found.node, ast.ClassDef):
         yield from _class_patches(name, value, found.node)
     elif isinstance(value, FunctionType) and isinstance(found.node, FUNCTION):
@@ -46,7 +46,7 @@ def patches(
 def _changed_defaults(
     function: FunctionType, node: Function, values: Mapping[str, object]
 ) -> Iterator[str]:
-    """Where a default that is a plain name has kept a value that the name no longer has."""
+    """`__defaults__` and `__kwdefaults__` where a name used as a default has a new value now."""
     live = function.__kwdefaults__ or {}
     names = [parameter.arg for parameter in node.args.kwonlyargs]
     positional = zip(node.args.defaults, function.__defaults__ or (), strict=False)
@@ -60,7 +60,7 @@ def _class_patches(name: str, cls: type, node: ast.ClassDef) -> Iterator[Patch]:
     written = bindings(node.body)
     written |= {f"_{node.name.lstrip('_')}{n}" for n in written if n.startswith("__")}
     literals = _literals(node)
-    simple = type(cls).__module__ in ("builtins", "abc")  # an enum's members are no literals
+    simple = type(cls).__module__ in ("builtins", "abc")  # an enum's members are not literals
     plain = simple and not node.decorator_list and not node.keywords
     plain = plain and getattr(cls.__init_subclass__, "__func__", None) is None
     for attribute, value in vars(cls).items():
@@ -76,19 +76,19 @@ def _class_patches(name: str, cls: type, node: ast.ClassDef) -> Iterator[Patch]:
 
 
 def _literals(node: ast.ClassDef) -> dict[str, object]:
-    """The class attributes whose value is written out in the class: `lr = 0.1`."""
+    """The class attributes with a literal value: `lr = 0.1`."""
     found: dict[str, object] = {}
     for statement in node.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
-            with contextlib.suppress(ValueError, TypeError):  # it is no literal
+            with contextlib.suppress(ValueError, TypeError):  # not a literal
                 found.update(dict.fromkeys(names, ast.literal_eval(statement.value)))
     return found
 
 
 def _equals(value: object, literal: object) -> bool:
-    """Whether they are equal, without asking an `__eq__` that is not Python's own."""
+    """Whether they are equal, without calling a user's `__eq__`."""
     parts = deque([value])
     while parts:
         part = parts.popleft()
@@ -100,7 +100,7 @@ def _equals(value: object, literal: object) -> bool:
 
 
 def _is_patched(function: FunctionType, cls: type, written: bool, decorated: bool) -> bool:
-    """Whether a method was set on its class later, by nothing that the class itself does."""
+    """Whether a method was set on its class after the definition, not by the class itself."""
     if not is_from(cls, function):
         return False
     if function.__qualname__.rpartition(".")[0] == cls.__qualname__:

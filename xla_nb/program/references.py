@@ -1,7 +1,7 @@
-"""What a value holds: the classes and functions of the notebook that must travel with it.
+"""The classes and functions of the notebook that a value refers to and must be sent with it.
 
-The rule: attributes and containers alone are looked at, never through user code, and a bounded
-number of objects.
+Only attributes and containers are searched, a bounded number of them, and never by user code: a
+property may compute for hours.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from xla_nb.program.origins import module_of
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
-_REACH = 20_000  # objects looked at, at most
+_REACH = 20_000  # objects to search at most
 _LEAVES = (*PLAIN, ModuleType, BuiltinFunctionType, CodeType, range, slice, bytearray)
 
 
 def reached(value: object, values: Mapping[str, object], mains: set[str]) -> set[str]:
-    """The notebook's names of the classes and functions that a value holds, directly or not.
+    """The notebook's names of the classes and functions that a value refers to, at any depth.
 
-    What lies beyond the objects looked at is carried by value with the rest.
+    Those beyond the searched objects are pickled by value.
     """
     names: set[str] = set()
     seen: dict[int, object] = {}
@@ -55,7 +55,7 @@ def reached(value: object, values: Mapping[str, object], mains: set[str]) -> set
 def _named_code(
     part: type | FunctionType, values: Mapping[str, object], queue: deque[object], outermost: bool
 ) -> set[str]:
-    """The root name of a live definition; of any other, the names in it, its parts queued."""
+    """The root name of a live definition; of others the names used in it, and queue its parts."""
     root, *rest = part.__qualname__.split(".")
     found: object = values.get(root)
     for name in rest:
@@ -73,7 +73,7 @@ def _named_code(
 
 
 def contents(part: object) -> Iterator[object]:
-    """What an object holds directly: its elements, attributes and slots, what it wraps."""
+    """What an object refers to directly: elements, attributes, slots, wrapped functions."""
     if isinstance(part, dict):
         yield from chain.from_iterable(dict.items(part))
     for kind in _SEQUENCES:
@@ -106,13 +106,13 @@ def _cell_contents(function: FunctionType) -> Iterator[object]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # an empty cell
             continue
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
-        if "GLOBAL" in instruction.opname:  # not co_names, which has attributes' names too
+        if "GLOBAL" in instruction.opname:  # not co_names, which also has names of attributes
             yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,7 +1,7 @@
-"""How a launched cell is cut: what its module defines, what every rank runs, what they call.
+"""Split a launched cell: what its module defines, and what ranks call or run.
 
-The rule: the cell's own text decides; of the notebook only the names asked of `__future__` in
-earlier cells count.
+Only the cell's own text decides, and the `__future__` imports of earlier cells: the same cell must
+not be split differently when the notebook's values change.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
 
 @dataclass(frozen=True)
 class CellSplit:
-    """How a launched cell becomes module text and an entry, or a body without an entry.
+    """A launched cell as module text and an entry, or with a body instead of an entry.
 
-    `module` is what the module file has of the cell, if anything; `body`, where there is no
-    entry, is what every rank runs of it. `names` are those of both. `early` names are read
-    while the module's part runs, `replaced` ones bound by it.
+    `module` is the part of the cell in the module file, if any; `body`, if there is no entry, is
+    the part that every rank runs. `names` are those of both. `early` names are read while the
+    module's part runs; `replaced` names are bound by it.
     """
 
     cell: Cell
@@ -52,7 +52,7 @@ class CellSplit:
 
 
 def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSplit:
-    """Cut a cell for `entry`; else for its last function; else for running it as it is."""
+    """Split a cell for `entry`, by default its last function; without one, ranks run it itself."""
     tree = parse(cell)
     notes = vet(tree, cell.label)
     in_force = known_futures | futures(tree)
@@ -65,9 +65,9 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
     rest = [node for node in nodes if node not in module]
     if not entry and not rest:
         raise ProgramError(
-            f"{cell.label} has nothing for the ranks to run: no function, and no statement beside "
-            "imports and definitions. What to do: define a function, or name one of the notebook "
-            "behind %%xla_spawn"
+            f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
+            "imports and classes. Define a function, or name one of the notebook's after "
+            "%%xla_spawn."
         )
     return CellSplit(
         cell=cell,
@@ -87,17 +87,17 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
 def _left_out(guard: ast.stmt, cell: Cell, entry: str | None) -> str:
     return (
         f'{cell.label}, line {guard.lineno}: the block under `if __name__ == "__main__":` '
-        f"is left out; the ranks call {entry}()"
+        f"is skipped; ranks call {entry}()"
     )
 
 
 def vet(tree: ast.AST, label: str) -> tuple[str, ...]:
-    """Notes on what ranks leave out; a ProgramError for what cannot run in a module of theirs."""
+    """Notes on what ranks skip. Raises ProgramError for what cannot run on ranks."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             raise ProgramError(
-                f"{label}, line {node.lineno}: a relative import has no package to start "
-                "from in a notebook. Write the module's full name."
+                f"{label}, line {node.lineno}: relative imports do not work in a notebook. "
+                "Use the module's full name."
             )
     return ipython_syntax.check(tree, label)
 
@@ -108,7 +108,7 @@ def functions(tree: ast.Module) -> list[Function]:
 
 
 def only(tree: ast.Module, nodes: Iterable[ast.stmt], source: str) -> str:
-    """The text with all but these of its statements blanked, line numbers kept."""
+    """The text with all statements but these blanked, at the same line numbers."""
     kept = set(nodes)
     return without(source, [node for node in tree.body if node not in kept])
 
@@ -123,7 +123,7 @@ def lasting(tree: ast.Module) -> list[ast.stmt]:
 
 
 def _is_future(node: ast.stmt) -> bool:
-    """Whether this is `from __future__ import`, which a module file has in its head."""
+    """Whether this is `from __future__ import`, which goes to the top of the module file."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
@@ -142,10 +142,10 @@ def _only_defines(node: ast.stmt) -> bool:
 
 
 def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
-    """The definitions among a cell's statements that may run before all of them.
+    """The definitions among a cell's statements that may run before all statements.
 
-    One stays among the statements if an earlier statement used or bound its name, or if it
-    needs, when it is defined, what a statement computes.
+    A definition stays in place if an earlier statement uses or binds its name, or if defining it
+    needs what a statement computes.
     """
     stays = [n for n in nodes if not isinstance(n, (*IMPORT, *DEFINITION))]
     computed = bindings(stays) | RANK_NAMES
@@ -156,7 +156,10 @@ def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
         can = node not in stays and not names.binds & touched and not set(names.now) & computed
         if can:
             hoisted.append(node)
-            if {*names.now, *names.later} & computed:  # to call it now would be too early
+            if {
+                *names.now,
+                *names.later,
+            } & computed:  # calling it before the statements is too early
                 computed = computed | names.binds
         else:
             touched |= names.binds | set(names.now)

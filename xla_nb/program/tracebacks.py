@@ -1,7 +1,7 @@
-"""An exception of the user's code, told in the notebook's terms.
+"""An exception of the user's code, as a traceback of the notebook.
 
-The rule: frames of ours, and of the machinery that calls the user's function, are cut from
-the top; everything the user's code called is kept.
+Frames of xla_nb and of libraries that call the user's function are cut from the top; everything
+that the user's code called is kept.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from types import FrameType, TracebackType
 
 _PACKAGE = __package__.partition(".")[0]
 _OURS = Path(__file__).parents[1]
-#: How deep a told stack is at most; a recursion error would fill the page.
+#: The most frames of a stack; a recursion error would fill the page.
 DEPTH = 60
 
 
 @dataclass(frozen=True)
 class Told:
-    """`place` is the innermost notebook line; `where` is equal for equal failures."""
+    """`place` is the innermost notebook line; `where` is equal for failures with the same error."""
 
     kind: str
     message: str
@@ -31,7 +31,7 @@ class Told:
 
 
 def tell(error: BaseException, labels: Container[str]) -> Told:
-    """The error as its own traceback, from the first frame of the notebook on."""
+    """The error with its traceback, from the first frame of the notebook on."""
     trace = _from_first_cell(error.__traceback__, labels)
     kind = type(error)
     ours = kind.__module__.partition(".")[0] == _PACKAGE
@@ -39,7 +39,7 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
     if not ours and kind.__module__ not in ("builtins", "__main__"):
         name = f"{kind.__module__}.{name}"
     told = traceback.TracebackException(kind, error, trace, limit=-DEPTH)
-    if ours:  # where in xla_nb it was raised is of no use to anybody there
+    if ours:  # where xla_nb raised it does not help the user
         told.stack = traceback.StackSummary.from_list(_without_ours(told.stack))
     frames = told.stack
     text = "".join(told.format()).rstrip()
@@ -51,7 +51,7 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
 
 
 def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
-    """Where a thread of this process is: its innermost notebook line, and its stack."""
+    """A thread's innermost notebook line, and its stack."""
     frame: FrameType | None = sys._current_frames().get(thread)
     if frame is None:
         return "", f"thread {thread} has ended"
@@ -62,13 +62,13 @@ def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
 
 
 def place_in(frames: traceback.StackSummary, labels: Container[str]) -> str:
-    """The innermost line of the notebook in a stack, `Cell In[3], line 7`; or nothing."""
+    """The innermost line of the notebook in a stack, `Cell In[3], line 7`, or an empty string."""
     cells = [frame for frame in frames if frame.filename in labels]
     return f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
 
 
 def innermost(thread: int, labels: Container[str]) -> str:
-    """The notebook line that a thread of this process is in, `Cell In[3], line 7`; or nothing."""
+    """A thread's innermost line of the notebook, `Cell In[3], line 7`, or an empty string."""
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None and frame.f_code.co_filename not in labels:
         frame = frame.f_back

@@ -1,1 +1,1 @@
-"""What crosses processes: orders and values to the ranks, events and results back."""
+"""What crosses processes: orders and values to ranks, events and results back."""

@@ -1,7 +1,7 @@
-"""The way events go: one socket, inherited, written by every process of a run.
+"""The channel of events: one inherited socket, written by every process of a run.
 
-The rule: a message is whole or absent (SOCK_SEQPACKET), so writers need no lock between them,
-and the reader sees the end when the last writer is gone.
+A message is whole or absent (SOCK_SEQPACKET), so writers need no lock, and the reader sees the end
+when the last writer is gone.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortene
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """A reading and a writing end; the caller closes both."""
+    """A reading end and a writing end; the caller closes both."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def ready(file: int | socket.socket, seconds: float) -> bool:
-    """Wait until there is something to read, or the end. select() refuses descriptors from 1,024
-    on, which a notebook with many files and a host with many ranks have; poll() does not."""
+    """Wait until there is something to read, or the end; False after `seconds`."""
+    # Not select(), which refuses descriptors from 1,024 on: many files or ranks reach that.
     poller = select.poll()
     poller.register(file, select.POLLIN)
     return bool(poller.poll(seconds * 1000))
@@ -35,7 +35,7 @@ class Sender:
         self.sock = sock
 
     def send(self, event: Event) -> None:
-        """Send; when nobody reads any more the run is being torn down and it is dropped."""
+        """Send an event, or drop it if the reader is gone because the run is being torn down."""
         try:
             self.sock.send(encode(event))
         except (BrokenPipeError, ConnectionResetError):
@@ -43,7 +43,7 @@ class Sender:
 
 
 def receive(sock: socket.socket) -> Iterator[Event | None]:
-    """The events that lie ready; None when every writer has gone. Never blocks."""
+    """The events that are ready, then None if every writer is gone. Never blocks."""
     while True:
         try:
             data = sock.recv(_LARGEST, socket.MSG_DONTWAIT)

@@ -1,8 +1,7 @@
-"""What happens in a run, said in one closed set of words.
+"""The events of a run, which ranks, jobs and fork servers send and the notebook folds into a state.
 
-Ranks, jobs and fork servers send these; the notebook folds them into a state. The rule: an
-event is small (a datagram), plain (JSON) and final: nothing is ever taken back. Bulk (output,
-results) travels in the run's files, never here.
+An event is small (a datagram), plain (JSON) and final: none is ever taken back. Output and results
+travel in the run's files, never here.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: The most characters of free text one event carries; the run's files hold the whole.
+#: The most characters of one text in an event; the run's files hold the whole.
 TEXT_LIMIT = 8_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """The base: `at` is seconds since the epoch on the sender's clock."""
+    """The base class; `at` is in seconds since the epoch on the sender's clock."""
 
     at: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostsPlaced(Event):
-    """The run has several hosts, `names` in their order; each will start a job of its own."""
+    """The run has several hosts, `names` in order; each will start a job of its own."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostLost(Event):
-    """A host and all that ran there is gone, and nobody can say how its ranks ended."""
+    """A host is gone with all its processes, and how its ranks ended is unknown."""
 
     host: str
     why: str
@@ -41,14 +40,14 @@ class HostLost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class OfHost(Event):
-    """An event that a host is named with where a run has several; else "" says the only one."""
+    """An event with the name of its host; "" where a run has only one."""
 
     host: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobStarted(OfHost):
-    """The process that starts a host's ranks is ready to: `ranks` of them, from `first` on."""
+    """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`."""
 
     pid: int
     ranks: int
@@ -60,7 +59,7 @@ class JobStarted(OfHost):
 class RankStarted(OfHost):
     """A rank has joined its runtime and is about to call the entry.
 
-    `devices` are named where the one process drives several.
+    `devices` names them where one process drives several.
     """
 
     rank: int
@@ -72,7 +71,7 @@ class RankStarted(OfHost):
 
 @dataclass(frozen=True, kw_only=True)
 class RankFinished(Event):
-    """The entry returned; its value lies in the record. `preview` is its shortened repr."""
+    """The entry returned; its value is in the record. `preview` is its shortened repr."""
 
     rank: int
     preview: str
@@ -83,9 +82,9 @@ class RankFinished(Event):
 class RankFailed(OfHost):
     """The entry raised, or its value could not be sent.
 
-    `place` is the innermost line of the notebook, such as ``Cell In[3], line 7``; `where` is
-    what is equal when two ranks failed alike: the type and the notebook's frames. `follows`: it
-    is a consequence of another rank's end.
+    `place` is the innermost line of the notebook, such as ``Cell In[3], line 7``. `where` (the
+    type and the frames) is equal for ranks with the same error. `follows`: the failure is a
+    consequence of another rank's end.
     """
 
     rank: int
@@ -106,7 +105,7 @@ class RankStopped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RankAt(Event):
-    """Where the entry's thread of a rank is now: the whole stack, and its notebook line."""
+    """Where a rank's entry is now: its stack, and the innermost line of the notebook."""
 
     rank: int
     place: str
@@ -115,7 +114,7 @@ class RankAt(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessDied(OfHost):
-    """A rank's process ended by itself: `status` is an exit code, negative for a signal."""
+    """A rank's process ended unexpectedly; `status` is an exit code, negative for a signal."""
 
     pid: int
     status: int
@@ -131,8 +130,15 @@ class JobFailed(OfHost):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StopRequested(Event):
+    """The notebook has asked every rank to stop; `why` is a sentence for people."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice(Event):
-    """One line the person should read; from a rank, or from the launch when `rank` is None."""
+    """A line for the user, from a rank, or from the launch if `rank` is None."""
 
     text: str
     rank: int | None = None
@@ -140,7 +146,7 @@ class Notice(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnded(OfHost):
-    """Every process of the run on a host is gone. `status` is the job's, None if nobody knows."""
+    """Every process of the run on a host is gone; `status` is the job's, None if unknown."""
 
     status: int | None
 
@@ -154,17 +160,14 @@ _BY_NAME = {
 
 
 def encode(event: Event) -> bytes:
-    """The event as one datagram; over-long texts keep their head and tail."""
+    """The event as one datagram; long texts keep their head and tail."""
     body = {name: _shorten(value) for name, value in asdict(event).items()}
     text = json.dumps({"event": type(event).__name__, **body}, ensure_ascii=False)
     return text.encode(errors="backslashreplace")
 
 
 def decode(data: bytes) -> Event:
-    """The event that `encode` wrote.
-
-    Raises ValueError when the bytes are no event of ours.
-    """
+    """The event that `encode` wrote. Raises ValueError for other data."""
     try:
         body: Mapping[str, Any] = json.loads(data)
         cls = _BY_NAME[body["event"]]
@@ -174,7 +177,7 @@ def decode(data: bytes) -> Event:
 
 
 def _whole(value: Any) -> Any:
-    """JSON has lists for tuples."""
+    """A value as it was before JSON made a tuple a list."""
     return tuple(value) if isinstance(value, list) else value
 
 

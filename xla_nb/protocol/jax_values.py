@@ -1,7 +1,7 @@
-"""JAX arrays and torchax tensors as values that other libraries read: NumPy, and torch on the CPU.
+"""JAX arrays and torchax tensors as values of other libraries: NumPy arrays, and CPU tensors.
 
-The rule: nothing here communicates. Of an array that is spread over several processes, this one
-can read the whole only where it has a copy; otherwise the array is `Spread`.
+Nothing here communicates, since other processes may not take part. An array sharded over several
+processes can be read only where this one has a copy; otherwise it is `Spread`.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Any
 
 
 class Spread(ValueError):
-    """An array of which this process holds only a part."""
+    """An array of which this process has only a part."""
 
     def __init__(self, array: Any) -> None:
         super().__init__(
-            f"an array {tuple(array.shape)} {array.dtype} that is spread over "
+            f"an array {tuple(array.shape)} {array.dtype} sharded over "
             f"{len(array.sharding.device_set)} devices"
         )
 
 
 def is_jax(value: object) -> bool:
-    """Whether this is a JAX array; JAX is never imported to find out."""
+    """Whether this is a JAX array; does not import JAX."""
     jax = sys.modules.get("jax")
     return jax is not None and hasattr(jax, "Array") and isinstance(value, jax.Array)
 
 
 def is_torch(value: object) -> bool:
-    """Whether this is a torch tensor, a torchax one among them; torch is never imported."""
+    """Whether this is a torch tensor, torchax ones included; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor)
 
 
 def is_torchax(value: object) -> bool:
-    """Whether this is a torchax tensor (or a view of one), whose data is a JAX array."""
+    """Whether this is a torchax tensor or a view of one; its data is a JAX array."""
     packages = (base.__module__.partition(".")[0] for base in type(value).__mro__)
     return is_torch(value) and "torchax" in packages
 
 
 def is_here(array: Any) -> bool:
-    """Whether this process can read all of a JAX array by itself."""
+    """Whether this process can read all of a JAX array without the others."""
     return bool(array.is_fully_addressable or array.is_fully_replicated)
 
 
 def to_numpy(array: Any) -> Any:
-    """A JAX array as a NumPy array of its own; raises `Spread`."""
+    """A JAX array copied to a NumPy array. Raises `Spread`."""
     import numpy as np
 
     if is_jax(array) and not is_here(array):
@@ -55,12 +55,12 @@ def to_numpy(array: Any) -> Any:
 
 
 def of_torch(tensor: Any) -> Any:
-    """A CPU tensor as a NumPy array, which shares its memory where NumPy has such numbers."""
+    """A CPU tensor as a NumPy array, which shares its memory if NumPy has the dtype."""
     with without_torchax():
         tensor = tensor.detach().cpu()
         try:
             return tensor.numpy()
-        except TypeError:  # bfloat16 and the like, which NumPy has from JAX
+        except TypeError:  # bfloat16 and others that NumPy has only from JAX
             import jax.numpy as jnp
 
             name = str(tensor.dtype).removeprefix("torch.")
@@ -68,18 +68,18 @@ def of_torch(tensor: Any) -> Any:
 
 
 def to_torch(numbers: Any, dtype: Any) -> Any:
-    """A NumPy array as a tensor on the CPU, which takes its memory over."""
+    """A NumPy array as a CPU tensor, which takes over its memory."""
     import torch
 
     with without_torchax():
         try:
             return torch.from_numpy(numbers)
-        except TypeError:  # bfloat16 and the like, which NumPy has from JAX
+        except TypeError:  # bfloat16 and others that NumPy has only from JAX
             return torch.from_numpy(numbers.astype("float32")).to(dtype)
 
 
 def home(tensor: Any) -> Any:
-    """A torchax tensor as a CPU tensor; raises `Spread`."""
+    """A torchax tensor as a CPU tensor. Raises `Spread`."""
     import torch
 
     cpu = to_torch(to_numpy(tensor.jax()), tensor.dtype)
@@ -91,7 +91,7 @@ def home(tensor: Any) -> Any:
 
 @contextlib.contextmanager
 def without_torchax() -> Iterator[None]:
-    """Where torchax is enabled, torch itself all the same."""
+    """Use torch itself, even where torchax is enabled."""
     import torch
     from torch.utils import _mode_utils
 

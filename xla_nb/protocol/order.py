@@ -1,6 +1,6 @@
-"""What a launch asks of a host: all that a job must know, and nothing about who asked.
+"""What travels to where a run is started: the notebook's request, and a host's order.
 
-The rule: an order is plain data and complete; a job looks at it, never at the notebook.
+A job knows its order and nothing of who asked: whatever a rank needs of the notebook is in here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from xla_nb.protocol.random_state import Inheritance
 #: The module global that holds the entry's arguments, and its place in the parcel of values.
 ARGUMENTS = "__xla_nb_args__"
 ARGUMENTS_GROUP = -1
-#: A file in host 0's record: the ranks of all other hosts have ended.
-ALONE = "alone"
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,11 @@ class HostGroup:
 
 
 @dataclass(frozen=True)
-class Order:
-    """One run on one host. `ranks` is how many there, None for as many as there are; `n`
-    and `user_env` are the options -n and --env; `program` is the module's file.
+class Request:
+    """What a launch asks for, as the notebook's machine has it.
+
+    `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
+    run's folder; `entry` is None for a cell of plain statements.
     """
 
     run: str
@@ -45,11 +45,21 @@ class Order:
     by_name: frozenset[str]
     n: int | None
     user_env: Mapping[str, str]
-    ranks: int | None
-    device: str
-    env: Mapping[str, str]
     cwd: str
     sys_path: tuple[str, ...]
     authkey: bytes
     inheritance: Inheritance
+
+
+@dataclass(frozen=True)
+class Order:
+    """A request fitted to the host that carries it out: what the job there does.
+
+    `ranks` is how many start there, None for as many as there are; `env` their whole environment.
+    """
+
+    request: Request
+    device: str
+    ranks: int | None
+    env: Mapping[str, str]
     host_group: HostGroup = HostGroup()

@@ -1,9 +1,9 @@
-"""Values across a process boundary: out to the ranks, and their results home again.
+"""Values across processes: the notebook's values to ranks, and their results back.
 
-A parcel is a file (a memfd on the way out, a file of the record on the way home): pickle
-streams, one a group of names, and the large buffers beside them (pickle protocol 5, PEP 574).
-It is mapped, not read: what is unpickled before the ranks are forked is one copy for all.
-The rule: nothing here imports torch; values that are tensors bring it along.
+A parcel is a file (a memfd to ranks, a file of the record back): a pickle stream for each group of
+names, with large buffers beside them (pickle protocol 5, PEP 574). It is mapped, not read, so that
+ranks forked after unpickling share one copy. Nothing here imports torch, which takes seconds;
+where a value is a tensor it is already imported.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import mmap
 import multiprocessing
 import os
 import pickle
+import socket
 import sys
 import types
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -27,17 +28,16 @@ import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.errors import ShippingError
 from xla_nb.protocol import jax_values
 
-_ALIGN = 64  # bytes; what vectorised loads of NumPy and torch like best
-_SMALL = 1 << 20  # bytes; what is read rather than mapped
+_ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
+_SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
 _HEAD = 16  # the index's length in ASCII digits, then the index, then the data
 
 
 class Unshippable(TypeError):
-    """Raised while pickling: `advice` says what to do instead of sending such a value."""
+    """Raised while pickling a value that is or contains `thing`; `advice` is what to do instead."""
 
-    def __init__(self, what: str, advice: str) -> None:
-        super().__init__(f"{what} cannot leave its process")
-        self.what = what
+    def __init__(self, thing: str, advice: str) -> None:
+        super().__init__(f"it is or contains {thing}")
         self.advice = advice
 
 
@@ -45,9 +45,9 @@ class Unshippable(TypeError):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
-    """cloudpickle, with storages out of band and classes of the notebook by their name.
+    """cloudpickle, with storages out of band and classes of the notebook by name.
 
-    `by_name` are top-level names of ``__main__`` that the other side defines for itself.
+    `by_name` are top-level names of ``__main__`` that the other side defines itself.
     """
 
     def __init__(self, file: io.BytesIO, by_name: Container[str], keep: Callable[..., Any]):
@@ -68,14 +68,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
             return False
         first, *rest = obj.__qualname__.split(".")
-        found = vars(sys.modules["__main__"]).get(first) if first in self._by_name else None
+        held = vars(sys.modules["__main__"]).get(first) if first in self._by_name else None
         for part in rest:
-            found = getattr(found, part, None)
-        return found is obj
+            held = getattr(held, part, None)
+        return held is obj
 
     def _reduce_torch(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
-        if torch is None or not hasattr(torch, "UntypedStorage"):  # half-way through its import
+        if torch is None or not hasattr(torch, "UntypedStorage"):  # its import is unfinished
             return NotImplemented
         if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
             return self.reduce_xla_tensor(obj)
@@ -85,7 +85,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             raw = obj._untyped_storage
             if raw.device.type != "cpu":
                 return NotImplemented
-            # Tensors that share memory each wrap it anew: one object per address keeps sharing.
+            # Tensors that share memory have a wrapper each: use one per address to keep sharing.
             raw = self._alive.setdefault(raw.data_ptr(), raw)
             return _typed_storage, (raw, obj.dtype)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
@@ -112,27 +112,24 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
     def reduce_xla_tensor(self, tensor: Any) -> Any:
         raise Unshippable(
             "an XLA tensor",
-            "it lives on a device that the ranks must open themselves: send `x.cpu()`, and move "
-            "it with `.to(device)` inside the function",
+            "Send `x.cpu()` and use `.to(device)` inside the function: ranks open the device "
+            "themselves",
         )
 
     def reduce_xla_device(self, device: Any) -> Any:
-        raise Unshippable(
-            "an XLA device object", "call `torch_xla.device()` inside the function instead"
-        )
+        raise Unshippable("an XLA device object", "Call `torch_xla.device()` inside the function")
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
         raise Unshippable(
             "a torchax tensor",
-            "it lives on a device that the ranks must open themselves: send `x.cpu()`, and move "
-            'it with `.to("jax")` inside the function',
+            'Send `x.cpu()` and use `.to("jax")` inside the function: ranks open the device '
+            "themselves",
         )
 
     def reduce_jax_array(self, array: Any) -> Any:
         raise Unshippable(
             "a JAX array",
-            "it lives on a device that the ranks must open themselves: send `numpy.asarray(x)`, "
-            "which jax.numpy takes as it is",
+            "Send `numpy.asarray(x)`, which jax.numpy accepts: ranks open the device themselves",
         )
 
     def reduce_jax_device(self, device: Any) -> Any:
@@ -140,7 +137,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
 
 
 class _HomePickler(_Pickler):
-    """A rank's result: what lies on the device comes home as CPU tensors and NumPy arrays."""
+    """For results: values on devices become CPU tensors and NumPy arrays."""
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
         home = tensor.detach().cpu()
@@ -165,13 +162,13 @@ class _HomePickler(_Pickler):
         return type(device), ("cpu",)  # a notebook without torchax has no device "jax"
 
 
-def _whole(bring: Callable[[Any], Any], value: Any) -> Any:
+def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
     try:
-        return bring(value)
+        return convert(value)
     except jax_values.Spread as spread:
         raise Unshippable(
             str(spread),
-            "return `xla_nb.torchax.gather(x)`, which every rank must call, or this rank's part, "
+            "Return `xla_nb.torchax.gather(x)`, which every rank must call, or this rank's part, "
             "`x.addressable_data(0)` of the JAX array",
         ) from None
 
@@ -192,30 +189,32 @@ def _reduce_stream(obj: Any) -> Any:
     for name in ("stdout", "stderr", "stdin"):
         if obj is getattr(sys, name):
             return getattr, (sys, name)
-    opened = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
-    if isinstance(obj, opened):
-        raise Unshippable("an open file", "open it inside the function")
+    files = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
+    if isinstance(obj, files):
+        raise Unshippable("an open file", "Open it inside the function")
+    if isinstance(obj, socket.socket):
+        raise Unshippable("an open socket", "Connect inside the function")
     if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
-        raise Unshippable("a generator", "send a list of its items, or make it in the function")
+        raise Unshippable("a generator", "Send a list of its items, or create it in the function")
     return NotImplemented
 
 
-# ---------------------------------------------------------------- what ranks share
+# ---------------------------------------------------------------- locks and queues
 
 
 def _reduce_shared(obj: Any) -> Any:
-    """multiprocessing's own primitives: a fresh one is made, before the ranks are forked."""
+    """A primitive of multiprocessing, as a new one created before ranks are forked."""
     match obj:
         case synchronize.Event():
             return _fresh_event, (obj.is_set(),)
         case synchronize.Condition() | synchronize.Barrier() | synchronize.SemLock():
-            return _shared, (type(obj).__name__, _made_with(obj))
+            return _shared, (type(obj).__name__, _arguments(obj))
         case queues.SimpleQueue() | queues.Queue():
-            return _shared, (type(obj).__name__, _made_with(obj))
+            return _shared, (type(obj).__name__, _arguments(obj))
     return NotImplemented
 
 
-def _made_with(obj: Any) -> tuple[Any, ...]:
+def _arguments(obj: Any) -> tuple[Any, ...]:
     match obj:
         case synchronize.Condition():
             return (obj._lock,)  # type: ignore[attr-defined]
@@ -245,7 +244,7 @@ def _fresh_event(is_set: bool) -> Any:
 
 
 def send(groups: Sequence[Mapping[str, object]], by_name: Container[str]) -> int:
-    """A memfd that holds the groups; the caller closes it. Raises what pickling raises."""
+    """A memfd with the groups; the caller closes it. Raises what pickling raises."""
     fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
     try:
         _write(fd, groups, _Pickler, by_name)
@@ -256,7 +255,7 @@ def send(groups: Sequence[Mapping[str, object]], by_name: Container[str]) -> int
 
 
 def send_home(fd: int, value: object, by_name: Container[str]) -> int:
-    """Write a rank's result into an open file; gives the size in bytes."""
+    """Write a rank's result to an open file; returns the size in bytes."""
     return _write(fd, [{"result": value}], _HomePickler, by_name)
 
 
@@ -266,14 +265,14 @@ def _write(
     pickler: type[_Pickler],
     by_name: Container[str],
 ) -> int:
-    pieces: list[memoryview] = []  # in the order of the file
-    places: dict[tuple[int, int], int] = {}  # memory that two groups use is written once
+    pieces: list[memoryview] = []  # in file order
+    places: dict[tuple[int, int], int] = {}  # memory that two groups share is written once
     table = []
-    writers = []  # they keep alive what the buffers point into
+    writers = []  # keep alive the memory that buffers point to
     for group in groups:
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
-        # A list's append gives None, which pickle takes as "out of band".
+        # list.append returns None, which tells pickle "out of band".
         writers.append(pickler(stream, by_name, buffers.append))
         writers[-1].dump(dict(group))
         pieces.append(stream.getbuffer())
@@ -290,7 +289,7 @@ def _write(
 
 
 def _address(raw: memoryview) -> int:
-    if raw.readonly or not raw.nbytes:  # bytes and the like; the object outlives this call
+    if raw.readonly or not raw.nbytes:  # bytes, for instance; the object outlives this call
         return id(raw.obj)
     return ctypes.addressof(ctypes.c_char.from_buffer(raw))
 
@@ -316,14 +315,14 @@ def _aligned(offset: int) -> int:
 
 def _content(fd: int) -> Any:
     size = os.fstat(fd).st_size
-    if size <= _SMALL:  # a map keeps a file descriptor of its own
+    if size <= _SMALL:  # a map keeps a file descriptor open
         return bytearray(os.pread(fd, size, 0))
-    # Private: a rank that writes into an array gets its own page, the others keep theirs.
+    # Private: a rank that writes to an array gets its own copy of the page.
     return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 class Parcel:
-    """A parcel that arrived. Closing is the garbage collector's: what it held may live on."""
+    """A received parcel. The garbage collector closes it, since its values may live longer."""
 
     def __init__(self, fd: int) -> None:
         self._map = memoryview(_content(fd))
@@ -354,21 +353,21 @@ class _Unpickler(pickle.Unpickler):
         if module != "__main__" or self.resolve is None:
             return super().find_class(module, name)
         first, *rest = name.split(".")
-        found = self.resolve(first)
+        value = self.resolve(first)
         for part in rest:
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
 
 
-# ---------------------------------------------------------------- saying what is wrong
+# ---------------------------------------------------------------- errors
 
 _ADVICE = {
-    "_thread.lock": "use the `lock` parameter, or a lock of multiprocessing",
-    "_thread.RLock": "use the `lock` parameter, or a lock of multiprocessing",
-    "socket": "connect inside the function",
-    "Connection": "connect inside the function",
-    "Cursor": "connect inside the function",
-    "module": "import it inside the function",
+    "_thread.lock": "Use the `lock` parameter, or a lock of multiprocessing",
+    "_thread.RLock": "Use the `lock` parameter, or a lock of multiprocessing",
+    "socket": "Connect inside the function",
+    "Connection": "Connect inside the function",
+    "Cursor": "Connect inside the function",
+    "module": "Import it inside the function",
 }
 
 
@@ -378,22 +377,24 @@ def explain(
     origins: Mapping[str, str],
     problem: Exception,
 ) -> ShippingError:
-    """Which variable it was that could not be pickled, where it was made, what to do."""
+    """An error that names the variable that cannot be pickled, its cell, and what to do."""
     for group in groups:
         for name, value in group.items():
             try:
                 _Pickler(io.BytesIO(), by_name, lambda _: None).dump(value)
             except Exception as fault:
                 return ShippingError(_sentence(name, value, origins.get(name, ""), fault))
-    return ShippingError(f"the values of the notebook could not be sent: {problem}")
+    return ShippingError(f"Cannot send the notebook's values to ranks: {problem}")
 
 
 def _sentence(name: str, value: object, origin: str, fault: Exception) -> str:
-    made = f", made in {origin}" if origin else ""
-    head = f"`{name}` ({type(value).__module__}.{type(value).__qualname__}{made}) "
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    details = f"{kind}, defined in {origin}" if origin else kind
+    return f"Cannot send `{name}` ({details}) to ranks: {fault}. {_advice(fault)}."
+
+
+def _advice(fault: Exception) -> str:
     if isinstance(fault, Unshippable):
-        fault_text = f"it is or holds {fault.what}"
-        return f"{head}cannot be sent to the ranks: {fault_text}. What to do: {fault.advice}."
+        return fault.advice
     advice = next((text for key, text in _ADVICE.items() if key in str(fault)), None)
-    advice = advice or "make it inside the function, or pass what it is made from"
-    return f"{head}cannot be sent to the ranks: {fault}. What to do: {advice}."
+    return advice or "Create it inside the function, or pass what it is built from"

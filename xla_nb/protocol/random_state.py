@@ -1,8 +1,8 @@
-"""What a launch has of the notebook's process beside its values: random numbers and dtypes.
+"""The notebook's random generators and default dtype, which ranks inherit.
 
-A script's forked ranks go on with the generators of the process they came from; here that is
-the notebook. The rule: modules that the notebook has not imported are not imported for this;
-their generators begin somewhere new at every launch, as they would in a new process.
+A script's forked ranks continue with the generators of their parent process; here that is the
+notebook. A generator of a library that the notebook has not imported starts from a new seed at
+every launch, as it would in a new process; the library is not imported for this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _entropy() -> int:
 
 @dataclass(frozen=True)
 class Inheritance:
-    """The generators' states as the notebook has them, and a seed for those that it has not."""
+    """The states of the notebook's generators, and a seed for those it does not have."""
 
     python: Any = field(default_factory=random.getstate)
     numpy: Any = None
@@ -30,10 +30,10 @@ class Inheritance:
 
     @classmethod
     def of_this_process(cls) -> Inheritance:
-        """What it is now. Each generator is moved on, so that the next launch draws anew."""
+        """The current states. Advances each generator, so that the next launch draws others."""
         numpy = _imported("numpy", "random")
         torch = _imported("torch", "get_default_dtype")
-        taken = cls(
+        states = cls(
             numpy=numpy.random.get_state() if numpy else None,
             torch=torch.get_rng_state().numpy() if torch else None,
             dtype=str(torch.get_default_dtype()) if torch else None,
@@ -43,10 +43,10 @@ class Inheritance:
             numpy.random.random()
         if torch:
             torch.rand(1)
-        return taken
+        return states
 
     def take_on(self) -> None:
-        """Make it this process's, which has imported both."""
+        """Set the states in this process, which has imported numpy and torch."""
         numpy: Any = sys.modules["numpy"]
         torch: Any = sys.modules["torch"]
         random.setstate(self.python)
@@ -62,7 +62,7 @@ class Inheritance:
             torch.set_default_dtype(getattr(torch, self.dtype.removeprefix("torch.")))
 
 
-def _imported(name: str, sign: str) -> Any:
-    """A module that is there already, and not half-way through its import."""
+def _imported(name: str, attribute: str) -> Any:
+    """A module if it is imported; `attribute` is missing while an import is unfinished."""
     module = sys.modules.get(name)
-    return module if hasattr(module, sign) else None
+    return module if hasattr(module, attribute) else None

@@ -1,1 +1,1 @@
-"""The job and each of its ranks: the program is loaded once, forked, called and measured."""
+"""The job, which loads a program and forks ranks, and the ranks, which run it and report."""

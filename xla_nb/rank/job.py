@@ -1,8 +1,7 @@
 """A job: the process between the fork server and the ranks of one run.
 
-It takes on the notebook's environment, loads the program and its values once, and starts the
-ranks. The rule: it never touches a device and never runs a threaded operation, so that what
-is forked from it is sound; when it cannot go on it says why and ends.
+It takes over the notebook's environment, loads the program and its values once, and forks the
+ranks. It must never touch a device or run a threaded operation: a fork copies neither soundly.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS_GROUP, Order
 from xla_nb.rank import loader
 from xla_nb.rank.process import Inherited, capture, enter, inherit, main
+from xla_nb.record.files import Record
 from xla_nb.runtimes.forking import Latch, Lifecycle
 
 
 def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, str]) -> int:
-    """The whole life of a job; gives its exit status.
+    """Run a job from start to end, and return its exit status.
 
-    The two files hold the notebook's values (`shipping`) and the pickled Order; `imported` are
-    the environment variables that importing torch_xla set.
+    The two files hold the notebook's values (`pickling.Parcel`) and the pickled order; `imported`
+    are the environment variables that importing torch_xla set.
     """
     with open(order_fd, "rb") as file:  # a descriptor, not a path
         file.seek(0)
@@ -60,41 +60,43 @@ class _Refused(Exception):
 
 
 def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str]) -> None:
-    """Make this process one of the notebook's: directory, environment, path, keys."""
+    """Take over the notebook's working directory, environment, `sys.path` and keys."""
     name_process("xla_nb-job")
     _allow_open_files()
     os.environ.clear()
     os.environ.update({**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)})
     _complete_flags(imported)
-    capture(Path(order.record), "job")
-    sys.path[:] = order.sys_path
-    multiprocessing.current_process().authkey = order.authkey
-    order.inheritance.take_on()
+    capture(Record(Path(order.request.record)), None)
+    sys.path[:] = order.request.sys_path
+    multiprocessing.current_process().authkey = order.request.authkey
+    order.request.inheritance.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        os.chdir(order.cwd)
+        os.chdir(order.request.cwd)
     except OSError as problem:
-        print(f"the notebook's working directory {order.cwd} is gone: {problem}", file=sys.stderr)
+        print(
+            f"Cannot enter the notebook's directory {order.request.cwd}: {problem}", file=sys.stderr
+        )
 
 
 def _allow_open_files() -> None:
-    """As many as may be: the streams between n ranks are n² before each has closed the others'."""
+    """Raise the soft limit to the hard one: n ranks share n² streams until each closes others'."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _complete_flags(imported: Mapping[str, str]) -> None:
-    """The notebook's XLA_FLAGS stand, but flags that torch_xla adds on import are added."""
+    """Add the flags that importing torch_xla set, except those set in the notebook."""
     for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
-        mine = os.environ.get(name, "").split()
-        taken = {flag.split("=")[0] for flag in mine}
-        more = [flag for flag in imported.get(name, "").split() if flag.split("=")[0] not in taken]
-        if mine or more:
-            os.environ[name] = " ".join([*mine, *more])
+        flags = os.environ.get(name, "").split()
+        names = {flag.split("=")[0] for flag in flags}
+        flags += [f for f in imported.get(name, "").split() if f.split("=")[0] not in names]
+        if flags:
+            os.environ[name] = " ".join(flags)
 
 
 def _start(order: Order, sender: Sender) -> None:
-    runtime = runtimes.named(order.runtime)
+    runtime = runtimes.named(order.request.runtime)
     runtime.set_up()
     namespace, table = _load(order, runtime.opened)
     try:
@@ -102,11 +104,11 @@ def _start(order: Order, sender: Sender) -> None:
     except OSError as error:
         raise _Refused(
             type(error).__name__,
-            f"{order.ranks} ranks could not be set up on this machine: {error}. What to do: use "
-            "fewer ranks (-n), or allow more open files (`ulimit -n`) where Jupyter is started",
+            f"Cannot set up {order.ranks} ranks on this machine: {error}. Use fewer ranks (-n), "
+            "or raise the limit on open files (`ulimit -n`) before you start Jupyter.",
         ) from error
     except Exception as error:
-        raise _refusal("the runtime could not be set up", error, table) from error
+        raise _refusal("Cannot set up the runtime", error, table) from error
     sender.send(
         events.JobStarted(
             pid=os.getpid(),
@@ -132,17 +134,15 @@ def _start(order: Order, sender: Sender) -> None:
     try:
         prepared.start(Lifecycle(enter, main, latch, sender.send))
     except BrokenProcessPool:
-        return  # each death has been told by now
-    except Exception as error:  # a rank that could not join has said so itself
+        return  # each death is an event by now
+    except Exception as error:  # a rank that could not join has reported that
         traceback.print_exc()
-        sender.send(
-            events.Notice(text=f"the ranks' start ended with {type(error).__name__}: {error}")
-        )
+        sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
 
 
 def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], ModuleMap]:
-    """The program's module, executed with one thread: a pool of threads does not survive forks."""
-    path = Path(order.program)
+    """Execute the program's module with one thread: a thread pool does not survive forks."""
+    path = Path(order.request.program)
     table = ModuleMap.open(path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -150,15 +150,16 @@ def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any
         module = loader.load(path, opened)
         loader.restore(ARGUMENTS_GROUP, vars(module))
     except BaseException as error:
-        raise _refusal("the program could not be loaded", error, table) from error
+        raise _refusal("Cannot load the program", error, table) from error
     finally:
         torch.set_num_threads(threads)
     return vars(module), table
 
 
-def _refusal(what: str, error: BaseException, table: ModuleMap) -> _Refused:
+def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
     if isinstance(error, loader.CellError):
         return _Refused("DeviceTouched", f"{error.place}: {error}")
-    told = tracebacks.tell(error, table.sources)
-    place = f" at {told.place}" if told.place else ""
-    return _Refused(told.kind, f"{what}{place}: {told.kind}: {told.message}", told.text)
+    failure = tracebacks.tell(error, table.sources)
+    place = f" at {failure.place}" if failure.place else ""
+    message = f"{problem}{place}: {failure.kind}: {failure.message}"
+    return _Refused(failure.kind, message, failure.text)

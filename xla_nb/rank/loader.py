@@ -1,8 +1,8 @@
-"""A program's file made into the live module of a rank.
+"""Load a program's file as the live module of a rank.
 
-Each statement is compiled under the cell it came from, at that cell's lines, so tracebacks
-and `inspect` speak of the notebook. The rule: a spawned helper process (a DataLoader's
-worker) that imports the file as plain Python gets the same names and the same values.
+Each statement is compiled under the name of its cell, at that cell's lines, so tracebacks and
+`inspect` show the notebook. A spawned process (a DataLoader worker) that imports the file as plain
+Python must get the same names and values.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol.pickling import Parcel
 from xla_nb.rank.shell import RankShell
 
-#: Where the values of this process's run lie: a path that opens the parcel.
+#: The environment variable with the path of the parcel that holds the run's values.
 PARCEL = "XLA_NB_PARCEL"
 
 
 class CellError(Exception):
-    """Raised by `load` from a `check` that failed after the statement at `place`."""
+    """Raised by `load` when `check` failed after the statement at `place`."""
 
     def __init__(self, message: str, place: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class CellError(Exception):
 
 
 def parcel_path(fd: int) -> str:
-    """A path under which this process's helpers, too, can open the parcel."""
+    """A path that this process and the processes it starts can open the parcel by."""
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
@@ -48,14 +48,14 @@ def parcel(path: str) -> Parcel:
 
 
 def restore(group: int, namespace: dict[str, Any]) -> None:
-    """Put a group of shipped values into a module: the line that a program's file calls."""
+    """Put a group of the parcel's values into a module. A program's file calls this."""
     namespace.update(parcel(os.environ[PARCEL]).group(group))
 
 
 def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.ModuleType:
     """Execute the program's file as ``__main__``, importable under its own name as well.
 
-    `check` is asked after every statement; what it says is raised as a CellError.
+    `check` is called after every statement; a message that it returns is raised as a CellError.
     """
     module = types.ModuleType("__main__")
     module.__file__ = str(path)
@@ -75,12 +75,12 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
 
 
 def remember(label: str, source: str) -> None:
-    """Let tracebacks and `inspect` show the lines of a cell (linecache's own entry form)."""
+    """Let tracebacks and `inspect` show a cell's lines (the entry has linecache's own form)."""
     linecache.cache[label] = (len(source), None, source.splitlines(keepends=True), label)
 
 
 def run_body(table: ModuleMap, namespace: dict[str, Any]) -> object:
-    """Run a cell of plain statements; gives the value of its last expression, else None."""
+    """Run a cell of plain statements; returns the value of a final expression, else None."""
     assert table.body is not None
     label, first_line, text = table.body
     tree = ast.increment_lineno(ast.parse(text, label), first_line - 1)
@@ -97,7 +97,7 @@ def _execute(statement: ast.stmt, label: str, namespace: dict[str, Any], flags: 
 
 
 def _compiled(tree: ast.Module | ast.Expression, label: str, mode: str, flags: int) -> Any:
-    # dont_inherit: the ``__future__`` imports of this file are not the cell's.
+    # dont_inherit: this file's ``__future__`` imports do not apply to the cell.
     return compile(tree, label, mode, flags=flags, dont_inherit=True)
 
 

@@ -1,7 +1,7 @@
-"""A rank's meter: a thread that samples what the rank is doing, and says so on request.
+"""A rank's meter: a thread that samples what the rank is doing, and sends its stack on request.
 
-The rule: it disturbs nothing. It reads counters that torch_xla and the kernel keep anyway, takes
-the interpreter for microseconds a few times a second, and lets no error out.
+It must not disturb the rank: it reads counters that torch_xla and Linux keep anyway, holds the
+interpreter for microseconds a few times a second, and raises nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xla_nb.record import sample
 from xla_nb.record.sample import Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
-#: Seconds between two looks at whether somebody asks for stacks, and two samples.
+#: Seconds between samples, and between checks for a request for stacks.
 TICK = 0.25
 _SMOOTH = 0.3  # weight of the newest rate in a loop's rate
 _LONGEST = 300  # characters of an operation that a sample carries
@@ -28,40 +28,41 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Compiling:
-    """Whether a graph is being compiled: one was looked up in vain and is not compiled yet.
+    """Whether a graph is being compiled: a look-up missed, and the compilation is not done.
 
-    torch_xla has no counter for that. Some graphs are compiled without a look-up, and a
-    compilation may fail; so what counts is the distance of the two counters to the least so far,
-    and to the last one at which a graph was found: who looks it up is compiling nothing. (That
-    something was executed says little: it may be the step before, while this one is compiled.)
+    torch_xla has no counter for that. Misses minus compiles is not enough: some graphs are compiled
+    without a look-up, and a compilation may fail. So the difference is compared with its minimum so
+    far, which is reset at every hit, since a rank that looks a graph up is not compiling.
+    (Executions do not help: the previous step may be executed while this one is compiled.)
     """
 
     def __init__(self) -> None:
         self._least = self._hits = self._misses = 0
 
-    def now(self, seen: Counts) -> bool:
-        distance = seen.misses - seen.compiles
-        found_since = seen.hits != self._hits and seen.misses == self._misses
-        self._least = distance if found_since else min(self._least, distance)
-        self._hits, self._misses = seen.hits, seen.misses
-        return distance > self._least
+    def now(self, counts: Counts) -> bool:
+        pending = counts.misses - counts.compiles
+        hit = counts.hits != self._hits and counts.misses == self._misses
+        self._least = pending if hit else min(self._least, pending)
+        self._hits, self._misses = counts.hits, counts.misses
+        return pending > self._least
 
 
 class Rates:
-    """Items a second of each loop, smoothed: the first item's time often is a compilation's."""
+    """Items per second of each loop, smoothed: the first item often includes a compilation."""
 
     def __init__(self) -> None:
-        self._seen: dict[Progress[Any], tuple[float, int, float | None]] = {}
+        # By loop: when `done` last changed, `done`, and the rate.
+        self._states: dict[Progress[Any], tuple[float, int, float | None]] = {}
 
     def look(self, loops: list[Progress[Any]], now: float) -> tuple[Loop, ...]:
-        known = self._seen
-        self._seen = {loop: self._rate(loop, known.get(loop), now) for loop in loops}
+        before = self._states
+        self._states = {loop: self._rate(loop, before.get(loop), now) for loop in loops}
         return tuple(
             Loop(
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=self._seen[loop][2],
+                rate=self._states[loop][2],
             )
             for loop in loops
         )
@@ -74,13 +75,13 @@ class Rates:
             return now, loop.done, None
         since, done, rate = before
         if loop.finished or loop.done == done or now <= since:
-            return before  # a loop slower than the samples keeps its rate between two items
+            return before  # a loop slower than the sampling keeps its rate between items
         newest = (loop.done - done) / (now - since)
         return now, loop.done, newest if rate is None else rate + _SMOOTH * (newest - rate)
 
 
 class Meter:
-    """The meter of the thread that makes it, the one that runs the user's function."""
+    """The meter of the thread that creates it, which is the one that runs the user's function."""
 
     def __init__(
         self,
@@ -88,14 +89,14 @@ class Meter:
         path: Path,
         labels: Container[str],
         gauges: Gauges,
-        asked: Path,
+        request: Path,
         answer: Callable[[str, str], None],
         every: int,
     ) -> None:
-        """Samples go to `path`, one in `every` ticks; whenever `asked` is touched, `answer` gets
-        the notebook's line and the stack of the rank's thread."""
+        """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
+        `answer` with the notebook line and the stack of the rank's thread."""
         self._book, self._path, self._labels = book, path, labels
-        self._gauges, self._asked, self._answer = gauges, asked, answer
+        self._gauges, self._request, self._answer = gauges, request, answer
         self._every = every
         self._entry = threading.get_ident()
         self._has_memory = True
@@ -122,15 +123,15 @@ class Meter:
             finally:
                 os.close(file)
         except Exception as problem:  # a full disk, a backend that refuses: never the user's fault
-            print(f"xla_nb: this rank's figures cannot be told: {problem}", file=sys.stderr)
+            print(f"xla_nb: stopped sampling this rank: {problem}", file=sys.stderr)
 
     def _watch(self, file: int) -> None:
         answered = 0
         tick = 0
         while not self._stop.wait(TICK if tick else 0):
-            asked = _touched(self._asked)
-            if asked != answered:
-                answered = asked
+            touched = _touched(self._request)
+            if touched != answered:
+                answered = touched
                 self._answer(*tracebacks.locate(self._entry, self._labels))
             if tick % self._every == 0:
                 self._sample(file)
@@ -142,15 +143,15 @@ class Meter:
         self._put(file, sample.encode(self._look()))
 
     def _put(self, file: int, line: bytes) -> None:
-        """Over the last sample, in one write; spaces cover what was longer."""
+        """Overwrite the last sample in one write, padded with spaces where it was longer."""
         os.pwrite(file, line.ljust(self._written), 0)
         self._written = max(self._written, len(line))
 
     def _look(self) -> Sample:
         now = time.time()
-        seen = self._gauges.counts()
+        counts = self._gauges.counts()
         waiting = self._gauges.waiting()
-        compiling = self._compiling.now(seen)
+        compiling = self._compiling.now(counts)
         used, limit = self._device_memory()
         return Sample(
             at=now,
@@ -163,11 +164,11 @@ class Meter:
             cpu=time.process_time(),
             device_used=used,
             device_limit=limit,
-            compiles=seen.compiles,
-            compile_seconds=seen.compile_seconds,
-            steps=seen.steps,
-            fallbacks=seen.fallbacks,
-            clients=seen.clients,
+            compiles=counts.compiles,
+            compile_seconds=counts.compile_seconds,
+            steps=counts.steps,
+            fallbacks=counts.fallbacks,
+            clients=counts.clients,
             loops=self._rates.look(self._book.loops, now),
         )
 
@@ -179,10 +180,10 @@ class Meter:
         return activity
 
     def _device_memory(self) -> tuple[int | None, int | None]:
-        """Bytes used and there at all; asked once where the backend does not know."""
-        found = self._gauges.memory() if self._has_memory else None
-        self._has_memory = found is not None
-        return (None, None) if found is None else found
+        """Bytes used and available; a backend that does not know them is asked once."""
+        memory = self._gauges.memory() if self._has_memory else None
+        self._has_memory = memory is not None
+        return memory or (None, None)
 
 
 def _resident() -> int:

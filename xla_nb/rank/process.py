@@ -1,8 +1,8 @@
-"""A rank: it joins the runtime, calls the entry, and says how that went.
+"""A rank: join the runtime, call the entry and report how it ended.
 
-`enter` is called in each process that the runtime starts and `main` for each of its ranks (in a
-thread for each device, where torch_xla calls it). The rule: nothing the user's code raises gets
-past `main`, so one rank's failure is told at once and never waits for the others.
+`enter` runs in each process that the runtime starts, and `main` for each rank of that process (a
+thread per device where torch_xla starts several). Nothing the user's code raises gets past `main`:
+a failure must be reported at once, not when all ranks have ended.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
 from xla_nb.rank.meter import Meter
+from xla_nb.record.files import Record, partial
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.wording import in_one_line
@@ -38,10 +39,10 @@ from xla_nb.wording import in_one_line
 
 @dataclass
 class Inherited:
-    """What a rank has from its job through the fork.
+    """What a rank inherits from its job through the fork.
 
-    `entries` are the threads that run the entry, by rank; `captured` the ranks for which this
-    process's output lies where it belongs.
+    `entries` are the threads that run the entry, by rank; `captured` are the ranks whose log this
+    process's output goes to.
     """
 
     order: Order
@@ -57,19 +58,26 @@ class Inherited:
     captured: range = range(0)
 
     @property
+    def record(self) -> Record:
+        return Record(Path(self.order.request.record))
+
+    @property
     def first(self) -> int:
-        """The rank of this host's first process. On a TPU of several hosts torch_xla may number
-        them otherwise; a rank knows better once it has joined."""
+        """The expected rank of this host's first process.
+
+        On a TPU of several hosts torch_xla may number ranks differently; a rank knows its number
+        once it has joined the runtime.
+        """
         return self.order.host_group.index * self.runtime.ranks
 
 
-#: Set once in the job before it forks the ranks: `xmp.spawn` pickles what it is given, and a
-#: lock or a function of a cell only travels by inheritance.
+#: Set once in the job before it forks the ranks. `xmp.spawn` pickles its arguments, but a lock or
+#: a cell's function can only be inherited.
 _inherited: list[Inherited] = []
 
 
 def inherit(inherited: Inherited) -> None:
-    """Called by the job, before it forks."""
+    """Set what ranks inherit; the job calls this before it forks."""
     _inherited[:] = [inherited]
 
 
@@ -82,16 +90,16 @@ def is_rank() -> bool:
 
 
 def enter(local_rank: int, processes: int) -> None:
-    """A new process: the rank's own set-up, then it joins the runtime."""
+    """Set up a new process of ranks, and join the runtime."""
     (job,) = _inherited
     die_with_parent()
     rank = job.first + local_rank
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
-    capture(Path(job.order.record), f"rank-{rank}")
+    capture(job.record, rank)
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    random.setstate(job.random)  # Python seeds it anew in a forked process, and it alone
+    random.setstate(job.random)  # the one generator that Python reseeds in a forked process
     job.latch.arrive()
     _mend_thread_pool()
     try:
@@ -103,34 +111,39 @@ def enter(local_rank: int, processes: int) -> None:
 
 
 def _captured(job: Inherited, rank: int, processes: int) -> range:
-    """The ranks that a process may be whose output is that of `rank`: where it has several
-    threads with a rank each, they share it."""
+    """The ranks that log to the file of `rank`: several where a process has a thread per rank."""
     ranks = job.runtime.ranks
     return range(rank, rank + 1) if processes == ranks else range(job.first, job.first + ranks)
 
 
 def _mend_thread_pool() -> None:
-    """torch replaces its pool at the first use after a fork, and without a lock: the threads that
-    autograd starts, one a device, would race for it ("Invalid thread pool!", SIGABRT; 7 of 50
-    first backward passes of SPMD). Here one thread does it."""
+    """Make torch replace its thread pool while there is one thread.
+
+    torch replaces it at the first use after a fork, without a lock. Autograd's threads, one per
+    device, would race for it ("Invalid thread pool!", SIGABRT; 7 of 50 first backward passes of
+    SPMD).
+    """
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(torch.get_num_threads())
 
 
-def capture(record: Path, stem: str) -> None:
-    """Make the record's files this process's stdout and stderr, for Python and C alike."""
+def capture(record: Record, rank: int | None) -> None:
+    """Send this process's stdout and stderr, of Python and C code, to the logs of `rank`.
+
+    None is the job.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    for fd, suffix in ((1, "out"), (2, "err")):
+    for fd, stream in ((1, "out"), (2, "err")):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = os.open(record / f"{stem}.{suffix}", flags, 0o600)
+        log = os.open(record.log(rank, stream), flags, 0o600)
         os.dup2(log, fd, inheritable=True)
         os.close(log)
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, _frame: FrameType | None) -> None:
-    """Stop: say where each entry is, then raise KeyboardInterrupt in its thread."""
-    if os.getpid() != pid:  # a helper that the user's code forked
+    """Report where each entry is, then raise KeyboardInterrupt in its thread."""
+    if os.getpid() != pid:  # a process that the user's code forked
         raise KeyboardInterrupt
     job.stopping = True
     for rank, thread in list(job.entries.items()):
@@ -145,24 +158,24 @@ def _interrupt(job: Inherited, pid: int, _signal: int, _frame: FrameType | None)
 
 
 def main(index: int) -> None:
-    """What `xmp.spawn` runs: the entry with its arguments, its value into the record."""
+    """Call the entry and write its result to the record; `xmp.spawn` runs this for each rank."""
     (job,) = _inherited
     job.entries[index] = threading.get_ident()
     try:
-        place = job.runtime.rank_info(index)
-        if index not in job.captured:  # the runtime has numbered it otherwise
-            capture(Path(job.order.record), f"rank-{index}")
+        info = job.runtime.rank_info(index)
+        if index not in job.captured:  # the runtime gave it another number
+            capture(job.record, index)
         job.sender.send(
             events.RankStarted(
                 rank=index,
-                local_rank=place.local_rank,
+                local_rank=info.local_rank,
                 pid=os.getpid(),
-                device=place.shown,
-                devices=place.devices,
+                device=info.shown,
+                devices=info.devices,
             )
         )
         with _measured(job, index):
-            value = _call(job, index, place)
+            value = _call(job, index, info)
         _send_home(job, index, value)
         job.runtime.leave("returned")
     except BaseException as error:
@@ -182,22 +195,21 @@ def main(index: int) -> None:
 
 @contextlib.contextmanager
 def _measured(job: Inherited, index: int) -> Iterator[None]:
-    """While the user's function runs: what it reports is written down, and a meter looks on."""
+    """Record reported figures, and run the meter, while the user's function runs."""
 
     def answer(place: str, stack: str) -> None:
         job.sender.send(events.RankAt(rank=index, place=place, stack=stack))
 
-    record = Path(job.order.record)
-    book = reporting.begin(record / f"rank-{index}.history")
-    # Many ranks on few cores are looked at less often.
+    book = reporting.begin(job.record.history(index))
+    # Sample less often where many ranks share few cores.
     every = 1 + job.runtime.ranks // 64
     try:
         with Meter(
             book,
-            record / f"rank-{index}.now",
+            job.record.sample(index),
             job.table.sources,
             job.runtime,
-            record / "stacks",
+            job.record.stacks_request,
             answer,
             every,
         ):
@@ -206,37 +218,37 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
         reporting.end()
 
 
-def _call(job: Inherited, index: int, place: RankInfo) -> object:
+def _call(job: Inherited, index: int, info: RankInfo) -> object:
     if job.table.body is not None:
         job.namespace.update(
-            rank=index, world_size=place.world_size, device=place.device, lock=job.lock
+            rank=index, world_size=info.world_size, device=info.device, lock=job.lock
         )
         return loader.run_body(job.table, job.namespace)
-    assert job.order.entry is not None
-    entry = job.namespace[job.order.entry]
-    extra = {"lock": job.lock} if job.order.takes_lock else {}
+    assert job.order.request.entry is not None
+    entry = job.namespace[job.order.request.entry]
+    extra = {"lock": job.lock} if job.order.request.takes_lock else {}
     try:
         return entry(index, *job.namespace[ARGUMENTS], **extra)
-    except SystemExit as leaving:
-        if leaving.code in (None, 0):
+    except SystemExit as end:
+        if end.code in (None, 0):
             return None
         raise
 
 
 def _send_home(job: Inherited, index: int, value: object) -> None:
-    """Write the result under a temporary name, then rename: a result is whole or absent."""
-    path = Path(job.order.record) / f"rank-{index}.result"
-    scratch = path.with_suffix(".partial")
+    """Write the result to the record; a result is whole or absent."""
+    path = job.record.result(index)
+    scratch = partial(path)
     fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        nbytes = pickling.send_home(fd, value, job.order.by_name)
+        nbytes = pickling.send_home(fd, value, job.order.request.by_name)
     except Exception as problem:
         scratch.unlink()
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        usual = "return what it holds as numbers, arrays or CPU tensors instead"
+        usual = "Return numbers, arrays or CPU tensors instead"
         advice = getattr(problem, "advice", usual)
         raise ResultError(
-            f"what the rank returned ({kind}) cannot be sent back: {problem}. What to do: {advice}."
+            f"Cannot send the result ({kind}) to the notebook: {problem}. {advice}."
         ) from None
     finally:
         os.close(fd)
@@ -249,7 +261,7 @@ class ResultError(Exception):
 
 
 class _Preview(reprlib.Repr):
-    """Short, and arrays and tensors by shape and type: their numbers say little in one line."""
+    """Short reprs, with arrays and tensors as shape and dtype rather than a few numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,13 +285,13 @@ def preview(value: object) -> str:
 def _failure(
     job: Inherited, rank: int, error: BaseException, consequence: BaseException | None
 ) -> events.RankFailed:
-    told = tracebacks.tell(consequence or error, job.table.sources)
+    failure = tracebacks.tell(consequence or error, job.table.sources)
     return events.RankFailed(
         rank=rank,
-        kind=told.kind,
-        message=told.message,
-        text=told.text,
-        place=told.place,
-        where=told.where,
+        kind=failure.kind,
+        message=failure.message,
+        text=failure.text,
+        place=failure.place,
+        where=failure.where,
         follows=consequence is not None,
     )

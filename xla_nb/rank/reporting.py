@@ -1,12 +1,11 @@
-"""`xla_nb.report` and `xla_nb.progress`: what the user's code says of its work.
+"""`xla_nb.report` and `xla_nb.progress`: how the user's code reports its work.
 
-The rule: neither ever costs a training step its asynchrony (no tensor is waited for in the
-thread that trains), and outside a rank both do nothing.
+Neither may wait for a tensor in the thread that trains, which would make its steps synchronous.
+Outside a rank both do nothing.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -17,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from xla_nb.record import figures as record_figures
+
 T = TypeVar("T")
 
-#: Figures that wait for a step marker before one is read without.
+#: Rows that wait for a step marker; beyond these the oldest is read without one.
 _WAITING = 64
 
 
@@ -27,30 +28,30 @@ def report(*, step: float | None = None, **figures: Any) -> None:
     """Record figures of this rank, such as ``xla_nb.report(loss=loss, accuracy=0.9)``.
 
     Each figure is a number, or a tensor or array of one element. A tensor on an XLA device is
-    read after the next `torch_xla.sync()`, in a thread of ours, so reporting on every step does
-    not wait for the device. `step` places the figures on the charts'
-    axis; by default they are counted from 0.
+    read after the next `torch_xla.sync()`, in a thread of xla_nb's own, so reporting at every
+    step does not wait for the device. `step` is the position on the charts' axis, by default the
+    number of this rank's earlier reports.
 
     The panel draws a chart of each figure, and `run.history` has the values. Outside a rank, in
     a process that a rank started, and after the rank's function has returned, it does nothing.
-    Raises TypeError for what is no number.
+    Raises TypeError for a figure that is not one number.
     """
     for book in _open_books():
         book.add(step, figures)
 
 
 def progress(iterable: Iterable[T], *, total: int | None = None, label: str = "") -> Progress[T]:
-    """The same items, counted: ``for batch in xla_nb.progress(loader)``.
+    """Iterate with a progress bar: ``for batch in xla_nb.progress(loader)``.
 
-    The panel shows a bar with rate and time to go for each rank, and one for the run. `total` is
-    the number of items, by default `len(iterable)` where it has one. Loops may be nested.
+    The panel shows a bar with rate and time left for each rank, and one for the run. `total` is
+    the number of items, by default `len(iterable)` if it has a length. Loops may be nested.
     Outside a rank it only iterates.
     """
     return Progress(iterable, total=total, label=label)
 
 
 class Progress(Generic[T]):
-    """An iterable that counts. `finished` once it is exhausted or given up."""
+    """An iterable that counts its items; `finished` once it is exhausted or abandoned."""
 
     def __init__(self, iterable: Iterable[T], *, total: int | None, label: str) -> None:
         self._iterable = iterable
@@ -90,28 +91,27 @@ def _length(iterable: object) -> int | None:
 
 @dataclass
 class _Row:
-    """One call of `report`."""
+    """One call of `report`, with tensors that are not read yet."""
 
     number: int
     at: float
     step: float | None
     figures: dict[str, Any]
 
-    def line(self) -> bytes:
-        """As JSON; NaN and infinity as Python's json writes and reads them."""
+    def encode(self) -> bytes:
         figures = {name: _number(name, value) for name, value in self.figures.items()}
-        return json.dumps([self.number, self.at, self.step, figures]).encode() + b"\n"
+        return record_figures.encode(self.number, self.at, self.step, figures)
 
 
 @dataclass
 class Book:
-    """What one rank reports: rows go to the file `path`, loops are looked at by the meter."""
+    """What one rank reports: rows for the file `path`, and loops for the meter's samples."""
 
     path: Path
     loops: list[Progress[Any]] = field(default_factory=list)
     _count: int = 0
-    _unsynced: deque[_Row] = field(default_factory=deque)  # wait for a step marker
-    _synced: deque[_Row] = field(default_factory=deque)  # their step was launched
+    _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
+    _synced: deque[_Row] = field(default_factory=deque)  # with their step launched
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -121,25 +121,25 @@ class Book:
 
     @property
     def is_open(self) -> bool:
-        """False in a process that the rank started: a DataLoader's worker reports nothing."""
+        """False in a process that the rank started, such as a DataLoader worker."""
         return os.getpid() == self._pid
 
     def begin(self, loop: Progress[Any]) -> None:
-        """Finished loops stay to be seen until the next one begins."""
-        going = (other for other in self.loops if other is not loop and not other.finished)
-        self.loops = [*going, loop]
+        """Add a loop; finished loops are shown until the next one begins."""
+        running = (other for other in self.loops if other is not loop and not other.finished)
+        self.loops = [*running, loop]
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
-        kept = {name: _keep(name, value) for name, value in figures.items()}
-        row = _Row(self._count, time.time(), _axis(step), kept)
+        values = {name: _snapshot(name, value) for name, value in figures.items()}
+        row = _Row(self._count, time.time(), _axis(step), values)
         self._count += 1
-        if not any(_is_lazy(value) for value in kept.values()):
+        if not any(_is_lazy(value) for value in values.values()):
             self._write(row)
             return
         if not self._unsynced:
             sys.modules["torch_xla.core.xla_model"].add_step_closure(self._step)
         self._unsynced.append(row)
-        if len(self._unsynced) > _WAITING:  # a program that never marks a step
+        if len(self._unsynced) > _WAITING:  # the program never marks a step
             self._write(self._unsynced.popleft())
 
     def _step(self) -> None:
@@ -147,12 +147,12 @@ class Book:
             self._synced.append(self._unsynced.popleft())
 
     def settle(self) -> None:
-        """Write what has been computed; called in the meter's thread."""
+        """Write the rows whose step was launched; called in the meter's thread."""
         while self._synced:
             self._write(self._synced.popleft())
 
     def close(self) -> None:
-        """Write all there is; called in the rank's thread when its function is over."""
+        """Write all rows; called in the rank's thread when its function has ended."""
         self._step()
         self.settle()
         with self._lock:
@@ -161,7 +161,7 @@ class Book:
                 self._file = None
 
     def _write(self, row: _Row) -> None:
-        line = row.line()
+        line = row.encode()
         with self._lock:
             if self._lost:
                 return
@@ -170,34 +170,34 @@ class Book:
                     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                     self._file = os.open(self.path, flags, 0o600)
                 os.write(self._file, line)
-            except OSError as problem:  # a full disk must not end what may have run for hours
+            except OSError as problem:  # a full disk must not end a run of many hours
                 self._lost = True
-                print(f"xla_nb: figures are lost from here on: {problem}", file=sys.stderr)
+                print(f"xla_nb: stopped recording figures: {problem}", file=sys.stderr)
 
 
-#: The books of this process, set when a rank begins and taken away when it ends.
+#: The books of this process by thread, while their ranks run.
 _books: dict[int, Book] = {}
 
 
 def begin(path: Path) -> Book:
-    """Called by a rank before the user's function."""
+    """Open the calling rank's book, before the user's function runs."""
     _books[threading.get_ident()] = book = Book(path)
     return book
 
 
 def end() -> None:
-    """Called by a rank after the user's function."""
+    """Close the calling rank's book, after the user's function."""
     _books.pop(threading.get_ident()).close()
 
 
 def _open_books() -> list[Book]:
-    """The book of the rank that calls; of a thread that the user started, the process's first."""
-    mine = _books.get(threading.get_ident()) or next(iter(_books.values()), None)
-    return [mine] if mine is not None and mine.is_open else []
+    """The calling rank's book; in a thread that the user started, the process's first one."""
+    book = _books.get(threading.get_ident()) or next(iter(_books.values()), None)
+    return [book] if book is not None and book.is_open else []
 
 
-def _keep(name: str, value: Any) -> Any:
-    """A number at once; a tensor as it is, without its graph."""
+def _snapshot(name: str, value: Any) -> Any:
+    """The value as a number; a tensor on a device as a copy that is not read yet."""
     detach = getattr(value, "detach", None)
     if detach is None:
         return _number(name, value)
@@ -205,7 +205,7 @@ def _keep(name: str, value: Any) -> Any:
         raise TypeError(
             f"xla_nb.report({name}=…) takes one number, not a tensor of shape {tuple(value.shape)}"
         )
-    # A copy: the tensor may be changed in place before the step is launched.
+    # A copy, because the tensor may be changed in place before the step is launched.
     return detach().clone() if _is_lazy(value) else _number(name, value)
 
 
@@ -220,9 +220,9 @@ def _is_lazy(value: Any) -> bool:
 
 def _number(name: str, value: Any) -> float:
     try:
-        # Not `item()`, which torch_xla counts as an operator that it left to the CPU.
-        known = value.cpu() if _is_lazy(value) else value
-        return float(known.item() if hasattr(known, "item") else known)
+        # Not `item()`, which torch_xla counts as an operator that fell back to the CPU.
+        local = value.cpu() if _is_lazy(value) else value
+        return float(local.item() if hasattr(local, "item") else local)
     except (TypeError, ValueError, OverflowError) as problem:
         raise TypeError(
             f"xla_nb.report({name}=…) takes a number, not {type(value).__name__}: {problem}"

@@ -1,4 +1,4 @@
-"""What `get_ipython()` returns in a rank: commands, and the magics that mean the same there."""
+"""What `get_ipython()` returns in a rank: shell commands and a few magics."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from xla_nb.program.ipython_syntax import IGNORED, Escape, refusal
 
 
 class RankShell:
-    """What `get_ipython()` returns in a rank: shell commands and the magics in `CARRIED`.
+    """What `get_ipython()` returns in a rank: shell commands and the magics in `SUPPORTED`.
 
-    `{expression}` and `$name` in a command are filled in from the caller's variables, as in a
-    notebook; a text in which that fails is passed on as it stands, and a `$name` that is no
+    `{expression}` and `$name` in a command are expanded from the caller's variables, as in a
+    notebook. A text that cannot be expanded is used as written, and a `$name` that is not a
     variable is left to the shell.
     """
 
@@ -28,33 +28,32 @@ class RankShell:
         """Run a shell command on the rank's own stdout and stderr."""
         caller = sys._getframe(1)
         _flush()
-        done = _shell(expand(command, caller), capture=False)
-        caller.f_globals["_exit_code"] = done.returncode  # where IPython puts it too
+        process = _shell(expand(command, caller), capture=False)
+        caller.f_globals["_exit_code"] = process.returncode  # as IPython does
 
     def getoutput(self, command: str) -> list[str]:
-        """The lines that a shell command prints."""
+        """Run a shell command and return the lines it prints."""
         _flush()
         return _shell(expand(command, sys._getframe(1)), capture=True).stdout.splitlines()
 
     def run_line_magic(self, name: str, line: str, _stack_depth: int = 1) -> object:
-        """Carry out `%name line`, or do nothing where it only concerns the notebook's display."""
+        """Run `%name line`, or do nothing if it only configures the notebook."""
         caller = sys._getframe(1)
         if name in IGNORED:
             return None
         if name == "time":
             return _time(line, caller)
-        if name not in _CARRY:
-            raise UsageError(refusal(Escape(caller.f_lineno, "%", name), "In a rank"))
-        return _CARRY[name](expand(line, caller).strip())
+        if name not in _MAGICS:
+            raise UsageError(refusal(Escape(caller.f_lineno, "%", name)))
+        return _MAGICS[name](expand(line, caller).strip())
 
     def run_cell_magic(self, name: str, line: str, cell: str) -> object:
-        """Refuse: no cell magic runs in ranks."""
-        caller = sys._getframe(1)
-        raise UsageError(refusal(Escape(caller.f_lineno, "%%", name), "In a rank"))
+        """Raise UsageError: cell magics do not work on ranks."""
+        raise UsageError(refusal(Escape(sys._getframe(1).f_lineno, "%%", name)))
 
 
 def expand(text: str, caller: FrameType) -> str:
-    """The text with `{expression}` and `$name` filled in from the caller's variables."""
+    """The text with `{expression}` and `$name` expanded from the caller's variables."""
     names = {**caller.f_globals, **caller.f_locals}
 
     def dollar(match: re.Match[str]) -> str:
@@ -67,7 +66,7 @@ def expand(text: str, caller: FrameType) -> str:
             parts.append(re.sub(r"\$(\$|[A-Za-z_]\w*)", dollar, literal))
             if expression is not None:
                 parts.append(format(eval(expression, names), form or ""))
-    except Exception:  # awk '{print $1}' and the like: no Python inside these braces
+    except Exception:  # the braces hold something else: awk '{print $1}'
         return text
     return "".join(parts)
 
@@ -118,7 +117,7 @@ def _cd(line: str) -> None:
     print(Path.cwd())
 
 
-_CARRY: dict[str, Callable[[str], object]] = {
+_MAGICS: dict[str, Callable[[str], object]] = {
     "env": _env,
     "set_env": _env,
     "cd": _cd,

@@ -1,1 +1,1 @@
-"""The files of a run: what is written where, and how it is read while it grows."""
+"""The files of a run: their names, what they hold, and how to read them while they grow."""

@@ -1,6 +1,6 @@
-"""What ranks reported with `xla_nb.report`, read back from the record.
+"""What ranks reported with `xla_nb.report`: how rows are written and read, and `run.history`.
 
-The rule: the files are the truth; nothing is kept but what somebody asked to see.
+A row is one call of `report`: its number, its time, its step and its figures by name.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_CHUNK = 1 << 20  # bytes read of one file at a time
+from xla_nb.wording import listed, several
+
+_CHUNK = 1 << 20  # bytes to read from one file at a time
 
 
 @dataclass(frozen=True)
 class Row:
-    """One call of `report`: `number` counts the rank's calls, `step` is the axis' value, `at`
-    seconds since the epoch."""
+    """One call of `report`: `number` counts the rank's calls from 0, `at` is in seconds since the
+    epoch, `step` is the position on a chart's axis."""
 
     number: int
     at: float
@@ -25,8 +27,19 @@ class Row:
     figures: dict[str, float]
 
 
+def encode(number: int, at: float, step: float | None, figures: Mapping[str, float]) -> bytes:
+    """A row as one line of JSON; NaN and infinity as Python's json writes and reads them."""
+    return json.dumps([number, at, step, figures]).encode() + b"\n"
+
+
+def decode(line: bytes) -> Row:
+    """The row that `encode` wrote; without a step it stands at its number."""
+    number, at, step, figures = json.loads(line)
+    return Row(number, at, number if step is None else step, figures)
+
+
 class Rows:
-    """The rows of one rank's file, as they come in."""
+    """The rows of one rank's file, as they arrive."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,9 +48,7 @@ class Rows:
     def new(self) -> Iterator[Row]:
         """The rows written since the last call."""
         while block := self._block():
-            for line in block.splitlines():
-                number, at, step, figures = json.loads(line)
-                yield Row(number, at, number if step is None else step, figures)
+            yield from map(decode, block.splitlines())
 
     def _block(self) -> bytes:
         try:
@@ -52,9 +63,9 @@ class Rows:
 
 
 class History(Mapping[str, dict[int, list[float]]]):
-    """The reported figures: ``run.history["loss"][2]`` are the losses of rank 2, in order.
+    """The reported figures: ``run.history["loss"][2]`` is the list of losses of rank 2.
 
-    rows     every report as a dict: rank, step, at (seconds since the epoch) and its figures
+    rows     a dict for each row: rank, step, at (seconds since the epoch) and its figures
     frame()  the same as a pandas DataFrame
     """
 
@@ -65,46 +76,50 @@ class History(Mapping[str, dict[int, list[float]]]):
         }
 
     def __getitem__(self, name: str) -> dict[int, list[float]]:
-        found = {
+        values = {
             rank: [row.figures[name] for row in rows if name in row.figures]
             for rank, rows in self._by_rank.items()
         }
-        found = {rank: values for rank, values in found.items() if values}
-        if not found:
-            raise KeyError(f"no rank reported {name!r}; there are {sorted(self)}")
-        return found
+        values = {rank: numbers for rank, numbers in values.items() if numbers}
+        if not values:
+            raise KeyError(f"No rank reported {name!r}. Reported: {listed(sorted(self))}.")
+        return values
 
     def __iter__(self) -> Iterator[str]:
-        every = (name for rows in self._by_rank.values() for row in rows for name in row.figures)
-        return iter(dict.fromkeys(every))
+        names = (name for rows in self._by_rank.values() for row in rows for name in row.figures)
+        return iter(dict.fromkeys(names))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
     def __repr__(self) -> str:
-        said = [f"{name}: {_in_short(list(self[name].values()))}" for name in self]
-        return f"<History {'; '.join(said) or 'nothing was reported'}>"
+        figures = [f"{name}: {_in_short(list(self[name].values()))}" for name in self]
+        return f"<History {'; '.join(figures) or 'nothing reported'}>"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         return [
-            {**(ours := {"rank": rank, "step": row.step, "at": row.at}), **row.figures, **ours}
+            {
+                **(columns := {"rank": rank, "step": row.step, "at": row.at}),
+                **row.figures,
+                **columns,
+            }
             for rank, rows in self._by_rank.items()
             for row in rows
         ]
 
     def frame(self) -> Any:
-        """A pandas DataFrame with a row for each report: rank, step, at, and the figures.
+        """The rows as a pandas DataFrame: rank, step, at (UTC), and a column for each figure.
 
-        Raises ImportError where pandas is not installed.
+        Raises ImportError if pandas is not installed.
         """
         import pandas
 
         columns = dict.fromkeys(["rank", "step", "at", *self])
-        found = pandas.DataFrame(self.rows, columns=list(columns))
-        return found.assign(at=pandas.to_datetime(found["at"], unit="s", utc=True))
+        frame = pandas.DataFrame(self.rows, columns=list(columns))
+        return frame.assign(at=pandas.to_datetime(frame["at"], unit="s", utc=True))
 
 
 def _in_short(lists: Sequence[Sequence[float]]) -> str:
     total = sum(map(len, lists))
-    return f"{total} of {len(lists)} rank{'s' if len(lists) > 1 else ''}, last {lists[0][-1]:.4g}"
+    return f"{several(total, 'value')} from {several(len(lists), 'rank')}, last {lists[0][-1]:.4g}"

@@ -1,7 +1,6 @@
-"""The files of a run: one object names them all.
+"""The files of a run: every file's name is spelled here and nowhere else.
 
-The rule: what a run leaves is complete without the notebook that started it, and readable by
-its owner alone.
+A record is complete without the notebook that started the run, and only its owner can read it.
 """
 
 from __future__ import annotations
@@ -16,15 +15,24 @@ from typing import Any, Literal
 
 from xla_nb.protocol.events import Event, encode
 
-#: How many runs of processes that have ended are kept, the newest ones.
+#: Ended runs to keep, newest first; runs of live processes do not count.
 KEPT = 50
-#: Where in the home: runs of a notebook's, and what of another machine's runs was on this one.
+#: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.
 Folder = Literal["runs", "parts"]
+#: What a file of a record holds, where ranks add to it while they run.
+Kind = Literal["log", "history", "result", "sample"]
+_KINDS: dict[str, Kind] = {
+    "out": "log",
+    "err": "log",
+    "history": "history",
+    "result": "result",
+    "now": "sample",
+}
 _WEEK = 7 * 24 * 3600
 
 
 def home() -> Path:
-    """Where records lie: $XLA_NB_HOME, else the user's state directory (XDG)."""
+    """The folder of all records: $XLA_NB_HOME, else in the user's state directory (XDG)."""
     chosen = os.environ.get("XLA_NB_HOME")
     if chosen:
         return Path(chosen)
@@ -35,9 +43,11 @@ def home() -> Path:
 class Record:
     """The record of one run, at `path`.
 
-    program/NAME.py   the module the ranks ran      rank-R.out, rank-R.err   their output
+    program/NAME.py   the module that ranks ran     rank-R.out, rank-R.err   their output
     rank-R.result     what rank R returned          rank-R.history           what it reported
-    rank-R.now        its newest sample             events.jsonl, run.json   what happened
+    rank-R.now        its newest sample             job.out, job.err         the job's output
+    events.jsonl      what happened                 run.json                 the summary
+    stacks, alone     requests to ranks             owner                    who launched the run
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,15 +64,20 @@ class Record:
         """A new, empty record. Raises OSError when it cannot be written."""
         path = home() / folder / run
         path.mkdir(parents=True, mode=0o700)
-        (path / "program").mkdir(mode=0o700)
-        (path / "owner").write_text(_process(os.getpid()))
-        return cls(path)
+        record = cls(path)
+        record.program_folder.mkdir(mode=0o700)
+        record._owner.write_text(_process(os.getpid()))
+        return record
+
+    @property
+    def program_folder(self) -> Path:
+        return self.path / "program"
 
     def program(self, name: str) -> Path:
-        return self.path / "program" / f"{name}.py"
+        return self.program_folder / f"{name}.py"
 
     def log(self, rank: int | None, stream: str = "out") -> Path:
-        """The file of a rank's stdout (`out`) or stderr (`err`); None is the job."""
+        """A rank's stdout (`out`) or stderr (`err`); of the job if `rank` is None."""
         return self.path / (f"job.{stream}" if rank is None else f"rank-{rank}.{stream}")
 
     def result(self, rank: int) -> Path:
@@ -76,60 +91,87 @@ class Record:
 
     @property
     def stacks_request(self) -> Path:
-        """Touched when somebody wants to know where the ranks are."""
+        """Touched to ask the ranks for their stacks."""
         return self.path / "stacks"
 
     @property
+    def others_ended(self) -> Path:
+        """Touched on host 0 when the ranks of all other hosts have ended."""
+        return self.path / "alone"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """Written when the run has ended."""
+        return self.path / "run.json"
+
+    @property
+    def _owner(self) -> Path:
+        return self.path / "owner"
+
+    @property
     def is_owned(self) -> bool:
-        """Whether the process that launched the run still lives."""
-        return _owned(self.path)
+        """Whether the process that launched the run is alive."""
+        try:
+            owner = self._owner.read_text()
+            return _process(int(owner.split()[0])) == owner
+        except (OSError, ValueError, IndexError):
+            return False
 
     def add(self, event: Event) -> None:
-        with contextlib.suppress(OSError), (self.path / "events.jsonl").open("ab") as file:
+        with contextlib.suppress(OSError), self.events.open("ab") as file:
             file.write(encode(event) + b"\n")
 
     def disown(self) -> None:
-        """The process that launched the run has no more use for it."""
-        (self.path / "owner").unlink(missing_ok=True)
+        """Mark the record as no longer needed by the process that launched the run."""
+        self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write what became of the run; from then on the record may be tidied away."""
-        scratch = self.path / "run.json.partial"
+        """Write the summary; from now on `tidy` may remove the record."""
+        scratch = partial(self.summary)
         with contextlib.suppress(OSError):
             scratch.write_text(json.dumps(summary, indent=2))
-            scratch.rename(self.path / "run.json")
+            scratch.rename(self.summary)
+
+
+def partial(path: Path) -> Path:
+    """Where to write a file before renaming it to `path`, so that it is whole or absent."""
+    return path.with_name(f"{path.name}.partial")
+
+
+def kind(name: str) -> Kind | None:
+    """What a file of a record holds; None for files that ranks do not add to."""
+    return _KINDS.get(name.rpartition(".")[2])
+
+
+def is_log_of_job(name: str) -> bool:
+    """Whether this is the job's output rather than a rank's."""
+    return kind(name) == "log" and name.startswith("job.")
 
 
 def tidy(folder: Folder = "runs") -> None:
     """Remove the oldest ended runs beyond KEPT, and unended ones not touched for a week.
 
-    What a living notebook has launched stays: it may hold the Run.
+    Runs launched by a live process stay: it may hold the Run.
     """
-    runs = home() / folder
     with contextlib.suppress(OSError):
-        found = sorted(runs.iterdir(), key=lambda path: path.name, reverse=True)
-        found = [path for path in found if not _owned(path)]
-        ended = [path for path in found if (path / "run.json").exists()]
-        lost = [path for path in found if path not in ended and _age(path) > _WEEK]
-        for path in [*ended[KEPT:], *lost]:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _owned(path: Path) -> bool:
-    """Whether the process that launched the run still lives."""
-    try:
-        owner = (path / "owner").read_text()
-        return _process(int(owner.split()[0])) == owner
-    except (OSError, ValueError, IndexError):
-        return False
+        paths = sorted((home() / folder).iterdir(), key=lambda path: path.name, reverse=True)
+        records = [record for record in map(Record, paths) if not record.is_owned]
+        ended = [record for record in records if record.summary.exists()]
+        lost = [r for r in records if r not in ended and _age(r.path) > _WEEK]
+        for record in [*ended[KEPT:], *lost]:
+            shutil.rmtree(record, ignore_errors=True)
 
 
 def _process(pid: int) -> str:
-    """A process by its number and when it started (proc(5)): numbers are used again."""
+    """A process by its id and start time (proc(5)), because ids are reused."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return f"{pid} {fields[19]}"
 
 
 def _age(path: Path) -> float:
-    """Seconds since any file was touched; the folder's own time stands still while one grows."""
+    """Seconds since any file was touched; a folder's own time does not change as files grow."""
     return time.time() - max(file.stat().st_mtime for file in [path, *path.iterdir()])

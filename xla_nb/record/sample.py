@@ -1,7 +1,7 @@
-"""What a rank says of itself while it works: a sample, a few times a second.
+"""What a rank is doing: a sample, taken a few times a second.
 
-The rule: only the newest sample counts, so it is a file that is written over (`rank-R.now`) and
-never an event. It stays when the rank is killed, and costs nothing where nobody reads it.
+Only the newest sample counts, so it is a file that is overwritten and never an event. It remains
+when the rank is killed, and costs nothing where nobody reads it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Activity = Literal["running", "compiling", "waiting"]
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop under `xla_nb.progress`: `rate` is in items a second, None before it is known."""
+    """A loop under `xla_nb.progress`; `rate` is in items per second, None until it is known."""
 
     label: str
     done: int
@@ -25,15 +25,16 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One sample. `at` and `since` (when the activity began) are seconds since the epoch.
+    """One sample. `at` and `since` (when the activity began) are in seconds since the epoch.
 
     place           the innermost line of the notebook, `Cell In[3], line 7`
-    operation       the collective that it waits in, for the ranks `missing`
-    rss, device_*   bytes; None where the backend does not say
+    operation       the collective that the rank waits in, for the ranks `missing`
+    rss, device_*   bytes; None if the backend does not report them
     cpu             seconds of processor time so far
-    compiles        graphs compiled, in `compile_seconds`; steps: step markers (torch_xla.sync)
-    fallbacks       calls of each `aten::` operator that XLA left to the CPU
-    clients         clients of a device that this process started, by who did: torch_xla, jax
+    compiles        graphs compiled, in `compile_seconds`
+    steps           step markers (torch_xla.sync)
+    fallbacks       calls of each `aten::` operator that fell back to the CPU
+    clients         device clients that this process started, by library: torch_xla, jax
     """
 
     at: float
@@ -54,17 +55,17 @@ class Sample:
     loops: tuple[Loop, ...] = ()
 
 
-def encode(vitals: Sample) -> bytes:
-    """One line of JSON."""
-    return json.dumps(asdict(vitals)).encode() + b"\n"
+def encode(sample: Sample) -> bytes:
+    """The sample as one line of JSON."""
+    return json.dumps(asdict(sample)).encode() + b"\n"
 
 
 def decode(data: bytes) -> Sample:
-    """The sample that `encode` wrote. Raises ValueError on anything else, such as half of one."""
+    """The sample that `encode` wrote. Raises ValueError for anything else, such as half of one."""
     try:
         body = json.loads(data)
         loops = tuple(Loop(**loop) for loop in body.pop("loops"))
         missing = tuple(body.pop("missing"))
         return Sample(loops=loops, missing=missing, **body)
     except (TypeError, KeyError, AttributeError) as problem:
-        raise ValueError(f"no sample: {data[:200]!r}") from problem
+        raise ValueError(f"not a sample: {data[:200]!r}") from problem

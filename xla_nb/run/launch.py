@@ -19,7 +19,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
 from xla_nb.protocol import events, pickling
-from xla_nb.protocol.order import ARGUMENTS, Order
+from xla_nb.protocol.order import ARGUMENTS, Request
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Record
 from xla_nb.run.options import Options
@@ -28,12 +28,11 @@ from xla_nb.runtimes.fit import Fit, OnWait
 
 
 def launch(
-    what: Program,
-    args: tuple[object, ...],
+    program: Program,
     options: Options,
     engine: Engine,
     resolve: Callable[[str], object],
-    waiting: OnWait = lambda seconds, what: None,
+    on_wait: OnWait = lambda seconds, what: None,
 ) -> Run:
     """Start a program on every rank; gives the run at once.
 
@@ -42,73 +41,66 @@ def launch(
     fit = engine.fit(options.runtime, options.n, options.env)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     try:
-        files = Record.create(name)
-        path = files.program(what.name)
-        module_file.write(what, path)
+        record = Record.create(name)
+        path = record.program(program.name)
+        module_file.write(program, path)
     except OSError as problem:
         raise LaunchError(
-            f"the run's files cannot be written: {problem}. What to do: set XLA_NB_HOME to a "
-            "folder of yours that has space"
+            f"Cannot write the run's files: {problem}. Set XLA_NB_HOME to a folder of yours that "
+            "has free space."
         ) from None
-    order = Order(
+    request = Request(
         run=name,
         runtime=options.runtime,
         program=str(path),
-        record=str(files.path),
-        entry=what.entry,
-        takes_lock=what.takes_lock,
-        by_name=frozenset(what.defines),
+        record=str(record.path),
+        entry=program.entry,
+        takes_lock=program.takes_lock,
+        by_name=frozenset(program.defines),
         n=options.n,
         user_env=options.env,
-        ranks=fit.ranks,
-        device=fit.device,
-        env=fit.env,
-        cwd=_directory(),
+        cwd=_working_directory(),
         sys_path=tuple(sys.path),
         authkey=bytes(multiprocessing.current_process().authkey),
         inheritance=Inheritance.of_this_process(),
     )
     try:
-        sock = _start(what, args, order, fit, engine, waiting)
+        sock = _start(program, request, fit, engine, on_wait)
     except BaseException:
-        files.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
+        record.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
         raise
-    run = Run(name, what.label, files, engine, options, resolve)
-    for text in [*what.notes, *fit.notices]:
+    run = Run(name, program.label, record, engine, options, resolve)
+    for text in [*program.notes, *fit.notices]:
         run.take(events.Notice(text=text))
     run.follow(sock)
     return run
 
 
 def _start(
-    what: Program,
-    args: tuple[object, ...],
-    order: Order,
-    fit: Fit,
-    engine: Engine,
-    waiting: OnWait,
+    program: Program, request: Request, fit: Fit, engine: Engine, on_wait: OnWait
 ) -> socket.socket:
-    parcel = _pack(what, args)
+    parcel = _pack(program)
     try:
-        return engine.start(order, parcel, fit.imports, waiting)
+        return engine.start(request, fit, parcel, on_wait)
     finally:
         os.close(parcel)
 
 
-def _directory() -> str:
+def _working_directory() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
         raise LaunchError(
-            "the notebook's working directory no longer exists. What to do: go to one that does, "
-            "`import os; os.chdir('/a/folder')`, and run the cell again"
+            "The notebook's working directory no longer exists. Change to one that does, with "
+            "`import os; os.chdir('/a/folder')`, and run the cell again."
         ) from None
 
 
-def _pack(what: Program, args: tuple[object, ...]) -> int:
-    groups = [*what.groups, {ARGUMENTS: args}]
+def _pack(program: Program) -> int:
+    groups = [*program.groups, {ARGUMENTS: program.args}]
     try:
-        return pickling.send(groups, what.defines)
+        return pickling.send(groups, program.defines)
     except Exception as problem:
-        named = [*what.groups, {f"--args[{n}]": value for n, value in enumerate(args)}]
-        raise pickling.explain(named, what.defines, what.origins, problem) from None
+        arguments = {f"--args[{n}]": value for n, value in enumerate(program.args)}
+        named = [*program.groups, arguments]
+        raise pickling.explain(named, program.defines, program.origins, problem) from None

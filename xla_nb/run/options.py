@@ -1,30 +1,231 @@
-"""The options of a launch."""
+"""The options of a launch, each declared once: its flag, its default, what it may be and means.
+
+The magic's parser and help, `%xla_config`, and the checks of `xla_nb.spawn` are made from OPTIONS;
+a test holds spawn's signature and docs/reference.md to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import keyword
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from xla_nb import runtimes
+from xla_nb.engines import base
+from xla_nb.errors import UsageError
+from xla_nb.wording import listed
+
+ViewName = Literal["panel", "text", "none"]
+VIEWS: tuple[ViewName, ...] = get_args(ViewName)
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is to go. Times are in seconds; `timeout` None is no limit.
-
-    n: ranks (devices, for `spmd`); None is all of a TPU's, or those of a simulated host.
-    runtime: what the ranks join, one of `runtimes.NAMES`.
-    grace: how long the others may go on once a rank has failed.
-    on: where the ranks are: "local", this machine; "ray", a Ray cluster (RAY_ADDRESS);
-    "ray://HOST:PORT", one that is reached through its client server.
-    hosts: how many of the cluster's machines, with `n` ranks on each; None is all that are free.
-    slices: how many TPU slices the hosts are in. wait: how long to wait for free hosts.
-    """
+    """How a run is launched, followed and shown. Times are in seconds; OPTIONS says the rest."""
 
     n: int | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    timeout: float | None = None
-    grace: float = 5.0
     runtime: str = "xla"
     on: str = "local"
     hosts: int | None = None
     slices: int | None = None
     wait: float = 0.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    grace: float = 5.0
+    keep_going: bool = False
+    view: ViewName | None = None
+    bg: bool = False
+
+
+class Word(str):
+    """A value as it stands on a magic's line, where `2` is a number; in Python `"2"` is none."""
+
+
+#: Checks a value under the name its user knows it by, and gives it in its own type; raises
+#: UsageError.
+Check = Callable[[str, Any], Any]
+
+
+# ---------------------------------------------------------------- what a value may be
+
+
+def count(label: str, value: Any) -> int:
+    """A number of things, at least 1."""
+    number = int(value) if isinstance(value, Word) and value.isdecimal() else value
+    if type(number) is not int or number < 1:
+        raise UsageError(f"{label} must be a whole number of at least 1, not {_shown(value)}.")
+    return number
+
+
+def _duration(label: str, value: Any) -> float:
+    """Seconds: `90`, `1.5s`, `5m`, `2h`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", value) if isinstance(value, str) else None
+    if match:
+        return float(match[1]) * _SECONDS[match[2]]
+    if type(value) in (int, float) and math.isfinite(value) and value >= 0:
+        return float(value)
+    raise UsageError(f"Invalid {label} {_shown(value)}. Use 90, 5m or 2h.")
+
+
+def _choice(kind: str, names: Sequence[str]) -> Check:
+    def check(label: str, value: Any) -> str:
+        if value not in names:
+            raise UsageError(f"Unknown {kind} {_shown(value)}. Choose {listed(names, 'or')}.")
+        return str(value)
+
+    return check
+
+
+def _engine(label: str, value: Any) -> str:
+    if not isinstance(value, str) or not base.is_address(value):
+        choices = listed(base.ADDRESSES, "or")
+        raise UsageError(f"Unknown {label} {_shown(value)}. Choose {choices}.")
+    return str(value)
+
+
+def _switch(label: str, value: Any) -> bool:
+    switch = _SWITCH.get(value.lower()) if isinstance(value, Word) else value
+    if not isinstance(switch, bool):
+        raise UsageError(f"{label} must be true or false, not {_shown(value)}.")
+    return switch
+
+
+def _environment(label: str, value: Any) -> dict[str, str]:
+    """A mapping of names to values, or the words NAME=VALUE of a line."""
+    if isinstance(value, list):
+        value = dict(_assignment(label, word) for word in value)
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{label} must be a dict of names and values, not {_shown(value)}.")
+    for name, text in value.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise UsageError(f"{label} has a name that no variable can have: {name!r}.")
+        if not isinstance(text, str) or "\0" in text:
+            raise UsageError(
+                f"{label}: the value of {name!r} must be a string, not {_shown(text)}."
+            )
+    return dict(value)
+
+
+def _assignment(label: str, word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{label} needs NAME=VALUE; got {_shown(word)}.")
+    return name, value
+
+
+def variable(label: str, value: str) -> str:
+    """The name of a variable."""
+    if not value.isidentifier() or keyword.iskeyword(value):
+        raise UsageError(f"{label} needs a variable name; {_shown(value)} is not one.")
+    return str(value)
+
+
+def _shown(value: Any) -> str:
+    return repr(str(value)) if isinstance(value, Word) else repr(value)
+
+
+# ---------------------------------------------------------------- the options
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. `name` is its argument of `xla_nb.spawn`, `default` None where `otherwise` says
+    in words what happens without it; `%xla_config` sets it where it is a `setting`."""
+
+    name: str
+    flag: str
+    metavar: str  # empty: a switch
+    default: Any
+    check: Check
+    meaning: str
+    otherwise: str = ""
+    setting: bool = True
+
+    @property
+    def usage(self) -> str:
+        return f"{self.flag} {self.metavar}".strip()
+
+
+OPTIONS = {
+    option.name: option
+    for option in (
+        Option(
+            "n", "-n", "N", None, count, "number of ranks (per host, with --hosts)",
+            "all of the TPU's, or 4 simulated ones",
+        ),
+        Option(
+            "runtime", "--runtime", "NAME", "xla", _choice("runtime", runtimes.NAMES),
+            "what ranks use: xla; spmd, one process with all devices; torchax, one JAX world",
+        ),
+        Option(
+            "on", "--on", "WHERE", "local", _engine,
+            "where ranks run: local; ray, a Ray cluster (RAY_ADDRESS or this machine's); "
+            "ray://HOST:PORT, a cluster behind its client server",
+        ),
+        Option(
+            "hosts", "--hosts", "H", None, count, "hosts of the cluster", "all that are free"
+        ),
+        Option("slices", "--slices", "S", None, count, "TPU slices that the hosts form", "1"),
+        Option(
+            "wait", "--wait", "TIME", 0.0, _duration, "how long to wait for free hosts",
+            "do not wait",
+        ),
+        Option(
+            "env", "--env", "NAME=VALUE", {}, _environment,
+            "an environment variable of the ranks; can be repeated", "none", setting=False,
+        ),
+        Option(
+            "timeout", "--timeout", "TIME", None, _duration,
+            "stop the run after this long: 90, 5m, 2h", "no limit",
+        ),
+        Option(
+            "grace", "--grace", "TIME", 5.0, _duration,
+            "how long the other ranks may continue after one has failed", "5 s",
+        ),
+        Option(
+            "keep_going", "--keep-going", "", False, _switch,
+            "return a failed Run instead of raising RunFailed",
+        ),
+        Option(
+            "view", "--view", "VIEW", None, _choice("view", VIEWS), "panel, text or none",
+            "what the front end can show",
+        ),
+        Option(
+            "bg", "--bg", "", False, _switch,
+            "return at once; then run.wait(), run.stop(), %xla_stop, %xla_stacks", setting=False,
+        ),
+    )
+}  # fmt: skip
+SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
+
+
+def check(name: str, value: Any, label: str = "") -> Any:
+    """A value of the option `name`, in its own type; `label` is what its user calls it.
+
+    None stands for the option's default. Raises UsageError."""
+    option = OPTIONS[name]
+    return option.default if value is None else option.check(label or name, value)
+
+
+def options(values: Mapping[str, Any], *, flags: bool = False) -> Options:
+    """Options of these values, all checked; `flags`: errors name them as on a magic's line.
+
+    Raises UsageError."""
+    return Options(
+        **{
+            name: check(name, value, OPTIONS[name].flag if flags else name)
+            for name, value in values.items()
+        }
+    )
+
+
+def arguments(value: object) -> tuple[object, ...]:
+    """What the function is called with after the rank's index. Raises UsageError."""
+    if not isinstance(value, tuple):
+        raise UsageError(f"args must be a tuple, not {value!r}. Write args=({value!r},).")
+    return value

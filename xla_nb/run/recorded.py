@@ -1,6 +1,6 @@
-"""A run as its record tells it: what can be read of it, while it goes on and ever after.
+"""A run read from its record, while it is in progress and ever after.
 
-The rule: nothing here needs the process that launched the run.
+Nothing here needs the process that launched the run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from xla_nb.record.files import Record, home
 from xla_nb.record.sample import Sample, decode
 from xla_nb.run import sentences
 from xla_nb.run.sentences import RankError
-from xla_nb.run.state import RunState
+from xla_nb.run.state import Phase, RunState
 
 
 class RecordedRun:
     """A run that can be read.
 
-    results      {rank: value}, unpickled when first asked for; run[2] is rank 2's
+    results      {rank: value}, unpickled at first use; run[2] is rank 2's
     ok           every rank returned its value
     errors       {rank: error} of the ranks that failed or were killed
     output(rank) what a rank printed
@@ -84,10 +84,9 @@ class RecordedRun:
         """What a rank returned. Raises KeyError when it returned nothing (yet)."""
         if rank not in self._results:
             if rank not in self.state.ranks:
-                raise KeyError(f"{self.name} has no rank {rank}")
+                raise KeyError(f"{self.name} has no rank {rank}.")
             if self.state.ranks[rank].phase != "finished":
-                phase = self.state.ranks[rank].phase
-                raise KeyError(f"rank {rank} has no result: it is {phase} (see run.errors)")
+                raise KeyError(_no_result(rank, self.state.ranks[rank].phase))
             self._results[rank] = self._read(rank)
         return self._results[rank]
 
@@ -96,8 +95,8 @@ class RecordedRun:
             fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             raise XlaNbError(
-                f"the files of {self.name} are gone from {self.record.path}, and rank {rank}'s "
-                "result with them. What to do: run the cell again"
+                f"The files of {self.name} are gone from {self.record.path}, and rank {rank}'s "
+                "result with them. Run the cell again."
             ) from None
         try:
             return pickling.Parcel(fd).group(0, self._resolve)["result"]
@@ -129,7 +128,7 @@ class RecordedRun:
         return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s>"
 
     def summary(self) -> dict[str, Any]:
-        """What `run.json` holds."""
+        """What the record's summary holds."""
         ranks = [
             {"rank": r.rank, "device": r.device, "phase": r.phase, "result": r.preview}
             for r in sorted(self.state.ranks.values(), key=lambda rank: rank.rank)
@@ -144,26 +143,35 @@ class RecordedRun:
         }
 
 
+def _no_result(rank: int, phase: Phase) -> str:
+    if phase in ("starting", "running"):
+        return f"Rank {rank} is {phase}, so it has no result yet."
+    if phase == "stopped":
+        return f"Rank {rank} was stopped, so it has no result."
+    how = "failed" if phase == "failed" else "was killed"
+    return f"Rank {rank} {how}, so it has no result. See run.errors[{rank}]."
+
+
 def _folder(path: str | os.PathLike[str]) -> Path:
     for folder in (Path(path), home() / "runs" / path):
-        if (folder / "events.jsonl").exists() or (folder / "run.json").exists():
+        record = Record(folder)
+        if record.events.exists() or record.summary.exists():
             return folder
     raise UsageError(
-        f"no run is recorded at {os.fspath(path)!r}. What to do: `%xla_runs` lists the runs that "
-        "there are"
+        f"No run is recorded at {os.fspath(path)!r}. %xla_runs lists the recorded runs."
     )
 
 
 def _summary(folder: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((folder / "run.json").read_text())
+        summary: dict[str, Any] = json.loads(Record(folder).summary.read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return found
+    return summary
 
 
 def _events(folder: Path) -> Iterator[events.Event]:
-    path = folder / "events.jsonl"
+    path = Record(folder).events
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -193,11 +201,15 @@ def entries() -> list[Entry]:
 
 
 def _entry(folder: Path) -> Entry:
-    told = _summary(folder)
-    if told:
+    summary = _summary(folder)
+    if summary:
         return Entry(
-            folder.name, told.get("cell", ""), told["ok"], told["headline"], told.get("elapsed")
+            folder.name,
+            summary.get("cell", ""),
+            summary["ok"],
+            summary["headline"],
+            summary.get("elapsed"),
         )
     if Record(folder).is_owned:
         return Entry(folder.name, "", None, "running", None)
-    return Entry(folder.name, "", False, "its notebook's kernel ended before the run did", None)
+    return Entry(folder.name, "", False, "The notebook's kernel ended before the run did", None)

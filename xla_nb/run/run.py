@@ -1,8 +1,8 @@
-"""A run from the notebook's side: launched, followed, stopped, read.
+"""A run from the notebook's side: followed, stopped, read.
 
-One thread per run takes its events, and nothing else does. The rule: every way a run can end
-(all returned, one failed, one died, stopped, timed out, the fork server lost) goes through the
-same state and the same ladder: ask the ranks to stop, then end what is left.
+However a run ends (all returned, one failed or died, stopped, timed out, fork server lost), it
+goes through one state and one ladder: ask the ranks to stop, then kill what is left. A second way
+to end would be one that Stop does not reach.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from xla_nb.run.options import Options
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
 
-#: Seconds that a rank has between being asked to stop and being ended.
+#: Seconds between the request to stop and the kill.
 STOP_PATIENCE = 1.0
-#: Seconds that processes have to go after every rank has returned.
+#: Seconds that processes have to exit after every rank has returned.
 EXIT_PATIENCE = 3.0
 _TICK = 0.1
 
@@ -67,6 +67,7 @@ class Run(RecordedRun):
         self._kill_at: float | None = None
         self._lingering = False  # the ranks are done, their processes have been given time to go
         self._stop_lock = threading.Lock()
+        self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         self.changed = threading.Condition()
         self._ended = threading.Event()
 
@@ -84,7 +85,7 @@ class Run(RecordedRun):
     def wait(self, timeout: float | None = None) -> Run:
         """Until the run has ended. Raises RunFailed, or TimeoutError after `timeout` seconds."""
         if not self._ended.wait(timeout):
-            raise TimeoutError(f"{self.name} still runs after {timeout} s")
+            raise TimeoutError(f"{self.name} is still running after {timeout} s")
         self.check()
         return self
 
@@ -93,23 +94,24 @@ class Run(RecordedRun):
         if not self.ok:
             raise RunFailed(self, brief)
 
-    def stop(self, why: str = "you asked for it") -> None:
-        """Stop every rank: KeyboardInterrupt in its function, and the end a second later."""
+    def stop(self, why: str = "Stopped by run.stop().") -> None:
+        """Stop every rank: KeyboardInterrupt in its function, and the end a second later.
+
+        why: a sentence for people."""
         with self._stop_lock:
             if self.state.stopping or self.done:
                 return
             if self.state.settled:  # there is nothing left to stop but processes on their way out
                 self._engine.kill(self.name)
                 return
-            self.state.stopping = why
+            self.take(events.StopRequested(why=why))
             self._kill_at = time.monotonic() + STOP_PATIENCE
         pids: dict[str, set[int]] = {}
         for rank in self.state.ranks.values():
             if rank.pid and rank.phase not in ENDED:
                 pids.setdefault(rank.host, set()).add(rank.pid)
         if pids:
-            found = {host: sorted(numbers) for host, numbers in pids.items()}
-            self._engine.interrupt(self.name, found)
+            self._engine.interrupt(self.name, {host: sorted(pids[host]) for host in pids})
         else:
             self._engine.kill(self.name)
 
@@ -122,10 +124,10 @@ class Run(RecordedRun):
         """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole: from its own
         host if that can be reached, else as far as it has been received here."""
         host = self.state.ranks[rank].host if rank in self.state.ranks else ""
-        found = self._engine.fetch(self.name, host, self.record.log(rank, stream).name)
-        if found is None:
+        content = self._engine.fetch(self.name, host, self.record.log(rank, stream).name)
+        if content is None:
             return super().output(rank, stream)
-        return found.decode(errors="replace")
+        return content.decode(errors="replace")
 
     # ------------------------------------------------------------ following
 
@@ -154,16 +156,17 @@ class Run(RecordedRun):
         why = self._engine.why_lost()
         for host in list(self.state.hosts) if why else []:
             self.take(events.HostLost(host=host, why=why))
-        if why and not self.state.hosts:  # they were still to be told
+        if why and not self.state.hosts:  # nobody has named them yet
             self.take(events.JobFailed(kind="LaunchError", message=why, text=""))
         self.take(events.JobEnded(status=None))
 
     def take(self, event: events.Event) -> None:
         """Fold one event into the state and the record."""
-        if self.state.ended is not None:
-            return
-        self.record.add(event)
-        self.state.apply(event)
+        with self._take_lock:
+            if self.state.ended is not None:
+                return
+            self.record.add(event)
+            self.state.apply(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:
             self._settled = now
@@ -182,9 +185,9 @@ class Run(RecordedRun):
                 self._lingering = True
                 self._kill_at = self._settled + EXIT_PATIENCE
         elif self._trouble is not None and now - self._trouble >= self._options.grace:
-            self.stop(f"{self._options.grace:g} s after the first failure")
+            self.stop(f"Stopped {self._options.grace:g} s after the first failure (--grace).")
         elif self._options.timeout is not None and now - self._began >= self._options.timeout:
-            self.stop(f"its time limit of {self._options.timeout:g} s is over")
+            self.stop(f"Timed out after {self._options.timeout:g} s (--timeout).")
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """The repr, and the same as data: rank, device, phase and result's preview."""

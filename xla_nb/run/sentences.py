@@ -1,7 +1,6 @@
-"""A run's state in sentences.
+"""A run's state in sentences: the first error leads, equal errors appear once with their ranks.
 
-The rule: the first error leads, equal errors are told once with their ranks, and what is not
-known is not said. Pure: the same lines serve the notebook, a terminal and a saved run.
+Pure functions, so that a notebook, a terminal and a saved run say the same.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from xla_nb.wording import cause_of_death, listed, ranks, several
 
 @dataclass(frozen=True)
 class RankError:
-    """Why a rank has no result: `place` is the notebook's line, `traceback` may be empty."""
+    """Why a rank has no result: `place` is the notebook's line, `traceback` may be empty. The
+    `kind` of a rank whose process died is "Killed", its message the cause."""
 
     rank: int
     kind: str
@@ -23,6 +23,8 @@ class RankError:
     traceback: str
 
     def __str__(self) -> str:
+        if self.kind == KILLED:
+            return self.message
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
     @property
@@ -34,27 +36,35 @@ class RankError:
     def in_short(self) -> str:
         """Place and first line: `failed at Cell In[3], line 7: ValueError: boom`."""
         first, *more = str(self).splitlines() or [self.kind]
-        said = f"{first} …" if more else first
-        return f"failed at {self.place}: {said}" if self.place else f"failed: {said}"
+        line = f"{first} …" if more else first
+        if self.kind == KILLED:
+            return line if line.startswith("exited") else f"was {line}"
+        return f"failed at {self.place}: {line}" if self.place else f"failed: {line}"
+
+
+#: The kind of error of a rank whose process died.
+KILLED = "Killed"
 
 
 def errors(state: RunState) -> dict[int, RankError]:
     """The error of every rank that failed or died; stopped ones are no errors of their own."""
-    found = {}
+    by_rank = {}
     for rank in state.ranks.values():
         if rank.failure is not None:
-            said = rank.failure
-            found[rank.rank] = RankError(rank.rank, said.kind, said.message, said.place, said.text)
+            event = rank.failure
+            by_rank[rank.rank] = RankError(
+                rank.rank, event.kind, event.message, event.place, event.text
+            )
         elif rank.phase == "killed":
-            found[rank.rank] = RankError(rank.rank, "Killed", death(rank), rank.place, "")
-    return found
+            by_rank[rank.rank] = RankError(rank.rank, KILLED, death(rank), rank.place, "")
+    return by_rank
 
 
 def death(rank: RankState) -> str:
-    """Why a rank that did not end by itself is gone."""
+    """How a rank ended that did not end by itself."""
     if rank.lost:
-        return f"its host {rank.host} was lost: {rank.lost}"
-    return cause_of_death(rank.death) if rank.death is not None else "its process is gone"
+        return f"lost with its host {rank.host}: {rank.lost}"
+    return cause_of_death(rank.death) if rank.death is not None else "ended by an unknown cause"
 
 
 def headline(state: RunState) -> str:
@@ -62,45 +72,53 @@ def headline(state: RunState) -> str:
     if state.refused is not None:
         where = f"{state.refused.host}: " if len(state.hosts) > 1 and state.refused.host else ""
         return f"{where}{state.refused.message}"
-    found = errors(state)
-    lost = _lost(state)
+    by_rank = errors(state)
+    lost = _lost_hosts(state)
     if lost and (state.first_trouble is None or state.ranks[state.first_trouble].lost):
         return lost
-    if state.first_trouble is not None and state.first_trouble in found:
-        first = found[state.first_trouble]
-        others = len(found) - 1
-        more = f" (and {others} more)" if others else ""
-        return f"rank {first.rank}{more} {first.in_short}{_absent(state, first.rank)}"
+    if state.first_trouble is not None and state.first_trouble in by_rank:
+        first = by_rank[state.first_trouble]
+        return f"{_failed(first, len(by_rank), len(state.ranks))}{_absent(state, first.rank)}"
     if state.strays:
-        return f"a process of the run {cause_of_death(state.strays[0].status)}"
+        cause = cause_of_death(state.strays[0].status)
+        return f"A process of the run {cause if cause.startswith('exited') else f'was {cause}'}"
     if state.stopping:
-        return f"the run was stopped: {state.stopping}"
+        return state.stopping
     phases = [rank.phase for rank in state.ranks.values()]
     if not phases:
-        return "starting" if state.ended is None else "no rank was started"
+        return "Starting" if state.ended is None else "No rank was started"
     devices = sum(len(rank.devices) for rank in state.ranks.values())
     total = several(devices, "device") if devices else several(len(phases), "rank")
-    words = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
-    return f"{total} {phases[0]}" if len(words) == 1 else f"{total}: {', '.join(words)}"
+    counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
+    return f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
 
 
-def _lost(state: RunState) -> str:
+def _failed(first: RankError, failed: int, ranks: int) -> str:
+    """`Rank 1 failed at …`, `All 4 ranks failed (rank 1 first) at …`."""
+    if failed == 1:
+        return f"Rank {first.rank} {first.in_short}"
+    everybody = "Both ranks" if ranks == 2 else f"All {ranks:,} ranks"
+    who = everybody if failed == ranks else f"{failed:,} of {ranks:,} ranks"
+    how = first.in_short.removeprefix("failed") if first.kind != KILLED else f": {first}"
+    return f"{who} failed (rank {first.rank} first){how}"
+
+
+def _lost_hosts(state: RunState) -> str:
     """The hosts that were lost, those with the same reason together; empty where none was."""
     by_reason: dict[str, list[str]] = {}
     for host in state.hosts.values():
         if host.lost:
             by_reason.setdefault(host.lost, []).append(host.name)
-    said = []
+    sentences = []
     for why, names in by_reason.items():
-        hosts = f"host {names[0]} was" if len(names) == 1 else f"hosts {listed(names, most=5)} were"
+        hosts = f"Host {names[0]} was" if len(names) == 1 else f"Hosts {listed(names, most=5)} were"
         numbers = [r.rank for r in state.ranks.values() if r.lost and r.host in names]
-        it = "it" if len(names) == 1 else "them"
-        said.append(f"{hosts} lost{f', and {ranks(numbers)} with {it}' if numbers else ''}: {why}")
-    return "; ".join(said)
+        sentences.append(f"{hosts} lost{f' with {ranks(numbers)}' if numbers else ''}: {why}")
+    return "; ".join(sentences)
 
 
 def _absent(state: RunState, rank: int) -> str:
-    """Who had left a collective alone, where that is why a rank failed."""
+    """Who had returned and was missing in a collective, where that is why a rank failed."""
     failure = state.ranks[rank].failure
     if failure is None or not failure.follows:
         return ""
@@ -110,24 +128,24 @@ def _absent(state: RunState, rank: int) -> str:
         for other in state.ranks.values()
         if other.phase == "finished" and other.ended is not None and other.ended <= ended
     ]
-    return f" ({ranks(gone)} had returned and took no part in it)" if gone else ""
+    return f" ({ranks(gone)} had already returned)" if gone else ""
 
 
 def details(state: RunState) -> list[str]:
-    """The paragraphs below the headline: each error once, then what became of the others."""
+    """The paragraphs below the headline: each error once, then where the others were stopped."""
     if state.refused is not None:
         return [state.refused.text] if state.refused.text else []
     paragraphs = []
     for group in groups(state):
         first = group[0]
         if len(group) == 1 and first.rank == state.first_trouble and first.is_short:
-            continue  # the headline has said it all
+            continue  # the headline is all there is to say
         if first.traceback:
             paragraphs.append(f"{ranks(e.rank for e in group)}:\n{first.traceback}")
             others = differing(group)
             if others:
-                said = "\n".join(f"  {line}" for line in others)
-                paragraphs.append(f"the same with other words:\n{said}")
+                lines = "\n".join(f"  {line}" for line in others)
+                paragraphs.append(f"Same error, different message:\n{lines}")
         else:
             paragraphs.append(f"{ranks(e.rank for e in group)}: {first}")
     stopped = [rank for rank in state.ranks.values() if rank.phase == "stopped"]
@@ -138,20 +156,20 @@ def details(state: RunState) -> list[str]:
 
 def groups(state: RunState) -> list[list[RankError]]:
     """Errors grouped by type and frames; the first failure leads its group, and it the others."""
-    found: dict[str, list[RankError]] = {}
+    by_place: dict[str, list[RankError]] = {}
     for error in errors(state).values():
         failure = state.ranks[error.rank].failure
         key = failure.where if failure is not None else str(error)
-        found.setdefault(key, []).append(error)
+        by_place.setdefault(key, []).append(error)
     ordered = [
         sorted(group, key=lambda error: error.rank != state.first_trouble)
-        for group in found.values()
+        for group in by_place.values()
     ]
     return sorted(ordered, key=lambda group: group[0].rank != state.first_trouble)
 
 
 def differing(group: list[RankError]) -> list[str]:
-    """Of errors that are grouped, those in other words than the first, a line each."""
+    """Of grouped errors, those whose message differs from the first, a line each."""
     return [f"rank {e.rank} {e.in_short}" for e in group if e.in_short != group[0].in_short]
 
 
@@ -159,8 +177,8 @@ def _stopped(stopped: list[RankState]) -> str:
     by_place: dict[str, list[int]] = {}
     for rank in stopped:
         by_place.setdefault(rank.place, []).append(rank.rank)
-    told = [
+    groups = [
         f"{ranks(numbers)} at {place}" if place else ranks(numbers)
         for place, numbers in by_place.items()
     ]
-    return f"stopped: {'; '.join(told)}"
+    return f"Stopped: {'; '.join(groups)}"

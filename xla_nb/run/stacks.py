@@ -1,7 +1,6 @@
 """Where is each rank now? The question, and its answers as they come.
 
-The rule: a rank that does not answer is told apart from one that does, with what was last seen
-of it; nobody is waited for longer than a second or two.
+A rank that does not answer in time is listed with what was last seen of it.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ class Inquiry:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._asked = time.time()
+        self._requested = time.time()
         self._deadline = time.monotonic() + PATIENCE
         run.ask_stacks()
 
     @property
     def settled(self) -> bool:
         """Everybody has answered, or had the time to."""
-        return time.monotonic() >= self._deadline or all(map(self._answered, self._asked_ranks()))
+        return time.monotonic() >= self._deadline or all(map(self._answered, self._addressed()))
 
     def groups(self) -> list[StackGroup]:
         """The answers so far, the place with the fewest ranks first: it is the odd one out."""
-        found: dict[tuple[str, str, str], list[int]] = {}
-        for rank in self._asked_ranks():
-            found.setdefault(self._told(rank), []).append(rank.rank)
-        groups = [StackGroup(tuple(sorted(ranks)), *told) for told, ranks in found.items()]
+        by_answer: dict[tuple[str, str, str], list[int]] = {}
+        for rank in self._addressed():
+            by_answer.setdefault(self._answer(rank), []).append(rank.rank)
+        groups = [StackGroup(tuple(sorted(ranks)), *answer) for answer, ranks in by_answer.items()]
         return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
 
     def wait(self) -> list[StackGroup]:
@@ -57,27 +56,26 @@ class Inquiry:
                 self._run.changed.wait(_POLL)
         return self.groups()
 
-    def _asked_ranks(self) -> list[RankState]:
+    def _addressed(self) -> list[RankState]:
         ranks = self._run.state.ranks.values()
         return [r for r in ranks if r.phase not in ENDED or self._answered(r)]
 
     def _answered(self, rank: RankState) -> bool:
-        return rank.located is not None and rank.located >= self._asked
+        return rank.located is not None and rank.located >= self._requested
 
-    def _told(self, rank: RankState) -> tuple[str, str, str]:
+    def _answer(self, rank: RankState) -> tuple[str, str, str]:
         if self._answered(rank):
             return rank.place, _innermost_first(rank.stack), ""
         if rank.phase == "starting":
-            return "", "", "not begun yet: joining the runtime"
+            return "", "", "not started yet: joining the runtime"
         seen = self._run.sample(rank.rank)
         if seen is None:
             return "", "", "no answer"
-        ago = self._asked - seen.at
+        ago = self._requested - seen.at
         return (
             seen.place,
             "",
-            f"no answer: native code that it called keeps Python from running "
-            f"(last seen here {ago:.0f} s ago)",
+            f"no answer: Python is blocked in native code (last seen here {ago:.0f} s ago)",
         )
 
 
@@ -93,9 +91,9 @@ def _innermost_first(stack: str) -> str:
 
 def text(groups: list[StackGroup]) -> str:
     """The answers as lines to print."""
-    said = []
+    paragraphs = []
     for group in groups:
         at = f" at {group.place}" if group.place else ""
         note = f": {group.note}" if group.note else ""
-        said.append("\n".join(filter(None, [f"{ranks(group.ranks)}{at}{note}", group.stack])))
-    return "\n\n".join(said) or "no rank is running"
+        paragraphs.append("\n".join(filter(None, [f"{ranks(group.ranks)}{at}{note}", group.stack])))
+    return "\n\n".join(paragraphs) or "No ranks are running."

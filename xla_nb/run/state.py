@@ -1,7 +1,7 @@
-"""Events folded into what is true now.
+"""Events folded into a run's state.
 
-The rule: this is the only place that decides what a run's state is; it is pure, so a live run,
-a saved run and a thousand simulated ranks are folded by the same lines.
+Pure, and the only place that decides what a run's state is, so that a live run, a reopened one and
+a thousand simulated ranks cannot differ.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class RunState:
                 self._died(event)
             case events.JobEnded():
                 self._close(event)
+            case events.StopRequested():
+                self.stopping = self.stopping or event.why
             case events.Notice():
                 self.notices.append(event)
             case _:
@@ -140,7 +142,7 @@ class RunState:
         self._host(event.host).started = event.at
         self.simulated, self.started = event.simulated, self.started or event.at
         for number in range(event.first, event.first + event.ranks):
-            if self._rank(number).pid is None:  # else it has said itself where it is
+            if self._rank(number).pid is None:  # else RankStarted has named its host
                 self._rank(number).host = event.host
 
     def _failed(self, event: events.RankFailed) -> RankState:
@@ -156,7 +158,7 @@ class RunState:
         return self.hosts.setdefault(name, HostState(name))
 
     def _trouble(self, rank: int) -> None:
-        """What is only a consequence gives way to the cause, which may be told later."""
+        """Note a failure; a consequence gives way to its cause, whose event may come later."""
         if self.stopping:
             return
         first = self.first_trouble
@@ -185,7 +187,7 @@ class RunState:
         host.ended = event.at
         ranks = self._on(event.host)
         left = [rank for rank in ranks if rank.phase not in ENDED]
-        if left or not ranks:  # else all that it had to tell is here
+        if left or not ranks:  # else all its events have arrived
             host.lost = event.why
         for rank in left:
             rank.lost = event.why

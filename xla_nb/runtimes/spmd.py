@@ -85,7 +85,7 @@ def set_up() -> None:
 
 def prepare(order: Order) -> Devices:
     """Nothing to do before the fork: the process itself opens the devices."""
-    return Devices(order.host_group, tpu_client.Clients(Path(order.program)))
+    return Devices(order.host_group, tpu_client.Clients(Path(order.request.program)))
 
 
 @dataclass(frozen=True)

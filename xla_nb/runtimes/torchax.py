@@ -15,7 +15,8 @@ from pathlib import Path
 
 from xla_nb.errors import UsageError
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol.order import ALONE, Order
+from xla_nb.protocol.order import Order
+from xla_nb.record.files import Record
 from xla_nb.runtimes import (
     Machine,
     Plan,
@@ -121,8 +122,8 @@ def prepare(order: Order) -> Processes:
     platform = _platform(order.device, lambda name: order.env.get(name, ""))
     address = coordinator.address if coordinator else f"{host}:{port}"
     world = jax_world.World(address, size, platform, ranks)
-    wants = _wants_torchax(Path(order.program))
-    others = Path(order.record, ALONE) if here.hosts > 1 else None
+    wants = _wants_torchax(Path(order.request.program))
+    others = Record(Path(order.request.record)).others_ended if here.hosts > 1 else None
     return Processes(ranks, here.index * ranks, world, coordinator, others, wants)
 
 

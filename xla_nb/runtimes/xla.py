@@ -57,7 +57,7 @@ def prepare(order: Order) -> Chips:
     from torch_xla._internal import pjrt
 
     own = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
-    clients = tpu_client.Clients(Path(order.program))
+    clients = tpu_client.Clients(Path(order.request.program))
     if order.device == "TPU":
         return Chips(*_chips(), False, *own, clients)
     from xla_nb.simulation import host

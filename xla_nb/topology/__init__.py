@@ -1,1 +1,1 @@
-"""Hosts, slices and chips: what a machine has, and what tells each process its place."""
+"""Hosts, slices and chips: what a machine has, and which variables each process needs."""

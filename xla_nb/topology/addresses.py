@@ -1,29 +1,26 @@
-"""Addresses at which hosts reach each other.
-
-The rule: asking for one sends nothing, and holding a port serves nothing.
-"""
+"""Addresses and ports at which the hosts of a run reach each other."""
 
 from __future__ import annotations
 
 import socket
 
 
-def own_address(towards: tuple[str, int]) -> str:
-    """This machine's address on the interface that leads to another; nothing is sent."""
+def own_address(peer: tuple[str, int]) -> str:
+    """This machine's address on the interface that leads to a peer. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(towards)
+        probe.connect(peer)
         address: str = probe.getsockname()[0]
         return address
 
 
 def hold_port(host: str, port: int = 0) -> socket.socket:
-    """A port that stays free for a service of ours (SO_REUSEPORT) until this is closed: bound,
-    and not listening. Raises OSError."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    """Reserve a port for a service of ours (SO_REUSEPORT) until the socket is closed: it is bound
+    but does not listen. Raises OSError."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        held.bind((host, port))
+        reserved.bind((host, port))
     except OSError:
-        held.close()
+        reserved.close()
         raise
-    return held
+    return reserved

@@ -1,7 +1,7 @@
-"""The chips of a machine: which device ranks get, and how many ranks these chips allow.
+"""The chips of a machine: which device ranks use, and how many ranks the chips allow.
 
-Pure functions of an environment and of what the machine shows in /sys and /dev; what torch_xla
-counts itself is counted the same way (its files are named), without importing it.
+Pure functions of an environment and of /sys. Chips are counted as torch_xla counts them (its files
+are named below), without importing it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from xla_nb.errors import UsageError
 from xla_nb.wording import listed, several
 
-#: Ranks of a simulated host when nobody says how many.
+#: Default number of ranks on a simulated host.
 SIMULATED = 4
 
 Device = Literal["TPU", "CPU"]
@@ -32,8 +32,8 @@ _CHIPS = {
     "0x0056": "",  # for torch_xla's own tests
 }
 
-# How n processes of one chip lie on a host: the shapes that libtpu knows as parts of a host's
-# 2x4 or 2x2 chips. Chips are numbered along x first, so that ranks 0 to n-1 fill these.
+# The shape of n processes of one chip each on a host: those that libtpu accepts as parts of a
+# host's 2x4 or 2x2 chips. Chips are numbered along x first, so ranks 0 to n-1 fill these shapes.
 _PROCESS_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 
 
@@ -41,34 +41,37 @@ _PROCESS_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 
 
 def count_chips(pci: Path = Path("/sys/bus/pci/devices")) -> int:
-    """The TPU chips of this host, counted as torch_xla counts them but without importing it."""
+    """Count this host's TPU chips as torch_xla does, without importing it."""
     return len(list(_pci_chips(pci)))
 
 
 def accelerator_type(
     environ: Mapping[str, str], pci: Path = Path("/sys/bus/pci/devices")
 ) -> str | None:
-    """The accelerator type, such as v5litepod-8: what the environment says, else what PCI shows."""
-    told = environ.get("TPU_ACCELERATOR_TYPE")
-    found = list(_pci_chips(pci))
-    if told or not found:
-        return told or None
-    return _CHIPS[found[0]].format(chips=len(found)) or None
+    """The accelerator type, such as v5litepod-8: from the environment, else from PCI."""
+    preset = environ.get("TPU_ACCELERATOR_TYPE")
+    models = list(_pci_chips(pci))
+    if preset or not models:
+        return preset or None
+    return _CHIPS[models[0]].format(chips=len(models)) or None
 
 
 def choose_device(environ: Mapping[str, str], chips: int) -> Device:
-    """What the ranks run on: PJRT_DEVICE if it is set, else the TPU if there is one."""
-    wanted = environ.get("PJRT_DEVICE", "").split("_")[0] or ("TPU" if chips else "CPU")
-    if wanted == "TPU" and not chips:
+    """The device for the ranks: PJRT_DEVICE if set, else the TPU if there is one.
+
+    Raises UsageError for a device that is missing or not supported.
+    """
+    device = environ.get("PJRT_DEVICE", "").split("_")[0] or ("TPU" if chips else "CPU")
+    if device == "TPU" and not chips:
         raise UsageError(
-            "PJRT_DEVICE=TPU is set, but this machine shows no TPU chip. Remove the variable to "
+            "PJRT_DEVICE=TPU is set, but this machine has no TPU chips. Remove the variable to "
             "run on a simulated TPU host: `import os; os.environ.pop('PJRT_DEVICE')`."
         )
-    if wanted in _DEVICES:
-        return _DEVICES[wanted]
+    if device in _DEVICES:
+        return _DEVICES[device]
     raise UsageError(
-        f"PJRT_DEVICE={wanted} is set, and xla_nb runs ranks on a TPU or on a simulated TPU host. "
-        "Set PJRT_DEVICE to TPU or CPU, or remove it to let xla_nb choose."
+        f"PJRT_DEVICE={device} is not supported: xla_nb runs ranks on a TPU or a simulated TPU "
+        "host. Set PJRT_DEVICE to TPU or CPU, or remove it to let xla_nb choose."
     )
 
 
@@ -84,9 +87,9 @@ def _pci_chips(pci: Path) -> Iterator[str]:
 
 
 def possible_ranks(accelerator: str | None, chips: int) -> list[int]:
-    """The values of -n that a host with these chips can have.
+    """The values of -n that a host with these chips allows.
 
-    A process has one chip, and a rank is a device: two to a chip on v2 and v3, else one.
+    A process has one chip, and a rank is a device: two per chip on v2 and v3, else one.
     """
     if _several_hosts(accelerator, chips) or generation(accelerator) == "tpu7x":
         return []
@@ -96,45 +99,43 @@ def possible_ranks(accelerator: str | None, chips: int) -> list[int]:
 def process_bounds(
     accelerator: str | None, chips: int, n: int | None, hosts: int = 1
 ) -> dict[str, str]:
-    """The variables with which torch_xla starts exactly n ranks on this host; None: all of it.
-    They are one host's: of several, each has all of its chips, as torch_xla itself reads them.
+    """The variables that make torch_xla start exactly n ranks on this host.
+
+    n None: a rank for every device, which is also all that a run on several hosts allows. Raises
+    UsageError if n is not possible.
 
     torch_xla starts min(chips, size of TPU_PROCESS_BOUNDS) processes (_internal/tpu.py,
-    num_local_processes), and process i takes chip i: TPU_VISIBLE_CHIPS is different in each, so it
-    must not be set here. Setting the bounds also when n is everything keeps them from being read
-    off variables that describe the host (same file, build_tpu_env_from_vars).
+    num_local_processes), and process i takes chip i: TPU_VISIBLE_CHIPS differs in each, so it must
+    not be set here. The bounds are set even if n is every rank, because torch_xla would otherwise
+    derive them from variables that describe the host (same file, build_tpu_env_from_vars).
     """
     if hosts > 1:
         if n not in (None, chips * devices_per_chip(accelerator)):
             raise UsageError(
-                f"-n {n}: a run on {hosts} TPU hosts has all of their chips, and "
+                f"-n {n} is not possible: a run on {hosts} TPU hosts uses all of their chips, and "
                 f"{_host_with(accelerator, chips)} has {chips * devices_per_chip(accelerator)} "
-                "ranks. What to do: leave -n out"
+                "ranks. Omit -n."
             )
         return {}
-    can = possible_ranks(accelerator, chips)
+    possible = possible_ranks(accelerator, chips)
     if n is None:
         n = chips * devices_per_chip(accelerator)
-        if n not in can:  # a slice of several hosts, say: torch_xla's own reading stands
+        if n not in possible:  # such as a slice of several hosts: torch_xla decides
             return {}
-    if n not in can:
-        raise UsageError(_impossible(accelerator, chips, n, can))
+    if n not in possible:
+        raise UsageError(_impossible(accelerator, chips, n, possible))
     return {
         "TPU_PROCESS_BOUNDS": _PROCESS_BOUNDS[n // devices_per_chip(accelerator)],
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
     }
 
 
-def _impossible(accelerator: str | None, chips: int, n: int, can: list[int]) -> str:
+def _impossible(accelerator: str | None, chips: int, n: int, possible: list[int]) -> str:
     host = _host_with(accelerator, chips)
-    if not can:
-        return f"-n {n} cannot be set on {host}: leave -n out to use all of its chips."
-    two = (
-        " Each chip has two devices, and so two ranks."
-        if devices_per_chip(accelerator) == 2
-        else ""
-    )
-    return f"-n {n} is not possible on {host}: it can be {listed(can, 'or')}.{two}"
+    if not possible:
+        return f"-n {n} is not possible on {host}. Omit -n to use all of its chips."
+    two = " Each chip has two devices, so two ranks." if devices_per_chip(accelerator) == 2 else ""
+    return f"-n {n} is not possible on {host}. Use {listed(possible, 'or')}.{two}"
 
 
 def _host_with(accelerator: str | None, chips: int) -> str:
@@ -143,12 +144,12 @@ def _host_with(accelerator: str | None, chips: int) -> str:
 
 
 def generation(accelerator: str | None) -> str:
-    """`v5litepod` of `v5litepod-8`."""
+    """The generation in a type: `v5litepod` in `v5litepod-8`."""
     return (accelerator or "").partition("-")[0]
 
 
 def devices_per_chip(accelerator: str | None) -> int:
-    """Devices of a chip (_internal/tpu.py, num_logical_cores_per_chip)."""
+    """Devices per chip (_internal/tpu.py, num_logical_cores_per_chip)."""
     return 2 if generation(accelerator) in ("v2", "v3") else 1
 
 
@@ -156,14 +157,16 @@ def require_one_host(accelerator: str | None, chips: int, runtime: str) -> None:
     """Raise UsageError on a slice of several hosts."""
     if _several_hosts(accelerator, chips):
         raise UsageError(
-            f"--runtime {runtime} is for one host, and this one, with {chips} chips, is a part of "
-            f"a {accelerator}. What to do: use --runtime xla"
+            f"--runtime {runtime} works on one host only, but this one, with "
+            f"{several(chips, 'chip')}, is part of a {accelerator}. Use --runtime xla."
         )
 
 
 def slice_chips(accelerator: str | None) -> int | None:
-    """The chips of a whole slice. The number in the type counts the chips of v5e and v6e, and the
-    cores, two to a chip, of the others. None where it says no number."""
+    """The chips of a whole slice; None if the type has no number.
+
+    The number counts chips for v5e and v6e, and cores, two per chip, for the others.
+    """
     size = (accelerator or "").rpartition("-")[2]
     if not size.isdigit():
         return None

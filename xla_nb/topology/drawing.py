@@ -1,7 +1,7 @@
-"""A world of slices, hosts, chips and ranks as a drawing in plain text, with its variables.
+"""Draw slices, hosts, chips and ranks, and the variables of each process, as plain text.
 
-The rule: it draws what it is given and knows nothing of TPUs; what is alike is folded, so that 64
-hosts take no more of a page than a few, and no line is longer than WIDTH.
+It knows nothing about TPUs. Long lists are folded, so 64 hosts take no more room than a few, and no
+line is longer than WIDTH.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from xla_nb.wording import several, shortened
+from xla_nb.wording import shortened
 
 WIDTH = 100
-#: Of so many all are shown, of more the first ones and the last; of hosts half as many where there
-#: are several slices.
+#: Longer lists show the first few and the last. With several slices, half as many hosts are shown.
 _SLICES, _HOSTS, _VALUES = 4, 8, 4
 _NAME = 32  # characters of a host's name
 
@@ -24,7 +23,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class DiagramProcess:
-    """A process on its chip: the ranks in it, by number, and the variables it gets."""
+    """A process on its chip: the numbers of its ranks, and its variables."""
 
     ranks: Sequence[int]
     variables: Mapping[str, str]
@@ -40,7 +39,7 @@ class DiagramHost:
 
 @dataclass(frozen=True)
 class Diagram:
-    """What is drawn: `title` above, `notes` below, a paragraph each."""
+    """The content of a drawing: `title` above, `notes` below, a paragraph each."""
 
     title: str
     slices: Sequence[Sequence[DiagramHost]]
@@ -48,7 +47,7 @@ class Diagram:
 
 
 def draw(world: Diagram) -> str:
-    """The drawing, in lines of at most WIDTH characters."""
+    """The drawing as text, in lines of at most WIDTH characters."""
     parts = [
         textwrap.fill(world.title, WIDTH),
         "\n".join(_slices(world.slices)),
@@ -63,7 +62,7 @@ def draw(world: Diagram) -> str:
 
 @dataclass(frozen=True)
 class _More:
-    """So many that are not shown."""
+    """The number of items that a folded list leaves out."""
 
     count: int
 
@@ -96,7 +95,7 @@ def _branch(at: int, count: int) -> str:
 
 
 def _chips(processes: Sequence[DiagramProcess], digits: int, room: int) -> str:
-    """`[ 8][ 9][10][11]`; of more than there is room for, the first and the last."""
+    """`[ 8][ 9][10][11]`; the first few and the last if there is no room for all."""
     chips = [f"[{' '.join(f'{rank:{digits}}' for rank in process.ranks)}]" for process in processes]
     if sum(map(len, chips)) <= room:
         return "".join(chips)
@@ -106,7 +105,7 @@ def _chips(processes: Sequence[DiagramProcess], digits: int, room: int) -> str:
 
 # ---------------------------------------------------------------- variables
 
-#: What a value may depend on, the simplest first: a process is at (slice, host of it, process).
+#: What a value may depend on, simplest first: the axes are (slice, host in it, process on that).
 _BY = {
     (): "every process",
     (0,): "one for each slice",
@@ -119,21 +118,22 @@ _BY = {
 
 
 def _variables(slices: Sequence[Sequence[DiagramHost]]) -> Iterator[str]:
-    """Which variables there are, under what their values depend on."""
-    places = {
+    """The variables and their values, grouped by what the values depend on."""
+    processes = {
         (s, h, p): process.variables
         for s, row in enumerate(slices)
         for h, host in enumerate(row)
         for p, process in enumerate(host.processes)
     }
-    names = list(dict.fromkeys(name for variables in places.values() for name in variables))
+    names = list(dict.fromkeys(name for variables in processes.values() for name in variables))
     width = max(map(len, names), default=0)
-    found: dict[tuple[int, ...], list[str]] = {by: [] for by in _BY}
+    groups: dict[tuple[int, ...], list[str]] = {by: [] for by in _BY}
     for name in names:
-        by, values = _dependence({at: told.get(name, "not set") for at, told in places.items()})
-        said = _values(values, WIDTH - width - 4)
-        found[by].append(f"  {name:{width}}  {said}")
-    for by, lines in found.items():
+        by, values = _dependence(
+            {at: variables.get(name, "not set") for at, variables in processes.items()}
+        )
+        groups[by].append(f"  {name:{width}}  {_values(values, WIDTH - width - 4)}")
+    for by, lines in groups.items():
         if lines:
             yield f"{_BY[by]}:"
             yield from lines
@@ -142,34 +142,34 @@ def _variables(slices: Sequence[Sequence[DiagramHost]]) -> Iterator[str]:
 def _dependence(
     values: Mapping[tuple[int, int, int], str],
 ) -> tuple[tuple[int, ...], list[str]]:
-    """The least that a variable's values depend on, and the value for each of that."""
+    """The fewest axes that a variable's values depend on, and the value for each coordinate."""
     for by in _BY:
-        seen: dict[tuple[int, ...], str] = {}
+        distinct: dict[tuple[int, ...], str] = {}
         if all(
-            seen.setdefault(tuple(at[axis] for axis in by), value) == value
+            distinct.setdefault(tuple(at[axis] for axis in by), value) == value
             for at, value in values.items()
         ):
-            return by, list(seen.values())
+            return by, list(distinct.values())
     raise AssertionError("a process has one value")
 
 
 def _values(values: Sequence[str], room: int) -> str:
-    """`0 | 1`, `0 … 15`; a list in a value is folded where it is long."""
+    """`0 | 1` or `0 … 15`; long lists inside a value are folded."""
     numbers = [str(number) for number in range(len(values))]
     if list(values) == numbers and len(values) > _VALUES:
         return f"0 … {values[-1]}"
     whole = " | ".join(values)
     if len(whole) <= room:
         return whole
-    short = [", ".join(_told(_folded(value.split(","), 3))) for value in values]
+    short = [", ".join(_texts(_folded(value.split(","), 3))) for value in values]
     for most in (_VALUES, 2):
-        told = " | ".join(_told(_folded(short, most)))
-        if len(told) <= room:
-            return told
-    return shortened(told, room)
+        text = " | ".join(_texts(_folded(short, most)))
+        if len(text) <= room:
+            return text
+    return shortened(text, room)
 
 
-def _told(items: Sequence[str | _More]) -> list[str]:
+def _texts(items: Sequence[str | _More]) -> list[str]:
     return ["…" if isinstance(item, _More) else item for item in items]
 
 
@@ -177,7 +177,7 @@ def _told(items: Sequence[str | _More]) -> list[str]:
 
 
 def _folded(items: Sequence[_T], most: int) -> list[_T | _More]:
-    """All of them; of more than `most` the first ones, how many are left out, and the last."""
+    """All items; of more than `most`, the first few, the number left out, and the last."""
     if len(items) <= most:
         return list(items)
     first = max(1, most // 2)
@@ -185,4 +185,4 @@ def _folded(items: Sequence[_T], most: int) -> list[_T | _More]:
 
 
 def _more(more: _More, noun: str) -> str:
-    return f"{several(more.count, noun)} more"
+    return f"{more.count:,} more {noun}{'s' * (more.count != 1)}"

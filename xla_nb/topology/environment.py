@@ -1,8 +1,8 @@
-"""The environment of a launch: what ranks need set, and what would break them if it stayed.
+"""The environment of a launch: what ranks need, and what would break them if it stayed.
 
-Each process of torch_xla fills its variables with `setdefault` (_internal/tpu.py,
-configure_topology), so whatever the notebook left there wins over what the process would say of
-itself. Each trap names the file of torch_xla, JAX or libtpu that reads it.
+Each torch_xla process fills in its variables with `setdefault` (_internal/tpu.py,
+configure_topology), so whatever the notebook left set wins over the right value. Each trap names
+the file of torch_xla, JAX or libtpu that reads it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xla_nb.wording import in_one_line
 
 @dataclass(frozen=True)
 class Change:
-    """One variable that a launch has otherwise than the notebook; its text is one line."""
+    """A variable that differs between a launch and the notebook; its text is one line."""
 
     name: str
     before: str | None
@@ -28,7 +28,7 @@ class Change:
         if self.after is None:
             return f"removed {self.name}={in_one_line(self.before or '', 40)}: {self.why}"
         if self.before == self.after:
-            return f"kept {self.name}={in_one_line(self.after, 40)} as asked for, but {self.why}"
+            return f"kept {self.name}={in_one_line(self.after, 40)} as requested, but {self.why}"
         return f"set {self.name}={in_one_line(self.after, 40)}: {self.why}"
 
 
@@ -39,10 +39,10 @@ def clean(
     sets: Mapping[str, str] | None = None,
     user_env: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, str], list[Change]]:
-    """The environment of a launch, and how it differs from the notebook's where that matters.
+    """The environment of a launch, and the changes from the notebook's that matter.
 
-    `sets` is what the launch needs (see `chips.process_bounds`), `user_env` is --env, which wins
-    over everything; a notice tells where it is known to break launches.
+    sets: variables that the launch needs (see `chips.process_bounds`).
+    user_env: --env, which overrides everything; a change warns if it is known to break launches.
     """
     sets, user_env = sets or {}, user_env or {}
     cleaned, changes = dict(environ), []
@@ -53,13 +53,13 @@ def clean(
     cleaned["PJRT_DEVICE"] = device
     needs = dict(sets)
     if device == "TPU" and "TPU_SKIP_MDS_QUERY" in environ:
-        # Told not to ask the metadata server, torch_xla has the host's place in the slice from
-        # here or from CLOUD_TPU_TASK_ID (_internal/tpu.py, build_tpu_env_from_vars), which went.
+        # Without the metadata server, torch_xla reads the host's worker number from here or from
+        # CLOUD_TPU_TASK_ID (_internal/tpu.py, build_tpu_env_from_vars), which was removed.
         needs.setdefault("TPU_WORKER_ID", environ.get("TPU_WORKER_ID", "0"))
     for name, value in needs.items():
         cleaned[name] = value
         if name in environ and environ[name] != value and name not in user_env:
-            changes.append(Change(name, environ[name], value, "what this launch needs"))
+            changes.append(Change(name, environ[name], value, "this launch needs it"))
     cleaned.update(user_env)
     changes += [
         Change(name, user_env[name], user_env[name], why) for name, why in _traps(user_env, device)
@@ -69,7 +69,7 @@ def clean(
 
 @dataclass(frozen=True)
 class _Trap:
-    """Variables that break a launch when they are set, on these devices, to such a value."""
+    """Variables that break a launch on these devices if `when` holds for their value."""
 
     names: str
     why: str
@@ -92,7 +92,7 @@ def _on(value: str, environ: Mapping[str, str]) -> bool:
 
 
 def lists_hosts(value: str) -> bool:
-    """Whether this is a list of hosts (name, or name:port:address) and not, say, a warning."""
+    """Whether this is a list of hosts (name, or name:port:address), not the text of a warning."""
     return re.fullmatch(r"[\w.:-]+(,[\w.:-]+)*", value) is not None
 
 
@@ -109,76 +109,77 @@ _TRAPS = (
     # _internal/pjrt.py, _merge_replica_results then stops with "4 results for replica 0".
     _Trap(
         "XLA_USE_SPMD XLA_AUTO_SPMD",
-        "under SPMD every rank would have the same virtual device (`4 results for replica 0`)",
+        "SPMD would give every rank the same virtual device (`4 results for replica 0`)",
         when=_on,
     ),
-    # _internal/tpu.py, configure_topology: setdefault, so that all ranks would keep this one value.
+    # _internal/tpu.py, configure_topology: setdefault, so all ranks would keep this one value.
     _Trap(
         "CLOUD_TPU_TASK_ID TPU_VISIBLE_CHIPS TPU_PROCESS_PORT",
-        "each rank has its own, which this would override",
+        "it would override each rank's own value",
         devices=("TPU",),
     ),
     # The older name of TPU_VISIBLE_CHIPS. torch_xla does not read it, libtpu still does.
     _Trap(
         "TPU_VISIBLE_DEVICES",
-        "each rank has its own chip, which this would override",
+        "it would override each rank's own chip",
         devices=("TPU",),
     ),
     # _internal/tpu.py, configure_topology, again: Kaggle sets `local`, one address for 8 ranks
     # (`Expected 8 worker addresses, got 1`).
     _Trap(
         "TPU_PROCESS_ADDRESSES",
-        "it must list an address for every rank, as torch_xla does when it is not set",
+        "it must list an address for every rank, as torch_xla does if it is not set",
         devices=("TPU",),
     ),
     # _internal/tpu.py, configure_one_chip_topology leaves these at 1,1,1 in a notebook that used
-    # the TPU itself, and num_local_processes would then start one process. `bounds` sets them.
+    # the TPU itself, and num_local_processes would then start one process. `process_bounds` sets
+    # them.
     _Trap(
         "TPU_PROCESS_BOUNDS TPU_CHIPS_PER_PROCESS_BOUNDS",
-        "-n says how many ranks there are; an earlier run in this notebook may have left it",
+        "-n sets the number of ranks; an earlier run in this notebook may have left it behind",
         devices=("TPU",),
     ),
-    # _internal/tpu.py, get_worker_ips takes the text of a warning, which Kaggle may leave here,
-    # for the names of hosts; libtpu refuses to start on it (`unexpected worker hostname`).
+    # Kaggle may leave the text of a warning here. _internal/tpu.py, get_worker_ips takes it for
+    # host names, and libtpu refuses to start (`unexpected worker hostname`).
     _Trap(
         "TPU_WORKER_HOSTNAMES TPU_WORKER_ADDRS",
-        "it holds no list of hosts",
+        "it is not a list of hosts",
         devices=("TPU",),
         when=_no_hosts,
     ),
     # _internal/jax_workarounds.py, jax_env_context sets it around JAX's client; two threads that
-    # trace at once can leave it set in the notebook. A rank sets it itself, once its own client is
-    # there (runtimes/discovery.py).
+    # trace at once can leave it set in the notebook. A rank sets it after creating its own client
+    # (runtimes/tpu_client.py).
     _Trap(
         "SKIP_MEGASCALE_PJRT_CLIENT",
-        "torch_xla's own client, too, would leave out the other slices",
+        "torch_xla's own client would ignore the other slices too",
         devices=("TPU",),
     ),
-    # core/xla_env_vars.py names it, nothing reads it, though the error of xmp.spawn recommends it.
-    _Trap("TPU_NUM_DEVICES", "torch_xla does not read it; -n says how many ranks there are"),
-    # Read by the CPU client: that many devices in every process, as threads of it, whose
-    # collectives never meet. A simulated host has one device per process.
+    # core/xla_env_vars.py names it and an error of xmp.spawn recommends it, but nothing reads it.
+    _Trap("TPU_NUM_DEVICES", "torch_xla does not read it; -n sets the number of ranks"),
+    # Makes the CPU client create so many devices in every process, as threads whose collectives
+    # never meet. A simulated host has one device per process.
     _Trap(
         "CPU_NUM_DEVICES",
-        "every rank has one device; -n says how many ranks there are",
+        "every rank has one device; -n sets the number of ranks",
         devices=("CPU",),
         when=lambda value, environ: value != "1",
     ),
-    # _internal/pjrt.py, initialize_multiprocess: setdefault; initialize_singleprocess leaves a 1
-    # in a notebook, and runtime.py, local_process_count reads it.
+    # _internal/pjrt.py, initialize_multiprocess: setdefault; initialize_singleprocess leaves 1 in a
+    # notebook, and runtime.py, local_process_count reads it.
     _Trap(
         "PJRT_LOCAL_PROCESS_RANK PJRT_LOCAL_PROCESS_COUNT",
-        "each rank has its own, which this would override",
+        "it would override each rank's own value",
     ),
-    # A torchrun's word on its own processes. torch.distributed's env:// gives every rank this one
-    # place; _internal/rendezvous.py, pjrt_rendezvous_handler takes ranks for torchrun's own (a
-    # second initialize_multiprocess) if there is a run id, and joins torchrun's store.
+    # torchrun's description of its own processes. torch.distributed's env:// would give every rank
+    # this one rank number; with a run id, _internal/rendezvous.py, pjrt_rendezvous_handler takes
+    # ranks for torchrun's own (a second initialize_multiprocess) and joins torchrun's store.
     _Trap(
         "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE "
         "ROLE_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE "
         "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS",
-        "it describes one process of torchrun, and would do so in every rank",
+        "it describes one torchrun process and would do so in every rank",
     ),
-    # Without torchrun these are a choice of the user's (which port ranks meet at): they stay.
-    _Trap("MASTER_ADDR MASTER_PORT", "torchrun itself holds that port", when=_torchrun),
+    # Without torchrun these are the user's choice of a port for the ranks to meet at: they stay.
+    _Trap("MASTER_ADDR MASTER_PORT", "torchrun itself uses that port", when=_torchrun),
 )

@@ -1,10 +1,9 @@
-"""Slices of TPU hosts: where each host stands, and the variables that tell it so.
+"""Slices of TPU hosts: the seat of each host, and the variables that describe it.
 
-Pure: hosts go in, their seats come out, and nothing is looked up. The rule: what GKE or queued
-resources have set on a host is so, and hosts are seated by it; what contradicts it is an error
-that names both. Who reads the variables: libtpu; JAX (jax/_src/clusters/cloud_tpu_cluster.py);
-torch_xla (_internal/tpu.py, get_worker_ips and worker_id). Ray writes the same four
-(ray/util/tpu.py, get_tpu_coordinator_env_vars).
+Pure functions of hosts and their environments. Variables that GKE or queued resources have set on a
+host decide its seat; a contradiction is an error that names both sides. The variables are read by
+libtpu, JAX (jax/_src/clusters/cloud_tpu_cluster.py) and torch_xla (_internal/tpu.py, get_worker_ips
+and worker_id). Ray sets the same four (ray/util/tpu.py, get_tpu_coordinator_env_vars).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ SLICE = "MEGASCALE_SLICE_ID"
 WORKER = "TPU_WORKER_ID"
 WORKERS = "TPU_WORKER_HOSTNAMES"
 
-_UNSET = "What to do: remove the variable on the host where it is wrong"
+_UNSET = "Remove the variable on the host where it is wrong."
 
 
 @dataclass(frozen=True)
 class Host:
-    """One machine: `address` is how the others reach it, `environ` its own environment (what GKE
-    or queued resources have set there), `name` for people."""
+    """One machine. `address`: how the others reach it; `environ`: its own variables, as GKE or
+    queued resources set them; `name`: for people."""
 
     address: str
     name: str = ""
@@ -48,7 +47,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a host stands: `slice` of all slices, `worker` in it; `variables` are what it gets."""
+    """A host's position: its slice, its worker number in the slice, and the variables it gets."""
 
     host: Host
     slice: int
@@ -59,52 +58,53 @@ class Seat:
 def seats(
     hosts: Sequence[Host], slices: int | None, *, pod: bool, port: int | None = None
 ) -> list[Seat]:
-    """The seats of the hosts, in the order of their ranks: slice by slice, worker by worker.
+    """Seat the hosts; returns the seats in rank order, slice by slice and worker by worker.
 
-    `hosts` come in that order, and are seated otherwise where their variables say so. `slices`
-    None: what the hosts say, else 1. `port` None: likewise, else PORT.
+    hosts: in that order, unless their variables say otherwise.
+    slices: None for what the hosts' variables say, else 1.
+    pod: the hosts are real TPU VMs. Their own environments give their worker numbers and neighbors;
+        what is not set there is left out, because torch_xla asks the metadata server for it. If
+        False (simulated hosts, or on paper), both follow from the seats, and the machines' own TPU
+        variables, which describe their chips, are ignored.
+    port: None for what the hosts' variables say, else PORT.
 
-    On a `pod` (real TPU VMs) a host's number and its neighbours in the slice are known to its own
-    environment, and what is not set there torch_xla asks the metadata server: it is left out. Else
-    (simulated hosts, or on paper) both follow from the seats, and the machine's own TPU variables,
-    which speak of its chips, are not asked.
+    Raises UsageError if the hosts do not fit, or their variables contradict each other.
     """
     count = _slices(hosts, slices)
     workers = len(hosts) // count
     seated = _seated(hosts, count, workers, pod)
     everywhere = _coordinator(hosts, seated[0, 0], count, port) if count > 1 else {}
-    found = []
+    result = []
     for number in range(count):
         row = [seated[number, worker] for worker in range(workers)]
         if pod:
-            _same_neighbours(row)
+            _check_neighbors(row)
         for worker, host in enumerate(row):
             variables = dict(everywhere)
             if count > 1:
                 variables[SLICE] = str(number)
-            within = _own(host) if pod else _computed(row, worker)
-            found.append(Seat(host, number, worker, {**variables, **within}))
-    return found
+            in_slice = _own(host) if pod else _computed(row, worker)
+            result.append(Seat(host, number, worker, {**variables, **in_slice}))
+    return result
 
 
 # ---------------------------------------------------------------- how many slices
 
 
-def _slices(hosts: Sequence[Host], asked: int | None) -> int:
-    if asked is not None and asked < 1:
-        raise UsageError(f"--slices {asked}: there is at least 1 slice")
+def _slices(hosts: Sequence[Host], option: int | None) -> int:
+    if option is not None and option < 1:
+        raise UsageError(f"--slices must be at least 1, not {option}.")
     if not hosts:
-        raise UsageError("there is no host to put into slices. What to do: name one")
-    said = _agreed(hosts, SLICES, None if asked is None else str(asked), "--slices")
-    count = asked or (_number(said, SLICES) if said else 1)
-    if said and count < 1:
-        _refuse(f"{_says(said, SLICES)}, and there is at least 1 slice")
+        raise UsageError("There are no hosts to divide into slices. Name at least one.")
+    preset = _agreed(hosts, SLICES, None if option is None else str(option), "--slices")
+    count = option or (_number(preset, SLICES) if preset else 1)
+    if preset and count < 1:
+        _refuse(f"{_settings(preset, SLICES)}, but there is at least 1 slice")
     if len(hosts) % count:
-        can = [number for number in range(1, len(hosts) + 1) if len(hosts) % number == 0]
-        all_of_them = several(len(hosts), "host")
+        possible = [number for number in range(1, len(hosts) + 1) if len(hosts) % number == 0]
         raise UsageError(
-            f"{count} slices of {all_of_them}: every slice has as many hosts as the others. "
-            f"What to do: {all_of_them} can be {listed(can, 'or')} slice{'s' * (len(can) > 1)}"
+            f"{several(len(hosts), 'host')} cannot be divided into {count} slices of equal size. "
+            f"Use {listed(possible, 'or')} slice{'s' * (len(possible) > 1)}."
         )
     return count
 
@@ -112,37 +112,37 @@ def _slices(hosts: Sequence[Host], asked: int | None) -> int:
 def _coordinator(
     hosts: Sequence[Host], first: Host, count: int, port: int | None
 ) -> dict[str, str]:
-    """What all hosts of several slices have in common: where they meet, and how many they are.
+    """The variables that all hosts of several slices share: where they meet, and their count.
 
-    Queued resources set an address with its port; that is then the port (found in the form that
-    JAX reads, `coordinator_address.split(':')[0]`)."""
-    told = _agreed(hosts, COORDINATOR)
-    address = first.address if told is None else told.environ[COORDINATOR]
-    within = re.fullmatch(r"(?:[^:]*|\[.*\]):(\d+)", address)
-    asked = port if port is not None else int(within[1]) if within else None
-    source = "the port asked for" if port is not None else COORDINATOR
-    said = _agreed(hosts, COORDINATOR_PORT, None if asked is None else str(asked), source)
+    An address that queued resources set may include the port (in the form that JAX reads,
+    `coordinator_address.split(':')[0]`); that port is then used."""
+    preset = _agreed(hosts, COORDINATOR)
+    address = first.address if preset is None else preset.environ[COORDINATOR]
+    match = re.fullmatch(r"(?:[^:]*|\[.*\]):(\d+)", address)
+    wanted = port if port is not None else int(match[1]) if match else None
+    source = "the port argument" if port is not None else COORDINATOR
+    preset = _agreed(hosts, COORDINATOR_PORT, None if wanted is None else str(wanted), source)
     return {
         COORDINATOR: address,
-        COORDINATOR_PORT: said.environ[COORDINATOR_PORT] if said else str(asked or PORT),
+        COORDINATOR_PORT: preset.environ[COORDINATOR_PORT] if preset else str(wanted or PORT),
         SLICES: str(count),
     }
 
 
-# ---------------------------------------------------------------- who stands where
+# ---------------------------------------------------------------- seating
 
 
 def _seated(
     hosts: Sequence[Host], slices: int, workers: int, pod: bool
 ) -> dict[tuple[int, int], Host]:
-    """Every host by (slice, worker). Who is told where to stand goes first; the others take, in
-    their order, what is free."""
-    told = [
-        (host, _place(host, SLICE, slices), _place(host, WORKER, workers) if pod else None)
+    """Every host by (slice, worker). Hosts with preset numbers are seated first; the others take
+    the free seats in order."""
+    numbered = [
+        (host, _preset(host, SLICE, slices), _preset(host, WORKER, workers) if pod else None)
         for host in hosts
     ]
     taken: dict[tuple[int, int], Host] = {}
-    for host, slice_, worker in sorted(told, key=lambda one: one[1:].count(None)):
+    for host, slice_, worker in sorted(numbered, key=lambda entry: entry[1:].count(None)):
         fits = [
             seat
             for seat in product(range(slices), range(workers))
@@ -155,30 +155,30 @@ def _seated(
     return taken
 
 
-def _place(host: Host, name: str, size: int) -> int | None:
-    """The number that a host has for itself, 0 to size - 1; None: it has none."""
+def _preset(host: Host, name: str, size: int) -> int | None:
+    """A host's own slice or worker number, 0 to size - 1; None if it is not set."""
     if not host.environ.get(name):
         return None
     number = _number(host, name)
     if number >= size:
-        what = several(size, "slice") if name == SLICE else f"{several(size, 'host')} a slice"
-        numbers = "there is only 0" if size == 1 else f"the last is {size - 1}"
-        _refuse(f"{_says(host, name)}, and with {what} {numbers}")
+        counts = several(size, "slice") if name == SLICE else f"{several(size, 'host')} per slice"
+        limit = "the only number is 0" if size == 1 else f"the last is {size - 1}"
+        _refuse(f"{_settings(host, name)}, but with {counts} {limit}")
     return number
 
 
-def _crowded(host: Host, there: Sequence[Host], slices: int, workers: int, pod: bool) -> str:
+def _crowded(host: Host, others: Sequence[Host], slices: int, workers: int, pod: bool) -> str:
     names = [SLICE, WORKER] if pod else [SLICE]
     shape = f"{several(slices, 'slice')} with {several(workers, 'host')} each"
-    others = " and ".join(_says(one, *names) for one in there)
-    return f"{_says(host, *names)}, but that place in {shape} is taken: {others}"
+    settings = " and ".join(_settings(other, *names) for other in others)
+    return f"{_settings(host, *names)}, but that seat in {shape} is taken: {settings}"
 
 
 # ---------------------------------------------------------------- within a slice
 
 
 def _own(host: Host) -> dict[str, str]:
-    """What a host of a pod has already."""
+    """The variables that a host of a pod already has."""
     own = {name: host.environ[name] for name in (WORKER, WORKERS) if host.environ.get(name)}
     if not environment.lists_hosts(own.get(WORKERS, "")):  # Kaggle leaves a warning there
         own.pop(WORKERS, None)
@@ -189,51 +189,54 @@ def _computed(row: Sequence[Host], worker: int) -> dict[str, str]:
     return {WORKER: str(worker), WORKERS: ",".join(host.address for host in row)}
 
 
-def _same_neighbours(row: Sequence[Host]) -> None:
-    """The hosts of a slice have the same list of its hosts, all of them in it."""
+def _check_neighbors(row: Sequence[Host]) -> None:
+    """The hosts of a slice must have the same list of neighbors, of the slice's size."""
     lists = [host for host in row if WORKERS in _own(host)]
-    _agreed(lists, WORKERS, within="one slice")
-    listed = len(lists[0].environ[WORKERS].split(",")) if lists else len(row)
-    if listed != len(row):
+    _agreed(lists, WORKERS, group="slice")
+    count = len(lists[0].environ[WORKERS].split(",")) if lists else len(row)
+    if count != len(row):
         _refuse(
-            f"{_says(lists[0], WORKERS)}, which is {several(listed, 'host')}, and here a slice "
-            f"has {several(len(row), 'host')}"
+            f"{_settings(lists[0], WORKERS)}, which is {several(count, 'host')}, but a slice of "
+            f"this run has {several(len(row), 'host')}"
         )
 
 
-# ---------------------------------------------------------------- what hosts say
+# ---------------------------------------------------------------- preset variables
 
 
 def _agreed(
     hosts: Sequence[Host],
     name: str,
-    asked: str | None = None,
-    asks: str = "",
-    within: str = "one run",
+    wanted: str | None = None,
+    source: str = "",
+    group: str = "run",
 ) -> Host | None:
-    """A host that says what all say who have this variable; None: nobody has."""
-    said = [host for host in hosts if host.environ.get(name)]
-    for other in said[1:]:
-        if other.environ[name] != said[0].environ[name]:
-            _refuse(f"{_says(said[0], name)} and {_says(other, name)}, and {within} has one value")
-    if said and asked is not None and said[0].environ[name] != asked:
+    """A host with this variable, which must be the same on all hosts that have it, and the wanted
+    one; None if no host has it."""
+    having = [host for host in hosts if host.environ.get(name)]
+    for other in having[1:]:
+        if other.environ[name] != having[0].environ[name]:
+            both = f"{_settings(having[0], name)} and {_settings(other, name)}"
+            _refuse(f"{both}, but all hosts of a {group} need the same value")
+    if having and wanted is not None and having[0].environ[name] != wanted:
         raise UsageError(
-            f"{_says(said[0], name)}, and {asks} says {asked}. What to do: leave out what you "
-            f"asked for, or remove the variable on the host"
+            f"{_settings(having[0], name)}, but {source} gives {wanted}. Use one value for both, "
+            "or remove the variable on the host."
         )
-    return said[0] if said else None
+    return having[0] if having else None
 
 
 def _number(host: Host, name: str) -> int:
     if not host.environ[name].isdecimal():
-        _refuse(f"{_says(host, name)}, which is no number")
+        _refuse(f"{_settings(host, name)}, which is not a number")
     return int(host.environ[name])
 
 
-def _says(host: Host, *names: str) -> str:
-    said = [f"{name}={host.environ[name]}" for name in names if host.environ.get(name)]
-    return f"{host.shown} has {' and '.join(said)}"
+def _settings(host: Host, *names: str) -> str:
+    """`host-1 has NAME=VALUE`."""
+    settings = [f"{name}={host.environ[name]}" for name in names if host.environ.get(name)]
+    return f"{host.shown} has {' and '.join(settings)}"
 
 
-def _refuse(why: str) -> NoReturn:
-    raise UsageError(f"{why}. {_UNSET}")
+def _refuse(reason: str) -> NoReturn:
+    raise UsageError(f"{reason}. {_UNSET}")

@@ -1,1 +1,1 @@
-"""What people see of a run: a live panel, plain text, and what stays in a saved notebook."""
+"""What people see of a run: a live panel, plain text, and what a saved notebook keeps."""

@@ -1,25 +1,36 @@
-"""Which view a run gets when nobody says: the panel where a page looks on that can show it.
+"""Which view a run gets, and how each view is made.
 
-The rule: what cannot be known is not assumed; text is right everywhere. Pure.
+The panel needs a page that can show it. Where that is not certain a run is shown as text, which
+works everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any, Literal
+import sys
+from collections.abc import Callable, Container, Mapping
+from importlib.util import find_spec
+from typing import Any
 
-ViewName = Literal["panel", "text", "none"]
+from xla_nb.errors import UsageError
+from xla_nb.run.options import ViewName
+from xla_nb.run.run import Run
+from xla_nb.views.loop import NoView, View
+from xla_nb.views.text import TextView
 
 
-def view(parent: Mapping[str, Any], names: Container[str], modules: Container[str]) -> ViewName:
-    """The view for a cell.
+def default(
+    parent: Mapping[str, Any], names: Container[str], modules: Container[str] = sys.modules
+) -> ViewName:
+    """The view that the front end can show.
 
-    parent   the kernel's message that the cell runs for, {} outside a kernel
-    names    of the notebook's namespace; modules: those that are imported
+    parent   the kernel's message that runs the cell, {} outside a kernel
+    names    names in the notebook's namespace
+    modules  names of imported modules
     """
     if "anywidget" not in modules and not _installed("anywidget"):
         return "text"
-    # JupyterLab, Notebook 7 and VS Code name the cell; nbclient, papermill and consoles do not.
+    # JupyterLab, Notebook 7 and VS Code send the cell's id; nbclient, papermill and consoles do
+    # not.
     if "cellId" in parent.get("metadata", {}):
         return "panel"
     if "google.colab" in modules or "__vsc_ipynb_file__" in names:
@@ -27,7 +38,35 @@ def view(parent: Mapping[str, Any], names: Container[str], modules: Container[st
     return "text"
 
 
-def _installed(name: str) -> bool:
-    from importlib.util import find_spec
+def make(name: ViewName, run: Run) -> View:
+    """The view, showing `run`. If it cannot be made the run is stopped, or nobody would notice it.
 
+    Raises UsageError if the panel's library is missing.
+    """
+    try:
+        return _MAKERS[name](run)
+    except BaseException:
+        run.stop("Stopped because its view could not be shown.")
+        raise
+
+
+def _panel(run: Run) -> View:
+    try:
+        from xla_nb.views.panel.view import PanelView  # slow to import, and may be missing
+    except ImportError as problem:
+        raise UsageError(
+            f"The panel needs anywidget, which cannot be imported: {problem}. "
+            "Run `%pip install anywidget`, or use `--view text`."
+        ) from None
+    return PanelView(run)
+
+
+_MAKERS: dict[ViewName, Callable[[Run], View]] = {
+    "panel": _panel,
+    "text": TextView,
+    "none": lambda run: NoView(),
+}
+
+
+def _installed(name: str) -> bool:
     return find_spec(name) is not None

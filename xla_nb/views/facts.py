@@ -1,21 +1,26 @@
-"""What is said of a run, in HTML and in text: numbers, spans of time, facts of a rank."""
+"""A run in words, for the panel, saved HTML and saved text: numbers, times, the facts of a rank.
+
+A new figure on the cards is one field of record/sample.py and one line of `_FACTS` here.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from xla_nb import ansi
 from xla_nb.views.saved import style
-from xla_nb.views.snapshot import Bar, Card, Phase, Series, Snapshot, Trouble, of_hosts
+from xla_nb.views.snapshot import Bar, Card, Phase, Series, Snapshot, Trouble, hosts_in_short
 from xla_nb.wording import several
 
 
 @dataclass(frozen=True)
 class State:
+    """What the run is doing, as a word with its sign."""
+
     glyph: str
     word: str
     colour: str
@@ -33,20 +38,18 @@ def state(snapshot: Snapshot) -> State:
 
 def about(snapshot: Snapshot) -> list[str]:
     """The small print below the headline."""
-    said = ["simulated TPU host"] if snapshot.simulated else []
-    said += [of_hosts(snapshot)] if snapshot.hosts else []
+    parts = ["simulated TPU host"] if snapshot.simulated else []
+    parts += [hosts_in_short(snapshot)] if snapshot.hosts else []
     if snapshot.ok is None:
-        said += [f"stopping: {snapshot.stopping}"] if snapshot.stopping else []
-        said += [
-            f"as of {_clock(snapshot.now)} (refreshed every 10 s while the notebook's kernel lives)"
-        ]
+        parts += [f"stopping: {snapshot.stopping}"] if snapshot.stopping else []
+        parts += [f"as of {_clock(snapshot.now)} (updated every 10 s while the kernel is alive)"]
     elif snapshot.started is not None:
-        said += [f"started {_clock(snapshot.started)}"]
-    return said
+        parts += [f"started {_clock(snapshot.started)}"]
+    return parts
 
 
 def _clock(epoch: float) -> str:
-    """Local time, to the second, with the day: it may be read much later."""
+    """Local time to the second, with the date: it may be read much later."""
     try:
         return datetime.fromtimestamp(epoch).strftime("%H:%M:%S on %Y-%m-%d")
     except (ValueError, OverflowError, OSError):
@@ -54,7 +57,7 @@ def _clock(epoch: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """How long, in two units at most."""
+    """A duration in at most two units."""
     if not 0 <= seconds < 1e9:
         return "0 s" if seconds < 0 else "?"
     if seconds < 60:
@@ -85,20 +88,20 @@ def _used(used: int, limit: int | None) -> str:
 
 
 def figure(number: float) -> str:
-    """A figure: whole numbers with commas, others with four digits."""
+    """A number: whole ones with commas, others with four digits."""
     if math.isfinite(number) and number == int(number) and abs(number) < 1e9:
         return f"{int(number):,}"
     return f"{number:.4g}"
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
-    """With as many digits as it takes to tell the ticks apart."""
-    said = [figure(tick) for tick in ticks]
+    """The ticks of an axis, with as many digits as it takes to tell them apart."""
+    words = [figure(tick) for tick in ticks]
     for digits in range(5, 18):
-        if len(set(said)) == len(ticks):
+        if len(set(words)) == len(ticks):
             break
-        said = [f"{tick:.{digits}g}" for tick in ticks]
-    return said
+        words = [f"{tick:.{digits}g}" for tick in ticks]
+    return words
 
 
 def name(card: Card, snapshot: Snapshot) -> str:
@@ -107,7 +110,7 @@ def name(card: Card, snapshot: Snapshot) -> str:
 
 
 def when(card: Card, snapshot: Snapshot) -> str:
-    """How long it has been in its phase; for an ended rank, how long it took to get there."""
+    """How long it has been in its phase; for a rank that ended, how long after the start."""
     if card.since is None:
         return ""
     if card.phase in style.ENDED:
@@ -117,56 +120,111 @@ def when(card: Card, snapshot: Snapshot) -> str:
     return f"for {span(max(snapshot.now - card.since, 0.0))}"
 
 
-def facts(card: Card) -> list[tuple[str, str]]:
-    """What is known of a rank, name and value; what is not known is not said."""
-    said = [("pid", str(card.pid))] if card.pid is not None else []
-    if card.rss is not None:
-        said.append(("memory", _memory(card.rss)))
-    if card.device_used is not None:
-        said.append(("on device", _used(card.device_used, card.device_limit)))
-    if card.cpu is not None:
-        said.append(("CPU", f"{card.cpu:.0%}".replace("%", " %")))
-    if card.compiles:
-        said.append(("compiles", f"{card.compiles:,} in {span(card.compile_seconds)}"))
-    if card.steps:
-        said.append(("steps", f"{card.steps:,}"))
-    if card.fallbacks:
-        said.append(("ran on the CPU", _most([card.fallbacks])))
-    if card.clients:
-        said.append(("clients", _most([card.clients])))
-    return said
+@dataclass(frozen=True)
+class Fact:
+    """Something known about a rank. Pages and tests go by `id`; people read `label` and `value`."""
+
+    id: str
+    label: str
+    value: str
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a fact is put for one rank and for many; "" where there is nothing to show."""
+
+    id: str
+    label: str
+    of_one: Callable[[Card], str]
+    of_many: Callable[[Sequence[Card]], str]
+
+
+def of_card(card: Card) -> list[Fact]:
+    """What is known about one rank."""
+    values = [(kind, kind.of_one(card)) for kind in _FACTS]
+    return [Fact(kind.id, kind.label, value) for kind, value in values if value]
+
+
+def of_cards(cards: Sequence[Card]) -> list[Fact]:
+    """The same for many ranks: the least and the most of any, or the sums of counts."""
+    values = [(kind, kind.of_many(cards)) for kind in _FACTS]
+    return [Fact(kind.id, kind.label, value) for kind, value in values if value]
+
+
+def _number(
+    id: str,
+    label: str,
+    number: Callable[[Card], float | None],
+    show: Callable[[float], str],
+    of_one: Callable[[Card], str] | None = None,
+) -> _Kind:
+    """A number that each rank may have; of many ranks the least and the most."""
+
+    def one(card: Card) -> str:
+        value = number(card)
+        return "" if value is None else show(value)
+
+    def many(cards: Sequence[Card]) -> str:
+        values = [value for card in cards if (value := number(card)) is not None]
+        return _from_to(show(min(values)), show(max(values))) if values else ""
+
+    return _Kind(id, label, of_one or one, many)
+
+
+def _counts(id: str, label: str, counts: Callable[[Card], dict[str, int]], usual: int = 0) -> _Kind:
+    """Counts by name, of many ranks their sums; `usual` is what any rank has, not worth a word."""
+
+    def many(cards: Sequence[Card]) -> str:
+        each = [counts(card) for card in cards]
+        return _most(each) if any(sum(one.values()) > usual for one in each) else ""
+
+    return _Kind(id, label, lambda card: _most([counts(card)]), many)
+
+
+def _device_memory(card: Card) -> str:
+    used = card.sample.device_used
+    return "" if used is None else _used(used, card.sample.device_limit)
+
+
+def _compiles(card: Card) -> str:
+    sample = card.sample
+    return f"{sample.compiles:,} in {span(sample.compile_seconds)}" if sample.compiles else ""
+
+
+#: All facts, in the order in which they are shown.
+_FACTS = (
+    _Kind(
+        "pid",
+        "pid",
+        lambda card: "" if card.pid is None else str(card.pid),
+        lambda cards: "",
+    ),
+    _number("memory", "memory", lambda card: card.sample.rss, _memory),
+    _number("device", "on device", lambda card: card.sample.device_used, _memory, _device_memory),
+    _number("cpu", "CPU", lambda card: card.cpu, lambda share: f"{share * 100:.0f} %"),
+    _number("compiles", "compiles", lambda card: card.sample.compiles or None, figure, _compiles),
+    _number(
+        "compile-time",
+        "compile time",
+        lambda card: card.sample.compile_seconds or None,
+        span,
+        lambda card: "",  # one rank has it beside its compiles
+    ),
+    _number("steps", "steps", lambda card: card.sample.steps or None, figure),
+    _counts("fallbacks", "ran on the CPU", lambda card: card.sample.fallbacks),
+    _counts("clients", "clients", lambda card: card.sample.clients, usual=1),
+)
 
 
 def _most(each: Iterable[dict[str, int]], most: int = 4) -> str:
-    """`aten::nonzero 12, aten::unique 3`: the most frequent."""
-    counts: dict[str, int] = {}
-    for counted in each:
-        for name, number in counted.items():
-            counts[name] = counts.get(name, 0) + number
-    named = sorted(counts.items(), key=lambda item: -item[1])
-    said = [f"{cut(name, 60)} {number:,}" for name, number in named[:most]]
-    return ", ".join([*said, f"{len(named) - most} more"] if named[most:] else said)
-
-
-def over_all(cards: Sequence[Card]) -> list[tuple[str, str]]:
-    """The same for many ranks: least and most of any of them."""
-    said = []
-    for name, numbers, show in (
-        ("memory", [card.rss for card in cards], _memory),
-        ("on device", [card.device_used for card in cards], _memory),
-        ("CPU", [card.cpu for card in cards], lambda share: f"{share * 100:.0f} %"),
-        ("compiles", [card.compiles or None for card in cards], figure),
-        ("compile time", [card.compile_seconds or None for card in cards], span),
-        ("steps", [card.steps or None for card in cards], figure),
-    ):
-        known = [number for number in numbers if number is not None]
-        if known:
-            said.append((name, _from_to(show(min(known)), show(max(known)))))
-    if any(card.fallbacks for card in cards):
-        said.append(("ran on the CPU", _most([card.fallbacks for card in cards])))
-    if any(sum(card.clients.values()) > 1 for card in cards):  # more than the usual one
-        said.append(("clients", _most([card.clients for card in cards])))
-    return said
+    """The most frequent names with their sums: `aten::nonzero 12, aten::unique 3`."""
+    totals: dict[str, int] = {}
+    for counts in each:
+        for name, number in counts.items():
+            totals[name] = totals.get(name, 0) + number
+    ordered = sorted(totals.items(), key=lambda item: -item[1])
+    words = [f"{cut(name, 60)} {number:,}" for name, number in ordered[:most]]
+    return ", ".join([*words, f"{len(ordered) - most} more"] if ordered[most:] else words)
 
 
 def _from_to(low: str, high: str) -> str:
@@ -175,57 +233,59 @@ def _from_to(low: str, high: str) -> str:
 
 def progress(bar: Bar) -> list[str]:
     """`62 %`, `620 of 1,000`, `12.3/s`, `31 s to go`."""
-    said = [f"{figure(bar.done)} done"]
+    parts = [f"{figure(bar.done)} done"]
     if bar.total:
-        said = [f"{100 * portion(bar):.0f} %", f"{figure(bar.done)} of {figure(bar.total)}"]
+        parts = [f"{100 * portion(bar):.0f} %", f"{figure(bar.done)} of {figure(bar.total)}"]
     if bar.rate is not None:
-        said.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
+        parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:
-        said.append(f"{f'{bar.eta:.0f} s' if 0 <= bar.eta < 59.5 else span(bar.eta)} to go")
-    return said
+        parts.append(f"{f'{bar.eta:.0f} s' if 0 <= bar.eta < 59.5 else span(bar.eta)} to go")
+    return parts
 
 
 def portion(bar: Bar) -> float:
+    """How much of the loop is done, from 0 to 1; 0 if unknown."""
     share = bar.done / bar.total if bar.total else 0.0
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
 
 
 def by_phase(cards: Iterable[Card]) -> dict[Phase, list[Card]]:
-    """Ranks by phase, the phases that want attention first."""
-    found: dict[Phase, list[Card]] = {phase: [] for phase in style.PHASES}
+    """Ranks by phase, the phases that need attention first."""
+    groups: dict[Phase, list[Card]] = {phase: [] for phase in style.PHASES}
     for card in sorted(cards, key=lambda card: card.rank):
-        found[card.phase].append(card)
-    return {phase: alike for phase, alike in found.items() if alike}
+        groups[card.phase].append(card)
+    return {phase: group for phase, group in groups.items() if group}
 
 
-def what(card: Card) -> list[str]:
-    """Where it is and what it does there."""
+def activity(card: Card) -> list[str]:
+    """Where the rank is, and what it is doing there."""
     return [text for text in (card.place, card.detail) if text]
 
 
-def first(trouble: Trouble) -> str:
-    """Who failed first, where that is not plain from the ranks."""
+def first_to_fail(trouble: Trouble) -> str:
+    """Which rank failed first, if it is among these."""
     if not trouble.first:
         return ""
     return "the first to fail" if len(trouble.ranks) == 1 else f"rank {trouble.ranks[0]} first"
 
 
 def last_values(series: Series) -> dict[int, float]:
-    """The last value of each rank."""
+    """The last value of each rank that has one."""
     return {rank: points[-1][1] for rank, points in sorted(series.lines.items()) if points}
 
 
 def over_ranks(lasts: dict[int, float]) -> str:
+    """Least, most and median of the last values."""
     finite = [value for value in lasts.values() if math.isfinite(value)]
     if not finite:
         return f"no finite value in {several(len(lasts), 'rank')}"
-    said = _from_to(figure(min(finite)), figure(max(finite)))
+    ends = _from_to(figure(min(finite)), figure(max(finite)))
     more = f", {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
     middle = figure(statistics.median(finite))
-    return f"{said} over {several(len(lasts), 'rank')}, median {middle}{more}"
+    return f"{ends} over {several(len(lasts), 'rank')}, median {middle}{more}"
 
 
 def cut(text: str, longest: int) -> str:
-    """Plain text in one line, its end left out when it is long."""
-    said = ansi.plain(text[: 4 * longest]).replace("\n", " ")
-    return said if len(said) <= longest and len(text) <= 4 * longest else f"{said[:longest]}…"
+    """Plain text on one line, cut to `longest` characters and `…`."""
+    line = ansi.plain(text[: 4 * longest]).replace("\n", " ")
+    return line if len(line) <= longest and len(text) <= 4 * longest else f"{line[:longest]}…"

@@ -1,7 +1,7 @@
-"""Following a run: the loop in which the notebook's own thread waits for it, drawing its view.
+"""The loop in which the notebook's main thread waits for a run and draws its view.
 
-The rule: views draw from this loop and from no other thread, so that they show something where
-a kernel delivers nothing from its other threads; an interrupt stops the run and loses no output.
+Views draw only from this loop: some kernels (Colab's) deliver nothing from other threads. An
+interrupt stops the run and loses no output.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class View(Protocol):
     """Something that shows a run."""
 
     def draw(self) -> float:
-        """Show what is new; gives the seconds until it wants to be called again."""
+        """Show what is new. Returns the seconds until the next call."""
 
     def finish(self) -> None:
-        """Show the run's end, and what is to stay of it."""
+        """Show how the run ended, and leave what the notebook keeps of it."""
 
 
 class NoView:
@@ -36,33 +36,35 @@ class NoView:
 
 
 def follow(run: Run, view: View) -> None:
-    """Show a run until it has ended; an interrupt stops it."""
+    """Show a run until it ends; an interrupt stops it."""
     with _interrupts() as interrupts:
         try:
             while not run.done:
                 if interrupts:
-                    run.stop("you interrupted it")
+                    run.stop("Stopped by an interrupt.")
                 pause = view.draw()
                 with run.changed:
                     if not run.done:
                         run.changed.wait(pause)
         except BaseException:
-            run.stop("its view failed")
+            run.stop("Stopped because its view failed.")
             raise
         finally:
             view.finish()
 
 
 def follow_behind(run: Run, view: View) -> None:
-    """The same in a thread, for a run in the background."""
+    """Follow a run in the background, in a thread."""
     name = f"{run.name}-view"
     threading.Thread(target=follow, args=(run, view), name=name, daemon=True).start()
 
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Collects SIGINTs instead of raising KeyboardInterrupt, which could fall between reading a
-    line and writing it. Other threads than the main one are never interrupted."""
+    """Collects SIGINTs. A KeyboardInterrupt could be raised between reading a line and writing it.
+
+    Only the main thread is ever interrupted.
+    """
     interrupts: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield interrupts

@@ -1,6 +1,6 @@
-"""Keeps up with a run for a view: reads what is new in its record, and folds it into a Snapshot.
+"""Keeps up with a run for a view: reads what is new in its record, and makes Snapshots of it.
 
-The rule: each look costs what is new and a bound, whatever the ranks print or report.
+Each read is bounded, whatever the ranks print or report.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from xla_nb.record.tail import LineBlock, Tail, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState
-from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
+from xla_nb.views.snapshot import NO_SAMPLE, Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
 
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
-#: Points kept of all lines of a figure, and of one of them at least and at most.
+#: Points kept of one figure: over all ranks, and the least and the most for one rank.
 _POINTS, _FEWEST, _MOST = 8000, 32, 400
-#: Lines of output in a snapshot that is to be kept, over all ranks; of each at least and at most.
+#: Lines of output in a snapshot: over all ranks, and the least and the most for one stream.
 _EXCERPTS, _SHORTEST, _LONGEST = 1200, 3, 25
 _LAST_LINE = 200  # characters of a card's last line
 
@@ -36,7 +36,7 @@ class Lines:
 
     rank: int | None
     stream: Stream
-    piece: LineBlock
+    block: LineBlock
 
 
 # ---------------------------------------------------------------- figures
@@ -44,10 +44,8 @@ class Lines:
 
 @dataclass
 class Line:
-    """One rank's points of one figure, thinned out evenly when there are too many.
-
-    `generation` counts how often what was given before was thinned out.
-    """
+    """One rank's points of one figure. Over `limit` every other point is dropped, which makes a
+    new `generation`: points read before are no longer a prefix of `points`."""
 
     limit: int
     points: list[tuple[float, float]] = field(default_factory=list)
@@ -67,7 +65,7 @@ class Line:
             self.generation += 1
 
     def whole(self) -> list[tuple[float, float]]:
-        """The points, the newest among them."""
+        """The points, always with the newest."""
         if self.last is None or self.points[-1:] == [self.last]:
             return list(self.points)
         return [*self.points, self.last]
@@ -83,19 +81,19 @@ _TQDM = re.compile(
 
 
 def tqdm(line: str) -> Bar | None:
-    """The bar that a line of tqdm's is (its default format, tqdm 4)."""
-    found = _TQDM.match(line)
-    if found is None:
+    """The bar that a line in tqdm's default format (tqdm 4) draws; None for other lines."""
+    match = _TQDM.match(line)
+    if match is None:
         return None
-    rate = None if found["rate"] in (None, "?") else _si(found["rate"])
-    if rate and found["unit"].startswith("s/"):
+    rate = None if match["rate"] in (None, "?") else _si(match["rate"])
+    if rate and match["unit"].startswith("s/"):
         rate = 1 / rate
-    eta = None if found["eta"] == "?" else _seconds(found["eta"])
-    return Bar(found["label"] or "", _si(found["done"]), _si(found["total"]), rate, eta)
+    eta = None if match["eta"] == "?" else _seconds(match["eta"])
+    return Bar(match["label"] or "", _si(match["done"]), _si(match["total"]), rate, eta)
 
 
 def _si(text: str) -> float:
-    """`1.5k` as 1500; 0 for what is no number after all."""
+    """`1.5k` as 1500; 0 if it is not a number."""
     scale = 1000.0 ** (" kMGTP".index(text[-1]) if text[-1:] in "kMGTP" and text else 0)
     try:
         return float(text.rstrip("kMGTP")) * scale
@@ -112,23 +110,23 @@ def _seconds(clock: str) -> float:
 
 
 def bar(loop: Loop) -> Bar:
-    """A loop of `xla_nb.progress` as a bar."""
+    """The bar of a loop under `xla_nb.progress`."""
     left = None if loop.total is None else max(0, loop.total - loop.done)
     eta = 0.0 if left == 0 else left / loop.rate if left is not None and loop.rate else None
     return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
 
 
 def together(bars: Iterable[Bar]) -> Bar | None:
-    """The outermost bars of all ranks as one: it is done when the last rank is."""
-    known = list(bars)
-    if not known:
+    """One bar for the bars of all ranks; it is done when the last of them is."""
+    each = list(bars)
+    if not each:
         return None
-    totals = [one.total for one in known]
-    rates = [one.rate for one in known if one.rate is not None]
-    etas = [one.eta for one in known if one.eta is not None]
+    totals = [one.total for one in each]
+    rates = [one.rate for one in each if one.rate is not None]
+    etas = [one.eta for one in each if one.eta is not None]
     return Bar(
-        known[0].label,
-        sum(one.done for one in known),
+        each[0].label,
+        sum(one.done for one in each),
         None if None in totals else math.fsum(total for total in totals if total is not None),
         sum(rates) if rates else None,
         max(etas) if etas else None,
@@ -139,7 +137,7 @@ def together(bars: Iterable[Bar]) -> Bar | None:
 
 
 class Observer:
-    """One view's eyes on a run."""
+    """Follows one run for one view."""
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
@@ -147,30 +145,30 @@ class Observer:
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
         self._rows: dict[int, Rows] = {}
-        self._vitals: dict[int, Sample] = {}
+        self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
 
     # ---------------------------------------------------------- reading
 
     def read(self, budget: int, focus: int | None = None) -> list[Lines]:
-        """New output: at most some `budget` lines, the newest of each stream; half of them are
-        kept for the rank in focus."""
+        """New output: the newest lines of each stream, about `budget` lines in all. Half of them
+        are reserved for the rank in `focus`."""
         ranks = self.run.state.ranks
         each = max(1, (budget if focus is None else budget // 2) // max(1, len(ranks)))
-        found = []
+        output = []
         for rank in (None, *ranks):
             limit = budget // 2 if rank is not None and rank == focus else each
             for stream in STREAMS:
-                piece = self._piece(rank, stream, limit)
-                if piece is not None:
-                    found.append(Lines(rank, stream, piece))
-        return found
+                block = self._block(rank, stream, limit)
+                if block is not None:
+                    output.append(Lines(rank, stream, block))
+        return output
 
-    def _piece(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:
+    def _block(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:
         tail = self._tail(rank, stream)
         merged: LineBlock | None = None
-        while (piece := tail.look(limit)) is not None:
-            merged = piece if merged is None else _joined(merged, piece, limit)
+        while (block := tail.look(limit)) is not None:
+            merged = block if merged is None else _joined(merged, block, limit)
             if not tail.behind:
                 break
         if merged is None or not (merged.lines or merged.skipped):
@@ -187,22 +185,22 @@ class Observer:
         return self._tails[key]
 
     def sample(self, ranks: Iterable[int] | None = None) -> None:
-        """Take in the newest samples and figures of these ranks, by default of all."""
+        """Read the newest samples and figures of these ranks, by default of all."""
         for rank in list(self.run.state.ranks) if ranks is None else ranks:
-            self._take_vitals(rank)
+            self._take_sample(rank)
             if rank not in self._rows:
                 self._rows[rank] = Rows(self.run.record.history(rank))
             for row in self._rows[rank].new():
                 for name, value in row.figures.items():
                     self._line(name, rank).add(row.step, value)
 
-    def _take_vitals(self, rank: int) -> None:
-        before, now = self._vitals.get(rank), self.run.sample(rank)
+    def _take_sample(self, rank: int) -> None:
+        before, now = self._samples.get(rank), self.run.sample(rank)
         if now is None or (before is not None and now.at <= before.at):
             return
         if before is not None:
             self._cpu[rank] = max(0.0, (now.cpu - before.cpu) / (now.at - before.at))
-        self._vitals[rank] = now
+        self._samples[rank] = now
 
     def _line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
@@ -214,14 +212,14 @@ class Observer:
     # ---------------------------------------------------------- showing
 
     def snapshot(self) -> Snapshot:
-        """What is known now, without output."""
+        """The run as it is now, without output."""
         state = self.run.state
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
         own = [self.card(rank) for rank in ranks]
         bar = together(card.bars[0] for card in own if card.bars)
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
-        cards = tuple(card for rank, one in pairs for card in _of_devices(rank, one))
+        cards = tuple(card for rank, one in pairs for card in _per_device(rank, one))
         return Snapshot(
             run=self.run.name,
             cell=self.run.label,
@@ -247,24 +245,24 @@ class Observer:
             ),
         )
 
-    def still(self) -> Snapshot:
-        """What is known now, with head and tail of what each rank printed."""
+    def snapshot_with_output(self) -> Snapshot:
+        """The run as it is now, with the first and last lines of each stream."""
         ranks = [None, *sorted(self.run.state.ranks)]
         each = min(_LONGEST, max(_SHORTEST, _EXCERPTS // (2 * len(ranks))))
         excerpts = (self._excerpt(rank, stream, each) for rank in ranks for stream in STREAMS)
-        found = tuple(excerpt for excerpt in excerpts if excerpt.head or excerpt.tail)
-        return replace(self.snapshot(), excerpts=found)
+        printed = tuple(excerpt for excerpt in excerpts if excerpt.head or excerpt.tail)
+        return replace(self.snapshot(), excerpts=printed)
 
     def _excerpt(self, rank: int | None, stream: Stream, each: int) -> Excerpt:
         path = self.run.record.log(rank, stream)
         tail = self._tails.get((rank, stream))
-        found = ends(path, each, each, tail.count if tail and tail.count else None)
+        lines = ends(path, each, each, tail.count if tail and tail.count else None)
         return Excerpt(
             rank,
             stream,
-            tuple(map(ansi.clean, found.head)),
-            found.left_out,
-            tuple(map(ansi.clean, found.tail)),
+            tuple(map(ansi.clean, lines.head)),
+            lines.left_out,
+            tuple(map(ansi.clean, lines.tail)),
             str(path),
         )
 
@@ -283,10 +281,10 @@ class Observer:
         )
 
     def card(self, rank: RankState) -> Card:
-        seen = self._vitals.get(rank.rank)
-        standing = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
+        sample = self._samples.get(rank.rank)
+        open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
-        phase, since = _phase(rank, seen, self.run.state.started)
+        phase, since = _phase(rank, sample, self.run.state.started)
         return Card(
             rank=rank.rank,
             phase=phase,
@@ -294,26 +292,19 @@ class Observer:
             device=rank.device,
             host=rank.host,
             pid=rank.pid,
-            place=rank.place if ended or seen is None else seen.place,
-            detail=ansi.plain(_detail(rank, seen)),
-            line=self._last_line(rank.rank, [line for line, found in standing if found is None]),
-            rss=seen.rss if seen else None,
+            place=rank.place if ended or sample is None else sample.place,
+            detail=ansi.plain(_detail(rank, sample)),
+            line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended else self._cpu.get(rank.rank),
-            device_used=seen.device_used if seen else None,
-            device_limit=seen.device_limit if seen else None,
-            compiles=seen.compiles if seen else 0,
-            compile_seconds=seen.compile_seconds if seen else 0.0,
-            steps=seen.steps if seen else 0,
-            fallbacks=seen.fallbacks if seen else {},
-            clients=seen.clients if seen else {},
             bars=(
-                *(map(bar, seen.loops) if seen else ()),
-                *(found for _, found in standing if found is not None),
+                *(map(bar, sample.loops) if sample else ()),
+                *(drawn for _, drawn in open_lines if drawn is not None),
             ),
+            sample=sample or NO_SAMPLE,
         )
 
-    def _last_line(self, rank: int, standing: list[str]) -> str:
-        last = standing[-1] if standing else ansi.plain(self._last.get(rank, ""))
+    def _last_line(self, rank: int, open_lines: list[str]) -> str:
+        last = open_lines[-1] if open_lines else ansi.plain(self._last.get(rank, ""))
         return wording.shortened(last, _LAST_LINE)
 
     def _open_lines(self, rank: int) -> list[str]:
@@ -322,25 +313,25 @@ class Observer:
 
 
 def observe(run: RecordedRun) -> Snapshot:
-    """A run as it stands, with its output: for a saved or an ended one."""
-    eyes = Observer(run)
-    eyes.read(budget=2 * max(1, len(run.state.ranks)))
-    eyes.sample()
-    return eyes.still()
+    """A recorded run as it is now, with its output."""
+    observer = Observer(run)
+    observer.read(budget=2 * max(1, len(run.state.ranks)))
+    observer.sample()
+    return observer.snapshot_with_output()
 
 
-def _of_devices(rank: RankState, card: Card) -> list[Card]:
+def _per_device(rank: RankState, card: Card) -> list[Card]:
     """A rank's card, or one for each device that the rank drives."""
     if not rank.devices:
         return [card]
-    # What the process printed, counts and returned is said once, not on each card.
+    # Output, progress and result belong to the process: repeated on each card they would mislead.
     detail = "" if rank.phase == "finished" else card.detail
     own = replace(card, detail=detail, line="", bars=())
     return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
 def _joined(before: LineBlock, after: LineBlock, limit: int) -> LineBlock:
-    """Two pieces that follow each other, the last `limit` lines of them."""
+    """The last `limit` lines of two blocks that follow each other."""
     lines = [*before.lines, *after.lines] if not after.skipped else after.lines
     dropped = max(0, len(lines) - limit)
     if after.skipped or dropped >= len(before.lines):
@@ -350,28 +341,30 @@ def _joined(before: LineBlock, after: LineBlock, limit: int) -> LineBlock:
     return LineBlock(before.start + gone, before.skipped + dropped, lines[dropped:])
 
 
-def _phase(rank: RankState, seen: Sample | None, began: float | None) -> tuple[Phase, float | None]:
+def _phase(
+    rank: RankState, sample: Sample | None, start: float | None
+) -> tuple[Phase, float | None]:
     if rank.phase == "starting":
-        return "starting", began
+        return "starting", start
     if rank.phase in ENDED:
         return rank.phase, rank.ended
-    return ("running", rank.started) if seen is None else (seen.activity, seen.since)
+    return ("running", rank.started) if sample is None else (sample.activity, sample.since)
 
 
-def _detail(rank: RankState, seen: Sample | None) -> str:
+def _detail(rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "finished":
         return f"returned {rank.preview}" if rank.preview != "None" else ""
     if rank.failure is not None:
         return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
     if rank.phase == "killed":
         return sentences.death(rank)
-    if rank.phase == "running" and seen is not None and seen.operation:
-        late = f", for {wording.ranks(seen.missing)}" if seen.missing else ""
-        return f"in {seen.operation}{late}"
+    if rank.phase == "running" and sample is not None and sample.operation:
+        late = f", for {wording.ranks(sample.missing)}" if sample.missing else ""
+        return f"in {sample.operation}{late}"
     return ""
 
 
 def _notices(run: RecordedRun) -> Iterator[str]:
     for notice in run.state.notices:
-        said = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
-        yield ansi.plain(said)
+        text = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
+        yield ansi.plain(text)

@@ -1,13 +1,15 @@
-"""What is to be seen of a run at one moment.
+"""What there is to see of a run at one moment.
 
-The rule: everything that shows a run (the live page, the saved cell, plain text) shows a Snapshot;
-none of them reads files or folds events itself.
+The live panel, saved HTML and saved text all render a Snapshot, so they cannot disagree; only the
+observer reads files and events.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from xla_nb.record.sample import Sample
 
 Unit = Literal["rank", "device"]
 Phase = Literal[
@@ -17,8 +19,8 @@ Phase = Literal[
 
 @dataclass(frozen=True)
 class Bar:
-    """How far a loop is: `done` of `total` (None: unknown). `rate` is items a second, `eta`
-    seconds to go; both None when unknown."""
+    """Progress of a loop: `done` of `total` items, `rate` in items per second, `eta` in seconds.
+    All but `done` are None when unknown."""
 
     label: str
     done: float
@@ -27,18 +29,20 @@ class Bar:
     eta: float | None = None
 
 
+#: Stands for the sample of a rank that has written none yet.
+NO_SAMPLE = Sample(at=0.0, since=0.0)
+
+
 @dataclass(frozen=True)
 class Card:
-    """One rank.
+    """One rank, or one device of a process that drives several.
 
-    since             when the phase began, seconds since the epoch
-    place             its innermost notebook line, `Cell In[3], line 7`
-    detail            what it waits in and for whom; its result in short; its error in short
-    line              the last line it printed (`ansi.clean`), at most 200 characters
-    rss, device_*     bytes; None where nobody knows
-    cpu               1.0 is one core
-    fallbacks         calls by `aten::` operator that ran on the CPU
-    clients           clients of a device that it started, by who did: torch_xla, jax
+    since     when the phase began, in seconds since the epoch
+    place     its innermost line in the notebook, `Cell In[3], line 7`
+    detail    the collective it waits in and for whom, its result, or its error, in short
+    line      the last line it printed, plain text of at most 200 characters
+    cpu       processor time per second between the last two samples; 1.0 is one core
+    sample    its newest figures; views/facts.py says which are shown
     """
 
     rank: int
@@ -50,25 +54,18 @@ class Card:
     place: str = ""
     detail: str = ""
     line: str = ""
-    rss: int | None = None
     cpu: float | None = None
-    device_used: int | None = None
-    device_limit: int | None = None
-    compiles: int = 0
-    compile_seconds: float = 0.0
-    steps: int = 0
-    fallbacks: dict[str, int] = field(default_factory=dict)
     bars: tuple[Bar, ...] = ()
-    clients: dict[str, int] = field(default_factory=dict)
+    sample: Sample = NO_SAMPLE
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Ranks that failed alike, one leading and the others in order. `first`: the leading one was
-    the first of the run to fail.
+    """Ranks that failed with the same error: the leading rank, then the others in order.
 
-    `text` is the traceback of the leading rank (may be empty), `others` are the ranks
-    whose error has other words, a line each.
+    first     whether the leading rank was the first of the run to fail
+    text      its traceback, may be empty
+    others    a line for each rank whose message differs
     """
 
     ranks: tuple[int, ...]
@@ -81,9 +78,9 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Head and tail of one stream's output (`ansi.clean` lines); rank None is the job.
+    """The first and last lines of one stream (`ansi.clean`); rank None is the job.
 
-    `left_out` lines between them are only in the file `path`.
+    The `left_out` lines between them are only in the file at `path`.
     """
 
     rank: int | None
@@ -96,7 +93,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Series:
-    """A figure that ranks reported: points (step, value) by rank, thinned out when many."""
+    """A figure that ranks reported: points (step, value) by rank, thinned out if there are many."""
 
     name: str
     lines: dict[int, list[tuple[float, float]]]
@@ -104,10 +101,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole run. Times are seconds since the epoch, `elapsed` seconds; `ok` None: it runs.
-    A card is a rank's, or, where one process drives several, a device's: `unit` says which.
-    `hosts` are the machines in their order, of which a card names one; `lost` says why of those
-    that are gone."""
+    """The whole run. Times are in seconds since the epoch, `elapsed` in seconds.
+
+    ok        None while the run is in progress
+    unit      what a card stands for: a rank, or a device if one process drives several
+    hosts     names of the machines, in order
+    lost      reasons by name, for hosts that were lost
+    """
 
     run: str
     cell: str
@@ -131,7 +131,7 @@ class Snapshot:
     excerpts: tuple[Excerpt, ...] = ()
 
 
-def of_hosts(snapshot: Snapshot) -> str:
-    """The hosts of a run in a few words: its name, or `4 hosts, 1 lost`."""
+def hosts_in_short(snapshot: Snapshot) -> str:
+    """The host's name, or `4 hosts, 1 lost`."""
     names = f"{len(snapshot.hosts)} hosts" if len(snapshot.hosts) > 1 else "".join(snapshot.hosts)
     return f"{names}, {len(snapshot.lost)} lost" if snapshot.lost else names

@@ -1,7 +1,7 @@
-"""A run told in lines of text: what ranks print, and what goes wrong, as it happens.
+"""A run as lines of text: output and errors as they happen.
 
-It reads the tails of the record's files and the run's state, and keeps no rank waiting. The
-rule: a line is shown whole and under its rank; what is not shown is in the files, and is said.
+It reads the record's log files, so it never keeps a rank waiting. Each line is shown whole, after
+its rank; lines left out are counted, and are in the files.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import RunState
 from xla_nb.wording import shortened
 
-#: Lines of a rank that are shown as they come, and how many of the last are shown at the end.
+#: Lines of each stream shown as they come, and last lines shown at the end.
 HEAD, TAIL = 1000, 20
-_REDRAW = 0.5  # seconds between two states of the changing line
+_REDRAW = 0.5  # seconds between two updates of the changing line
 
 
 class _Stream:
-    """One stream of one rank, with the bound on how much of it is shown."""
+    """One stream of one rank, and how much of it has been shown."""
 
     def __init__(self, rank: int | None, tail: Tail) -> None:
         self.rank = "cell" if rank is None else str(rank)
         self.tail = tail
         self._count = 0
-        self._told = 0  # lines that were shown, or said to be left out
+        self._accounted = 0  # lines that were shown, or counted as left out
         self._last: list[str] = []
 
     def show(self) -> Iterator[str]:
-        """The new lines, as long as there are not too many."""
+        """The new lines, up to HEAD."""
         return self._bounded(self.tail.lines())
 
     def settle(self, final: bool) -> Iterator[str]:
-        """The new lines, and the last ones where there were too many; `final`: nothing follows."""
+        """The new lines, and the last ones if there are too many; `final`: no more will come."""
         yield from self._bounded(self.tail.finish() if final else self.tail.lines())
-        left_out = self._count - self._told - len(self._last)
+        left_out = self._count - self._accounted - len(self._last)
         if left_out > 0:
             yield f"[{self.rank}] … {left_out:,} more lines in {self.tail.path}"
         yield from (f"[{self.rank}] {line}" for line in self._last)
-        self._told, self._last = self._count, []
+        self._accounted, self._last = self._count, []
 
     def _bounded(self, lines: Iterator[str]) -> Iterator[str]:
         for line in lines:
             self._count += 1
             if self._count <= HEAD:
-                self._told = self._count
+                self._accounted = self._count
                 yield f"[{self.rank}] {line}"
             else:
                 self._last = [*self._last[-(TAIL - 1) :], line]
@@ -66,15 +66,15 @@ class TextView:
         self._err = err or sys.stderr
         self._streams: dict[tuple[int | None, str], _Stream] = {}
         self._notices = 0
-        self._told: dict[int, str] = {}
+        self._errors: dict[int, str] = {}
         self._bar = ""
         self._drawn = 0.0
         self._pause = 0.0
         self._settled = False
 
     def draw(self) -> float:
-        """Show what is new; gives the seconds until there may be more."""
-        # The last lines need not wait until the processes have gone.
+        """Show what is new. Returns the seconds until the next call."""
+        # The last lines do not wait for the processes to end.
         settled = self._run.state.settled and not self._settled
         self._settled = self._settled or settled
         out, err = self._new(lambda stream: stream.settle(False) if settled else stream.show())
@@ -84,14 +84,14 @@ class TextView:
         return self._pause
 
     def finish(self) -> None:
-        """Show the rest: unfinished lines, the ends of what was cut, and how it went."""
+        """Show the rest: unfinished lines, the last lines, and the run's result."""
         out, err = self._new(lambda stream: stream.settle(True))
         self._write([*out, self._summary()], err)
 
     def _summary(self) -> str:
         run = self._run
-        said = sentences.headline(run.state)
-        return f"{said} · {run.elapsed:.1f} s · files in {run.record.path}"
+        headline = sentences.headline(run.state)
+        return f"{headline} · {run.elapsed:.1f} s · files in {run.record.path}"
 
     def _new(self, look: Callable[[_Stream], Iterator[str]]) -> tuple[list[str], list[str]]:
         state = self._run.state
@@ -115,12 +115,10 @@ class TextView:
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
         for rank, error in self._run.errors.items():
-            if rank not in self._told:
-                said = error.in_short
-                yield (
-                    f"[{rank}] failed alike" if said in self._told.values() else f"[{rank}] {said}"
-                )
-                self._told[rank] = said
+            if rank not in self._errors:
+                known = error.in_short in self._errors.values()
+                self._errors[rank] = error.in_short
+                yield f"[{rank}] {'failed with the same error' if known else error.in_short}"
 
     def _write(self, out: list[str], err: list[str]) -> None:
         if (out or err) and self._bar:
@@ -132,7 +130,7 @@ class TextView:
                 stream.flush()
 
     def _show_open_lines(self) -> None:
-        """The unfinished lines of all ranks as one changing line, where a person looks on."""
+        """The unfinished lines of all ranks as one changing line, if a person can see it."""
         now = time.monotonic()
         if now - self._drawn < _REDRAW or not _is_live(self._out):
             return
@@ -148,5 +146,5 @@ class TextView:
 
 
 def _is_live(stream: TextIO) -> bool:
-    """A terminal, or a notebook's stream: places where `\\r` rewrites the line."""
+    """Whether it is a terminal or a notebook's stream, where `\\r` rewrites the line."""
     return stream.isatty() or hasattr(stream, "pub_thread")

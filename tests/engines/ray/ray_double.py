@@ -14,7 +14,7 @@ from xla_nb.engines.ray.cluster import ActorGroup, Wish
 from xla_nb.engines.ray.host import About, HostNews, version
 from xla_nb.engines.ray.relay import Launch
 from xla_nb.protocol import events
-from xla_nb.protocol.order import Order
+from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance
 
 NEVER = object()  # what a host says that does not answer
@@ -39,9 +39,9 @@ def a_wish(hosts=2, slices=None, wait=0.0, tell=lambda what: None, cpu=False):
 
 
 def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1"):
-    order = Order(run, "xla", "/p", str(record), "f", False, frozenset(), None, {}, None, "", {},
-                  "/", (), b"", Inheritance())  # fmt: skip
-    return Launch(wish or a_wish(), order, {}, sock, parcel)
+    request = Request(run, "xla", "/p", str(record), "f", False, frozenset(), None, {},
+                      "/", (), b"", Inheritance())  # fmt: skip
+    return Launch(wish or a_wish(), request, {}, {}, sock, parcel)
 
 
 def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None, among_tpus=False):

@@ -67,12 +67,12 @@ def test_each_host_takes_a_cpu_where_there_is_enough(nodes, hosts, count):
 @pytest.mark.parametrize(
     ("nodes", "hosts", "short"),
     [
-        ([machine(1)], 2, "2 hosts asked for, each with 1 CPU free, and there is 1"),
-        ([machine(1), machine(2), machine(3, free=0.5)], 3, "3 hosts asked for, each with 1 CPU "
-         "free, and there are 2"),
-        ([machine(1, alive=False)], None, "1 host asked for, each with 1 CPU free, and there is "
-         "none"),
-        ([], None, "1 host asked for, each with 1 CPU free, and there is none"),
+        ([machine(1)], 2, "Need 2 hosts with a free CPU, but only 1 is available"),
+        ([machine(1), machine(2), machine(3, free=0.5)], 3, "Need 3 hosts with a free CPU, but "
+         "only 2 are available"),
+        ([machine(1, alive=False)], None, "Need 1 host with a free CPU, but none is "
+         "available"),
+        ([], None, "Need 1 host with a free CPU, but none is available"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said_in_a_line(nodes, hosts, short):
@@ -82,19 +82,19 @@ def test_what_is_missing_is_said_in_a_line(nodes, hosts, short):
 def test_what_is_missing_is_said_for_each_machine_with_what_to_do():
     nodes = [machine(1), machine(2, free=0.5), machine(3, cpus=0), machine(4, alive=False)]
     assert choose(nodes, 2).text.splitlines() == [
-        "2 hosts asked for, each with 1 CPU free, and there is 1:",
+        "Need 2 hosts with a free CPU, but only 1 is available:",
         "  m1 (10.0.0.1): 8 of 8 CPU free",
         "  m2 (10.0.0.2): 0.5 of 8 CPU free",
         "  m3 (10.0.0.3): has no CPU",
-        "  1 node more that is not alive",
-        "What to do: ask for fewer (`--hosts 1`), add nodes (`ray start --address=...` on each), "
-        "or wait until others are done (`--wait 5m`).",
+        "  and 1 dead node",
+        "Use `--hosts 1`, add nodes (`ray start --address=...` on each), or wait for other jobs to "
+        "finish (`--wait 5m`).",
     ]
 
 
 def test_of_a_large_cluster_not_every_machine_is_told():
     lines = choose([machine(n, free=0) for n in range(1000)]).text.splitlines()
-    assert lines[40:42] == ["  m39 (10.0.0.39): 0 of 8 CPU free", "  960 nodes more"]
+    assert lines[40:42] == ["  m39 (10.0.0.39): 0 of 8 CPU free", "  and 960 nodes more"]
     assert len(lines) == 43
 
 
@@ -106,8 +106,8 @@ def test_what_is_as_good_as_free_adds_to_what_is_free():
 
 def test_an_empty_cluster_is_said_to_be_one():
     assert choose([]).text.splitlines()[1:] == [
-        "  no node at all",
-        "What to do: add nodes (`ray start --address=...` on each), or wait until others are done "
+        "  the cluster has no nodes",
+        "Add nodes (`ray start --address=...` on each), or wait for other jobs to finish "
         "(`--wait 5m`).",
     ]
 
@@ -163,7 +163,7 @@ def test_a_slice_is_whole_when_it_has_the_chips_of_its_type(kind, chips, vms):
     assert len(choose(whole, tpu=True)) == vms
     if vms > 1:
         found = choose(whole[:-1], tpu=True)
-        assert found.short == "1 whole TPU slice asked for, and 0 free"
+        assert found.short == "Need 1 whole TPU slice, but none is free"
 
 
 def test_the_topology_says_more_than_the_type():
@@ -178,9 +178,9 @@ def test_a_slice_without_its_first_worker_is_not_whole():
 
 def test_of_a_slice_that_is_not_whole_it_is_said():
     assert choose(slice_of("a")[:1], tpu=True).text.splitlines() == [
-        "1 whole TPU slice asked for, and 0 free:",
+        "Need 1 whole TPU slice, but none is free:",
         "  a-0 (10.1.0.1): 4 of 4 TPU free, and other VMs of its slice a are missing",
-        "What to do: add nodes (`ray start --address=...` on each), or wait until others are done "
+        "Add nodes (`ray start --address=...` on each), or wait for other jobs to finish "
         "(`--wait 5m`).",
     ]
 
@@ -205,12 +205,13 @@ def test_without_a_number_of_hosts_the_biggest_slice_is_taken():
 @pytest.mark.parametrize(
     ("nodes", "hosts", "slices", "short"),
     [
-        ([machine(1)], None, None, "1 whole TPU slice asked for, and 0 free"),
-        (slice_of("a"), 4, None, "1 whole TPU slice of 4 hosts asked for, and 0 free"),
-        (slice_of("a"), 4, 2, "2 whole TPU slices of 2 hosts of one kind asked for, and 1 free"),
+        ([machine(1)], None, None, "Need 1 whole TPU slice, but none is free"),
+        (slice_of("a"), 4, None, "Need 1 whole TPU slice of 4 hosts, but none is free"),
+        (slice_of("a"), 4, 2,
+         "Need 2 whole TPU slices of 2 hosts of the same type, but only 1 is free"),
         ([*slice_of("a"), *slice_of("b", 4, "v4-32")], None, 2,
-         "2 whole TPU slices of one kind asked for, and 1 free"),
-        (slice_of("a"), 3, 2, "3 hosts cannot be 2 slices of equal size"),
+         "Need 2 whole TPU slices of the same type, but only 1 is free"),
+        (slice_of("a"), 3, 2, "3 hosts cannot be divided into 2 slices of equal size"),
     ],
 )  # fmt: skip
 def test_slices_that_are_missing_are_counted(nodes, hosts, slices, short):
@@ -219,8 +220,8 @@ def test_slices_that_are_missing_are_counted(nodes, hosts, slices, short):
 
 def test_hosts_that_are_no_multiple_of_the_slices_are_refused_with_what_to_do():
     assert choose(slice_of("a"), 3, 2, tpu=True).text == (
-        "3 hosts cannot be 2 slices of equal size. What to do: choose --hosts as a multiple of "
-        "--slices"
+        "3 hosts cannot be divided into 2 slices of equal size. Use a --hosts that is a multiple "
+        "of --slices."
     )
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from tests.engines.ray import ray_double
 from tests.engines.ray.ray_double import NEVER, a_launch, about, ready
-from xla_nb.engines.child import Helper, in_memory
+from xla_nb.engines.child import Child, in_memory
 from xla_nb.engines.ray import cluster as cluster_module
 from xla_nb.engines.ray.cluster import Cluster
 from xla_nb.engines.ray.driver import Driver
 from xla_nb.protocol import channel, events
 
-PATIENCE = 10  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 DIED = RuntimeError("The actor died because its node has died.")
 
 
@@ -43,7 +43,7 @@ class Kernel:
         """Gives the socket of the run's events."""
         ours, theirs = channel.pair()
         self._stack.enter_context(ours)
-        order = pickle.dumps((a_launch(self._record, run=run).order, {}))
+        order = pickle.dumps((a_launch(self._record, run=run).request, {}, {}))
         with theirs, in_memory(told or order) as file, in_memory(b"values") as parcel:
             self.asks("launch", theirs.fileno(), parcel, file, **user_env)
         return ours
@@ -62,6 +62,21 @@ class Kernel:
 
     async def idle(self):
         await until(lambda: not self.driver._tasks)
+
+    async def completes(self, run, host):
+        """A run on this host, from its launch to its end."""
+        host.has(1, over=True)
+        self.launches(run)
+        assert "done" in await self.answer()
+        await self.idle()
+
+    async def fetched(self, run):
+        """What a fetch of a file of the run gives."""
+        reader, writer = os.pipe()
+        with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
+            self.asks("fetch", writer, run=run, host="m1", file="rank-0.out")
+            os.close(writer)
+            return await asyncio.to_thread(pipe.read)
 
 
 async def until(what):
@@ -126,7 +141,7 @@ def test_whoever_waits_is_told_for_what(serve):
 def test_a_launch_that_the_cluster_cannot_serve_is_refused(serve):
     async def work(kernel):
         kernel.launches(hosts=4)
-        assert (await kernel.answer())["refused"].startswith("4 hosts asked for")
+        assert (await kernel.answer())["refused"].startswith("Need 4 hosts")
 
     serve(work)
 
@@ -140,7 +155,7 @@ def test_whatever_goes_wrong_is_answered(serve, monkeypatch, do):
         with in_memory(b"") as into:
             kernel.launches() if do == "launch" else kernel.asks("look", into)
         refused = (await kernel.answer())["refused"]
-        assert refused.startswith("a host's process could not be started: something odd")
+        assert refused.startswith("Could not start xla_nb on a host: something odd")
 
     monkeypatch.setattr(Cluster, "hosts", hosts)
     serve(work)
@@ -149,7 +164,7 @@ def test_whatever_goes_wrong_is_answered(serve, monkeypatch, do):
 def test_an_order_that_cannot_be_read_is_answered(serve):
     async def work(kernel):
         sock = kernel.launches(told=b"no pickle")
-        assert "could not be started" in (await kernel.answer())["refused"]
+        assert "Could not start" in (await kernel.answer())["refused"]
         assert list(channel.receive(sock)) == [None]
 
     serve(work)
@@ -158,7 +173,7 @@ def test_an_order_that_cannot_be_read_is_answered(serve):
 def test_answers_wait_for_a_kernel_that_does_not_listen(serve):
     async def work(kernel):
         for number in range(2000):
-            kernel.driver._say(id=number, waiting="x" * 1000)
+            kernel.driver._reply(id=number, waiting="x" * 1000)
         assert [(await kernel.hears())["id"] for _ in range(2000)] == list(range(2000))
 
     serve(work)
@@ -173,7 +188,7 @@ def test_a_driver_that_could_not_connect_is_spent(serve, ray):
     async def work(kernel):
         kernel.launches()
         answer = await kernel.answer()
-        assert "a Ray cluster cannot be reached (no route)" in answer["refused"]
+        assert "The Ray cluster cannot be reached (no route)" in answer["refused"]
         assert answer["spent"]
 
     serve(work)
@@ -211,15 +226,12 @@ def test_a_launch_whose_held_hosts_are_dead_is_made_on_fresh_ones(serve, ray):
     ray.actors = [held, fresh]
 
     async def work(kernel):
-        held.has(1, over=True)
-        kernel.launches("r1")
-        assert "done" in await kernel.answer()
-        await kernel.idle()
+        await kernel.completes("r1", held)
         held.says["start"] = lambda part, parcel: DIED
         kernel.launches("r2")
         assert "done" in await kernel.answer()
         assert (len(ray.placed), ray.removed) == (2, [1])
-        assert [given[0].order.run for call, *given in fresh.told if call == "start"] == ["r2"]
+        assert [given[0].request.run for call, *given in fresh.told if call == "start"] == ["r2"]
 
     serve(work)
 
@@ -229,7 +241,7 @@ def test_a_launch_whose_fresh_hosts_are_dead_is_refused(serve, ray):
 
     async def work(kernel):
         kernel.launches()
-        assert "could not be started: The actor died" in (await kernel.answer())["refused"]
+        assert "start xla_nb on a host: The actor died" in (await kernel.answer())["refused"]
         assert (len(ray.placed), ray.removed) == (1, [1])
 
     serve(work)
@@ -240,13 +252,10 @@ def test_fresh_ones_are_tried_once(serve, ray):
     ray.actors = [held, ready(about=about, start=lambda part, parcel: DIED)]
 
     async def work(kernel):
-        held.has(1, over=True)
-        kernel.launches("r1")
-        assert "done" in await kernel.answer()
-        await kernel.idle()
+        await kernel.completes("r1", held)
         held.says["start"] = lambda part, parcel: DIED
         kernel.launches("r2")
-        assert "could not be started: The actor died" in (await kernel.answer())["refused"]
+        assert "start xla_nb on a host: The actor died" in (await kernel.answer())["refused"]
         assert len(ray.placed) == 2
 
     serve(work)
@@ -269,6 +278,7 @@ def test_a_run_that_nobody_wants_any_more_is_forgotten_and_its_hosts_are_held(
         assert host.told[-1] == ("forget", "r1")
         assert group.runs == set()
         assert ray.removed == []
+        assert kernel.driver._relays == {}
 
     serve(work)
 
@@ -320,7 +330,9 @@ def test_the_hosts_of_a_look_are_held_for_the_launch(serve, ray, look):
 def test_a_look_at_hosts_that_will_not_do_is_refused(serve, look):
     async def work(kernel):
         kernel.asks("look", look.fileno(), hosts=3, slices=2)
-        assert (await kernel.answer())["refused"].startswith("2 slices of 3 hosts")
+        assert (await kernel.answer())["refused"].startswith(
+            "3 hosts cannot be divided into 2 slices"
+        )
 
     serve(work)
 
@@ -346,13 +358,49 @@ def test_what_is_said_to_a_run_goes_to_its_hosts(serve, ray):
     serve(work)
 
 
-def test_a_file_of_a_run_that_there_never_was_has_no_content(serve):
+# ---------------------------------------------------------------- a run that is over
+
+
+def test_a_file_of_an_unknown_run_is_empty(serve):
     async def work(kernel):
-        reader, writer = os.pipe()
-        with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
-            kernel.asks("fetch", writer, run="r9", host="m1", file="rank-0.out")
-            os.close(writer)
-            assert await asyncio.to_thread(pipe.read) == b""
+        assert await kernel.fetched("r9") == b""
+
+    serve(work)
+
+
+def test_files_of_a_finished_run_can_be_fetched_while_its_hosts_are_held(serve, ray):
+    host = ready(about=about, read=lambda run, file, offset, count: b"printed"[offset:])
+    ray.actors = [host]
+
+    async def work(kernel):
+        await kernel.completes("r1", host)
+        assert b"printed" in await kernel.fetched("r1")
+
+    serve(work)
+
+
+def test_a_finished_run_is_forgotten_once_its_hosts_are_released(serve, ray):
+    first, second = ready(about=about), ready(about=lambda: about(2))
+    ray.actors = [first, second]
+
+    async def work(kernel):
+        await kernel.completes("r1", first)
+        (group,) = kernel.driver._cluster._groups
+        await kernel.driver._cluster.release(group)
+        await kernel.completes("r2", second)
+        assert list(kernel.driver._relays) == ["r2"]
+
+    serve(work)
+
+
+def test_a_refused_run_is_forgotten(serve, ray):
+    ray.actors = [ready(about=about, start=lambda part, parcel: "no torch_xla")]
+
+    async def work(kernel):
+        kernel.launches()
+        assert "no torch_xla" in (await kernel.answer())["refused"]
+        await kernel.idle()
+        assert kernel.driver._relays == {}
 
     serve(work)
 
@@ -370,13 +418,13 @@ def init(*_, **__):
 def test_the_process_ends_with_its_socket_though_the_cluster_does_not_answer(tmp_path, monkeypatch):
     (tmp_path / "ray.py").write_text(HANGS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    helper = Helper("xla_nb.engines.ray.driver", [""], os.environ)
+    child = Child("xla_nb.engines.ray.driver", [""], os.environ)
     ours, theirs = channel.pair()
-    with ours, theirs, in_memory(pickle.dumps((a_launch().order, {}))) as told:
+    with ours, theirs, in_memory(pickle.dumps((a_launch().request, {}, {}))) as told:
         fds = theirs.fileno(), told, told
-        helper.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)
-        assert helper.receive() == {"id": 1, "waiting": "connecting to the Ray cluster …"}
-        while "connecting" not in helper.last_words():
-            assert helper.alive
-        helper.close()
-    assert helper.process.returncode == 0
+        child.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)
+        assert child.receive() == {"id": 1, "waiting": "connecting to the Ray cluster …"}
+        while "connecting" not in child.last_output():
+            assert child.alive
+        child.close()
+    assert child.process.returncode == 0

@@ -15,12 +15,13 @@ from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.engine import ClusterHandle, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import Order
+from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance
+from xla_nb.runtimes.fit import Fit
 from xla_nb.topology.slices import Host, Seat
 
 
-class Helper:
+class Child:
     """In place of our process beside the kernel: `hears` is called with what it is told."""
 
     def __init__(self, module, arguments, env):
@@ -53,7 +54,7 @@ class Helper:
     def ended_within(self, seconds):
         return not self.alive
 
-    def last_words(self):
+    def last_output(self):
         return self.words
 
     def close(self):
@@ -63,38 +64,38 @@ class Helper:
 
 
 @pytest.fixture
-def helpers(monkeypatch):
+def children(monkeypatch):
     """The processes that were started; each does as `hears` says, and starts a run by default."""
     made = []
 
     def start(*arguments):
-        helper = Helper(*arguments)
-        helper.hears = lambda request, fds: started(helper, request)
-        made.append(helper)
-        return helper
+        child = Child(*arguments)
+        child.hears = lambda request, fds: started(child, request)
+        made.append(child)
+        return child
 
-    monkeypatch.setattr(engine_module, "Helper", start)
+    monkeypatch.setattr(engine_module, "Child", start)
     yield made
-    for helper in made:
-        helper.close()
+    for child in made:
+        child.close()
 
 
-def started(helper, request):
+def started(child, request):
     if "refused" in request:
-        helper.says(id=request["id"], refused=request["refused"], spent=True)
+        child.says(id=request["id"], refused=request["refused"], spent=True)
     elif request["do"] == "launch":
-        helper.says(id=request["id"], done=True)
+        child.says(id=request["id"], done=True)
 
 
 @pytest.fixture
-def cluster(helpers):
+def cluster(children):
     made = ClusterHandle("ray://head:10001")
     yield made
     made.close()
 
 
 @pytest.fixture
-def helper(cluster):
+def child(cluster):
     """The cluster's process, before its first launch."""
     return cluster._started()
 
@@ -223,7 +224,7 @@ def test_a_launch_is_fitted_by_each_host_to_itself(cluster, monkeypatch):
 
 @pytest.mark.parametrize("n", [0, -1])
 def test_hosts_without_ranks_are_refused(cluster, n):
-    with pytest.raises(UsageError, match=f"-n {n}: a host has at least 1 rank"):
+    with pytest.raises(UsageError, match=f"-n must be at least 1, not {n}"):
         RayEngine(cluster, 2, None, 0.0).fit("xla", n, {})
 
 
@@ -231,48 +232,48 @@ def test_hosts_without_ranks_are_refused(cluster, n):
 
 
 def test_the_process_is_the_driver_of_this_address_in_the_notebooks_environment(
-    launch, helpers, monkeypatch
+    launch, children, monkeypatch
 ):
     monkeypatch.setenv("MINE", "1")
     launch()
-    (helper,) = helpers
-    assert helper.module == "xla_nb.engines.ray.driver"
-    assert helper.arguments == ["ray://head:10001"]
-    assert helper.env["MINE"] == "1"
+    (child,) = children
+    assert child.module == "xla_nb.engines.ray.driver"
+    assert child.arguments == ["ray://head:10001"]
+    assert child.env["MINE"] == "1"
 
 
-def test_a_launch_gives_the_socket_of_its_events(launch, helper):
+def test_a_launch_gives_the_socket_of_its_events(launch, child):
     kept = []
 
     def hears(request, fds):
         kept.append(socket.socket(fileno=os.dup(fds[0])))
-        started(helper, request)
+        started(child, request)
 
-    helper.hears = hears
+    child.hears = hears
     sock = launch({"hosts": 2})
     with kept[0]:
         channel.Sender(kept[0]).send(events.HostsPlaced(names=("a", "b")))
     placed, end = channel.receive(sock)
     assert (placed.names, end) == (("a", "b"), None)
-    assert helper.told == [{"do": "launch", "id": 1, "hosts": 2}]
+    assert child.told == [{"do": "launch", "id": 1, "hosts": 2}]
 
 
-def test_one_process_serves_launch_after_launch(launch, helpers):
+def test_one_process_serves_launch_after_launch(launch, children):
     launch()
     launch()
-    assert [request["id"] for request in helpers[0].told] == [1, 2]
-    assert len(helpers) == 1
+    assert [request["id"] for request in children[0].told] == [1, 2]
+    assert len(children) == 1
 
 
-def test_a_process_that_has_ended_is_started_again(launch, helpers):
+def test_a_process_that_has_ended_is_started_again(launch, children):
     launch()
-    helpers[0].ends()
+    children[0].ends()
     launch()
-    assert helpers[0].closed
-    assert [len(helper.told) for helper in helpers] == [1, 1]
+    assert children[0].closed
+    assert [len(child.told) for child in children] == [1, 1]
 
 
-def test_whoever_waits_is_told_for_what(launch, helper):
+def test_whoever_waits_is_told_for_what(launch, child):
     told = []
 
     def waiting(seconds, what):
@@ -282,52 +283,52 @@ def test_whoever_waits_is_told_for_what(launch, helper):
             steps[len(told) - 1]()
 
     steps = [
-        lambda: helper.says(id=1, waiting="connecting …"),
-        lambda: helper.says(id=1, waiting="importing …"),
-        lambda: helper.says(id=1, done=True),
+        lambda: child.says(id=1, waiting="connecting …"),
+        lambda: child.says(id=1, waiting="importing …"),
+        lambda: child.says(id=1, done=True),
     ]
-    helper.hears = lambda request, fds: None
+    child.hears = lambda request, fds: None
     launch(waiting=waiting)
     assert told == [
-        "starting the process that speaks to the Ray cluster …",
+        "starting the process that connects to Ray …",
         "connecting …",
         "importing …",
     ]
 
 
-def test_a_launch_that_the_cluster_refuses_says_why(launch, helper):
-    helper.hears = lambda request, fds: helper.says(id=1, refused="no node at all")
-    with pytest.raises(LaunchError, match="no node at all"):
+def test_a_launch_that_the_cluster_refuses_says_why(launch, child):
+    child.hears = lambda request, fds: child.says(id=1, refused="no nodes")
+    with pytest.raises(LaunchError, match="no nodes"):
         launch()
 
 
-def test_a_process_that_is_of_no_more_use_is_ended_and_the_next_launch_has_another(launch, helpers):
+def test_a_spent_process_is_ended_and_the_next_launch_starts_another(launch, children):
     with pytest.raises(LaunchError, match="no route"):
         launch({"refused": "no route"})
-    assert helpers[0].closed
+    assert children[0].closed
     launch()
-    assert len(helpers) == 2
+    assert len(children) == 2
 
 
-def test_a_process_that_ends_meanwhile_says_its_last_words(launch, helper):
-    helper.hears = lambda request, fds: helper.ends("MemoryError")
-    with pytest.raises(LaunchError, match=r"speaks to the cluster ended \(MemoryError\)"):
+def test_a_process_that_ends_meanwhile_says_its_last_output(launch, child):
+    child.hears = lambda request, fds: child.ends("MemoryError")
+    with pytest.raises(LaunchError, match=r"connects to Ray ended \(MemoryError\)"):
         launch()
 
 
-def test_a_process_that_is_killed_meanwhile_says_by_what(launch, helper):
-    helper.hears = lambda request, fds: helper.ends(status=-9)
-    with pytest.raises(LaunchError, match="speaks to the cluster was ended by SIGKILL"):
+def test_a_process_that_is_killed_meanwhile_says_by_what(launch, child):
+    child.hears = lambda request, fds: child.ends(status=-9)
+    with pytest.raises(LaunchError, match="connects to Ray died: killed by SIGKILL"):
         launch()
 
 
-def test_a_process_that_ended_unseen_is_a_refusal_too(launch, helper):
+def test_a_process_that_ended_unseen_is_a_refusal_too(launch, child):
     def hears(request, fds):
-        helper.ends("gcs_rpc_client.h: lost")
+        child.ends("gcs_rpc_client.h: lost")
         raise BrokenPipeError
 
-    helper.hears = hears
-    with pytest.raises(LaunchError, match="the connection to the cluster's head was lost"):
+    child.hears = hears
+    with pytest.raises(LaunchError, match="The connection to the cluster's head was lost"):
         launch()
 
 
@@ -335,24 +336,24 @@ def interrupt(seconds, what):
     raise KeyboardInterrupt
 
 
-def test_a_launch_that_is_interrupted_is_abandoned(launch, helper):
-    helper.hears = lambda request, fds: None
+def test_a_launch_that_is_interrupted_is_abandoned(launch, child):
+    child.hears = lambda request, fds: None
     with pytest.raises(KeyboardInterrupt):
         launch(waiting=interrupt)
-    assert helper.told[1:] == [{"do": "abandon", "id": 1}]
+    assert child.told[1:] == [{"do": "abandon", "id": 1}]
 
 
-def test_what_is_still_said_to_an_abandoned_launch_is_not_for_the_next_one(launch, helper):
-    helper.hears = lambda request, fds: None
+def test_what_is_still_said_to_an_abandoned_launch_is_not_for_the_next_one(launch, child):
+    child.hears = lambda request, fds: None
     with pytest.raises(KeyboardInterrupt):
         launch(waiting=interrupt)
-    helper.says(id=1, waiting="importing …")
-    helper.says(id=1, refused="nothing free")
-    helper.hears = lambda request, fds: started(helper, request)
+    child.says(id=1, waiting="importing …")
+    child.says(id=1, refused="nothing free")
+    child.hears = lambda request, fds: started(child, request)
     launch()
 
 
-def test_the_order_and_the_programs_files_go_along(cluster, helper, tmp_path):
+def test_the_order_and_the_programs_files_go_along(cluster, child, tmp_path):
     (tmp_path / "cell.py").write_bytes(b"x = 1")
     (tmp_path / "cell.json").write_bytes(b"{}")
     found = []
@@ -360,18 +361,22 @@ def test_the_order_and_the_programs_files_go_along(cluster, helper, tmp_path):
     def hears(request, fds):
         _, parcel, told = fds
         found.append((os.pread(parcel, 100, 0), pickle.loads(os.pread(told, 1 << 20, 0))))
-        started(helper, request)
+        started(child, request)
 
-    helper.hears = hears
-    order = Order("r1", "xla", str(tmp_path / "cell.py"), "/r", "f", False, frozenset(), 2, {},
-                  2, "", {}, "/", (), b"", Inheritance())  # fmt: skip
+    child.hears = hears
+    request = Request("r1", "xla", str(tmp_path / "cell.py"), "/r", "f", False, frozenset(), 2, {},
+                      "/", (), b"", Inheritance())  # fmt: skip
     fd = os.memfd_create("parcel")
     os.write(fd, b"values")
-    RayEngine(cluster, 2, 1, 90.0).start(order, fd, (), lambda seconds, what: None).close()
+    RayEngine(cluster, 2, 1, 90.0).start(
+        request, Fit("", 2, {"SET": "1"}, ()), fd, lambda seconds, what: None
+    ).close()
     os.close(fd)
-    assert found == [(b"values", (order, {"cell.py": b"x = 1", "cell.json": b"{}"}))]
-    request = {"hosts": 2, "slices": 1, "wait": 90.0}
-    assert helper.told == [{"do": "launch", "id": 1, **request}]
+    assert found == [
+        (b"values", (request, {"SET": "1"}, {"cell.py": b"x = 1", "cell.json": b"{}"}))
+    ]
+    wish = {"hosts": 2, "slices": 1, "wait": 90.0}
+    assert child.told == [{"do": "launch", "id": 1, **wish}]
 
 
 # ---------------------------------------------------------------- a run that goes on
@@ -382,56 +387,56 @@ def engine(cluster):
     return RayEngine(cluster, None, None, 0.0)
 
 
-def test_steering_goes_to_the_process(engine, helper):
+def test_steering_goes_to_the_process(engine, child):
     engine.interrupt("r1", {"a": (1, 2), "b": [3]})
     engine.kill("r1")
     engine.ask("r1")
-    assert helper.told == [
+    assert child.told == [
         {"do": "interrupt", "run": "r1", "pids": {"a": [1, 2], "b": [3]}},
         {"do": "kill", "run": "r1"},
         {"do": "ask", "run": "r1"},
     ]
 
 
-def test_steering_does_nothing_where_another_thread_ends_the_process_meanwhile(helper):
+def test_steering_does_nothing_where_another_thread_ends_the_process_meanwhile(child):
     class Ending(ClusterHandle):
         """Its process is there at the first look only."""
 
-        _helper = property(lambda self: looks.pop(0), lambda self, made: None)
+        _child = property(lambda self: looks.pop(0), lambda self, made: None)
 
-    looks = [helper, None]
-    Ending("").say({"do": "kill", "run": "r1"})
-    assert helper.told == [{"do": "kill", "run": "r1"}]
+    looks = [child, None]
+    Ending("").send({"do": "kill", "run": "r1"})
+    assert child.told == [{"do": "kill", "run": "r1"}]
 
 
-def test_steering_what_is_gone_does_nothing(engine, cluster, helper):
-    helper.ends()
+def test_steering_what_is_gone_does_nothing(engine, cluster, child):
+    child.ends()
     engine.kill("r1")
     cluster.close()
     engine.kill("r1")
-    assert helper.told == []
+    assert child.told == []
 
 
-def test_a_look_gives_the_seats_that_the_process_has_written(engine, helper):
+def test_a_look_gives_the_seats_that_the_process_has_written(engine, child):
     seats = [Seat(Host("10.0.0.1", "a"), 0, 0, {})]
 
     def hears(request, fds):
         with open(os.dup(fds[0]), "wb") as file:  # noqa: PTH123 # a descriptor, not a path
             pickle.dump(seats, file)
-        helper.says(id=request["id"], done=True)
+        child.says(id=request["id"], done=True)
 
-    helper.hears = hears
+    child.hears = hears
     assert engine.look(lambda seconds, what: None) == seats
-    assert helper.told == [{"do": "look", "id": 1, "hosts": None, "slices": None, "wait": 0.0}]
+    assert child.told == [{"do": "look", "id": 1, "hosts": None, "slices": None, "wait": 0.0}]
 
 
-def test_closing_ends_the_process(cluster, helper):
+def test_closing_ends_the_process(cluster, child):
     cluster.close()
     cluster.close()
-    assert helper.closed
+    assert child.closed
 
 
-def test_a_process_that_lives_is_no_reason_for_anything(engine, helper):
+def test_a_process_that_lives_is_no_reason_for_anything(engine, child):
     assert engine.why_lost() == ""
 
 
@@ -439,8 +444,8 @@ def test_without_a_process_nobody_knows_why(engine):
     assert engine.why_lost() == ""
 
 
-def test_why_there_are_no_more_events_is_what_ended_the_process(engine, helper):
-    helper.ends("MemoryError")
+def test_why_there_are_no_more_events_is_what_ended_the_process(engine, child):
+    child.ends("MemoryError")
     assert "(MemoryError)" in engine.why_lost()
 
 
@@ -474,21 +479,21 @@ def writes(*parts, hold=None):
         ((block(b"half a block")[:-2],), None),
     ],
 )
-def test_a_file_is_fetched_if_its_host_can_be_reached(engine, helper, parts, found):
-    helper.hears = writes(*parts)
+def test_a_file_is_fetched_if_its_host_can_be_reached(engine, child, parts, found):
+    child.hears = writes(*parts)
     assert engine.fetch("r1", "a", "rank-0.out") == found
-    assert helper.told == [{"do": "fetch", "run": "r1", "host": "a", "file": "rank-0.out"}]
+    assert child.told == [{"do": "fetch", "run": "r1", "host": "a", "file": "rank-0.out"}]
 
 
-def test_nothing_is_fetched_when_the_process_is_gone(engine, helper):
-    helper.ends()
+def test_nothing_is_fetched_when_the_process_is_gone(engine, child):
+    child.ends()
     assert engine.fetch("r1", "a", "rank-0.out") is None
 
 
 @pytest.mark.parametrize("parts", [(), (block(b"half a file"),)])
-def test_a_host_that_falls_silent_has_no_file(engine, helper, monkeypatch, parts):
+def test_a_host_that_falls_silent_has_no_file(engine, child, monkeypatch, parts):
     monkeypatch.setattr(faults, "PATIENCE", 0.01)
     held = []
-    helper.hears = writes(*parts, hold=held)
+    child.hears = writes(*parts, hold=held)
     assert engine.fetch("r1", "a", "rank-0.out") is None
     os.close(held[0])

@@ -1,5 +1,6 @@
-"""What Ray says when something is wrong, each text from its source, and what is told instead."""
+"""Ray's error texts, each from its source, and the messages made of them."""
 
+import re
 import sys
 
 import pytest
@@ -48,15 +49,17 @@ library dependencies are not installed in the worker environment:
 ModuleNotFoundError: No module named 'xla_nb'"""
 
 
-def is_a_paragraph(said):
-    return "\n" not in said and "\x1b" not in said and "What to do: " in said
+def is_a_paragraph(text):
+    """One line without colors that ends in an imperative sentence."""
+    fix = re.search(r"\. (Run|Install|Give|Check) .*\.$", text)
+    return "\n" not in text and "\x1b" not in text and fix
 
 
 # ---------------------------------------------------------------- no way to the cluster
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "told"),
+    ("kind", "message", "expected"),
     [
         ("ModuleNotFoundError", "No module named 'ray'", "needs Ray, which is not installed here"),
         (
@@ -68,14 +71,14 @@ def is_a_paragraph(said):
         (
             "RuntimeError",
             VERSIONS,
-            "is Ray 2.9.3 on Python 3.10.12, and the notebook has Ray 2.50.1 on Python 3.11.9",
+            "has Ray 2.9.3 on Python 3.10.12, but the notebook has Ray 2.50.1 on Python 3.11.9",
         ),
         (
             "RuntimeError",
             "Python version 3.11 differs",
-            "other versions than the notebook (Python version 3.11 differs)",
+            "different versions from the notebook's (Python version 3.11 differs)",
         ),
-        ("TimeoutError", "", "does not answer: it was asked 30 s ago"),
+        ("TimeoutError", "", "does not answer (waited 30 s)"),
         ("ConnectionError", "ray client connection timeout", "(ray client connection timeout)"),
         (
             "ConnectionError",
@@ -95,12 +98,12 @@ def is_a_paragraph(said):
             "has no node on this machine",
         ),
         ("ValueError", "Malformed address x. Expected '<host>:<port>'.", "ValueError: Malformed"),
-        ("OddError", "", "cannot be used: OddError: nothing was said"),
+        ("OddError", "", "cannot be used: OddError: no message"),
     ],
 )
-def test_why_a_cluster_cannot_be_used_is_a_paragraph_of_its_own(kind, said, told):
-    text = faults.unreachable(AT, kind, said)
-    assert told in text
+def test_why_a_cluster_cannot_be_used_is_a_paragraph_of_its_own(kind, message, expected):
+    text = faults.unreachable(AT, kind, message)
+    assert expected in text
     assert is_a_paragraph(text)
 
 
@@ -110,8 +113,8 @@ def test_the_clusters_version_of_ray_is_the_one_to_install():
 
 
 def test_the_cluster_is_named_where_it_has_an_address():
-    assert faults.unreachable(AT, "TimeoutError", "").startswith(f"the Ray cluster at {AT} does")
-    assert faults.unreachable("", "TimeoutError", "").startswith("a Ray cluster does")
+    assert faults.unreachable(AT, "TimeoutError", "").startswith(f"The Ray cluster at {AT} does")
+    assert faults.unreachable("", "TimeoutError", "").startswith("The Ray cluster does")
 
 
 def test_a_package_that_is_missing_is_installed_into_this_environment():
@@ -123,28 +126,34 @@ def test_a_package_that_is_missing_is_installed_into_this_environment():
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "expected"),
     [
-        (NOT_IMPORTED, "the cluster's hosts cannot import xla_nb"),
-        (IN_INIT, "could not be started: FileNotFoundError: a file is unavailable, its process"),
-        (DIED + WORKER, "could not be started: The actor died unexpectedly before finishing"),
+        (NOT_IMPORTED, "The cluster's hosts cannot import xla_nb"),
+        (
+            IN_INIT,
+            "xla_nb on a host: FileNotFoundError: a file is unavailable, its process",
+        ),
+        (
+            DIED + WORKER,
+            "Could not start xla_nb on a host: The actor died unexpectedly before",
+        ),
     ],
 )
-def test_why_a_hosts_process_could_not_be_started_is_a_paragraph(said, told):
-    text = faults.unplaced(said)
-    assert told in text
+def test_why_a_hosts_process_could_not_be_started_is_a_paragraph(message, expected):
+    text = faults.unplaced(message)
+    assert expected in text
     assert is_a_paragraph(text)
 
 
 @pytest.mark.parametrize(
-    ("there", "told"),
-    [("0.1", "h has xla_nb 0.1, and the notebook has 0.2."),
-     ("", "h has no xla_nb, and the notebook has 0.2.")],
+    ("there", "expected"),
+    [("0.1", "h has xla_nb 0.1, but the notebook has 0.2."),
+     ("", "h has no xla_nb, but the notebook has 0.2.")],
 )  # fmt: skip
-def test_a_host_with_another_version_is_named_with_both(there, told):
+def test_a_host_with_another_version_is_named_with_both(there, expected):
     text = faults.differing("h", "xla_nb", there, "0.2")
-    assert text.startswith(told)
-    assert "install xla_nb 0.2 on the cluster's hosts" in text
+    assert text.startswith(expected)
+    assert "Install xla_nb 0.2 on the cluster's hosts" in text
     assert is_a_paragraph(text)
 
 
@@ -152,55 +161,55 @@ def test_a_host_with_another_version_is_named_with_both(there, told):
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("message", "why"),
     [
         (DIED + WORKER, "xla_nb's process there ended"),
         (DIED + NODE, "its node died"),
         (DIED + "The actor is dead because it was killed by `ray.kill`.",
          "xla_nb's process there ended"),
-        (MEMORY, "Ray ended xla_nb's process there, because the host's memory ran low"),
+        (MEMORY, "Ray killed xla_nb's process there because the host was low on memory"),
         ("The actor 1f2e is unavailable: The actor is temporarily unavailable: RpcError: RPC Error "
          "message: Socket closed; RPC Error details: . The task may or may not have been executed "
-         "on the actor.", "it cannot be reached any more"),
+         "on the actor.", "it is no longer reachable"),
         (RAISED, "FileNotFoundError: a file is unavailable, its process was killed"),
         ("Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left",
          "OSError: [Errno 28] No space left"),
         ("\x1b[36msomething else.\x1b[39m\nand more", "something else"),
-        ("", "it has not answered for half a minute"),
+        ("", "it did not answer for half a minute"),
     ],
 )  # fmt: skip
-def test_why_a_host_was_lost_is_said_in_a_clause(said, why):
-    assert faults.why_lost(said) == why
+def test_why_a_host_was_lost_is_said_in_a_clause(message, why):
+    assert faults.why_lost(message) == why
 
 
 # ---------------------------------------------------------------- our own process
 
 
 @pytest.mark.parametrize(
-    "words",
+    "output",
     [
         "[2026-01-01 00:00:00,000 E 1 1] gcs_rpc_client.h:179: Failed to connect to GCS at address "
         "10.0.0.1:6379 within 5 seconds.",
         "grpc._channel._MultiThreadedRendezvous: <_MultiThreadedRendezvous of RPC",
     ],
 )
-def test_a_head_that_is_gone_is_told_when_it_has_ended_our_process(words):
-    text = faults.client_ended(1, words)
-    assert text.startswith("the connection to the cluster's head was lost")
+def test_a_head_that_is_gone_is_told_when_it_has_ended_our_process(output):
+    text = faults.client_ended(1, output)
+    assert text.startswith("The connection to the cluster's head was lost")
     assert is_a_paragraph(text)
 
 
 @pytest.mark.parametrize(
-    ("words", "last"),
-    [("Traceback\n\x1b[31mMemoryError\x1b[0m\n", "(MemoryError)"), ("", "(it left no words)")],
+    ("output", "last"),
+    [("Traceback\n\x1b[31mMemoryError\x1b[0m\n", "(MemoryError)"), ("", "(no output)")],
 )
-def test_else_our_processs_last_words_are_quoted(words, last):
-    text = faults.client_ended(1, words)
-    assert text.startswith(f"the process that speaks to the cluster ended {last}")
+def test_else_our_processs_last_words_are_quoted(output, last):
+    text = faults.client_ended(1, output)
+    assert text.startswith(f"The process that connects to Ray ended {last}")
     assert is_a_paragraph(text)
 
 
 def test_a_process_that_was_killed_is_told_by_the_signal():
     text = faults.client_ended(-9, "Failed to connect to GCS")
-    assert text.startswith("the process that speaks to the cluster was ended by SIGKILL")
+    assert text.startswith("The process that connects to Ray died: killed by SIGKILL")
     assert is_a_paragraph(text)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.ray.ray_nodes import eventually, of_ours
+from tests.support.ray_nodes import eventually, of_ours
 
 pytestmark = [pytest.mark.ray, pytest.mark.chaos]
 

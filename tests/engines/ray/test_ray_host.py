@@ -17,11 +17,11 @@ from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.host import HostAgent, Part
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import ALONE, HostGroup, Order
+from xla_nb.protocol.order import HostGroup, Order, Request
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record import files as record_files
 
-PATIENCE = 10  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 
 
 class Engine:
@@ -32,8 +32,9 @@ class Engine:
         self.interrupted, self.killed = [], []
         self.during = lambda: None
 
-    def start(self, order, parcel, imports, waiting):
-        self.order, self.parcel = order, os.pread(parcel, 1 << 20, 0)
+    def start(self, request, fit, parcel, waiting, host_group):
+        self.order = Order(request, fit.device, fit.ranks, fit.env, host_group)
+        self.parcel = os.pread(parcel, 1 << 20, 0)
         self.during()
         if self.refuses:
             raise self.refuses
@@ -55,7 +56,7 @@ class Job:
 
     @property
     def path(self):
-        return Path(self.engine.order.record)
+        return Path(self.engine.order.request.record)
 
     def says(self, *happened):
         for event in happened:
@@ -75,7 +76,7 @@ class Job:
         return [events.decode(event) for event in self.news().events]
 
 
-def order(**changes):
+def a_part(name="right", program=None, env=None, sets=None, group=None, **changes):
     fields = {
         "run": "r1",
         "runtime": "xla",
@@ -86,17 +87,15 @@ def order(**changes):
         "by_name": frozenset(),
         "n": 2,
         "user_env": {},
-        "ranks": 2,
-        "device": "",
-        "env": {},
         "cwd": "/",
         "sys_path": (),
         "authkey": b"",
         "inheritance": Inheritance(),
-        "host_group": HostGroup(2, 1, ("10.0.0.1", 1234)),
         **changes,
     }
-    return Order(**fields)
+    group = group or HostGroup(2, 1, ("10.0.0.1", 1234))
+    program = program or {"cell.py": b"x = 1"}
+    return Part(name, Request(**fields), group, program, env or {}, sets or {})
 
 
 @pytest.fixture(autouse=True)
@@ -131,9 +130,8 @@ def host(engine):
 
 @pytest.fixture
 def start(host, engine):
-    def start(name="right", program=None, sets=None, **changes):
-        part = Part(name, order(**changes), program or {"cell.py": b"x = 1"}, sets or {})
-        assert host.start(part, b"values") == ""
+    def start(*args, **changes):
+        assert host.start(a_part(*args, **changes), b"values") == ""
         return Job(host, engine)
 
     return start
@@ -190,7 +188,7 @@ def test_a_port_for_the_others_is_held_for_each_run(here):
 
 def test_a_runs_port_is_held_until_it_is_over(here, engine):
     first, second = here.hold_port("r1"), here.hold_port("r2")
-    here.start(Part("right", order(), {}), b"")
+    here.start(a_part(), b"")
     assert not here.news("r1", 0).over
     assert is_held(first)
     channel.Sender(engine.job).send(events.JobEnded(status=0))
@@ -211,17 +209,17 @@ def test_a_run_that_is_forgotten_holds_no_port(here):
 
 def test_the_program_lies_in_a_record_of_the_hosts_own(start, engine):
     start(program={"cell.py": b"x = 1", "cell.json": b"{}"})
-    path = Path(engine.order.record)
+    path = Path(engine.order.request.record)
     assert path.parent == record_files.home() / "parts"
     assert path.name.startswith("r1-1-")
-    assert engine.order.program == str(path / "program" / "cell.py")
+    assert engine.order.request.program == str(path / "program" / "cell.py")
     assert (path / "program" / "cell.py").read_bytes() == b"x = 1"
     assert (path / "program" / "cell.json").read_bytes() == b"{}"
 
 
 def test_hosts_that_share_a_home_may_start_the_same_part_one_after_the_other(start, engine):
     first, second = start(), Job(a_host(other := Engine()), other)
-    assert second.host.start(Part("right", order(), {}), b"") == ""
+    assert second.host.start(a_part(), b"") == ""
     assert first.path != second.path
     second.host.forget("r1")
     other.job.close()
@@ -234,7 +232,7 @@ def test_the_values_come_with_the_order(start, engine):
 
 
 def test_the_launch_is_fitted_to_the_host(start, engine):
-    start(n=None, ranks=None, user_env={"MINE": "1"}, sets={"TPU_WORKER_ID": "1"})
+    start(n=None, user_env={"MINE": "1"}, sets={"TPU_WORKER_ID": "1"})
     assert (engine.order.device, engine.order.ranks) == ("CPU", 4)
     assert engine.order.env["MINE"] == "1"
     assert engine.order.env["TPU_WORKER_ID"] == "1"
@@ -243,7 +241,7 @@ def test_the_launch_is_fitted_to_the_host(start, engine):
 @pytest.mark.parametrize("cwd", ["/not/there", "/" + "x" * 300])
 def test_where_the_notebooks_folder_is_not_ranks_start_in_the_home(start, engine, cwd):
     start(cwd=cwd)
-    assert engine.order.cwd == str(Path.home())
+    assert engine.order.request.cwd == str(Path.home())
 
 
 def test_where_the_notebooks_folder_may_not_be_entered_ranks_start_in_the_home(
@@ -253,35 +251,35 @@ def test_where_the_notebooks_folder_may_not_be_entered_ranks_start_in_the_home(
     monkeypatch.setattr(os, "access", lambda *query: entered.append(query))  # root may do all
     start(cwd=str(tmp_path))
     assert entered == [(str(tmp_path), os.X_OK)]
-    assert engine.order.cwd == str(Path.home())
+    assert engine.order.request.cwd == str(Path.home())
 
 
 def test_where_the_notebooks_folder_is_ranks_start_in_it(start, engine, tmp_path):
     start(cwd=str(tmp_path))
-    assert engine.order.cwd == str(tmp_path)
+    assert engine.order.request.cwd == str(tmp_path)
 
 
 def test_a_launch_that_does_not_fit_is_refused_in_words(host):
-    refused = host.start(Part("right", order(n=0), {}), b"")
+    refused = host.start(a_part(n=0), b"")
     assert refused == "-n must be a whole number of at least 1, not 0."
     assert not (record_files.home() / "parts").exists()
 
 
 def test_a_launch_that_the_engine_refuses_leaves_nothing_that_is_not_tidied_away(host, engine):
     engine.refuses = LaunchError("no torch_xla")
-    assert host.start(Part("right", order(), {}), b"") == "no torch_xla"
+    assert host.start(a_part(), b"") == "no torch_xla"
     assert may_be_tidied(engine)
 
 
 def may_be_tidied(engine):
     """Whether the run's record is that of a run which has ended, and nobody's any more."""
-    files = record_files.Record(Path(engine.order.record))
+    files = record_files.Record(Path(engine.order.request.record))
     return (files.path / "run.json").exists() and not files.is_owned
 
 
 def test_a_launch_that_is_given_up_while_it_is_made_is_ended(host, engine):
     engine.during = lambda: host.forget("r1")
-    assert host.start(Part("right", order(), {}), b"") == ""
+    assert host.start(a_part(), b"") == ""
     assert engine.killed == ["r1", "r1"]
     assert is_closed(engine)
 
@@ -402,7 +400,7 @@ def test_a_jobs_last_line_is_told_though_it_has_no_end(start):
 
 
 def test_the_only_host_is_not_named_in_its_jobs_output(start):
-    job = start(host_group=HostGroup())
+    job = start(group=HostGroup())
     job.writes("job.err", b"a warning\n")
     assert [piece.data for piece in job.news().files] == [b"a warning\n"]
 
@@ -490,7 +488,7 @@ def test_ranks_are_asked_where_they_are_through_their_record(start):
 def test_the_first_host_learns_that_it_is_alone_through_its_record(start):
     job = start()
     job.host.alone("r1")
-    assert (job.path / ALONE).exists()
+    assert (job.path / "alone").exists()
 
 
 # ---------------------------------------------------------------- reading files

@@ -19,7 +19,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import HostGroup
 
-PATIENCE = 10  # seconds for what must come
+PATIENCE = 60  # seconds for what must come
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_host_that_stays_out_of_reach_is_lost(follow, monkeypatch):
             run.hosts[0].fails(ConnectionError("it is unavailable"))
 
     _, arrived = follow(1, work)
-    assert [event.why for event in arrived[1:]] == ["it cannot be reached any more"]
+    assert [event.why for event in arrived[1:]] == ["it is no longer reachable"]
 
 
 def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
@@ -141,7 +141,7 @@ def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
         return
 
     run, (_, lost) = follow(1, work)
-    assert (lost.host, lost.why) == ("m0", "it has not answered for half a minute")
+    assert (lost.host, lost.why) == ("m0", "it did not answer for half a minute")
     assert run.group.broken
 
 
@@ -216,7 +216,7 @@ def test_each_host_has_its_part_of_a_run(start):
     parts = [(part, parcel) for host in (left, right) for _, part, parcel in host.told[-1:]]
     assert [parcel for _, parcel in parts] == [b"values", b"values"]
     assert [part.name for part, _ in parts] == ["m0", "m1"]
-    assert [part.order.host_group for part, _ in parts] == [
+    assert [part.host_group for part, _ in parts] == [
         HostGroup(2, number, ("10.0.0.0", 1234)) for number in range(2)
     ]
 
@@ -225,7 +225,7 @@ def test_the_only_host_has_no_others_to_meet(start):
     host = ready()
     start(host)
     assert [name for name, *_ in host.told] == ["start"]
-    assert host.told[0][1].order.host_group == HostGroup()
+    assert host.told[0][1].host_group == HostGroup()
 
 
 def test_each_host_is_told_its_place_in_the_slices_that_are_asked_for(start):
@@ -255,7 +255,7 @@ def test_what_one_host_refuses_is_refused_in_its_name_and_ended_on_all(start):
 def test_a_host_that_died_since_the_last_run_is_gone_and_the_others_end_it(start, when):
     gone = ready(**{when: lambda *given: RuntimeError("The actor died because its node has died.")})
     other = ready()
-    with pytest.raises(HostGone, match="could not be started: The actor died"):
+    with pytest.raises(HostGone, match="Could not start xla_nb on a host: The actor died"):
         start(gone, other)
     assert start.group.broken
     assert other.told[-1] == ("forget", "r1")

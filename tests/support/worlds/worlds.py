@@ -13,6 +13,8 @@ from typing import Any
 from tests.support.fork_job import environment
 from xla_nb.protocol import pickling
 
+ROOT = Path(__file__).parents[3]
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -68,7 +70,8 @@ class Worlds:
         self._folder = folder
         self._count = 0
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("launcher.py"))],
+            [sys.executable, "-m", "tests.support.worlds.launcher"],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Charts: where the lines are, decoded from the picture itself."""
+"""Charts, checked in the pixels of the decoded picture."""
 
 import math
 import os
@@ -59,12 +59,12 @@ def rows(picture: list[list[Pixel]], column: int) -> list[int]:
     return [row for row, pixels in enumerate(picture) if is_red(pixels[column])]
 
 
-def test_a_picture_is_twice_as_fine_as_the_page() -> None:
+def test_a_picture_has_two_pixels_per_css_pixel() -> None:
     picture = draw({0: [(0, 0), (1, 1)]})
     assert (len(picture[0]), len(picture)) == (DENSITY * WIDTH, DENSITY * HEIGHT)
 
 
-def test_another_reader_of_png_agrees() -> None:
+def test_another_png_decoder_agrees() -> None:
     image = pytest.importorskip("PIL.Image")
     import io
 
@@ -84,7 +84,7 @@ def test_a_line_is_where_its_values_are() -> None:
         assert abs(sum(found) / len(found) + 0.5 - row_of(y, shape)) < 2.5
 
 
-def test_a_line_has_no_holes_however_steep() -> None:
+def test_a_steep_line_has_no_holes() -> None:
     picture = draw({0: [(0, 0), (50, 0), (51, 1000), (100, 0)]})
     columns = range(INSET * DENSITY, (WIDTH - INSET) * DENSITY)
     found = [rows(picture, column) for column in columns]
@@ -100,7 +100,7 @@ def test_edges_are_smooth() -> None:
     assert any(10 < alpha < 200 for *_, alpha in column if alpha)
 
 
-def test_each_line_has_its_colour() -> None:
+def test_each_line_has_its_color() -> None:
     picture = draw({0: [(0, 0), (1, 0)], 1: [(0, 10), (1, 10)]}, {0: RED, 1: BLUE})
     column = [pixels[WIDTH] for pixels in picture]
     reds = [row for row, pixel in enumerate(column) if is_red(pixel)]
@@ -111,14 +111,14 @@ def test_each_line_has_its_colour() -> None:
 
 
 @pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf, 1e305])
-def test_what_is_no_number_is_a_gap(gap: float) -> None:
+def test_nan_and_infinity_are_gaps(gap: float) -> None:
     picture = draw({0: [(float(x), gap if 40 <= x <= 60 else 1.0) for x in range(101)]})
     across = (WIDTH - 2 * INSET) * DENSITY
     drawn = [bool(rows(picture, INSET * DENSITY + int(across * x))) for x in (0.2, 0.5, 0.8)]
     assert drawn == [True, False, True]
 
 
-def test_a_point_alone_is_a_dot_in_the_middle() -> None:
+def test_a_single_point_is_a_dot_in_the_middle() -> None:
     picture = draw({0: [(7, 3)]})
     found = [
         (x, y)
@@ -132,17 +132,17 @@ def test_a_point_alone_is_a_dot_in_the_middle() -> None:
     assert abs(sum(xs) / len(xs) + 0.5 - WIDTH) < 1
 
 
-def test_points_in_any_order_make_the_same_line() -> None:
+def test_the_order_of_points_does_not_matter() -> None:
     line = [(float(x), float(x * x)) for x in range(20)]
     assert draw({0: line}) == draw({0: line[::-1]})
 
 
-def test_the_ground_is_transparent() -> None:
+def test_the_background_is_transparent() -> None:
     picture = draw({0: [(0, 0), (1, 0.01)]})
     assert picture[0][0] == (0, 0, 0, 0)
 
 
-def test_there_is_a_grey_rule_at_each_tick() -> None:
+def test_there_is_a_gray_line_at_each_tick() -> None:
     lines = {0: [(0.0, 0.0), (1.0, 30.0)]}
     picture, shape = draw(lines), chart.frame(lines)
     assert shape is not None
@@ -151,7 +151,7 @@ def test_there_is_a_grey_rule_at_each_tick() -> None:
 
 
 @pytest.mark.parametrize("lines", [{}, {0: []}, {0: [(1.0, math.nan)]}])
-def test_nothing_to_draw_is_an_empty_picture(lines: chart.Lines) -> None:
+def test_lines_without_points_are_an_empty_picture(lines: chart.Lines) -> None:
     assert chart.frame(lines) is None
     assert {pixel for pixels in draw(lines) for pixel in pixels} == {(0, 0, 0, 0)}
 
@@ -164,13 +164,13 @@ def noisy(rank: int, noise: float) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("ranks", [1, 8, 16, 256])
 @pytest.mark.parametrize("noise", [0.1, 10.0])
-def test_a_picture_is_small_however_many_its_lines(ranks: int, noise: float) -> None:
+def test_a_picture_of_many_lines_is_small(ranks: int, noise: float) -> None:
     lines = {rank: noisy(rank, noise) for rank in range(ranks)}
     colours = {rank: f"#{rank % 8 * 0x0A1B2C:06x}" for rank in lines}
     assert len(chart.png(lines, colours, 350, 96)) <= 15_000
 
 
-def test_one_line_that_strays_from_many_is_seen() -> None:
+def test_one_outlier_among_many_lines_is_visible() -> None:
     lines = {rank: [(0.0, 0.0), (1.0, 0.0)] for rank in range(255)}
     picture = draw(lines | {255: [(0.0, 9.0), (1.0, 9.0)]})
     assert (len(picture[0]), len(picture)) == (WIDTH, HEIGHT)  # very many: one pixel for one
@@ -188,7 +188,7 @@ def test_one_line_that_strays_from_many_is_seen() -> None:
         (5.0, 5.0, (4.5, 5, 5.5)),
     ],
 )
-def test_ticks_are_round_and_hold_the_values(
+def test_ticks_are_round_and_enclose_the_values(
     low: float, high: float, expected: tuple[float, ...]
 ) -> None:
     assert chart.ticks(low, high) == pytest.approx(expected)
@@ -198,7 +198,7 @@ def test_ticks_are_round_and_hold_the_values(
     ("low", "high"),
     [(0.0, 0.0), (1e-320, 2e-320), (-1e300, 1e300), (1e16, 1e16 + 2), (1e-9, 1.0), (-7.3, -7.2999)],
 )
-def test_ticks_hold_any_values(low: float, high: float) -> None:
+def test_ticks_enclose_any_values(low: float, high: float) -> None:
     found = chart.ticks(low, high)
     assert 2 <= len(found) <= 6
     assert found[0] <= low
@@ -207,7 +207,7 @@ def test_ticks_hold_any_values(low: float, high: float) -> None:
     assert all(left < right for left, right in pairwise(found))
 
 
-def test_importing_it_loads_no_heavy_module() -> None:
+def test_importing_the_module_loads_no_heavy_module() -> None:
     code = (
         "import sys, xla_nb.views.saved.chart\n"
         "print(*{'numpy', 'PIL', 'matplotlib', 'torch'} & {*sys.modules})"

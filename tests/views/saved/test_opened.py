@@ -1,4 +1,4 @@
-"""A recorded run, shown again; and all of them in a list."""
+"""Recorded runs: one displayed, and all of them in a table."""
 
 import json
 
@@ -14,7 +14,7 @@ NAME = "20260101-000000-abcdef"
 
 @pytest.fixture
 def recorded():
-    """The record of a run of two ranks that goes on; rank 0 has printed and reported."""
+    """The record of a run in progress with two ranks; rank 0 has printed and reported."""
     made = Record.create(NAME)
     made.add(events.JobStarted(pid=1, host="h", ranks=2, simulated=True, at=1000.0))
     for rank in (0, 1):
@@ -26,7 +26,7 @@ def recorded():
 
 
 def shown(record):
-    """What a notebook gets to show of the run of a record: HTML and text."""
+    """What a notebook displays for a recorded run: HTML and text."""
     bundle = OpenedRun.open(record, {}.__getitem__)._repr_mimebundle_(include=None, exclude=None)
     assert set(bundle) == {"text/html", "text/plain"}
     return bundle["text/html"], bundle["text/plain"]
@@ -43,13 +43,13 @@ def finish(record):
 
 
 @pytest.mark.parametrize(
-    "said", ["Cell In[3]", "2 ranks finished", "epoch 1", "loss", "5.00 s", NAME]
+    "text", ["Cell In[3]", "2 ranks finished", "epoch 1", "loss", "5.00 s", NAME]
 )
-def test_an_ended_run_is_shown_as_html_and_as_text(recorded, said):
+def test_an_ended_run_is_shown_as_html_and_as_text(recorded, text):
     finish(recorded)
-    html, text = shown(recorded)
-    assert said in html
-    assert said in text
+    html, plain = shown(recorded)
+    assert text in html
+    assert text in plain
 
 
 def test_each_rank_is_shown_with_what_it_returned(recorded):
@@ -59,27 +59,27 @@ def test_each_rank_is_shown_with_what_it_returned(recorded):
     assert "'r1'" in text
 
 
-def test_what_a_rank_printed_is_text_in_the_page(recorded):
+def test_output_is_escaped_in_html(recorded):
     finish(recorded)
     html, text = shown(recorded)
     assert "epoch &lt;2&gt;" in html
     assert "epoch <2>" in text
 
 
-def test_a_run_that_goes_on_elsewhere_is_shown_as_running(recorded):
+def test_a_run_in_progress_elsewhere_is_shown_as_running(recorded):
     html, text = shown(recorded)
     assert "running" in text.splitlines()[0]
     assert "running" in html
 
 
-def test_a_run_whose_kernel_is_gone_is_shown_with_its_ranks_killed(recorded):
+def test_a_run_whose_kernel_died_is_shown_with_its_ranks_killed(recorded):
     (recorded.path / "owner").write_text("1 0")
     _, text = shown(recorded)
     assert "failed" in text.splitlines()[0]
     assert text.count("its process is gone") >= 2
 
 
-def test_what_is_gone_from_a_record_is_not_shown(recorded):
+def test_a_record_without_its_output_can_be_shown(recorded):
     finish(recorded)
     recorded.log(0).unlink()
     recorded.history(0).unlink()
@@ -88,7 +88,7 @@ def test_what_is_gone_from_a_record_is_not_shown(recorded):
     assert "epoch" not in text
 
 
-def test_a_notebook_shows_an_opened_run(notebook):
+def test_a_notebook_displays_an_opened_run(notebook):
     notebook.ok("%%xla_spawn -n 1 -o to_open --view none\ndef opened_later(rank): print('a line')")
     got = notebook.ok("__import__('xla_nb').open_run(to_open.name)").data
     assert "a line" in got["text/html"]
@@ -98,18 +98,18 @@ def test_a_notebook_shows_an_opened_run(notebook):
 # ---------------------------------------------------------------- all runs
 
 
-def test_a_list_of_no_runs_says_so():
-    assert table([]) == "no run is recorded yet"
+def test_an_empty_table_says_that_there_are_no_runs():
+    assert table([]) == "No recorded runs."
 
 
-def test_runs_are_a_line_each_in_columns():
+def test_each_run_is_a_line_in_aligned_columns():
     rows = [
         Entry("r3", "Cell In[3]", None, "running", None),
         Entry("r20", "Cell In[12]", True, "4 ranks finished", 12.34),
         Entry("r1", "", False, "rank 2 failed: boom", 0.5),
     ]
     assert table(rows).splitlines() == [
-        "run  how      time    cell         what became of it",
+        "run  state    time    cell         result",
         "r3   running          Cell In[3]   running",
         "r20  ok       12.3 s  Cell In[12]  4 ranks finished",
         "r1   failed   0.5 s                rank 2 failed: boom",
@@ -117,11 +117,11 @@ def test_runs_are_a_line_each_in_columns():
 
 
 @pytest.mark.parametrize("headline", ["x" * 500, "one\n\ntwo\n" * 100])
-def test_a_long_headline_is_one_line_that_is_cut(headline):
+def test_a_long_headline_is_cut_to_one_line(headline):
     _, row = table([Entry("r", "", False, headline, None)]).splitlines()
     assert row.endswith("…")
     assert len(row) < 120
 
 
-def test_a_headline_that_fits_is_whole():
+def test_a_headline_of_80_characters_is_not_cut():
     assert table([Entry("r", "", False, "x" * 80, None)]).endswith("x" * 80)

@@ -1,4 +1,4 @@
-"""What stays of a run in the notebook: HTML and text."""
+"""The HTML and the text that a notebook keeps of a run."""
 
 import math
 import re
@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from xla_nb.record.sample import Sample
 from xla_nb.views import saved
 from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
 
@@ -17,9 +18,9 @@ TRACEBACK = (
     'Traceback (most recent call last):\n  File "Cell In[2]", line 7, in step\nValueError: boom'
 )
 
-# What JupyterLab 4.6 leaves in a notebook that is not trusted (its sanitizer, in jlab_core.*.js),
-# as far as it is used here. It keeps a property only if the value matches its own pattern, which
-# no var(), no url() of ours and no `unicode-bidi: isolate` does.
+# What JupyterLab 4.6 keeps in an untrusted notebook (its sanitizer, in jlab_core.*.js), as far as
+# it is used here. It keeps a property only if the value matches the property's pattern, which
+# var(), our url() and `unicode-bidi: isolate` do not.
 TAGS = {"div", "span", "b", "i", "bdi", "pre", "details", "summary", "img", "table", "thead"}
 TAGS |= {"tbody", "tr", "th", "td"}
 ATTRIBUTES = {"style", "title", "dir", "open", "src", "alt", "width", "height"}
@@ -95,6 +96,10 @@ def snapshot(**changes: object) -> Snapshot:
     return replace(whole, **changes)  # type: ignore[arg-type]
 
 
+def sample(**figures: object) -> Sample:
+    return Sample(at=NOW, since=NOW, **figures)  # type: ignore[arg-type]
+
+
 def cards(count: int, phase: Phase = "finished") -> tuple[Card, ...]:
     return tuple(
         Card(rank, phase, NOW - 1, f"xla:{rank}", "h", 100 + rank) for rank in range(count)
@@ -108,13 +113,15 @@ def printed(
 
 
 def both(whole: Snapshot) -> tuple[str, str]:
-    """The words of the HTML, and the text."""
+    """The text of the HTML, and the plain text."""
     return Page(saved.render_html(whole)).text, saved.render_text(whole)
 
 
 def hostile(evil: str) -> Snapshot:
-    """Everything that a rank can have a say in says the same."""
+    """A snapshot with `evil` in every place that a rank has influence on."""
     bar = Bar(evil, 1, 2)
+    counts = {evil: 1}
+    figures = sample(rss=1, device_used=1, compiles=1, steps=1, fallbacks=counts, clients=counts)
     return snapshot(
         run=evil,
         cell=evil,
@@ -126,27 +133,7 @@ def hostile(evil: str) -> Snapshot:
         notices=(evil,),
         bar=bar,
         cards=tuple(
-            Card(
-                rank,
-                "failed",
-                NOW,
-                evil,
-                evil,
-                1,
-                evil,
-                evil,
-                evil,
-                1,
-                1.0,
-                1,
-                2,
-                1,
-                1,
-                1,
-                {evil: 1},
-                (bar,),
-                {evil: 3},
-            )
+            Card(rank, "failed", NOW, evil, evil, 1, evil, evil, evil, 1.0, (bar,), figures)
             for rank in range(2)
         ),
         troubles=(Trouble((0,), True, evil, evil, f"{evil}\n{evil}", (evil,)),),
@@ -161,7 +148,7 @@ def crowded(whole: Snapshot) -> Snapshot:
     )
 
 
-# --- what is said ------------------------------------------------------------------------------
+# --- the run ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,21 +162,21 @@ def crowded(whole: Snapshot) -> Snapshot:
     ],
 )
 def test_the_state_is_a_glyph_and_a_word(changes: dict[str, object], mark: str) -> None:
-    for said in both(snapshot(**changes)):
-        assert said.startswith(mark)
+    for shown in both(snapshot(**changes)):
+        assert shown.startswith(mark)
 
 
-def test_a_stop_that_uncovered_an_error_is_a_failure() -> None:
+def test_a_stopped_run_with_an_error_has_failed() -> None:
     trouble = Trouble((0,), True, "ValueError", "", "")
-    for said in both(snapshot(ok=False, stopping="by the user", troubles=(trouble,))):
-        assert said.startswith("✗ failed")
+    for shown in both(snapshot(ok=False, stopping="by the user", troubles=(trouble,))):
+        assert shown.startswith("✗ failed")
 
 
 def test_the_head_names_cell_headline_time_host_and_record() -> None:
-    for said in both(snapshot(hosts=("tpu-vm-1",), simulated=True)):
+    for shown in both(snapshot(hosts=("tpu-vm-1",), simulated=True)):
         for part in ("Cell In[3]", "2 ranks finished", "12.5 s", "tpu-vm-1", "simulated TPU host"):
-            assert part in said
-        assert "/records/one" in said
+            assert part in shown
+        assert "/records/one" in shown
 
 
 @pytest.fixture
@@ -202,41 +189,41 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("utc")
-def test_a_run_that_still_goes_says_how_old_this_is() -> None:
-    for said in both(snapshot(ok=None, ended=None)):
-        assert "as of 12:03:05 on 2025-11-21" in said
+def test_a_run_in_progress_is_dated() -> None:
+    for shown in both(snapshot(ok=None, ended=None)):
+        assert "as of 12:03:05 on 2025-11-21" in shown
 
 
 @pytest.mark.usefixtures("utc")
-def test_a_run_that_has_ended_says_when_it_started() -> None:
-    for said in both(snapshot()):
-        assert "started 12:02:52 on 2025-11-21" in said
-        assert "as of" not in said
+def test_an_ended_run_has_its_start_time() -> None:
+    for shown in both(snapshot()):
+        assert "started 12:02:52 on 2025-11-21" in shown
+        assert "as of" not in shown
 
 
-def test_notices_are_told() -> None:
-    for said in both(snapshot(notices=("the data set travelled with the cell",))):
-        assert "the data set travelled with the cell" in said
+def test_notices_are_shown() -> None:
+    for shown in both(snapshot(notices=("the data set travelled with the cell",))):
+        assert "the data set travelled with the cell" in shown
 
 
-def test_an_error_is_told_once_with_its_ranks_the_first_and_its_place() -> None:
+def test_an_error_is_shown_once_with_its_ranks_the_first_of_them_and_its_place() -> None:
     trouble = Trouble((2, 0, 1, 5), True, "ValueError: boom", "Cell In[2], line 7", TRACEBACK)
-    for said in both(snapshot(troubles=(trouble,))):
-        assert "ranks 0-2, 5" in said
-        assert "rank 2 first" in said
-        assert "Cell In[2], line 7" in said
-        assert said.count(TRACEBACK) == 1
+    for shown in both(snapshot(troubles=(trouble,))):
+        assert "ranks 0-2, 5" in shown
+        assert "rank 2 first" in shown
+        assert "Cell In[2], line 7" in shown
+        assert shown.count(TRACEBACK) == 1
 
 
-def test_errors_with_other_words_are_told_too() -> None:
+def test_differing_messages_of_the_same_error_are_shown() -> None:
     trouble = Trouble(
         (0, 1), True, "ValueError: 0", "", TRACEBACK, ("rank 1 failed: ValueError: 1",)
     )
-    for said in both(snapshot(troubles=(trouble,))):
-        assert "rank 1 failed: ValueError: 1" in said
+    for shown in both(snapshot(troubles=(trouble,))):
+        assert "rank 1 failed: ValueError: 1" in shown
 
 
-def test_only_the_first_error_lies_open() -> None:
+def test_only_the_first_error_is_unfolded() -> None:
     one = Trouble((0,), True, "ValueError", "", TRACEBACK)
     page = Page(saved.render_html(snapshot(troubles=(one, replace(one, ranks=(1,), first=False)))))
     assert ["open" in box for box in page.named("details")] == [True, False]
@@ -248,28 +235,28 @@ def test_errors_come_before_ranks_and_ranks_before_output() -> None:
         troubles=(Trouble((0,), True, "ValueError: boom", "", TRACEBACK),),
         excerpts=(printed("hello"),),
     )
-    for said in both(whole):
-        assert said.index("ValueError: boom") < said.index("xla:1") < said.index("hello")
+    for shown in both(whole):
+        assert shown.index("ValueError: boom") < shown.index("xla:1") < shown.index("hello")
 
 
-def test_many_kinds_of_error_are_counted() -> None:
+def test_errors_beyond_the_bound_are_counted() -> None:
     troubles = tuple(Trouble((rank,), not rank, f"E{rank}", "", "") for rank in range(20))
-    for said in both(snapshot(troubles=troubles)):
-        assert "and 12 other errors, in ranks 8-19" in said
+    for shown in both(snapshot(troubles=troubles)):
+        assert "and 12 more errors, in ranks 8-19" in shown
 
 
-def test_progress_is_a_share_a_count_a_rate_and_what_is_left() -> None:
-    for said in both(snapshot(bar=Bar("train", 620, 1000, 12.34, 30.8))):
-        words = said.replace("\xa0", " ")
+def test_progress_shows_share_count_rate_and_time_to_go() -> None:
+    for shown in both(snapshot(bar=Bar("train", 620, 1000, 12.34, 30.8))):
+        words = shown.replace("\xa0", " ")
         assert "62 % · 620 of 1,000 · 12.3/s · 31 s to go" in words
 
 
-def test_progress_without_an_end_is_a_count() -> None:
-    for said in both(snapshot(bar=Bar("train", 41230, None))):
-        assert "41,230 done" in said.replace("\xa0", " ")
+def test_progress_without_a_total_is_a_count() -> None:
+    for shown in both(snapshot(bar=Bar("train", 41230, None))):
+        assert "41,230 done" in shown.replace("\xa0", " ")
 
 
-def test_a_card_has_everything_that_is_known() -> None:
+def test_a_card_shows_all_facts() -> None:
     card = Card(
         rank=3,
         phase="waiting",
@@ -280,18 +267,20 @@ def test_a_card_has_everything_that_is_known() -> None:
         place="Cell In[2], line 31",
         detail="all_reduce: waits for rank 2",
         line="epoch 6 loss 0.5",
-        rss=3 << 29,
         cpu=0.97,
-        device_used=3 << 30,
-        device_limit=16 << 30,
-        compiles=3,
-        compile_seconds=8.4,
-        steps=1240,
-        fallbacks={"aten::nonzero": 12},
-        clients={"torch_xla": 1, "jax": 2},
         bars=(Bar("epoch 6", 1, 4),),
+        sample=sample(
+            rss=3 << 29,
+            device_used=3 << 30,
+            device_limit=16 << 30,
+            compiles=3,
+            compile_seconds=8.4,
+            steps=1240,
+            fallbacks={"aten::nonzero": 12},
+            clients={"torch_xla": 1, "jax": 2},
+        ),
     )
-    for said in both(snapshot(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2"))):
+    for shown in both(snapshot(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2"))):
         for part in (
             "rank 3",
             "◔ waiting",
@@ -311,17 +300,17 @@ def test_a_card_has_everything_that_is_known() -> None:
             "jax 2, torch_xla 1",
             "25 %",
         ):
-            assert part in said.replace("\xa0", " "), part
+            assert part in shown.replace("\xa0", " "), part
 
 
-def test_what_is_not_known_is_not_said() -> None:
-    for said in both(snapshot(cards=(Card(0, "running"),))):
+def test_unknown_facts_are_left_out() -> None:
+    for shown in both(snapshot(cards=(Card(0, "running"),))):
         for word in ("memory", "CPU", "compiles", "steps", "device", "pid", "None", "for "):
-            assert word not in said, word
+            assert word not in shown, word
 
 
 def spread(hosts: int, each: int, lost: str = "worker-1") -> Snapshot:
-    """A run of several hosts, of which one is lost."""
+    """A run on several hosts, one of them lost."""
     ranks = tuple(
         replace(card, host=f"worker-{card.rank // each}") for card in cards(hosts * each, "running")
     )
@@ -331,7 +320,7 @@ def spread(hosts: int, each: int, lost: str = "worker-1") -> Snapshot:
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(3, 2), (256, 4)])
-def test_of_several_hosts_a_lost_one_stands_first(hosts: int, each: int) -> None:
+def test_a_lost_host_comes_first(hosts: int, each: int) -> None:
     html, text = both(spread(hosts, each))
     assert f"{hosts} hosts, 1 lost" in html
     assert f"{hosts} hosts, 1 lost" in text
@@ -341,45 +330,48 @@ def test_of_several_hosts_a_lost_one_stands_first(hosts: int, each: int) -> None
     assert text.index(lost) < text.index("worker-0: ranks 0")
 
 
-def test_of_few_ranks_each_has_its_card_below_its_host() -> None:
+def test_cards_stand_under_their_host() -> None:
     html, _ = both(spread(3, 2))
     places = [html.index(word) for word in ("worker-1†", "rank 2", "worker-0●", "rank 0", "rank 1")]
     assert places == sorted(places)
 
 
-def test_of_many_hosts_a_bounded_number_is_named() -> None:
+def test_the_list_of_hosts_is_bounded() -> None:
     html, text = both(spread(1000, 4))
     assert "and 976 more hosts" in html
     assert "and 976 more hosts" in text
 
 
-def test_a_run_on_one_host_has_no_list_of_them() -> None:
+def test_a_run_on_one_host_has_no_list_of_hosts() -> None:
     html, text = both(snapshot(hosts=("h",), cards=cards(3)))
     assert "3 finished" not in html + text
 
 
+def with_clients(ranks: int, **clients: int) -> tuple[Card, ...]:
+    return tuple(replace(card, sample=sample(clients=clients)) for card in cards(ranks))
+
+
 def test_a_card_counts_its_clients() -> None:
-    for said in both(snapshot(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(1)])):
-        assert "torch_xla 1" in said.replace("\xa0", " ")
+    for shown in both(snapshot(cards=with_clients(1, torch_xla=1))):
+        assert "torch_xla 1" in shown.replace("\xa0", " ")
 
 
-def test_of_many_ranks_the_one_client_that_each_has_is_not_said() -> None:
-    for said in both(snapshot(cards=[replace(c, clients={"torch_xla": 1}) for c in cards(300)])):
-        assert "clients" not in said
+def test_many_ranks_with_one_client_each_show_no_clients() -> None:
+    for shown in both(snapshot(cards=with_clients(300, torch_xla=1))):
+        assert "clients" not in shown
 
 
-def test_of_many_ranks_it_is_said_who_started_clients() -> None:
-    many = [replace(card, clients={"torch_xla": 1, "jax": 1}) for card in cards(300)]
-    for said in both(snapshot(cards=tuple(many))):
-        assert "torch_xla 300, jax 300" in said.replace("\xa0", " ")
+def test_many_ranks_with_more_clients_show_their_sums() -> None:
+    for shown in both(snapshot(cards=with_clients(300, torch_xla=1, jax=1))):
+        assert "torch_xla 300, jax 300" in shown.replace("\xa0", " ")
 
 
-def test_an_ended_rank_says_how_long_it_took() -> None:
-    for said in both(snapshot(cards=(Card(0, "finished", since=NOW - 2.5),))):
-        assert "after 10.0 s" in said
+def test_an_ended_rank_shows_how_long_it_took() -> None:
+    for shown in both(snapshot(cards=(Card(0, "finished", since=NOW - 2.5),))):
+        assert "after 10.0 s" in shown
 
 
-def test_every_rank_of_a_few_has_a_line_in_the_text() -> None:
+def test_each_of_a_few_ranks_has_a_line_in_the_text() -> None:
     lines = saved.render_text(snapshot(cards=cards(16))).splitlines()
     assert [line for line in lines if re.match(r"rank \d+: ✓ finished", line)] == [
         line for line in lines if line.startswith("rank ")
@@ -394,41 +386,41 @@ def mixed(count: int) -> tuple[Card, ...]:
     return tuple(replace(card, phase=PHASES[card.rank % 6]) for card in cards(count))
 
 
-def test_of_many_ranks_each_has_a_tile_with_its_details() -> None:
+def test_each_of_many_ranks_has_a_tile_with_a_tooltip() -> None:
     page = Page(saved.render_html(snapshot(cards=mixed(256))))
     titles = [tile["title"] for tile in page.named("span") if "title" in tile]
     assert sorted(int(title.split()[1]) for title in titles if title) == list(range(256))
     assert any("rank 7 failed after 11.5 s" in (title or "") for title in titles)
 
 
-def test_of_many_ranks_those_in_trouble_come_first() -> None:
-    for said in both(snapshot(cards=mixed(256))):
+def test_phases_in_trouble_come_first() -> None:
+    for shown in both(snapshot(cards=mixed(256))):
         marks = ("✗ 43 failed", "† 43 killed", "◔ 42 waiting", "◍ 42 compiling", "● 43 running")
-        at = [said.index(mark) for mark in marks]
+        at = [shown.index(mark) for mark in marks]
         assert at == sorted(at)
-        assert said.index("● 43 running") < said.index("✓ 43 finished")
+        assert shown.index("● 43 running") < shown.index("✓ 43 finished")
 
 
 def test_the_table_of_ranks_in_trouble_is_bounded() -> None:
-    for said in both(snapshot(cards=cards(100, "failed"))):
-        assert "and 76 more ranks" in said
+    for shown in both(snapshot(cards=cards(100, "failed"))):
+        assert "and 76 more ranks" in shown
 
 
-def test_beyond_the_tiles_ranks_are_counted() -> None:
+def test_ranks_beyond_the_tiles_are_counted() -> None:
     page = Page(saved.render_html(snapshot(cards=cards(1500))))
     assert "✓ 1,500 finished (the first 1024 shown)" in page.text
 
 
-def test_of_many_ranks_memory_is_a_range() -> None:
-    many = tuple(replace(card, rss=(card.rank + 1) << 30) for card in cards(20))
-    for said in both(snapshot(cards=many)):
-        assert "memory 1.0 GiB to 20.0 GiB" in said
+def test_the_memory_of_many_ranks_is_a_range() -> None:
+    many = tuple(replace(card, sample=sample(rss=(card.rank + 1) << 30)) for card in cards(20))
+    for shown in both(snapshot(cards=many)):
+        assert "memory 1.0 GiB to 20.0 GiB" in shown
 
 
 # --- figures -----------------------------------------------------------------------------------
 
 
-def test_a_figure_is_a_picture_with_its_scale_and_each_rank_s_last_value() -> None:
+def test_a_figure_is_a_chart_with_a_scale_and_the_last_value_of_each_rank() -> None:
     series = Series("loss", {rank: [(0.0, 2.4), (500.0, 0.25 + rank)] for rank in range(2)})
     html = saved.render_html(snapshot(series=(series,)))
     page = Page(html)
@@ -439,19 +431,19 @@ def test_a_figure_is_a_picture_with_its_scale_and_each_rank_s_last_value() -> No
         assert part in page.text
 
 
-def test_a_figure_of_many_ranks_has_their_range() -> None:
+def test_a_figure_of_many_ranks_shows_their_range() -> None:
     series = Series("loss", {rank: [(0.0, float(rank))] for rank in range(101)})
-    for said in both(snapshot(series=(series,))):
-        assert "0 to 100 over 101 ranks, median 50" in said
+    for shown in both(snapshot(series=(series,))):
+        assert "0 to 100 over 101 ranks, median 50" in shown
 
 
-def test_a_figure_of_nan_alone_is_no_error() -> None:
+def test_a_figure_with_only_nan_has_no_chart() -> None:
     series = Series("loss", {rank: [(0.0, math.nan)] for rank in range(20)})
     assert "no finite value" in saved.render_text(snapshot(series=(series,)))
     assert not Page(saved.render_html(snapshot(series=(series,)))).named("img")
 
 
-def test_labels_tell_close_values_apart() -> None:
+def test_axis_labels_distinguish_close_values() -> None:
     series = Series("loss", {0: [(0.0, 7.00001), (1.0, 7.00002)]})
     assert "7.00001" in Page(saved.render_html(snapshot(series=(series,)))).text
 
@@ -459,29 +451,29 @@ def test_labels_tell_close_values_apart() -> None:
 # --- output ------------------------------------------------------------------------------------
 
 
-def test_output_is_head_what_is_left_out_and_tail() -> None:
+def test_output_shows_the_first_and_last_lines_and_counts_the_others() -> None:
     excerpt = printed("first", "second", left_out=91_204, tail=("last",))
-    for said in both(snapshot(excerpts=(excerpt,))):
-        assert "first\nsecond\n… 91,204 lines left out, in /records/one/rank-0.out\nlast" in said
+    for shown in both(snapshot(excerpts=(excerpt,))):
+        assert "first\nsecond\n… 91,204 lines left out, in /records/one/rank-0.out\nlast" in shown
 
 
-def test_stderr_and_the_job_s_own_output_are_told_apart() -> None:
+def test_stderr_and_the_output_of_the_job_are_labeled() -> None:
     whole = snapshot(
         excerpts=(replace(printed("careful", rank=1), stream="err"), printed("hm", rank=None))
     )
-    for said in both(whole):
-        assert "1 line of stderr" in said
-        assert "the cell" in said
+    for shown in both(whole):
+        assert "1 line of stderr" in shown
+        assert "the cell" in shown
 
 
-def test_short_output_lies_open_and_long_output_does_not() -> None:
+def test_short_output_is_unfolded_and_long_output_is_not() -> None:
     short = saved.render_html(snapshot(excerpts=(printed("hello"),)))
     long = saved.render_html(snapshot(excerpts=(printed(*["hello"] * 100),)))
     assert ["open" in box for box in Page(short).named("details")] == [True]
     assert ["open" in box for box in Page(long).named("details")] == [False]
 
 
-def test_colours_of_output_are_kept_in_html_and_dropped_from_text() -> None:
+def test_output_is_colored_in_html_and_plain_in_text() -> None:
     whole = snapshot(excerpts=(printed("\x1b[1;31mred\x1b[0m plain"),))
     html = saved.render_html(whole)
     assert re.search(r'<span style="color:#[0-9a-f]{6};font-weight:bold">red</span> plain', html)
@@ -491,7 +483,7 @@ def test_colours_of_output_are_kept_in_html_and_dropped_from_text() -> None:
 @pytest.mark.parametrize(
     "code", ["30", "97", "38;2;0;0;0", "38;2;255;255;255", "38;5;226", "7", "37;47", "30;40"]
 )
-def test_coloured_output_can_be_read_on_white_and_on_black(code: str) -> None:
+def test_colored_output_is_readable_on_white_and_on_black(code: str) -> None:
     html = saved.render_html(snapshot(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
     found = re.search(r'style="color:(#\w{6})(?:;background:(#\w{6}))?[^"]*">word<', html)
     assert found
@@ -507,13 +499,13 @@ def luminance(colour: str) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_an_endless_line_is_cut_and_says_so() -> None:
-    for said in both(snapshot(excerpts=(printed("x" * 10_000_000),))):
-        assert "9,998,000 more characters" in said
-        assert len(said) < 5_000
+def test_a_very_long_line_is_cut_with_a_count() -> None:
+    for shown in both(snapshot(excerpts=(printed("x" * 10_000_000),))):
+        assert "9,998,000 more characters" in shown
+        assert len(shown) < 5_000
 
 
-def test_what_one_rank_does_not_need_another_gets() -> None:
+def test_room_that_short_output_leaves_goes_to_long_output() -> None:
     few = [printed("short", rank=rank) for rank in range(63)]
     lines = [f"line {number} {'x' * 80}" for number in range(1200)]
     whole = snapshot(
@@ -524,34 +516,34 @@ def test_what_one_rank_does_not_need_another_gets() -> None:
     assert html.count("line ") > 3 * saved.OUTPUT / 64 / 90  # more than an equal part
 
 
-def test_shortening_keeps_beginning_and_end_and_counts_the_rest() -> None:
+def test_shortened_output_keeps_both_ends_and_counts_the_rest() -> None:
     lines = tuple(f"{number:05} {'x' * 200}" for number in range(4000))
-    for said in both(snapshot(excerpts=(printed(*lines[:2000], left_out=10, tail=lines[2000:]),))):
-        shown = re.findall(r"(\d{5}) xxx", said)
-        (left_out,) = re.findall(r"… ([\d,]+) lines left out", said)
-        assert shown[0] == "00000"
-        assert shown[-1] == "03999"
-        assert len(shown) + int(left_out.replace(",", "")) == 4010
+    for shown in both(snapshot(excerpts=(printed(*lines[:2000], left_out=10, tail=lines[2000:]),))):
+        numbers = re.findall(r"(\d{5}) xxx", shown)
+        (left_out,) = re.findall(r"… ([\d,]+) lines left out", shown)
+        assert numbers[0] == "00000"
+        assert numbers[-1] == "03999"
+        assert len(numbers) + int(left_out.replace(",", "")) == 4010
 
 
-def test_of_too_many_streams_those_of_ranks_in_trouble_are_shown() -> None:
+def test_streams_of_failed_ranks_are_kept_when_there_are_too_many() -> None:
     many = tuple(
         replace(card, phase="failed" if card.rank == 899 else "finished") for card in cards(900)
     )
     whole = snapshot(
         cards=many, excerpts=tuple(printed(f"words-{rank}.", rank=rank) for rank in range(900))
     )
-    for said in both(whole):
-        assert "words-899." in said
-        assert "words-800." not in said
-        assert "388 more streams" in said
+    for shown in both(whole):
+        assert "words-899." in shown
+        assert "words-800." not in shown
+        assert "388 more streams" in shown
 
 
 # --- bounds ------------------------------------------------------------------------------------
 
 
 def flood(ranks: int, line: str) -> Snapshot:
-    """As much of everything as there may be."""
+    """A snapshot with as much of everything as possible."""
     excerpt = printed(*[line] * 200, left_out=10**6, tail=(line,) * 200)
     return snapshot(
         cards=tuple(
@@ -583,7 +575,7 @@ def flood(ranks: int, line: str) -> Snapshot:
 
 
 @pytest.mark.parametrize("line", ["x" * 300, '"<&' * 100, "猫" * 300, "\x1b[31ma\x1b[32mb" * 150])
-def test_256_ranks_that_print_and_fail_without_end_take_a_bounded_size(line: str) -> None:
+def test_the_size_is_bounded_whatever_256_ranks_print_and_raise(line: str) -> None:
     whole = flood(256, line)
     assert len(saved.render_html(whole).encode()) < 400_000
     assert len(saved.render_text(whole).encode()) < 200_000
@@ -601,7 +593,7 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_there_is_nothing_in_the_html_but_what_an_untrusted_notebook_keeps(
+def test_the_html_has_only_what_an_untrusted_notebook_keeps(
     sample: Snapshot,
 ) -> None:
     page = Page(saved.render_html(sample))
@@ -616,7 +608,7 @@ def test_there_is_nothing_in_the_html_but_what_an_untrusted_notebook_keeps(
 
 
 @pytest.mark.parametrize("whole", [hostile(EVIL), crowded(hostile(EVIL))])
-def test_hostile_words_are_shown_as_they_are(whole: Snapshot) -> None:
+def test_hostile_text_is_shown_as_text(whole: Snapshot) -> None:
     page = Page(saved.render_html(whole))
     start = EVIL[:40]
     assert page.text.count(start) >= 15
@@ -624,21 +616,21 @@ def test_hostile_words_are_shown_as_they_are(whole: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_no_control_gets_through(sample: Snapshot) -> None:
-    for said in (saved.render_html(sample), saved.render_text(sample)):
-        said.encode()  # no lone surrogate
+def test_no_control_character_gets_through(sample: Snapshot) -> None:
+    for shown in (saved.render_html(sample), saved.render_text(sample)):
+        shown.encode()  # no lone surrogate
         assert not re.search(
-            r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", said
+            r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", shown
         )
 
 
-def test_text_from_right_to_left_does_not_reorder_ours() -> None:
+def test_right_to_left_text_is_isolated() -> None:
     html = saved.render_html(snapshot(headline="שלום", cards=(Card(0, detail="مرحبا"),)))
     assert "<bdi>שלום</bdi>" in html
     assert "<bdi>مرحبا</bdi>" in html
 
 
-def test_colour_is_never_alone() -> None:
+def test_each_phase_has_a_word_beside_its_color() -> None:
     for phase, look in saved.PHASES.items():
         for count in (1, 40):
             html = saved.render_html(snapshot(cards=cards(count, phase)))
@@ -646,20 +638,21 @@ def test_colour_is_never_alone() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e300])
-def test_no_number_is_an_error(number: float) -> None:
+def test_any_number_can_be_rendered(number: float) -> None:
+    figures = sample(compiles=1, compile_seconds=number)
     whole = snapshot(
         now=number,
         started=number,
         elapsed=number,
         ok=None,
         bar=Bar("b", number, number, number, number),
-        cards=(Card(0, since=number, cpu=number, compiles=1, compile_seconds=number),),
+        cards=(Card(0, since=number, cpu=number, sample=figures),),
         series=(Series("s", {0: [(number, number), (1.0, 2.0)]}),),
     )
-    for said in both(whole):
-        assert "rank 0" in said
+    for shown in both(whole):
+        assert "rank 0" in shown
 
 
-def test_nothing_known_at_all_is_still_a_page() -> None:
-    for said in both(Snapshot("", "", "", "", NOW)):
-        assert "● running" in said
+def test_an_empty_snapshot_can_be_rendered() -> None:
+    for shown in both(Snapshot("", "", "", "", NOW)):
+        assert "● running" in shown

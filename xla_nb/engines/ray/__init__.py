@@ -1,6 +1,6 @@
 """Ranks on the hosts of a Ray cluster.
 
-`engine` speaks in the notebook's kernel to a process of ours, `driver`, which is the cluster's
-client; it has an actor on each host, `host`, which drives a LocalEngine there. Ray never comes into
-the kernel: a cluster that loses its head ends its clients.
+`engine`, in the notebook's kernel, talks to a process of ours, `driver`, which is the cluster's
+client. The driver has an actor on each host, `host`, which runs a LocalEngine there. The kernel
+never imports Ray, because Ray ends its clients when the cluster loses its head.
 """

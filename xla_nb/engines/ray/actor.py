@@ -1,7 +1,4 @@
-"""A host as Ray's actor.
-
-It adds to `host.HostAgent` what Ray alone knows there, and takes away what is Ray's own.
-"""
+"""A host as a Ray actor: a HostAgent without Ray's own variables and folders."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from typing import Any
 
 from xla_nb.engines.ray.host import HostAgent
 
-#: What Ray puts into its workers' environment and a rank is not to have.
+#: Variables that Ray sets for its workers and ranks must not have.
 _RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
 
 class Actor(HostAgent):
-    """Started by Ray on the node that it speaks for."""
+    """Started by Ray on the node that it represents."""
 
     def __init__(self) -> None:
         import ray
@@ -33,13 +30,13 @@ class Actor(HostAgent):
 
 
 def environ(workers: Mapping[str, str]) -> dict[str, str]:
-    """A worker's environment without Ray's own."""
+    """A worker's environment without Ray's own variables."""
     own = {name: value for name, value in workers.items() if not name.startswith(_RAYS)}
-    if own.get("CUDA_VISIBLE_DEVICES") == "":  # Ray's, for an actor that asked for no GPU
+    if own.get("CUDA_VISIBLE_DEVICES") == "":  # Ray's, for an actor without a GPU
         del own["CUDA_VISIBLE_DEVICES"]
     return own
 
 
 def path(workers: Iterable[str], ray: Path) -> list[str]:
-    """A worker's sys.path without the folders of Ray's own package that come before the others."""
+    """A worker's sys.path without the folders of Ray's own package."""
     return [entry for entry in workers if not Path(entry).is_relative_to(ray)]

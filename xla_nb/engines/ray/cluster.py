@@ -1,7 +1,7 @@
 """A connection to a Ray cluster, and the hosts that are held there.
 
-The rule: what Ray does only while it holds up its caller is done in a thread, and not for ever;
-what is held is given back when it has been idle, is of no more use, or this process ends.
+Blocking calls of Ray run in threads, with a time limit, because the driver has one event loop.
+Hosts are held for later launches; idle and broken ones are released.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from xla_nb.topology.slices import WORKER as _WORKER
 from xla_nb.topology.slices import Host, Seat, seats
 from xla_nb.wording import several
 
-#: Seconds after which hosts that nobody uses are given back.
+#: How long unused hosts are held, in seconds.
 IDLE = 600.0
-_FREED = 5.0  # seconds until what was given back counts as free
-_ROUND = 10.0  # seconds between two looks at what nobody uses
-_LOOK = 0.5  # seconds between two looks at what is free
+_FREED = 5.0  # seconds until released resources count as free
+_ROUND = 10.0  # seconds between two checks for unused hosts
+_LOOK = 0.5  # seconds between two checks for free resources
 _READY = 60.0  # seconds for a placement that is known to be possible
-_CALLS = 16  # calls at once to one host
+_CALLS = 16  # concurrent calls to one host
 
 T = TypeVar("T")
 
 
 class Unreachable(LaunchError):
-    """The cluster does not answer, and this process may not ask it anew: Ray connects once."""
+    """The cluster does not answer, and Ray cannot connect again in this process."""
 
 
 @dataclass
 class Wish:
-    """What hosts the notebook asks for; None for all that there are. `tell` is for what is waited
-    for, `cpu`: no TPU is wanted."""
+    """The hosts that a launch needs; None for all. `tell` receives what it waits for; `cpu`: no
+    TPU is wanted."""
 
     id: int
     hosts: int | None
@@ -51,15 +51,15 @@ class Wish:
     cpu: bool
 
     def choose(self, nodes: Sequence[Node]) -> list[Bundle] | Lacking:
-        """What each host takes of these nodes."""
+        """The resources of each host on these nodes."""
         tpu = not self.cpu and demand.has_tpus(nodes)
         return demand.choose(nodes, self.hosts, self.slices, tpu=tpu)
 
 
 @dataclass
 class ActorGroup:
-    """Hosts that have been placed, with an actor on each; they serve launch after launch.
-    `hosts` and `slices` are what was asked for; `among_tpus`: the cluster has TPUs."""
+    """Placed hosts with an actor on each, held for launch after launch. `hosts` and `slices` are
+    those of the wish; `among_tpus`: the cluster has TPUs."""
 
     hosts: int | None
     slices: int | None
@@ -70,30 +70,30 @@ class ActorGroup:
     names: list[str]
     among_tpus: bool = False
     runs: set[str] = field(default_factory=set)
-    fresh: bool = True  # nothing has been started there yet
+    fresh: bool = True  # no run has been started there yet
     broken: bool = False
     used: float = field(default_factory=time.monotonic)
 
     def serves(self, wish: Wish) -> bool:
-        """Whether these are the hosts that are asked for; any can stand for simulated slices."""
+        """Whether these hosts fit the wish; simulated ones fit any number of slices."""
         if self.broken or self.hosts != wish.hosts or (self.tpu and wish.cpu):
             return False
         return self.slices == wish.slices if self.tpu else wish.cpu or not self.among_tpus
 
     @property
     def tpu(self) -> bool:
-        """Whether these are TPU VMs, of which the run has the chips."""
+        """Whether these are TPU VMs whose chips the run gets."""
         return any("TPU" in bundle for bundle in self.bundles)
 
-    def known(self) -> list[Host]:
+    def hosts_in_order(self) -> list[Host]:
         return [
             Host(about.address, name, about.environ)
             for name, about in zip(self.names, self.abouts, strict=True)
         ]
 
     def seats(self, count: int | None) -> list[Seat]:
-        """The hosts in their order, in so many slices. Raises UsageError."""
-        return seats(self.known(), count, pod=self.tpu)
+        """Seat the hosts in so many slices. Raises UsageError."""
+        return seats(self.hosts_in_order(), count, pod=self.tpu)
 
 
 class Cluster:
@@ -108,8 +108,8 @@ class Cluster:
     # ------------------------------------------------------------ the connection
 
     async def connect(self) -> None:
-        """Raises Unreachable."""
-        if self._connecting is None:  # once, be it for a launch that is given up meanwhile
+        """Connect once per process. Raises Unreachable."""
+        if self._connecting is None:  # shielded: an abandoned launch leaves it to the next one
             call = asyncio.to_thread(_connect, self.address)
             self._connecting = asyncio.ensure_future(call)
         try:
@@ -123,11 +123,11 @@ class Cluster:
 
     @property
     def _connected(self) -> bool:
-        made = self._connecting
-        return made is not None and made.done() and made.exception() is None
+        future = self._connecting
+        return future is not None and future.done() and future.exception() is None
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Release everything and disconnect."""
         if not self._connected:
             return
         import ray
@@ -140,7 +140,7 @@ class Cluster:
     # ------------------------------------------------------------ hosts
 
     async def hosts(self, wish: Wish) -> ActorGroup:
-        """Hosts for a launch, those of the last one if they fit. Raises LaunchError."""
+        """Hosts for a launch: held ones if they fit, else new ones. Raises LaunchError."""
         wish.tell("connecting to the Ray cluster …")
         await self.connect()
         for group in self._groups:
@@ -154,24 +154,25 @@ class Cluster:
         return group
 
     async def _bundles(self, wish: Wish) -> tuple[list[Node], list[Bundle]]:
-        """What each host takes of the cluster's nodes, as soon as there is enough, or the time for
-        that is over."""
+        """The cluster's nodes and the resources of each host on them, once enough are free.
+
+        Idle held hosts are released if that helps. Raises LaunchError after the wish's wait."""
         deadline = time.monotonic() + wish.wait
         while True:
             nodes = await self._survey()
-            if not isinstance(found := wish.choose(nodes), Lacking):
-                return nodes, found
+            if not isinstance(choice := wish.choose(nodes), Lacking):
+                return nodes, choice
             idle = [group for group in self._groups if not group.runs]
-            found = wish.choose(_with_held(nodes, idle))
+            choice = wish.choose(_with_held(nodes, idle))
             now = time.monotonic()
-            if not isinstance(found, Lacking):
+            if not isinstance(choice, Lacking):
                 for group in idle:
                     await self.release(group)
             elif now >= max(deadline, self._released + _FREED):
-                raise LaunchError(found.text)
+                raise LaunchError(choice.text)
             elif wish.wait:
                 left = _clock(deadline - now, wish.wait)
-                wish.tell(f"waiting for the cluster, up to {left}: {found.short}")
+                wish.tell(f"waiting for the cluster, up to {left}: {choice.short}")
             await asyncio.sleep(_LOOK)
 
     async def _survey(self) -> list[Node]:
@@ -189,13 +190,13 @@ class Cluster:
             patience = wish.wait + _READY
             if not await within(patience + 5, placement.wait, patience):
                 raise LaunchError(
-                    f"the cluster did not place {several(len(bundles), 'host')} within "
-                    f"{patience:g} s, though it said that there is room: others may have been "
-                    "faster. What to do: run the cell again, or wait longer (`--wait 5m`)"
+                    f"The cluster did not place {several(len(bundles), 'host')} within "
+                    f"{patience:g} s although it reported enough free resources: another job may "
+                    "have taken them. Run the cell again, or wait longer (`--wait 5m`)."
                 )
             await within(faults.PATIENCE, _make_actors, placement, bundles, actors)
             abouts, names = await asyncio.wait_for(_introduced(actors, bundles), _READY)
-        except BaseException as problem:  # an interrupted launch, too
+        except BaseException as problem:  # including an interrupted launch
             await self._give_back(placement, actors)
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
                 raise
@@ -211,14 +212,17 @@ class Cluster:
             demand.has_tpus(nodes),
         )
 
+    def holds(self, group: ActorGroup) -> bool:
+        return group in self._groups
+
     async def release(self, group: ActorGroup) -> None:
-        """End all that runs on these hosts, and give them back."""
+        """End everything that runs on these hosts, and give them back."""
         if group in self._groups:
             self._groups.remove(group)
         await self._give_back(group.placement, group.actors)
 
     async def _give_back(self, placement: Any, actors: Sequence[Any]) -> None:
-        with contextlib.suppress(TimeoutError):  # by a cluster that does not answer
+        with contextlib.suppress(TimeoutError):  # the cluster does not answer
             await within(_FREED, self._remove, placement, actors)
 
     def _remove(self, placement: Any, actors: Sequence[Any]) -> None:
@@ -227,13 +231,13 @@ class Cluster:
 
         for actor in actors:
             with contextlib.suppress(Exception):
-                ray.kill(actor)  # its fork servers end with it, and with them all else
+                ray.kill(actor)  # its fork servers and their jobs end with it
         with contextlib.suppress(Exception):
             remove_placement_group(placement)
         self._released = time.monotonic()
 
     async def release_idle(self) -> None:
-        """Every now and then: hosts that are not used are for others."""
+        """Release unused hosts after IDLE seconds; runs until cancelled."""
         while True:
             await asyncio.sleep(_ROUND)
             for group in list(self._groups):
@@ -241,33 +245,33 @@ class Cluster:
                     await self.release(group)
 
 
-# ---------------------------------------------------------------- what Ray does, one call each
+# ---------------------------------------------------------------- calls of Ray
 
 
 def _connect(address: str) -> None:
-    """To an address; without one to a cluster of this machine's, which is started if need be."""
+    """Connect to an address; without one to this machine's cluster, started if there is none."""
     import ray
 
-    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address:
-        ray.init(address, **({} if address.startswith("ray://") else how))
+        ray.init(address, **({} if address.startswith("ray://") else options))
         return
     try:
-        ray.init("auto", **how)
+        ray.init("auto", **options)
     except ConnectionError:
-        ray.init(include_dashboard=False, **how)
+        ray.init(include_dashboard=False, **options)
 
 
 def _survey() -> list[Node]:
-    """The cluster's nodes; a task tells what is free where only Ray's client is here."""
+    """The cluster's nodes. Through Ray's client, only a task can read what is free."""
     import ray
     from ray.util import client
 
     def free() -> dict[str, dict[str, float]]:
         from ray._private.state import available_resources_per_node
 
-        found: dict[str, dict[str, float]] = available_resources_per_node()
-        return found
+        resources: dict[str, dict[str, float]] = available_resources_per_node()
+        return resources
 
     connected = client.ray.is_connected()
     per_node = ray.get(ray.remote(num_cpus=0)(free).remote()) if connected else free()
@@ -286,8 +290,8 @@ def _survey() -> list[Node]:
 
 
 def _numbered(abouts: Sequence[About], nodes: Sequence[Node]) -> list[About]:
-    """With the number that a host has in its TPU slice by its node's labels, where its environment
-    does not say it: a VM whose metadata server alone knows."""
+    """The hosts with the worker numbers of their nodes' labels, if their environments lack them:
+    on such a VM only the metadata server knows its number."""
     numbers = demand.workers(nodes, [about.node for about in abouts])
     return [
         replace(about, environ={_WORKER: str(numbers[about.node]), **about.environ})
@@ -298,7 +302,7 @@ def _numbered(abouts: Sequence[About], nodes: Sequence[Node]) -> list[About]:
 
 
 def _with_held(nodes: Sequence[Node], idle: Sequence[ActorGroup]) -> list[Node]:
-    """What is only held for later launches is as good as free."""
+    """The nodes with the resources of idle held hosts counted as free."""
     for group in idle:
         held = {about.node: b for about, b in zip(group.abouts, group.bundles, strict=True)}
         nodes = [node.with_free(held.get(node.id, {})) for node in nodes]
@@ -312,7 +316,7 @@ def _placement(bundles: Sequence[Bundle]) -> Any:
 
 
 def _make_actors(placement: Any, bundles: Sequence[Bundle], actors: list[Any]) -> None:
-    """Into the list, which a launch that is given up has to give back as far as it goes."""
+    """Append the actors to a list, so that an abandoned launch can release those made so far."""
     for index, bundle in enumerate(bundles):
         actors.append(_actor(placement, index, bundle))
 
@@ -339,7 +343,7 @@ def _actor(placement: Any, index: int, bundle: Bundle) -> Any:
 async def _introduced(
     actors: list[Any], bundles: Sequence[Bundle]
 ) -> tuple[list[About], list[str]]:
-    """What the hosts say of themselves, and what they are called. Raises LaunchError."""
+    """The hosts' descriptions and names. Raises LaunchError if a host will not do."""
     calls = [actor.about.remote() for actor in actors]
     abouts: list[About] = [await call for call in calls]
     names = demand.names((about.hostname, about.address, about.node) for about in abouts)
@@ -351,7 +355,7 @@ async def _introduced(
 
 
 def _check_versions(name: str, about: About) -> None:
-    """What a program and its values must find there as they left it here."""
+    """A program and its values need the same Python and xla_nb there. Raises LaunchError."""
     here = platform.python_version()
     if about.python.split(".")[:2] != here.split(".")[:2]:
         raise LaunchError(faults.differing(name, "Python", about.python, here))
@@ -360,11 +364,11 @@ def _check_versions(name: str, about: About) -> None:
 
 
 async def within(seconds: float, call: Callable[..., T], *arguments: Any) -> T:
-    """A call that holds up its caller, in a thread. Raises TimeoutError."""
+    """Run a blocking call in a thread. Raises TimeoutError."""
     return await asyncio.wait_for(asyncio.to_thread(call, *arguments), seconds)
 
 
 def _clock(seconds: float, most: float) -> str:
-    """Minutes and seconds, in steps that do not make a new line of each look."""
+    """Minutes and seconds, in steps of 30 s, so that the text rarely changes."""
     rounded = int(min(most, -(-seconds // 30) * 30))
     return f"{rounded // 60}:{rounded % 60:02d} min" if rounded >= 60 else f"{rounded} s"

@@ -1,10 +1,10 @@
-"""What a run asks of a cluster, and whether the cluster has it.
+"""What a run needs from a cluster, and whether the cluster has it.
 
-The rule: pure. Ray would wait for ever for what it cannot place; here it is counted first, and what
-is missing is said. Resources are named as Ray names them: a TPU VM has `TPU` (its chips), the name
-of its slice, and worker 0 of a slice of several VMs `TPU-<type>-head` (ray/_private/accelerators/
-tpu.py, get_current_node_additional_resources); labels say the slice, its shape and the worker's
-number (get_current_node_accelerator_labels).
+Pure functions of the nodes. Ray would wait forever for what it cannot place, so resources are
+counted first and missing ones reported. They have Ray's names: a TPU VM has `TPU` (its chips) and
+the name of its slice, and worker 0 of a slice of several VMs has `TPU-<type>-head` (ray/_private/
+accelerators/tpu.py, get_current_node_additional_resources); labels give the slice, its shape and
+the worker number (get_current_node_accelerator_labels).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _SLICE = "ray.io/tpu-slice-name"
 _WORKER = "ray.io/tpu-worker-id"
 _TOPOLOGY = "ray.io/tpu-topology"
 _POD_TYPE = "ray.io/tpu-pod-type"
-_ONE_CORE = ("v5litepod", "v6e")  # a chip; others have two (SINGLE_CORE_TPU_TYPES)
+_ONE_CORE = ("v5litepod", "v6e")  # per chip; others have two (SINGLE_CORE_TPU_TYPES)
 _HEAD = re.compile(r"TPU-(.+)-head")
 _EPSILON = 1e-6
-_ROWS = 40  # of the nodes, in what is said of them
+_ROWS = 40  # nodes listed in an error
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the cluster: its resources, in all and free, and its labels."""
+    """A machine of the cluster: its total and free resources, and its labels."""
 
     name: str
     address: str
@@ -40,14 +40,14 @@ class Node:
 
     @property
     def slice(self) -> str:
-        """The TPU slice that it is a part of; a machine is one by itself where it has all of the
-        slice's chips, whatever the label, or where there is no label."""
+        """The TPU slice that the node belongs to. A node with all chips of its slice, or without a
+        label, is a slice of its own."""
         alone = 0 < self.chips_of_slice <= self.total.get("TPU", 0)
         return ("" if alone else self.labels.get(_SLICE, "")) or f"{self.name} {self.address}"
 
     @property
     def chips_of_slice(self) -> int:
-        """How many its whole slice has (2x2x2, or v4-16); 0 where no label says it."""
+        """The chips of its whole slice, from a label such as 2x2x2 or v4-16; 0 without one."""
         sides = self.labels.get(_TOPOLOGY, "").split("x")
         if all(side.isdecimal() for side in sides):
             return math.prod(map(int, sides))
@@ -55,25 +55,24 @@ class Node:
         return int(cores) // (1 if kind in _ONE_CORE else 2) if cores.isdecimal() else 0
 
     def with_free(self, more: Mapping[str, float]) -> Node:
-        """The same with more of it free."""
+        """The same node with more resources free."""
         free = {name: self.free.get(name, 0) + more.get(name, 0) for name in {*self.free, *more}}
         return replace(self, free=free)
 
     def has(self, bundle: Mapping[str, float]) -> bool:
-        """Whether this much of it is free."""
-        wanted = bundle.items()
+        """Whether the node is alive and has these resources free."""
         return self.alive and all(
-            self.free.get(name, 0) + _EPSILON > count for name, count in wanted
+            self.free.get(name, 0) + _EPSILON > count for name, count in bundle.items()
         )
 
 
-#: What one host of a run takes of its node.
+#: The resources that one host of a run takes from its node.
 Bundle = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Lacking:
-    """The cluster cannot give it now. `text` says what is missing, `short` in one line."""
+    """What the cluster lacks at the moment: `text` as a paragraph, `short` in one line."""
 
     text: str
     short: str
@@ -87,9 +86,9 @@ def has_tpus(nodes: Iterable[Node]) -> bool:
 def choose(
     nodes: Sequence[Node], hosts: int | None, slices: int | None, *, tpu: bool
 ) -> list[Bundle] | Lacking:
-    """What each host of a run takes, in the order of slices and workers.
+    """The resources of each host of a run, in the order of slices and workers.
 
-    hosts: how many in all; None for all that are free (of a TPU, those of `slices` slices).
+    hosts: the total number; None for all free ones (on TPUs, those of `slices` slices).
     """
     return _tpu_vms(nodes, hosts, slices or 1) if tpu else _any_nodes(nodes, hosts)
 
@@ -100,16 +99,14 @@ def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle] | Lacki
     wanted = hosts if hosts is not None else max(1, len(able))
     if len(able) >= wanted:
         return [dict(bundle) for _ in range(wanted)]
-    short = (
-        f"{several(wanted, 'host')} asked for, each with 1 CPU free, and there {_are(len(able))}"
-    )
+    short = f"Need {several(wanted, 'host')} with a free CPU, but {_are(len(able))} available"
     return _lacking(short, nodes, "CPU", fewer=f"`--hosts {len(able)}`" if able else "")
 
 
 def _tpu_vms(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle] | Lacking:
     if hosts is not None and hosts % slices:
-        short = f"{several(hosts, 'host')} cannot be {slices} slices of equal size"
-        return Lacking(f"{short}. What to do: choose --hosts as a multiple of --slices", short)
+        short = f"{several(hosts, 'host')} cannot be divided into {slices} slices of equal size"
+        return Lacking(f"{short}. Use a --hosts that is a multiple of --slices.", short)
     each = None if hosts is None else hosts // slices
     alike: dict[tuple[int, str], list[list[Node]]] = {}
     for members in _slices(nodes).values():
@@ -121,73 +118,74 @@ def _tpu_vms(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bund
         if len(fitting) >= slices:
             return [_bundle(node) for members in fitting[:slices] for node in members]
     size = "" if each is None else f" of {several(each, 'host')}"
-    like = " of one kind" if slices > 1 else ""
+    like = " of the same type" if slices > 1 else ""
     most = max(map(len, alike.values()), default=0)
-    short = f"{several(slices, 'whole TPU slice')}{size}{like} asked for, and {most} free"
+    short = f"Need {several(slices, 'whole TPU slice')}{size}{like}, but {_are(most)} free"
     return _lacking(short, nodes, "TPU", fewer="")
 
 
 def _slices(nodes: Sequence[Node]) -> dict[str, list[Node]]:
-    """The TPU VMs of each slice that are there, in the order of their numbers."""
-    found: dict[str, list[Node]] = {}
+    """The live TPU VMs by slice, in the order of their worker numbers."""
+    slices: dict[str, list[Node]] = {}
     for node in nodes:
         if node.alive and node.total.get("TPU"):
-            found.setdefault(node.slice, []).append(node)
-    return {name: sorted(members, key=_worker) for name, members in found.items()}
+            slices.setdefault(node.slice, []).append(node)
+    return {name: sorted(members, key=_worker) for name, members in slices.items()}
 
 
 def _bundle(node: Node) -> Bundle:
-    """All chips of a TPU VM; with the slice's name, of which each VM has one."""
-    taken = {"TPU": node.total["TPU"]}
+    """All chips of a TPU VM, its one resource of the slice's name, and the slice's head."""
+    bundle = {"TPU": node.total["TPU"]}
     name = node.labels.get(_SLICE, "")
     if name in node.total:
-        taken[name] = 1.0
-    taken.update({name: 1.0 for name in node.total if _HEAD.fullmatch(name)})
-    return taken
+        bundle[name] = 1.0
+    bundle.update({name: 1.0 for name in node.total if _HEAD.fullmatch(name)})
+    return bundle
 
 
 def _is_whole(members: Sequence[Node]) -> bool:
-    """Whether no VM of the slice is missing: worker 0, or so many that there are too few chips."""
+    """Whether no VM of the slice is missing: all chips and worker 0 are there."""
     if sum(node.total["TPU"] for node in members) < members[0].chips_of_slice:
         return False
     return len(members) == 1 or any(_HEAD.fullmatch(name) for one in members for name in one.total)
 
 
 def _worker(node: Node) -> int:
-    told = node.labels.get(_WORKER, "")
-    return int(told) if told.isdigit() else 0
+    label = node.labels.get(_WORKER, "")
+    return int(label) if label.isdigit() else 0
 
 
 def workers(nodes: Sequence[Node], ids: Sequence[str]) -> dict[str, int]:
-    """The number in its slice of each of these nodes, by its id: Ray places the bundles of a slice
-    but the first in any order. Only of slices in which the labels number all of them, from 0."""
-    found: dict[str, int] = {}
+    """The worker number of each of these nodes, by node id, for slices whose labels number all
+    members from 0. Needed because Ray places all bundles of a slice but the first in any order."""
+    numbers: dict[str, int] = {}
     for members in _slices([node for node in nodes if node.id in ids]).values():
-        told = [node.labels.get(_WORKER, "") for node in members]
-        if sorted(told) == sorted(map(str, range(len(members)))):
-            found.update(zip([node.id for node in members], map(int, told), strict=True))
-    return found
+        labels = [node.labels.get(_WORKER, "") for node in members]
+        if sorted(labels) == sorted(map(str, range(len(members)))):
+            numbers.update(zip([node.id for node in members], map(int, labels), strict=True))
+    return numbers
 
 
 def _lacking(short: str, nodes: Sequence[Node], resource: str, fewer: str) -> Lacking:
     alive = [node for node in nodes if node.alive]
-    partial = [one for found in _slices(nodes).values() if not _is_whole(found) for one in found]
+    partial = [
+        node for members in _slices(nodes).values() if not _is_whole(members) for node in members
+    ]
     rows = [
         f"  {node.name} ({node.address}): {_free(node, resource)}"
         + f", and other VMs of its slice {node.slice} are missing" * (node in partial)
         for node in alive
     ]
     if len(rows) > _ROWS:
-        rows[_ROWS:] = [f"  {several(len(rows) - _ROWS, 'node')} more"]
-    gone = len(nodes) - len(alive)  # Ray keeps them all in its list
-    if gone:
-        rows.append(f"  {several(gone, 'node')} more that {'is' if gone == 1 else 'are'} not alive")
-    ask = f"ask for fewer ({fewer}), " if fewer else ""
-    what = (
-        f"What to do: {ask}add nodes (`ray start --address=...` on each), or wait until others are "
-        "done (`--wait 5m`)."
+        rows[_ROWS:] = [f"  and {several(len(rows) - _ROWS, 'node')} more"]
+    dead = len(nodes) - len(alive)  # Ray keeps them in its list
+    if dead:
+        rows.append(f"  and {several(dead, 'dead node')}")
+    fix = (
+        f"{f'Use {fewer}, add' if fewer else 'Add'} nodes (`ray start --address=...` on each), or "
+        "wait for other jobs to finish (`--wait 5m`)."
     )
-    return Lacking("\n".join([f"{short}:", *(rows or ["  no node at all"]), what]), short)
+    return Lacking("\n".join([f"{short}:", *(rows or ["  the cluster has no nodes"]), fix]), short)
 
 
 def _free(node: Node, resource: str) -> str:
@@ -198,17 +196,17 @@ def _free(node: Node, resource: str) -> str:
 
 
 def _are(number: int) -> str:
-    return "is 1" if number == 1 else f"are {number}" if number else "is none"
+    return "only 1 is" if number == 1 else f"only {number} are" if number else "none is"
 
 
 def names(hosts: Iterable[tuple[str, str, str]]) -> list[str]:
-    """What the hosts of a run are called: the name where it is one host's alone, else with its
-    address, or what is left to tell them apart. Each is given as (name, address, node's id)."""
-    known = list(hosts)
-    for told in (
-        [name for name, _, _ in known],
-        [f"{name} {address}" for name, address, _ in known],
+    """Unique names for hosts, each given as (name, address, node id): the names alone, else with
+    the addresses, else with the start of the node ids."""
+    entries = list(hosts)
+    for candidates in (
+        [name for name, _, _ in entries],
+        [f"{name} {address}" for name, address, _ in entries],
     ):
-        if len(set(told)) == len(told):
-            return told
-    return [f"{name}/{node[:6]}" for name, _, node in known]
+        if len(set(candidates)) == len(candidates):
+            return candidates
+    return [f"{name}/{node[:6]}" for name, _, node in entries]

@@ -1,7 +1,7 @@
-"""The process that is the cluster's client, and takes its orders from the notebook's kernel.
+"""The process that is the cluster's client; the notebook's kernel sends it requests.
 
-The rule: one thread, which waits for nothing but events, and every request is answered. When the
-control socket closes, everything ends.
+One event loop, which nothing may block, and a reply to every launch and look. When the control
+socket closes, everything ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xla_nb.linux import name_process
 
 
 class Driver:
-    """One control socket in; launches, and what is said to them, out."""
+    """Serves requests from one control socket: launches, looks, and control of runs."""
 
     def __init__(self, control: socket.socket, address: str) -> None:
         self._control = control
@@ -33,99 +33,102 @@ class Driver:
         self._relays: dict[str, Relay] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
-        self._order = asyncio.Lock()  # one launch at a time looks for hosts
-        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._order = asyncio.Lock()  # one launch at a time chooses hosts
+        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def serve(self) -> None:
-        """Until the notebook's end of the control socket is closed."""
+        """Serve until the notebook's end of the control socket is closed."""
         loop = asyncio.get_running_loop()
-        over = loop.create_future()
-        loop.add_reader(self._control, self._hear, over)
-        self._go(self._cluster.release_idle())
-        self._go(self._speak())
-        await over
+        closed = loop.create_future()
+        loop.add_reader(self._control, self._receive, closed)
+        self._spawn(self._cluster.release_idle())
+        self._spawn(self._send_replies())
+        await closed
         loop.remove_reader(self._control)
         for task in [*self._tasks.values(), *self._others]:
             task.cancel()
         await self._cluster.close()
 
-    def _go(self, what: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(what)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 
-    def _hear(self, over: asyncio.Future[None]) -> None:
+    def _receive(self, closed: asyncio.Future[None]) -> None:
         message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 4)
         if not message:
-            if not over.done():
-                over.set_result(None)
+            if not closed.done():
+                closed.set_result(None)
             return
-        said = json.loads(message)
-        match said["do"]:
+        request = json.loads(message)
+        match request["do"]:
             case "launch":
-                self._begin(said["id"], self._launch(said, fds))
+                self._begin(request["id"], self._launch(request, fds))
             case "look":
-                self._begin(said["id"], self._look(said, *fds))
+                self._begin(request["id"], self._look(request, *fds))
             case "abandon":
-                if said["id"] in self._tasks:
-                    self._tasks[said["id"]].cancel()
+                if request["id"] in self._tasks:
+                    self._tasks[request["id"]].cancel()
             case "fetch":
-                self._fetch(said, *fds)
+                self._fetch(request, *fds)
             case "interrupt" | "kill" | "ask":
-                self._steer(said)
+                self._control_run(request)
 
-    def _begin(self, number: int, what: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._answered(number, what))
+    def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._answered(number, work))
         self._tasks[number] = task
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
 
-    async def _answered(self, number: int, what: Coroutine[Any, Any, None]) -> None:
-        """Whatever becomes of it, somebody waits for an answer."""
+    async def _answered(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work and reply to every failure, since the kernel waits for a reply."""
         try:
-            await what
+            await work
         except XlaNbError as problem:
-            # With the last one that used the connection goes the process that has it.
+            # The kernel starts a new process unless other requests still use this connection.
             spent = isinstance(problem, Unreachable) and self._tasks.keys() == {number}
-            self._say(id=number, refused=str(problem), spent=spent)
+            self._reply(id=number, refused=str(problem), spent=spent)
         except Exception as problem:
-            self._say(id=number, refused=faults.unplaced(str(problem)))
+            self._reply(id=number, refused=faults.unplaced(str(problem)))
             raise
 
-    def _wish_of(self, said: dict[str, Any], device: str = "") -> Wish:
-        number = said["id"]
+    def _wish_of(self, request: dict[str, Any], device: str = "") -> Wish:
+        number = request["id"]
 
         def tell(what: str) -> None:
-            self._say(id=number, waiting=what)
+            self._reply(id=number, waiting=what)
 
-        return Wish(number, said["hosts"], said["slices"], said["wait"], tell, device == "CPU")
+        hosts, slices, wait = request["hosts"], request["slices"], request["wait"]
+        return Wish(number, hosts, slices, wait, tell, cpu=device == "CPU")
 
-    async def _look(self, said: dict[str, Any], into: int) -> None:
-        wish = self._wish_of(said)
+    async def _look(self, request: dict[str, Any], into: int) -> None:
+        wish = self._wish_of(request)
         with open(into, "wb") as file:  # a descriptor, not a path
             async with self._order:
                 group = await self._cluster.hosts(wish)
             pickle.dump(group.seats(wish.slices), file)
-        self._say(id=wish.id, done=True)
+        self._reply(id=wish.id, done=True)
 
-    async def _launch(self, said: dict[str, Any], fds: list[int]) -> None:
-        happened, parcel, told = fds
-        # Descriptors, not paths.
-        with socket.socket(fileno=happened) as sock, open(parcel, "rb") as values:  # noqa: PTH123
-            with open(told, "rb") as file:  # noqa: PTH123
+    async def _launch(self, message: dict[str, Any], fds: list[int]) -> None:
+        events_fd, parcel_fd, request_fd = fds
+        with (
+            socket.socket(fileno=events_fd) as sock,
+            open(parcel_fd, "rb") as values,  # noqa: PTH123 # a descriptor, not a path
+        ):
+            with open(request_fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
                 file.seek(0)
-                order, program = pickle.load(file)
+                request, env, program = pickle.load(file)
             sock.setblocking(False)
-            wish = self._wish_of(said, order.user_env.get("PJRT_DEVICE", ""))
-            await self._run(Launch(wish, order, program, sock, values.fileno()))
-        gc.collect()  # what holds references to Ray's objects
+            wish = self._wish_of(message, request.user_env.get("PJRT_DEVICE", ""))
+            await self._run(Launch(wish, request, env, program, sock, values.fileno()))
+        gc.collect()  # frees references to Ray's objects
 
     async def _run(self, launch: Launch) -> None:
-        run = launch.order.run
+        run = launch.request.run
         try:
             relay = await self._started(launch)
-            self._say(id=launch.wish.id, done=True)
+            self._reply(id=launch.wish.id, done=True)
             await relay.follow()
-        except asyncio.CancelledError:  # nobody wants it any more
+        except asyncio.CancelledError:  # the launch was abandoned
             if run in self._relays:
                 self._relays[run].forget()
             raise
@@ -134,12 +137,12 @@ class Driver:
                 await self._leave(self._relays[run])
 
     async def _started(self, launch: Launch) -> Relay:
-        """On the hosts that are held; on others, once, if those are gone meanwhile."""
+        """Start on the held hosts; once more on fresh ones if those have died."""
         while True:
             async with self._order:
                 group = await self._cluster.hosts(launch.wish)
-                group.runs.add(launch.order.run)
-            relay = self._relays[launch.order.run] = Relay(launch, group)
+                group.runs.add(launch.request.run)
+            relay = self._relays[launch.request.run] = Relay(launch, group)
             try:
                 await relay.start(launch)
             except HostGone:
@@ -150,58 +153,63 @@ class Driver:
                 return relay
 
     async def _leave(self, relay: Relay) -> None:
-        """A run is over; hosts of which one is lost are of no more use."""
+        """A run is over: release its hosts if one is lost, and forget what cannot be fetched."""
         group = relay.group
         group.runs.discard(relay.run)
         group.used = time.monotonic()
         if group.broken and not group.runs:
             await self._cluster.release(group)
+        # A finished run's relay stays for `fetch` as long as its hosts are held.
+        self._relays = {
+            run: each
+            for run, each in self._relays.items()
+            if not each.forgotten and self._cluster.holds(each.group)
+        }
 
-    def _steer(self, said: dict[str, Any]) -> None:
-        relay = self._relays.get(said["run"])
+    def _control_run(self, request: dict[str, Any]) -> None:
+        relay = self._relays.get(request["run"])
         if relay is None:
             return
-        match said["do"]:
+        match request["do"]:
             case "interrupt":
-                relay.interrupt(said["pids"])
+                relay.interrupt(request["pids"])
             case "kill":
                 relay.kill()
             case "ask":
                 relay.ask()
 
-    def _fetch(self, said: dict[str, Any], into: int) -> None:
-        relay = self._relays.get(said["run"])
+    def _fetch(self, request: dict[str, Any], into: int) -> None:
+        relay = self._relays.get(request["run"])
         if relay is None:
             os.close(into)
             return
 
         async def fetch() -> None:
-            with contextlib.suppress(Exception):  # the host is gone, or nobody reads any more
-                await relay.fetch(said["host"], said["file"], into)
+            with contextlib.suppress(Exception):  # the host or the reader is gone
+                await relay.fetch(request["host"], request["file"], into)
 
-        self._go(fetch())
+        self._spawn(fetch())
 
-    def _say(self, **answer: Any) -> None:
-        self._said.put_nowait(answer)
+    def _reply(self, **reply: Any) -> None:
+        self._replies.put_nowait(reply)
 
-    async def _speak(self) -> None:
-        """What is said, as soon as there is room for it."""
-        with contextlib.suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # the end is seen elsewhere
+    async def _send_replies(self) -> None:
+        """Send the queued replies as the socket takes them."""
+        # `_receive` notices the end of the socket.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while True:
-                answer = json.dumps(await self._said.get()).encode()
-                await asyncio.get_running_loop().sock_sendall(self._control, answer)
+                reply = json.dumps(await self._replies.get()).encode()
+                await asyncio.get_running_loop().sock_sendall(self._control, reply)
 
 
 def main(fd: int, address: str) -> None:
-    """Entry of the process."""
+    """Entry point of the process."""
     name_process("xla_nb-ray")
     control = socket.socket(fileno=fd)
     control.setblocking(False)
 
     async def serve() -> None:
         await Driver(control, address).serve()
-        os._exit(0)  # asyncio would wait for its threads, and they for a cluster which is gone
+        os._exit(0)  # asyncio would wait for threads that wait for a dead cluster
 
     asyncio.run(serve())

@@ -1,7 +1,6 @@
-"""What went wrong with a cluster, in a paragraph.
+"""Messages for failures of a Ray cluster, derived from Ray's own errors.
 
-The rule: pure, and known by Ray's words, which are quoted, without their colours, where ours do
-not fit.
+A cause is recognized by Ray's wording; an unknown one is quoted, without its colors.
 """
 
 from __future__ import annotations
@@ -12,143 +11,145 @@ import sys
 from xla_nb import ansi
 from xla_nb.wording import cause_of_death
 
-#: Seconds that a cluster has to answer.
+#: How long to wait for an answer of a cluster, in seconds.
 PATIENCE = 30.0
 
 
-def unreachable(address: str, kind: str, said: str) -> str:
-    """Why the cluster at `address` ("" for one that was looked for) cannot be used."""
-    said = ansi.plain(said)
-    where = f"the Ray cluster at {address}" if address else "a Ray cluster"
-    if kind == "ModuleNotFoundError" and "'ray'" in said:
+def unreachable(address: str, kind: str, message: str) -> str:
+    """Why the cluster at `address` ("" for a local one) cannot be used, from Ray's error."""
+    message = ansi.plain(message)
+    cluster = f"The Ray cluster at {address}" if address else "The Ray cluster"
+    if kind == "ModuleNotFoundError" and "'ray'" in message:
         return (
-            "--on ray needs Ray, which is not installed here. What to do: `pip install "
-            f"'xla_nb[ray]'` into the notebook's environment ({sys.executable}), in the version "
-            "that the cluster has"
+            "--on ray needs Ray, which is not installed here. Run `pip install 'xla_nb[ray]'` in "
+            f"the notebook's environment ({sys.executable}), with the cluster's version of Ray."
         )
-    if "ray[client]" in said:
+    if "ray[client]" in message:
         return (
-            f"{where} is reached through Ray's client, which is not installed here. What to do: "
-            f"`pip install 'ray[client]'` into the notebook's environment ({sys.executable}), in "
-            "the version that the cluster has"
+            f"{cluster} is reached through Ray's client, which is not installed here. Run "
+            f"`pip install 'ray[client]'` in the notebook's environment ({sys.executable}), with "
+            "the cluster's version of Ray."
         )
-    if "ersion mismatch" in said or "Ray version" in said or "Python version" in said:
-        return f"{where} {_versions(said)}"
+    if "ersion mismatch" in message or "Ray version" in message or "Python version" in message:
+        return f"{cluster} {_versions(message)}"
     if kind == "TimeoutError":
         return (
-            f"{where} does not answer: it was asked {PATIENCE:g} s ago. Its head is gone, or only "
-            "half alive. What to do: `ray status` on the head; if that hangs too, `ray stop` and "
-            "`ray start --head` there"
+            f"{cluster} does not answer (waited {PATIENCE:g} s): its head is down or hangs. Run "
+            "`ray status` on the head; if that hangs too, run `ray stop` and `ray start --head` "
+            "there."
         )
-    if "not found on this node" in said.lower() or "this node has an ip address" in said.lower():
+    lower = message.lower()
+    if "not found on this node" in lower or "this node has an ip address" in lower:
         return (
-            f"{where} has no node on this machine, which a direct connection needs. What to do: "
-            "`ray start --address=HOST:6379` here, or `--on ray://HOST:10001`, which does without"
+            f"{cluster} has no node on this machine, which a direct connection needs. Run "
+            "`ray start --address=HOST:6379` here, or use `--on ray://HOST:10001`, which needs no "
+            "node."
         )
     if kind in ("ConnectionError", "RuntimeError", "RpcError", "ConnectionAbortedError"):
         return (
-            f"{where} cannot be reached ({_first(said)}). What to do: is its head running "
-            "(`ray status` there), and is the address right? `--on ray` takes RAY_ADDRESS, "
-            "`--on ray://HOST:10001` the port of Ray's client server"
+            f"{cluster} cannot be reached ({_first_line(message)}). Check that its head is running "
+            "(`ray status` there) and that the address is right: `--on ray` uses RAY_ADDRESS, "
+            "`--on ray://HOST:10001` the port of Ray's client server."
         )
-    return f"{where} cannot be used: {kind}: {_first(said)}. What to do: look at `ray status`"
+    return f"{cluster} cannot be used: {kind}: {_first_line(message)}. Check `ray status`."
 
 
-def _versions(said: str) -> str:
-    """Ray's own list of versions, in a line: first the cluster's, then this process's."""
-    ray = re.findall(r"Ray: (\S+)", said)
-    python = re.findall(r"Python: (\S+)", said)
+def _versions(message: str) -> str:
+    """Ray's list of versions as a sentence: first the cluster's, then this process's."""
+    ray = re.findall(r"Ray: (\S+)", message)
+    python = re.findall(r"Python: (\S+)", message)
     if len(ray) == len(python) == 2:
         theirs, ours = (f"Ray {r} on Python {p}" for r, p in zip(ray, python, strict=True))
-        told = f"is {theirs}, and the notebook has {ours}"
-        wanted = ray[0]
+        difference = f"has {theirs}, but the notebook has {ours}"
+        version = ray[0]
     else:
-        told = f"has other versions than the notebook ({_first(said)})"
-        wanted = "..."
+        difference = f"has different versions from the notebook's ({_first_line(message)})"
+        version = "..."
     return (
-        f"{told}. Both must be the same, Python's up to the second number. What to do: install "
-        f"the cluster's version here (`pip install 'ray[client]=={wanted}'`), or run the notebook "
-        "on the cluster"
+        f"{difference}. Both must have the same Ray, and the same Python up to the second number. "
+        f"Install the cluster's version here (`pip install 'ray[client]=={version}'`), or run the "
+        "notebook on the cluster."
     )
 
 
-def unplaced(said: str) -> str:
-    """Why the process on a host could not be started."""
-    said = ansi.plain(said) or "it did not answer in time"
-    missing = re.search(r"No module named '(\w+)", said)
+def unplaced(message: str) -> str:
+    """Why the process on a host could not be started, from Ray's error."""
+    message = ansi.plain(message) or "it did not answer in time"
+    missing = re.search(r"No module named '(\w+)", message)
     if missing:
         return (
-            f"the cluster's hosts cannot import {missing[1]}. What to do: install xla_nb there, "
-            "in the environment in which `ray start` was called; the notebook's own modules need "
-            "not be there"
+            f"The cluster's hosts cannot import {missing[1]}. Install xla_nb there, in the "
+            "environment in which `ray start` was run; the notebook's own modules are not needed "
+            "there."
         )
     return (
-        f"a host's process could not be started: {_cause(said)}. What to do: see `ray status`, and "
-        "what the host's workers wrote (/tmp/ray/session_latest/logs there)"
+        f"Could not start xla_nb on a host: {_cause(message)}. Check `ray status` and the logs of "
+        "the host's workers (/tmp/ray/session_latest/logs there)."
     )
 
 
-def differing(host: str, what: str, there: str, here: str) -> str:
+def differing(host: str, package: str, there: str, here: str) -> str:
     """A host with another version of something that must be the same."""
-    told = f"has {what} {there}" if there else f"has no {what}"
+    theirs = f"has {package} {there}" if there else f"has no {package}"
     return (
-        f"{host} {told}, and the notebook has {here}. What to do: install {what} {here} on the "
-        "cluster's hosts, in the environment in which `ray start` was called"
+        f"{host} {theirs}, but the notebook has {here}. Install {package} {here} on the cluster's "
+        "hosts, in the environment in which `ray start` was run."
     )
 
 
-def no_chips(host: str, counted: float) -> str:
-    """A host that is a TPU VM by Ray's count, and shows no chip."""
+def no_chips(host: str, count: float) -> str:
+    """A host with TPU chips by Ray's count, but none visible there."""
     return (
-        f"Ray counts {counted:g} TPU chips on {host}, and no chip is to be seen there. What to do: "
-        "give the container in which Ray runs the host's devices (`docker run --privileged`), or "
-        "add `--env PJRT_DEVICE=CPU` for simulated hosts"
+        f"Ray counts {count:g} TPU chips on {host}, but none is visible there. Give the container "
+        "that runs Ray the host's devices (`docker run --privileged`), or add `--env "
+        "PJRT_DEVICE=CPU` to simulate hosts."
     )
 
 
-def why_lost(said: str) -> str:
-    """Why a host does not answer any more, from Ray's error."""
-    said = ansi.plain(said)
-    if _RAISED.search(said):  # an error of ours there
-        return _cause(said)
-    if "node has died" in said or "node died" in said or "marked dead" in said:
+def why_lost(message: str) -> str:
+    """Why a host no longer answers, as a clause, from Ray's error."""
+    message = ansi.plain(message)
+    if _RAISED.search(message):  # raised by xla_nb there
+        return _cause(message)
+    if "node has died" in message or "node died" in message or "marked dead" in message:
         return "its node died"
-    if not said:  # TimeoutError has no words
-        return "it has not answered for half a minute"
-    if "unavailable" in said or "Socket closed" in said or "RpcError" in said:
-        return "it cannot be reached any more"
-    if "low on memory" in said or "OUT_OF_MEMORY" in said:
-        return "Ray ended xla_nb's process there, because the host's memory ran low"
-    if "killed" in said.lower() or "worker died" in said.lower() or "connection error" in said:
+    if not message:  # a TimeoutError
+        return "it did not answer for half a minute"
+    if "unavailable" in message or "Socket closed" in message or "RpcError" in message:
+        return "it is no longer reachable"
+    if "low on memory" in message or "OUT_OF_MEMORY" in message:
+        return "Ray killed xla_nb's process there because the host was low on memory"
+    lower = message.lower()
+    if "killed" in lower or "worker died" in lower or "connection error" in message:
         return "xla_nb's process there ended"
-    return _first(said)
+    return _first_line(message)
 
 
-def client_ended(status: int | None, words: str) -> str:
-    """Why the notebook's own process that speaks to the cluster has ended, from its exit status
-    (negative for a signal) and its last words."""
-    words = ansi.plain(words)
-    again = "What to do: run the cell again; the next launch starts another one"
+def client_ended(status: int | None, output: str) -> str:
+    """Why the notebook's process that connects to the cluster ended, from its exit status
+    (negative for a signal) and its last output."""
+    output = ansi.plain(output)
+    fix = "Run the cell again: the next launch starts a new one."
     if status is not None and status < 0:
-        return f"the process that speaks to the cluster was {cause_of_death(status)}. {again}"
-    if re.search(r"GCS|gcs_server|raylet|Connection to|grpc", words, re.IGNORECASE):
+        return f"The process that connects to Ray died: {cause_of_death(status)}. {fix}"
+    if re.search(r"GCS|gcs_server|raylet|Connection to|grpc", output, re.IGNORECASE):
         return (
-            "the connection to the cluster's head was lost. What to do: see whether the head "
-            "lives (`ray status`); the next launch connects anew"
+            "The connection to the cluster's head was lost. Check that the head is running "
+            "(`ray status`); the next launch reconnects."
         )
-    last = words.strip().splitlines()[-1:] or ["it left no words"]
-    return f"the process that speaks to the cluster ended ({last[0][:200]}). {again}"
+    last = output.strip().splitlines()[-1:] or ["no output"]
+    return f"The process that connects to Ray ended ({last[0][:200]}). {fix}"
 
 
-#: How Ray begins the traceback of what was raised in a process of its.
+#: The beginning of a traceback from a process of Ray's.
 _RAISED = re.compile(r"ray::\S+ \(pid=|Traceback \(most recent")
 
 
-def _cause(said: str) -> str:
-    """The error that a traceback ends with; of other texts the first line."""
-    return _first(said.strip().splitlines()[-1] if _RAISED.search(said) else said)
+def _cause(message: str) -> str:
+    """The last line of a traceback; the first line of any other text."""
+    return _first_line(message.strip().splitlines()[-1] if _RAISED.search(message) else message)
 
 
-def _first(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[0][:300].rstrip(".") if lines else "nothing was said"
+def _first_line(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[0][:300].rstrip(".") if lines else "no message"

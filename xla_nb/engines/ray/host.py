@@ -23,7 +23,7 @@ from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import FileChunk, Outbox
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import ALONE, Order
+from xla_nb.protocol.order import HostGroup, Request
 from xla_nb.record.files import Record, tidy
 from xla_nb.runtimes.fit import fit_to_machine
 from xla_nb.topology import addresses
@@ -61,13 +61,15 @@ class About:
 class Part:
     """A host's part of a run.
 
-    `order` is as the notebook's machine has it, its `env` only what was set there; `program` are
-    the files of the program by name; `sets` what the host's place among the others needs.
+    `request` is as the notebook's machine has it; `program` are the files of the program by name;
+    `env` the variables that were set in the notebook, `sets` those of the host's seat.
     """
 
     name: str
-    order: Order
+    request: Request
+    host_group: HostGroup
     program: Mapping[str, bytes]
+    env: Mapping[str, str] = field(default_factory=dict)
     sets: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -128,7 +130,7 @@ class HostAgent:
 
     def start(self, part: Part, parcel: bytes) -> str:
         """Start the ranks. Gives why they cannot be, empty where they can."""
-        run = part.order.run
+        run = part.request.run
         self._drop_tidied()
         try:
             self._runs[run] = self._start(part, parcel)
@@ -139,38 +141,35 @@ class HostAgent:
         return ""
 
     def _start(self, part: Part, parcel: bytes) -> _Running:
-        given, world = part.order, part.order.host_group
+        request, group = part.request, part.host_group
         fit = fit_to_machine(
-            given.runtime,
-            given.n,
-            given.user_env,
-            _environ(self._environ, given.env),
-            hosts=world.hosts,
+            request.runtime,
+            request.n,
+            request.user_env,
+            _environ(self._environ, part.env),
+            hosts=group.hosts,
             sets=part.sets,
         )
         # Hosts may share a home, and a launch be made again on others of them.
-        name = f"{given.run}-{world.index}-{uuid.uuid4().hex[:6]}"
+        name = f"{request.run}-{group.index}-{uuid.uuid4().hex[:6]}"
         files = Record.create(name, "parts")
         for name, content in part.program.items():
-            (files.path / "program" / name).write_bytes(content)
-        order = replace(
-            given,
-            program=str(files.path / "program" / Path(given.program).name),
+            (files.program_folder / name).write_bytes(content)
+        here = replace(
+            request,
+            program=str(files.program_folder / Path(request.program).name),
             record=str(files.path),
-            ranks=fit.ranks,
-            device=fit.device,
-            env=fit.env,
-            cwd=given.cwd if _may_enter(given.cwd) else str(Path.home()),
-            sys_path=_path(given.sys_path, self._path),
+            cwd=request.cwd if _may_enter(request.cwd) else str(Path.home()),
+            sys_path=_path(request.sys_path, self._path),
         )
         try:
             with in_memory(parcel) as fd:
-                sock = self._engine.start(order, fd, fit.imports, lambda seconds, what: None)
+                sock = self._engine.start(here, fit, fd, lambda seconds, what: None, group)
         except BaseException:
             files.disown()
-            files.close({"run": given.run, "ok": False, "headline": "not started"})
+            files.close({"run": request.run, "ok": False, "headline": "not started"})
             raise
-        running = _Running(part.name, files, sock, several=world.hosts > 1)
+        running = _Running(part.name, files, sock, several=group.hosts > 1)
         running.tell(events.Notice(text=text) for text in fit.notices)
         return running
 
@@ -213,7 +212,7 @@ class HostAgent:
 
     def alone(self, run: str) -> None:
         """The ranks of all other hosts have ended."""
-        (self._runs[run].files.path / ALONE).touch()
+        self._runs[run].files.others_ended.touch()
 
     def read(self, run: str, file: str, offset: int, count: int) -> bytes:
         """Bytes of a file of the run's record; none behind its end. Raises OSError or KeyError

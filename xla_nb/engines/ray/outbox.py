@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from xla_nb.record.files import Record, is_log_of_job, kind
+
 #: Bytes of a log that are sent without a gap; behind them, the most in one look.
 WHOLE = 64 << 20
 TAIL = 64 << 10
@@ -68,20 +70,20 @@ class Outbox:
     def _in_turn(self) -> list[str]:
         """The files' names, beginning behind the last one: what fills a look has one turn."""
         names = sorted(os.listdir(self._record))  # noqa: PTH208 # 20 times a second
-        names = [name for name in names if not name.endswith(".partial")]
+        names = [name for name in names if kind(name)]
         next_one = bisect.bisect(names, self._last)
         return names[next_one:] + names[:next_one]
 
     def delivered(self, rank: int) -> bool:
         """Whether all of a rank's result has been sent."""
-        path = self._record / f"rank-{rank}.result"
+        path = Record(self._record).result(rank)
         return self._results.get(path.name, 0) == path.stat().st_size
 
     def _piece(self, name: str, there: os.stat_result, over: bool) -> FileChunk | None:
-        match name.rpartition(".")[2]:
-            case "out" | "err":
+        match kind(name):
+            case "log":
                 if name not in self._logs:
-                    mark = f"[{self._host}] " if self._host and name.startswith("job") else ""
+                    mark = f"[{self._host}] " if self._host and is_log_of_job(name) else ""
                     self._logs[name] = _Log(self._record / name, mark)
                 return FileChunk(name, "append", self._logs[name].look(there.st_size, over))
             case "history" | "result":
@@ -89,7 +91,7 @@ class Outbox:
                 data = _read(self._record / name, sent, min(there.st_size - sent, _MOST))
                 self._results[name] = sent + len(data)
                 return FileChunk(name, "append", data)
-            case "now":
+            case "sample":
                 if self._samples.get(name) == there.st_mtime_ns:
                     return None
                 self._samples[name] = there.st_mtime_ns

@@ -11,8 +11,8 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from xla_nb.engines.ray.host import HostNews, Part
 from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import events
-from xla_nb.protocol.order import HostGroup, Order
+from xla_nb.protocol.order import HostGroup, Request
 from xla_nb.wording import several
 
 _LOST = 5.0  # seconds that a host may be out of reach
@@ -44,10 +44,11 @@ class _Unheard(Exception):
 
 @dataclass
 class Launch:
-    """A launch as the notebook asked for it."""
+    """What the notebook has sent: `env` are the variables that were set there."""
 
     wish: Wish
-    order: Order
+    request: Request
+    env: Mapping[str, str]
     program: dict[str, bytes]
     events: socket.socket
     parcel: int
@@ -58,9 +59,9 @@ class Relay:
 
     def __init__(self, launch: Launch, group: ActorGroup) -> None:
         self.group = group
-        self.run = launch.order.run
+        self.run = launch.request.run
         self._events = launch.events
-        self._mirror = Mirror(Path(launch.order.record))
+        self._mirror = Mirror(Path(launch.request.record))
         self._seats: list[int] = []  # the actors in the order of the run's hosts
         self._sending = asyncio.Lock()
         self._left = 0
@@ -103,7 +104,7 @@ class Relay:
     async def _parts(self, launch: Launch) -> list[Part]:
         """What each host is to do, in the order of slices and of hosts in them."""
         group = self.group
-        hosts = group.known()
+        hosts = group.hosts_in_order()
         seats = group.seats(launch.wish.slices)
         self._seats = [hosts.index(seat.host) for seat in seats]
         address = None
@@ -113,9 +114,11 @@ class Relay:
         return [
             Part(
                 seat.host.name,
-                replace(launch.order, host_group=HostGroup(len(seats), index, address)),
+                launch.request,
+                HostGroup(len(seats), index, address),
                 launch.program,
-                seat.variables,
+                env=launch.env,
+                sets=seat.variables,
             )
             for index, seat in enumerate(seats)
         ]
@@ -198,7 +201,8 @@ class Relay:
             actor.kill.remote(self.run)
 
     def forget(self) -> None:
-        """End it where nobody will follow it."""
+        """End a run that nobody follows; its hosts drop it."""
+        self.forgotten = True
         for actor in self.group.actors:
             actor.forget.remote(self.run)
 

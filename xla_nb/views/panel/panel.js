@@ -1,16 +1,17 @@
-// The live panel of a run: every rank at a glance, its output, Stop and Stacks.
+// The live panel of a run: all ranks, their output, Stop and Stacks.
 //
-// The rule: messages only change the store (one per model, bounded); a view draws what changed in
-// one animation frame, and only while it can be seen. Text from outside is only ever set as text.
+// Messages only change the store (one per model, bounded). Views draw what changed, one animation
+// frame at a time and only while visible: a page that draws for each message falls behind. Text
+// from ranks is only ever set as text, and the page goes by ids, never by words of the kernel.
 
-const PATIENCE = 800; // ms that the kernel has to answer a request
+const PATIENCE = 800; // ms for the kernel to answer a request
 const HELD = 8000; // lines held over all ranks,
-const HELD_EACH = 30; // at least these of each,
-const HELD_FOCUSED = 2000; // and these of one that is looked at
-const ROWS = 1000; // lines in the page while it is held,
-const ROWS_LIVE = 100; // and while it follows: nobody reads more, and frames are lost over it
+const HELD_EACH = 30; // at least this many of each,
+const HELD_FOCUSED = 2000; // and this many of a selected one
+const ROWS = 1000; // lines in the page while scrolled up,
+const ROWS_LIVE = 100; // and while following: more would cost frames
 const LONGEST = 4000; // characters of a line
-const POINTS = 2000; // held of a line; the kernel gives fewer, thinned out
+const POINTS = 2000; // of one line of a figure
 
 // --- values from outside ---
 
@@ -19,7 +20,7 @@ const list = (x) => (Array.isArray(x) ? x : []);
 const objects = (x) => list(x).filter(isObject);
 const isRank = (x) => Number.isInteger(x) && x >= 0;
 
-// Python has cleaned the text; what slipped through is made visible rather than obeyed.
+// Python has cleaned the text; any control left is made visible.
 const ODD = /[\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const inert = (text) =>
 	text.replace(ODD, (c) => {
@@ -30,21 +31,20 @@ const inert = (text) =>
 const SGR = /\x1b\[([0-9;:]*)m/g;
 const plain = (text) => inert(text.replace(SGR, "")).replaceAll("\x1b", "␛");
 
-// Each of these gives a value of its type, whatever came.
+// Each of these returns a value of its type for any input.
 const raw = (x) => (typeof x === "string" ? x : "");
 const string = (x) => plain(raw(x));
 const strings = (x) => list(x).map(string);
 const number = (x) => (typeof x === "number" && Number.isFinite(x) ? x : null);
 const amount = (x) => number(x) ?? 0;
 const ranks = (x) => list(x).filter(isRank);
-const facts = (x) => (isObject(x) ? Object.entries(x).map((fact) => fact.map(string)) : []);
 const reader = (shape) => (from) => {
 	const value = {};
 	for (const key in shape) value[key] = shape[key](from[key]);
 	return value;
 };
 
-/** What a map holds under a key, made if it is not there yet. */
+/** The value of a key in a map, made if it is missing. */
 function held(map, key, make) {
 	if (!map.has(key)) map.set(key, make());
 	return map.get(key);
@@ -52,13 +52,14 @@ function held(map, key, make) {
 
 const each = (kind, names) => Object.fromEntries(names.split(" ").map((name) => [name, kind]));
 
+const readFact = reader(each(string, "id label value"));
 const readBar = reader({ part: number, ...each(string, "label done left") });
 const readCard = reader({
 	phase: (x) => (PHASES.includes(x) ? x : "starting"),
 	...each(string, "device host from place detail line"),
 	...each(number, "since used"),
 	rank: amount,
-	facts,
+	facts: (x) => objects(x).map(readFact),
 	bars: (x) => objects(x).slice(0, 3).map(readBar),
 });
 const readTrouble = reader({ ranks, open: Boolean, ...each(string, "who phase title place"), text: raw, others: strings });
@@ -70,13 +71,13 @@ const readAbout = reader({
 	ok: (x) => (typeof x === "boolean" ? x : null),
 	simulated: Boolean,
 	notices: strings,
-	lost: (x) => new Map(facts(x)),
+	lost: (x) => new Map(isObject(x) ? Object.entries(x).map((pair) => pair.map(string)) : []),
 	ranks: amount,
 });
 
 // --- words ---
 
-// The most urgent first; the style sheet gives each a shape and a colour.
+// Most urgent first; the style sheet gives each a shape and a color.
 const PHASES = "failed killed waiting compiling starting running stopped finished".split(" ");
 const OVER = new Set(["finished", "failed", "killed", "stopped"]);
 
@@ -102,7 +103,7 @@ function figure(value) {
 
 // --- nodes ---
 
-/** Makes nodes: `kind` is a tag and its classes (`div.log`), `label` the accessible name. */
+/** Makes nodes: `kind` is a tag with classes (`div.log`), `label` the accessible name. */
 const maker = (create) => (kind, attributes, ...children) => {
 	const [tag, ...names] = kind.split(".");
 	const node = create(tag);
@@ -128,9 +129,11 @@ const button = (text, click, attributes, name = "button") =>
 const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
 const link = (text, click) => button(text, click, {}, "link");
 
-/** Sets the text of a node of ours; the page is touched only when it differs. */
+/** Sets the text of a node, if it differs. */
 function put(node, text) {
-	if (node.xnText !== text) node.textContent = node.xnText = text;
+	if (node.xnText === text) return;
+	node.xnText = text;
+	node.textContent = text;
 }
 
 function mark(node, name, value) {
@@ -138,7 +141,7 @@ function mark(node, name, value) {
 	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
-/** Puts nodes in order into one; those that stand right are not touched. */
+/** Puts nodes in order into another, moving only those out of place. */
 function arrange(into, nodes) {
 	let at = into.firstChild;
 	for (const node of nodes) {
@@ -147,7 +150,7 @@ function arrange(into, nodes) {
 	}
 }
 
-/** Fills a node anew when what it shows, told by `key`, differs. */
+/** Replaces the children of a node when `key` changes. */
 function fill(node, key, children) {
 	if (node.xnKey === key) return;
 	node.xnKey = key;
@@ -158,7 +161,7 @@ function show(node, shown) {
 	if (node.hidden === Boolean(shown)) node.hidden = !shown;
 }
 
-// The first eight colours of ranks are far apart; the rest go round by the golden angle.
+// The first eight hues are far apart; the rest follow the golden angle.
 const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
 const tint = (node, rank) => {
 	const hue = rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360);
@@ -166,9 +169,11 @@ const tint = (node, rank) => {
 	return node;
 };
 
-const stretch = (node, part) => (node.style.transform = `scaleX(${part.toFixed(3)})`);
+function stretch(node, part) {
+	node.style.transform = `scaleX(${part.toFixed(3)})`;
+}
 
-/** Tells how many ranks are in which phase. */
+/** Counts the ranks in each phase. */
 function tally(node, cards) {
 	const counts = PHASES.map((phase) => [phase, cards.filter((card) => card.phase === phase).length]).filter(([, n]) => n);
 	const chip = ([phase, n]) => h("li.chip", { "data-phase": phase, "data-count": n }, glyph(), count(n), span("word", ` ${phase}`));
@@ -201,7 +206,7 @@ async function copy(text) {
 	try {
 		await navigator.clipboard.writeText(text);
 	} catch {
-		// No permission, or a page without https: the old way.
+		// No permission, or a page without https.
 		const give = (event) => {
 			event.clipboardData.setData("text/plain", text);
 			event.preventDefault();
@@ -211,7 +216,7 @@ async function copy(text) {
 	}
 }
 
-// --- ANSI: colours and styles; whatever else there was, the kernel has removed ---
+// --- ANSI colors and styles; the kernel has removed all other sequences ---
 
 const FLAGS = { 1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike" };
 const UNFLAGS = { 22: ["bold", "dim"], 23: ["italic"], 24: ["underline"], 27: ["inverse"], 29: ["strike"] };
@@ -245,15 +250,15 @@ function restyle(style, sequence) {
 	return next;
 }
 
-/** The pieces [style, text] of a line. */
+/** A line as pairs [style, text]. */
 function pieces(text) {
-	const found = [];
+	const pairs = [];
 	let style = {};
 	text.split(SGR).forEach((part, i) => {
 		if (i % 2) style = restyle(style, part);
-		else if (part) found.push([style, plain(part)]);
+		else if (part) pairs.push([style, plain(part)]);
 	});
-	return found;
+	return pairs;
 }
 
 function styled(style, text) {
@@ -267,14 +272,14 @@ function styled(style, text) {
 	return node;
 }
 
-/** Fills a node with a line of a rank; what matches `needle` is marked. */
+/** Fills a node with a line of output; matches of `needle` are marked. */
 function ansi(node, text, needle = "") {
 	if (!needle && !text.includes("\x1b")) {
 		node.textContent = inert(text);
 		return;
 	}
 	const parts = pieces(text);
-	// A match may begin in one piece and end in another: the pieces are cut where matches are.
+	// A match may span pieces, so pieces are cut at its ends.
 	const low = parts.map(([, part]) => part).join("").toLowerCase();
 	let [from, at] = [needle ? low.indexOf(needle) : -1, 0];
 	for (let [style, part] of parts) {
@@ -291,13 +296,13 @@ function ansi(node, text, needle = "") {
 	}
 }
 
-// A copy, since a slice would keep the whole string that it is cut from.
+// A copy: a slice would keep the whole string in memory.
 const bounded = (text) =>
 	text.length <= LONGEST
 		? text
 		: `${` ${text.slice(0, LONGEST)}`.slice(1)}\x1b[m … ${count(text.length - LONGEST)} more characters`;
 
-/** A traceback or a stack; the lines that stand in the notebook are told apart. */
+/** A traceback or a stack, with the notebook's own lines marked. */
 function block(text) {
 	const node = h("pre.pre", { tabindex: 0 });
 	for (const line of text.split("\n")) {
@@ -308,16 +313,16 @@ function block(text) {
 	return node;
 }
 
-// --- what the page knows ---
+// --- the store ---
 
 const encoder = new TextEncoder();
 const bytes = (text) => (/^[\0-\x7f]*$/.test(text) ? text.length : encoder.encode(text).length);
 
-/** The lines held, by rank (null is the cell itself), numbered as they came. */
+/** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
 class Lines {
 	byRank = new Map();
-	received = new Map(); // lines by rank, those not sent included
-	newest = new Map(); // where the last block of a stream began
+	received = new Map(); // number of lines by rank, with those not sent
+	newest = new Map(); // where the last block of a stream starts
 	next = 0;
 	ranks = 1;
 	focused = new Set();
@@ -329,7 +334,7 @@ class Lines {
 
 	add(rank, stream, start, skipped, lines) {
 		const file = `${rank} ${stream}`;
-		if (start <= (this.newest.get(file) ?? -1)) return; // told again
+		if (start <= (this.newest.get(file) ?? -1)) return; // sent again
 		if (lines.length) this.newest.set(file, start);
 		const all = held(this.byRank, rank, () => []);
 		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, text: "" });
@@ -338,24 +343,25 @@ class Lines {
 		this.received.set(rank, this.total(rank) + skipped + lines.length);
 	}
 
-	/** Lines with their places in the file, which are exact as far as Python replaced nothing. */
+	/** Lines with their offsets in the file, exact unless Python replaced characters. */
 	read(rank, stream, start, lines) {
 		let at = start;
 		return lines.map((line) => {
-			const read = { id: this.next++, rank, stream, at, gap: 0, text: bounded(raw(line)) };
+			const entry = { id: this.next++, rank, stream, at, gap: 0, text: bounded(raw(line)) };
 			at += bytes(raw(line)) + 1;
-			return read;
+			return entry;
 		});
 	}
 
-	/** Those of a rank (undefined: of all) newer than `id` that match: the last `most`, in order. */
+	/** The last `most` matching lines of a rank (undefined: of all) newer than `id`, in order. */
 	since(rank, id, matches, most) {
-		const found = [];
+		const lines = [];
 		for (const all of rank === undefined ? this.byRank.values() : [this.byRank.get(rank) ?? []]) {
-			for (let i = all.length - 1, n = 0; i >= 0 && all[i].id > id && n < most; i--)
-				if (matches(all[i])) n += found.push(all[i]) > 0;
+			const enough = lines.length + most;
+			for (let i = all.length - 1; i >= 0 && all[i].id > id && lines.length < enough; i--)
+				if (matches(all[i])) lines.push(all[i]);
 		}
-		return found.sort((a, b) => a.id - b.id).slice(-most);
+		return lines.sort((a, b) => a.id - b.id).slice(-most);
 	}
 
 	total(rank) {
@@ -372,10 +378,10 @@ class Store {
 	figures = new Map();
 	lines = new Lines();
 	stacks = { state: "closed", groups: [] };
-	stop = "no"; // no, asked, told (the kernel has it), interrupted
+	stop = "no"; // no, asked, acknowledged, interrupted
 	say = "";
 	seq = null;
-	offset = 0; // the kernel's clock less the page's, in seconds
+	offset = 0; // the kernel's clock minus the page's, in seconds
 	views = new Set();
 	requests = new Map();
 	asked = 0;
@@ -415,27 +421,28 @@ class Store {
 	// messages from the kernel
 
 	take(message) {
-		const known = { news: "news", ack: "acknowledged", stacks: "stacked", earlier: "fetched" };
-		if (isObject(message) && message.run === this.run && Object.hasOwn(known, message.type))
-			this[known[message.type]](message);
-		else console.debug("xla_nb: a message was ignored", message?.run, message?.type);
+		const handlers = { news: "news", ack: "acknowledged", stacks: "stacked", earlier: "fetched" };
+		if (isObject(message) && message.run === this.run && Object.hasOwn(handlers, message.type))
+			this[handlers[message.type]](message);
+		else console.debug("xla_nb: ignored a message", message?.run, message?.type);
 	}
 
 	news(message) {
 		if (!Number.isInteger(message.seq)) return;
 		const all = Boolean(message.whole);
 		if (all) {
-			this.later = clearTimeout(this.later);
+			clearTimeout(this.later);
+			this.later = undefined;
 			message = { bar: null, cards: [], troubles: [], figures: [], ...message };
 		} else if (message.seq !== this.seq + 1) this.askWhole();
 		this.seq = message.seq;
 		this.offset = (number(message.now) ?? this.now) - Date.now() / 1000;
-		if (isObject(message.about)) this.tell(readAbout(message.about));
+		if (isObject(message.about)) this.describe(readAbout(message.about));
 		if ("bar" in message) {
 			this.bar = isObject(message.bar) ? readBar(message.bar) : null;
 			this.changed("head");
 		}
-		if (message.cards) this.deal(objects(message.cards), all);
+		if (message.cards) this.update(objects(message.cards), all);
 		if (message.troubles) {
 			this.troubles = objects(message.troubles).map(readTrouble);
 			this.changed("troubles");
@@ -444,14 +451,17 @@ class Store {
 		if (message.lines) this.print(objects(message.lines));
 	}
 
-	tell(about) {
+	describe(about) {
 		this.about = about;
-		if (this.over && this.stop !== "no") [this.stop, this.say] = ["no", ""];
+		if (this.over && this.stop !== "no") {
+			this.stop = "no";
+			this.say = "";
+		}
 		this.lines.ranks = Math.max(this.lines.ranks, about.ranks);
 		this.changed("head", "output");
 	}
 
-	deal(cards, all) {
+	update(cards, all) {
 		if (all) this.cards = new Map();
 		for (const card of cards) if (isRank(card.rank)) this.cards.set(card.rank, readCard(card));
 		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
@@ -467,7 +477,7 @@ class Store {
 		this.changed("figures");
 	}
 
-	/** Adds to the points that a figure has of a rank. */
+	/** Adds points to a rank's line of a figure. */
 	trace(lines, rank, replace, points) {
 		if (replace) lines.delete(rank);
 		const { x, y } = held(lines, rank, () => ({ x: [], y: [] }));
@@ -481,8 +491,8 @@ class Store {
 
 	print(blocks) {
 		for (const { rank, stream, start, skipped, lines } of blocks) {
-			const right = (rank === null || isRank(rank)) && ["out", "err"].includes(stream) && Array.isArray(lines);
-			if (right && number(start) !== null) this.lines.add(rank, stream, start, amount(skipped), lines);
+			const valid = (rank === null || isRank(rank)) && ["out", "err"].includes(stream) && Array.isArray(lines);
+			if (valid && number(start) !== null) this.lines.add(rank, stream, start, amount(skipped), lines);
 		}
 		this.changed("output");
 	}
@@ -501,18 +511,22 @@ class Store {
 	askWhole() {
 		const wait = (this.askedWhole ?? -Infinity) + 1000 - performance.now();
 		if (wait > 0) {
-			this.later ??= setTimeout(() => this.askWhole((this.later = undefined)), wait);
+			const again = () => {
+				this.later = undefined;
+				this.askWhole();
+			};
+			this.later ??= setTimeout(again, wait);
 			return;
 		}
 		this.askedWhole = performance.now();
 		this.send({ type: "whole" });
 	}
 
-	/** Sends a request: `told` when the kernel has it, `silent` when it does not say so in time. */
-	ask(message, { told, silent, answered }) {
+	/** Sends a request; calls `received` when the kernel has it, `silent` if it does not say so in time. */
+	ask(message, { received, silent, answered }) {
 		const request = ++this.asked;
 		const timer = setTimeout(silent, PATIENCE);
-		this.requests.set(request, { timer, told, answered });
+		this.requests.set(request, { timer, received, answered });
 		if (this.requests.size > 50) this.requests.delete(this.requests.keys().next().value);
 		this.send({ ...message, request });
 	}
@@ -521,8 +535,8 @@ class Store {
 		const waiting = this.requests.get(request);
 		if (!waiting) return;
 		clearTimeout(waiting.timer);
-		waiting.told?.();
-		waiting.told = null;
+		waiting.received?.();
+		waiting.received = null;
 	}
 
 	speak(text) {
@@ -530,21 +544,21 @@ class Store {
 		this.changed("head");
 	}
 
-	/** Stop: asks the kernel; when it is silent, or at a second click, interrupts it. */
+	/** Asks the kernel to stop; interrupts it if it is silent, or at a second click. */
 	halt() {
 		if (this.over) return;
 		if (this.stop !== "no") {
 			this.interrupt();
 			return;
 		}
-		const told = () => {
+		const received = () => {
 			if (this.stop !== "asked") return;
-			this.stop = "told";
-			this.speak("Asked the ranks to stop. A second click interrupts the kernel.");
+			this.stop = "acknowledged";
+			this.speak("Stopping the ranks. Click again to interrupt the kernel.");
 		};
 		this.stop = "asked";
-		this.speak("Asking the ranks to stop…");
-		this.ask({ type: "stop" }, { told, silent: () => this.interrupt() });
+		this.speak("Asking the kernel to stop the ranks…");
+		this.ask({ type: "stop" }, { received, silent: () => this.interrupt() });
 	}
 
 	async interrupt() {
@@ -553,16 +567,18 @@ class Store {
 		this.speak("Interrupting the kernel…");
 		try {
 			await this.model.widget_manager.kernel.interrupt();
-			if (!this.over) this.speak("The kernel has been interrupted.");
+			if (!this.over) this.speak("Interrupted the kernel.");
 		} catch {
-			// Not every front end gives the kernel to its widgets.
-			this.speak("The kernel cannot be reached from here: press ■ (Interrupt the kernel) in the toolbar.");
+			// Some front ends do not give widgets the kernel.
+			this.speak("This page cannot interrupt the kernel. Press ■ (Interrupt the kernel) in the toolbar.");
 		}
 	}
 
 	askStacks() {
 		this.setStacks("asking", this.stacks.groups);
-		const silent = () => this.stacks.state === "asking" && this.setStacks("fallback", this.places());
+		const silent = () => {
+			if (this.stacks.state === "asking") this.setStacks("fallback", this.places());
+		};
 		this.ask({ type: "stacks" }, { silent });
 	}
 
@@ -576,7 +592,7 @@ class Store {
 		this.setStacks("answered", objects(message.groups).map(readGroup));
 	}
 
-	/** Where each rank last said it was: what is known when the kernel cannot answer. */
+	/** The last known place of each rank, for a kernel that cannot answer. */
 	places() {
 		const groups = new Map();
 		for (const { rank, phase, place, detail } of this.cards.values()) {
@@ -589,9 +605,9 @@ class Store {
 	}
 
 	focus() {
-		const looked = [...this.views].map((view) => view.rank).filter((rank) => rank !== undefined);
-		this.lines.focused = new Set(looked);
-		this.send({ type: "focus", rank: looked.at(-1) ?? null });
+		const selected = [...this.views].map((view) => view.rank).filter((rank) => rank !== undefined);
+		this.lines.focused = new Set(selected);
+		this.send({ type: "focus", rank: selected.at(-1) ?? null });
 	}
 
 	fetched(message) {
@@ -605,7 +621,7 @@ class Store {
 }
 
 // --- the parts of a view: each has a node, and draws what the store holds ---
-// `every`: ms between two drawings. `draw` gives true when it wants the next frame too.
+// `every`: ms between two calls of `draw`, which returns true to be called in the next frame too.
 
 class Head {
 	every = 100;
@@ -662,7 +678,7 @@ class Head {
 		show(this.say, say);
 		put(this.say, say);
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
-		// A screen reader hears of a new headline at most every five seconds.
+		// A screen reader reads a new headline at most every five seconds.
 		const due = over || now - (this.spoken ?? -5000) >= 5000;
 		if (!due || !about.headline || this.live.xnText === about.headline) return;
 		this.spoken = now;
@@ -698,7 +714,8 @@ class Stacks {
 	every = 0;
 
 	constructor(view) {
-		const { store } = (this.view = view);
+		const { store } = view;
+		this.view = view;
 		this.words = status("quiet");
 		this.groups = div("groups");
 		const again = link("Ask again", () => store.askStacks());
@@ -713,7 +730,7 @@ class Stacks {
 		mark(this.node, "data-state", state);
 		const words = {
 			asking: "Asking the ranks…",
-			fallback: "This kernel cannot answer while the cell runs. Each rank was last seen here:",
+			fallback: "This kernel cannot answer while the cell runs. Last known lines:",
 			answered: groups.length ? "" : "No rank answered.",
 		};
 		put(this.words, words[state]);
@@ -723,16 +740,14 @@ class Stacks {
 
 function group({ ranks, who, place, stack, note }) {
 	const many = ranks.length > 2 ? span("quiet", `(${ranks.length})`) : "";
-	const where = [span("own", place || "place not known"), span("quiet", note)];
+	const where = [span("own", place || "unknown line"), span("quiet", note)];
 	const head = div("trouble-head", h("strong", {}, who), many, ...where);
 	return h("article.group", { "data-ranks": ranks }, head, stack ? block(stack) : "");
 }
 
 // --- ranks ---
 
-const FALLBACKS = "ran on the CPU"; // a fact that is a warning
-
-/** A rank's card: all that is known; in the compact size the style sheet leaves out the rest. */
+/** A rank's card. The style sheet hides most of it in the compact size. */
 class Card {
 	constructor() {
 		for (const name of ["number", "phase", "since", "device", "place", "what", "from"]) this[name] = span(name);
@@ -767,10 +782,10 @@ class Card {
 	}
 
 	list({ facts, used }) {
-		const value = (name) => held(this.values, name, () => h("dd"));
-		const fact = ([name]) => h("div", { "data-fact": name }, h("dt", {}, name), value(name), name === "on device" ? this.gauge : "");
-		fill(this.facts, String(facts.map(([name]) => name)), () => facts.map(fact));
-		for (const [name, text] of facts) put(value(name), text);
+		const value = (id) => held(this.values, id, () => h("dd"));
+		const row = ({ id, label }) => h("div", { "data-fact": id }, h("dt", {}, label), value(id), id === "device" ? this.gauge : "");
+		fill(this.facts, String(facts.map(({ id }) => id)), () => facts.map(row));
+		for (const fact of facts) put(value(fact.id), fact.value);
 		show(this.gauge, used !== null);
 		stretch(this.used, Math.min(1, used ?? 0));
 		this.gauge.classList.toggle("xn-full", used > 0.9);
@@ -781,7 +796,7 @@ class Card {
 	}
 }
 
-/** A tile of the dense grid: which rank, in which phase, how far. */
+/** A tile of the dense grid: rank, phase and progress. */
 class Tile {
 	number = span("number");
 	children = [glyph(), this.number];
@@ -792,14 +807,14 @@ class Tile {
 	}
 }
 
-/** How urgent a card is. Only what lasts counts, or cards would jump at every step. */
+/** How urgent a card is. Short waits do not count, or cards would jump at every step. */
 function urgency({ phase, since }, now) {
 	const first = ["failed", "killed"].indexOf(phase);
 	if (first >= 0) return first;
 	return phase === "waiting" && since !== null && now - since > 5 ? 2 : 3;
 }
 
-/** A host's cards, below its name; where a run has no hosts, all of them. */
+/** The cards of one host under its name, or of all ranks if the run has no hosts. */
 class Host {
 	lost = span("lost");
 	counts = h("ul.counts", { label: "Ranks by phase" });
@@ -810,11 +825,11 @@ class Host {
 		this.node = h("div.host", { role: "group", label: name || null }, this.head, this.cards);
 	}
 
-	set(ranks, told, why) {
+	set(ranks, counted, why) {
 		mark(this.node, "data-phase", why === undefined ? null : "killed");
 		put(this.lost, why === undefined ? "" : joined("lost", why));
 		mark(this.cards, "data-ranks", ranks);
-		tally(this.counts, told);
+		tally(this.counts, counted);
 	}
 }
 
@@ -823,8 +838,8 @@ const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: "up", ArrowDown: "down", 
 class Ranks {
 	boxes = new Map();
 	hosts = new Map();
-	groups = new Map(); // ranks by host, as they are shown
-	queue = []; // ranks yet to be drawn: a few in each frame
+	groups = new Map(); // ranks by host, in order
+	queue = []; // ranks to draw, a few in each frame
 	needle = "";
 
 	constructor(view) {
@@ -842,15 +857,22 @@ class Ranks {
 			const box = target.closest?.("[role=option]");
 			return box ? Number(box.dataset.rank) : undefined;
 		};
+		const hover = (rank) => {
+			this.hovered = rank;
+			redraw();
+		};
 		this.grid = h("div.grid", {
 			role: "listbox",
 			label: "Ranks",
 			keydown: (event) => this.key(event),
 			click: (event) => this.pick(at(event)),
-			focusin: (event) => redraw(this.rove(at(event))),
+			focusin: (event) => {
+				this.rove(at(event));
+				redraw();
+			},
 			focusout: redraw,
-			pointerover: (event) => redraw((this.hovered = at(event))),
-			pointerleave: () => redraw((this.hovered = undefined)),
+			pointerover: (event) => hover(at(event)),
+			pointerleave: () => hover(),
 		});
 		this.more = new Card();
 		this.detail = h("div.detail.card", {}, ...this.more.children);
@@ -873,7 +895,7 @@ class Ranks {
 		if (this.queue.length) return true;
 		for (const [rank, { node }] of this.boxes) mark(node, "aria-selected", rank === this.view.rank);
 		this.sort(now);
-		this.tell();
+		this.group();
 		this.explain();
 		return false;
 	}
@@ -887,7 +909,7 @@ class Ranks {
 		this.size = fits;
 		if (!this.chosen) this.by = fits === "roomy" ? "rank" : "trouble";
 		mark(this.view.root, "data-size", fits);
-		for (const known of [this.boxes, this.hosts, this.groups]) known.clear();
+		for (const map of [this.boxes, this.hosts, this.groups]) map.clear();
 		this.grid.replaceChildren();
 		this.queue = [];
 	}
@@ -897,25 +919,26 @@ class Ranks {
 		const box = held(this.boxes, rank, () => (this.size === "dense" ? new Tile() : new Card()));
 		box.node ??= h(`div.card.${this.size}`, { role: "option", tabindex: -1, "data-rank": rank }, ...box.children);
 		box.card = card;
-		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, facts.some(([name]) => name === FALLBACKS) && "CPU fallbacks", host);
+		const warning = facts.find(({ id }) => id === "fallbacks")?.label;
+		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, warning, host);
 		mark(box.node, "data-phase", phase);
 		mark(box.node, "aria-label", box.label);
 		box.set(card, this.view.store, box.node);
 	}
 
-	/** Puts the cards in order, but moves none under the pointer or the keyboard. */
+	/** Orders the cards, unless the pointer or the keyboard is on one. */
 	sort(now) {
 		const { cards, about, now: clock } = this.view.store;
 		const busy = this.hovered !== undefined || this.grid.contains(document.activeElement);
-		const known = this.order.length === this.boxes.size;
-		if (known && !this.resort && (busy || now - this.sorted < 500)) return;
+		const complete = this.order.length === this.boxes.size;
+		if (complete && !this.resort && (busy || now - this.sorted < 500)) return;
 		this.resort = false;
 		this.sorted = now;
 		for (const by in this.sorts) mark(this.sorts[by], "aria-pressed", by === this.by);
 		const trouble = this.by === "trouble";
 		const levels = new Map([...this.boxes.keys()].map((rank) => [rank, trouble ? urgency(cards.get(rank), clock) : 0]));
 		const order = [...levels.keys()].sort((a, b) => levels.get(a) - levels.get(b) || a - b);
-		// A host stands where its first rank does; one that is lost may have none.
+		// A host comes where its first rank does; a lost one may have none.
 		this.groups = new Map(trouble ? [...about.lost.keys()].map((name) => [name, []]) : []);
 		for (const rank of order) held(this.groups, cards.get(rank).host, () => []).push(rank);
 		for (const [name, ranks] of this.groups) {
@@ -932,33 +955,34 @@ class Ranks {
 		return [...this.groups.values()].flat();
 	}
 
-	/** Tells of each host, and hides what is not looked for. */
-	tell() {
+	/** Labels each host, and hides what does not match the search. */
+	group() {
 		const { cards, about } = this.view.store;
-		const found = (text) => text.toLowerCase().includes(this.needle);
-		for (const { node, label } of this.boxes.values()) show(node, found(label));
+		const matches = (text) => text.toLowerCase().includes(this.needle);
+		for (const { node, label } of this.boxes.values()) show(node, matches(label));
 		for (const [name, ranks] of this.groups) {
 			const host = this.hosts.get(name);
-			// What the only host's ranks do is said above.
-			const told = this.groups.size > 1 ? ranks.map((rank) => cards.get(rank)) : [];
-			host.set(ranks.length, told, about.lost.get(name));
-			show(host.node, found(name) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
+			// The ranks of an only host are counted in the head.
+			const counted = this.groups.size > 1 ? ranks.map((rank) => cards.get(rank)) : [];
+			host.set(ranks.length, counted, about.lost.get(name));
+			show(host.node, matches(name) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
 		}
 	}
 
 	sortBy(by) {
 		this.by = by;
-		this.chosen = this.resort = true;
+		this.chosen = true;
+		this.resort = true;
 		this.view.redraw("ranks");
 	}
 
 	tick() {
 		const { store } = this.view;
 		for (const box of this.boxes.values()) box.time?.(box.card, store);
-		this.view.changed("ranks"); // a wait that lasts becomes trouble without a message
+		this.view.changed("ranks"); // a long wait becomes urgent without a message
 	}
 
-	/** Gives a card the tabindex that one of them has. */
+	/** Moves the one tab stop of the cards. */
 	rove(rank) {
 		if (rank === undefined) return;
 		this.boxes.get(this.active)?.node.setAttribute("tabindex", "-1");
@@ -988,7 +1012,7 @@ class Ranks {
 		this.view.focus(rank === this.view.rank ? undefined : rank);
 	}
 
-	/** Small cards: all about the one under the pointer, or chosen. */
+	/** For small cards: the whole card of the rank under the pointer, or selected. */
 	explain() {
 		show(this.detail, this.size !== "roomy");
 		const keyed = this.grid.contains(document.activeElement) ? this.active : undefined;
@@ -1005,14 +1029,14 @@ class Ranks {
 
 const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [46, 22, 6, 18, 124]; // of a chart, in pixels
 
-/** Round numbers within [low, high], about as many as wanted, and their distance. */
+/** About `wanted` round numbers within [low, high], and their distance. */
 function ticks(low, high, wanted) {
 	const rough = (high - low) / wanted;
 	const power = 10 ** Math.floor(Math.log10(rough));
 	const step = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
-	const found = [];
-	for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9 && found.length < 20; k++) found.push(k * step || 0);
-	return [found, step];
+	const values = [];
+	for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9 && values.length < 20; k++) values.push(k * step || 0);
+	return [values, step];
 }
 
 function tickText(value, step) {
@@ -1021,7 +1045,7 @@ function tickText(value, step) {
 	return digits ? value.toFixed(digits) : count(value);
 }
 
-/** The least and the greatest of all numbers in the lists; NaN is none. */
+/** The least and the greatest number in the lists, without NaN. */
 function reach(lists) {
 	let [low, high] = [Infinity, -Infinity];
 	for (const list of lists) {
@@ -1033,11 +1057,11 @@ function reach(lists) {
 	return low > high ? [0, 1] : [low, high];
 }
 
-/** The index of the point nearest to x. */
+/** The index of the point nearest x. */
 const nearest = (xs, x) =>
 	xs.reduce((best, value, i) => (Math.abs(value - x) < Math.abs(xs[best] - x) ? i : best), 0);
 
-/** A path through the points; of many in one pixel column only the extremes are drawn. */
+/** A path through the points, with only the extremes of each pixel column. */
 function trace({ x, y }, sx, sy) {
 	let path = "";
 	let pen = "M";
@@ -1092,7 +1116,8 @@ class Chart {
 	}
 
 	draw(lines) {
-		const wide = (this.wide = this.svg.clientWidth);
+		const wide = this.svg.clientWidth;
+		this.wide = wide;
 		if (!wide) return;
 		let [x0, x1] = reach([...lines.values()].map(({ x }) => x));
 		let [y0, y1] = reach([...lines.values()].map(({ y }) => y));
@@ -1124,7 +1149,7 @@ class Chart {
 		});
 	}
 
-	/** Few ranks: a coloured line each. Many: bundles of pale lines. */
+	/** Few ranks: a colored line each. Many: bundles of pale lines. */
 	drawLines(lines, sx, sy) {
 		const focused = this.view.rank;
 		const named = new Map([...lines].filter(([rank]) => lines.size <= 8 || rank === focused));
@@ -1148,7 +1173,7 @@ class Chart {
 		this.drawEnds(named, sx, sy);
 	}
 
-	/** The rank's number at the end of its line: colour is not all that tells lines apart. */
+	/** The rank's number at the end of its line: color alone does not tell lines apart. */
 	drawEnds(lines, sx, sy) {
 		const ends = [];
 		for (const [rank, { x, y }] of lines) {
@@ -1156,15 +1181,15 @@ class Chart {
 			if (i >= 0) ends.push({ rank, x: sx(x[i]), y: sy(y[i]) });
 		}
 		ends.sort((a, b) => a.y - b.y);
-		let [below, n] = [TOP - 6, ends.length];
-		const texts = ends.map(({ rank, x, y }) => {
-			below = Math.min(Math.max(y, below + 10), HIGH - BOTTOM + 14 - 10 * n--);
+		let below = TOP - 6;
+		const texts = ends.map(({ rank, x, y }, i) => {
+			below = Math.min(Math.max(y, below + 10), HIGH - BOTTOM + 14 - 10 * (ends.length - i));
 			return tint(svg("text", { x: Math.round(x + 5), y: Math.round(below + 3.5) }, rank), rank);
 		});
 		this.ends.replaceChildren(...texts);
 	}
 
-	/** The legend: the last values, or those under the pointer. */
+	/** The legend: the values under the pointer, or the last ones. */
 	read(lines, x, sx) {
 		const values = new Map();
 		let step = null;
@@ -1197,7 +1222,7 @@ class Figures {
 	charts = new Map();
 	grid = div("figures-grid");
 	node = section("figures", "Figures", this.grid);
-	queue = []; // charts yet to be drawn: one in each frame
+	queue = []; // charts to draw, one in each frame
 
 	constructor(view) {
 		this.view = view;
@@ -1250,9 +1275,15 @@ class Output {
 		const about = {
 			...{ role: "log", label: "Output", "aria-live": "off", tabindex: 0 },
 			scroll: () => this.scrolled(),
-			wheel: ({ deltaY }) => deltaY < 0 && !this.rows && this.log.scrollTop > 0 && this.hold(true),
-			selectstart: () => this.rows || this.hold(true), // the lines that are selected stay
-			keydown: ({ key }) => key === "End" && this.rows && this.refresh(),
+			wheel: ({ deltaY }) => {
+				if (deltaY < 0 && !this.rows && this.log.scrollTop > 0) this.hold(true);
+			},
+			selectstart: () => {
+				if (!this.rows) this.hold(true); // or the selected lines would scroll away
+			},
+			keydown: ({ key }) => {
+				if (key === "End" && this.rows) this.refresh();
+			},
 		};
 		this.log = h("div.log", about, div("top", this.earlier, this.words), this.body);
 		this.jump = button("", () => this.refresh(), {}, "button.jump");
@@ -1264,7 +1295,7 @@ class Output {
 		this.refresh();
 	}
 
-	// A device has no output of its own.
+	// Output belongs to a process, not to a device.
 	get rank() {
 		return this.view.store.about.unit === "device" ? undefined : this.view.rank;
 	}
@@ -1283,13 +1314,14 @@ class Output {
 
 	/** Shows the newest lines, and follows them. */
 	refresh() {
-		this.rows = null; // while it is held: the lines in the page
-		this.drawn = -1; // the newest line that was drawn
+		this.rows = null; // the lines in the page while it does not follow
+		this.drawn = -1; // the newest line in the page
 		this.clear = true;
 		this.counted = -Infinity;
-		this.before = {}; // by stream: where the earliest fetched line begins
-		this.busy = this.asking = false;
-		this.first = false; // the beginning has been reached
+		this.before = {}; // by stream: where the earliest fetched line starts
+		this.busy = false;
+		this.asking = null;
+		this.first = false; // whether the page shows the first line
 		put(this.words, "");
 		this.view.changed("output");
 	}
@@ -1349,8 +1381,8 @@ class Output {
 		show(this.matches, this.needle);
 		if (!this.needle || now - this.counted < 400) return;
 		this.counted = now;
-		const found = this.lines.since(this.rank, -1, this.matching, Infinity);
-		put(this.matches, plural(found.length, "hit"));
+		const hits = this.lines.since(this.rank, -1, this.matching, Infinity);
+		put(this.matches, plural(hits.length, "hit"));
 	}
 
 	scrolled() {
@@ -1363,7 +1395,7 @@ class Output {
 		else if (this.rows && !up && below < 2 && this.auto) this.refresh();
 	}
 
-	/** `auto`: held by scrolling up, and so until the end is scrolled to. */
+	/** Stops following; with `auto` until the end is scrolled to. */
 	hold(auto) {
 		const drawn = (line) => line.id <= this.drawn && this.matching(line);
 		this.auto = auto;
@@ -1374,7 +1406,7 @@ class Output {
 		this.rows = rows;
 	}
 
-	/** Puts lines before those in the page, which stay in sight. */
+	/** Adds lines at the top; those in sight stay where they are. */
 	prepend(lines) {
 		const { log, body } = this;
 		const [top, high] = [log.scrollTop, log.scrollHeight];
@@ -1383,12 +1415,12 @@ class Output {
 		this.scrollTop = log.scrollTop;
 		this.rows.unshift(...lines);
 		this.rows.length = Math.min(this.rows.length, ROWS);
-		if (body.childNodes.length > ROWS) this.auto = false; // the end is not the end any more
+		if (body.childNodes.length > ROWS) this.auto = false; // the last row is no longer the last line
 		while (body.childNodes.length > ROWS) body.lastChild.remove();
 		this.view.changed("output");
 	}
 
-	/** Earlier lines: those that are held, then those of the record, which the kernel reads. */
+	/** Shows earlier lines: those held, then those the kernel reads from the record. */
 	goBack() {
 		if (this.busy || this.first || this.rank === undefined) return;
 		if (!this.rows) this.hold(false);
@@ -1402,27 +1434,28 @@ class Output {
 			if (before > 0) return this.fetch(stream, before);
 		}
 		this.first = true;
-		put(this.words, "The output begins here.");
+		put(this.words, "This is the start of the output.");
 		this.view.changed("output");
 	}
 
 	fetch(stream, before) {
 		const { rank } = this;
-		const mine = (this.asking = {});
-		const say = (text) => mine === this.asking && put(this.words, text);
+		const mine = {};
+		this.asking = mine;
 		this.busy = true;
-		say("Fetching…");
+		put(this.words, "Fetching…");
 		const silent = () => {
-			if (mine === this.asking) this.busy = false;
-			say("The kernel does not answer while the cell runs; the file below has all of it.");
+			if (mine !== this.asking) return;
+			this.busy = false;
+			put(this.words, "This kernel cannot answer while the cell runs. The file below has all output.");
 		};
 		const answered = (lines, start, first) => {
-			if (mine !== this.asking) return; // it came too late, and was asked for again
+			if (mine !== this.asking) return; // too late: the view has moved on
 			this.busy = false;
 			this.before[stream] = first ? 0 : start;
-			const found = lines.filter(this.matching);
-			say(this.needle ? `${plural(found.length, "hit")} in ${plural(lines.length, "earlier line")}` : "");
-			this.prepend(found);
+			const hits = lines.filter(this.matching);
+			put(this.words, this.needle ? `${plural(hits.length, "hit")} in ${plural(lines.length, "earlier line")}` : "");
+			this.prepend(hits);
 			if (first && !lines.length) this.goBack(); // to the other stream
 		};
 		this.view.store.ask({ type: "earlier", rank, stream, before, count: ROWS / 4 }, { silent, answered });
@@ -1438,16 +1471,16 @@ class Output {
 
 	copied(node, text, what = "") {
 		copy(text);
-		const label = (node.xnLabel ??= node.textContent);
+		node.xnLabel ??= node.textContent;
 		put(node, `Copied${what}`);
-		setTimeout(() => put(node, label), 1500);
+		setTimeout(() => put(node, node.xnLabel), 1500);
 	}
 }
 
 // --- a view ---
 
 class View {
-	rank = undefined; // whose output is shown: undefined all, null the cell itself
+	rank = undefined; // whose output is shown: undefined for all, null for the cell itself
 	inSight = true;
 	drawn = new Map();
 	frame = 0;
@@ -1458,7 +1491,7 @@ class View {
 		this.root = h("div.panel", {
 			role: "region",
 			label: `Run ${store.run}`,
-			"data-lm-suppress-shortcuts": "true", // keys in here are not for the notebook
+			"data-lm-suppress-shortcuts": "true", // keys in here are not the notebook's
 			keydown: (event) => this.key(event),
 		});
 		this.parts = {
@@ -1472,7 +1505,10 @@ class View {
 		this.root.append(...Object.values(this.parts).map((part) => part.node));
 		this.root.xnView = this; // for tests
 		this.wake = () => this.schedule();
-		this.watch = new IntersectionObserver((entries) => this.wake((this.inSight = entries.at(-1).isIntersecting)));
+		this.watch = new IntersectionObserver((entries) => {
+			this.inSight = entries.at(-1).isIntersecting;
+			this.wake();
+		});
 		this.watch.observe(this.root);
 		document.addEventListener("visibilitychange", this.wake);
 		this.clock = setInterval(() => this.tick(), 1000);
@@ -1492,13 +1528,13 @@ class View {
 		this.root.remove();
 	}
 
-	/** These parts are to be drawn, when it is their turn. */
+	/** Draws these parts at their next turn. */
 	changed(...parts) {
 		for (const part of parts) this.dirty.add(part);
 		this.schedule();
 	}
 
-	/** These parts are to be drawn in the next frame. */
+	/** Draws these parts in the next frame. */
 	redraw(...parts) {
 		for (const part of parts) this.drawn.delete(part);
 		this.changed(...parts);
@@ -1533,10 +1569,10 @@ class View {
 		this.parts.ranks.tick();
 	}
 
-	/** Whether it is dark behind the panel: every front end says so in another way. */
+	/** Sees whether the background is dark: each front end marks its theme in another way. */
 	shade() {
 		let light = 255;
-		for (let node = this.root; (node = node.parentElement); ) {
+		for (let node = this.root.parentElement; node; node = node.parentElement) {
 			const [red, green, blue, alpha = 1] = getComputedStyle(node).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
 			if (blue === undefined || alpha < 0.5) continue;
 			light = 0.299 * red + 0.587 * green + 0.114 * blue;
@@ -1557,7 +1593,7 @@ class View {
 		event.preventDefault();
 	}
 
-	/** Shows one rank's output, or that of all. */
+	/** Shows the output of one rank, or of all. */
 	focus(rank, reveal = false) {
 		if (rank !== this.rank) {
 			this.rank = rank;
@@ -1569,7 +1605,7 @@ class View {
 	}
 }
 
-// anywidget calls this once for each model, so that the views of one model share its store.
+// anywidget calls this once per model, so that its views share a store.
 export default () => {
 	let store;
 	return {

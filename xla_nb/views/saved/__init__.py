@@ -1,8 +1,4 @@
-"""A run as it stays in the notebook: HTML that needs no style sheet and no script, and text.
-
-The rule: it reads right with no kernel, trusted or not, light or dark, and is bounded: the record
-has the rest.
-"""
+"""A run as it stays in the notebook: HTML without a style sheet or script, and plain text."""
 
 from xla_nb.views.saved.bounds import OUTPUT
 from xla_nb.views.saved.html import render_html

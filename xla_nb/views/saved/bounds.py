@@ -1,33 +1,42 @@
-"""What of a run is shown, and how much of it.
+"""How much of a run the saved HTML and text show.
 
-The rule: whatever ranks print, raise or report, what stays in the notebook is bounded.
+Whatever ranks print, raise or report, what a notebook file keeps is bounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from xla_nb import ansi
+from xla_nb import ansi, wording
 from xla_nb.views import facts
 from xla_nb.views.saved import style
-from xla_nb.views.snapshot import Excerpt, Snapshot
+from xla_nb.views.snapshot import Excerpt, Snapshot, Trouble
 from xla_nb.wording import several
 
-#: Bytes of the whole as HTML; what output may take of them, if the rest leaves it, and in text;
-#: what tracebacks and the tiles' titles may take.
+#: Bytes of the whole HTML, of output in it (if the rest leaves so much), of output in the text,
+#: of tracebacks, and of the tooltips of tiles.
 LARGEST, OUTPUT, TEXT, TRACEBACKS, TITLES = 380_000, 150_000, 60_000, 40_000, 25_000
-#: Ranks that get a card; those named beside a chart; tiles; rows of the table and lines of the
-#: text for ranks beyond the cards; groups of errors; figures; streams.
-CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS = 16, 8, 1024, 24, 8, 12, 512
+#: Ranks with a card, ranks named beside a chart, tiles, ranks listed beyond the cards, groups of
+#: errors, figures, streams, hosts.
+CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 16, 8, 1024, 24, 8, 12, 512, 24
+_OTHERS = 10  # differing messages shown of one group of errors
 _LONGEST = 2000  # characters shown of one line
-#: Makes of a line, and of how many of its characters may be shown, what is written.
+#: Draws a line, with at most so many of its characters.
 _Draw = Callable[[str, int], str]
+_Item = TypeVar("_Item")
+
+
+def limited(items: Sequence[_Item], most: int, noun: str) -> tuple[Sequence[_Item], str]:
+    """The first `most` items, and `… and 3 more hosts` if there are others."""
+    others = len(items) - most
+    return items[:most], f"… and {several(others, f'more {noun}')}" if others > 0 else ""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Lines of a text: its first, how many were left out, its last."""
+    """Lines of a text: the first ones, the number left out, the last ones."""
 
     head: list[str]
     left_out: int
@@ -37,11 +46,15 @@ class Shown:
     def size(self) -> int:
         return sum(map(size_of, self.head)) + sum(map(size_of, self.tail))
 
+    def lines(self, gap: str) -> list[str]:
+        """All of them, with `gap` in place of those left out."""
+        return [*self.head, *([gap] if self.left_out else []), *self.tail]
+
 
 def bounded(
     head: Sequence[str], left_out: int, tail: Sequence[str], room: int, draw: _Draw
 ) -> Shown:
-    """As many lines of the head's beginning and the tail's end as `room` bytes take."""
+    """As many lines from the start of `head` and the end of `tail` as fit in `room` bytes."""
     if not left_out:
         every = [*head, *tail]
         head, tail = every[: len(every) // 2], every[len(every) // 2 :]
@@ -56,21 +69,50 @@ def bounded(
 
 
 def fitting(lines: Iterable[str], room: int, longest: int, draw: _Draw) -> list[str]:
+    """The first lines that fit in `room` bytes; one that is too long is cut."""
     drawn: list[str] = []
     for line in lines:
-        said = draw(line, longest)
-        while not drawn and size_of(said) > room and longest > 20:  # better short than none
+        text = draw(line, longest)
+        while not drawn and size_of(text) > room and longest > 20:  # better short than none
             longest //= 2
-            said = draw(line, longest)
-        room -= size_of(said)
+            text = draw(line, longest)
+        room -= size_of(text)
         if room < 0:
             break
-        drawn.append(said)
+        drawn.append(text)
     return drawn
 
 
+@dataclass(frozen=True)
+class ShownTrouble:
+    """A group of errors: its traceback, the messages that differ, and how many more differ."""
+
+    trouble: Trouble
+    traceback: Shown
+    others: list[str]
+    more: str
+
+
+def troubles(snapshot: Snapshot, draw: _Draw) -> tuple[list[ShownTrouble], str]:
+    """The first groups of errors, each in an equal share of the room, and the rest in words."""
+    groups, more = limited(snapshot.troubles, GROUPS, "error")
+    room = TRACEBACKS // max(len(groups), 1)
+    if more:
+        ranks = wording.ranks(rank for one in snapshot.troubles[GROUPS:] for rank in one.ranks)
+        more = f"{more}, in {ranks}"
+    return [_shown_trouble(trouble, room, draw) for trouble in groups], more
+
+
+def _shown_trouble(trouble: Trouble, room: int, draw: _Draw) -> ShownTrouble:
+    lines = trouble.text.split("\n") if trouble.text else []
+    traceback = bounded(lines, 0, (), room * 3 // 4, draw)
+    others = fitting(trouble.others[:_OTHERS], room // 4, max(80, room // 40), draw)
+    more = len(trouble.others) - len(others)
+    return ShownTrouble(trouble, traceback, others, f"… and {more} more" if more else "")
+
+
 def excerpts(snapshot: Snapshot, room: int, draw: _Draw) -> list[tuple[Excerpt, Shown]]:
-    """All output within `room` bytes: what the short ones do not need, the long ones get."""
+    """All output in `room` bytes: room that short streams leave goes to long ones."""
     chosen = selected(snapshot)
 
     def show(excerpt: Excerpt, room: int) -> Shown:
@@ -86,21 +128,21 @@ def excerpts(snapshot: Snapshot, room: int, draw: _Draw) -> list[tuple[Excerpt, 
 
 
 def selected(snapshot: Snapshot) -> list[Excerpt]:
-    """The streams that are shown, in the order of ranks; the job's and those of ranks in trouble
-    first, should there be too many."""
+    """The streams to show, in the order of ranks. If there are too many, those of the job and of
+    ranks in trouble are kept."""
     urgency = {phase: number for number, phase in enumerate(style.PHASES)}
     phases = {card.rank: urgency[card.phase] for card in snapshot.cards}
 
     def rank(excerpt: Excerpt) -> int:
         return -1 if excerpt.rank is None else excerpt.rank
 
-    found = [excerpt for excerpt in snapshot.excerpts if lines_of(excerpt)]
-    found.sort(key=lambda excerpt: (phases.get(rank(excerpt), -1), rank(excerpt)))
-    return sorted(found[:STREAMS], key=rank)
+    printed = [excerpt for excerpt in snapshot.excerpts if lines_of(excerpt)]
+    printed.sort(key=lambda excerpt: (phases.get(rank(excerpt), -1), rank(excerpt)))
+    return sorted(printed[:STREAMS], key=rank)
 
 
 def _level(sizes: Iterable[int], room: int) -> int:
-    """The bound on each that lets all of them fit: water finding its level."""
+    """The largest bound on each size that lets all of them fit in `room`."""
     ordered = sorted(sizes)
     for number, size in enumerate(ordered):
         if size * (len(ordered) - number) > room:
@@ -110,7 +152,7 @@ def _level(sizes: Iterable[int], room: int) -> int:
 
 
 def size_of(text: str) -> int:
-    """In bytes, with the line's end."""
+    """Bytes of a line, with its newline."""
     return 1 + (len(text) if text.isascii() else len(text.encode()))
 
 
@@ -119,14 +161,22 @@ def more(characters: int) -> str:
 
 
 def plain_line(line: str, longest: int) -> str:
-    said = ansi.plain(line[:longest])
-    return said + more(len(line) - longest) if len(line) > longest else said
+    text = ansi.plain(line[:longest])
+    return text + more(len(line) - longest) if len(line) > longest else text
 
 
-def gap_text(excerpt: Excerpt, shown: Shown, within: str = "") -> str:
-    """`within`: the folder that the reader knows the file to be in."""
-    path = facts.cut(excerpt.path.removeprefix(f"{within}/") if within else excerpt.path, 400)
-    return f"… {several(shown.left_out, 'line')} left out, in {path}"
+def gap_text(shown: Shown, excerpt: Excerpt | None = None, folder: str = "") -> str:
+    """`… 12 lines left out`, and the file they are in; paths are relative to `folder`."""
+    lines = f"… {several(shown.left_out, 'line')} left out"
+    if excerpt is None:
+        return lines
+    path = excerpt.path.removeprefix(f"{folder}/") if folder else excerpt.path
+    return f"{lines}, in {facts.cut(path, 400)}"
+
+
+def folder(snapshot: Snapshot) -> str:
+    """The folder that paths are relative to: the record's if there are many of them."""
+    return snapshot.record if len(snapshot.cards) > CARDS else ""
 
 
 def unshown(snapshot: Snapshot) -> str:
@@ -134,8 +184,15 @@ def unshown(snapshot: Snapshot) -> str:
     return f"… and the output of {several(more, 'more stream')}, in the record" if more > 0 else ""
 
 
-def stream_name(excerpt: Excerpt) -> str:
-    return " of stderr" if excerpt.stream == "err" else ""
+def source(rank: int | None) -> str:
+    """Who printed: `rank 3`, or the job that runs the cell."""
+    return "the cell" if rank is None else f"rank {rank}"
+
+
+def counted(excerpt: Excerpt) -> str:
+    """`3 lines of stderr`."""
+    stream = " of stderr" if excerpt.stream == "err" else ""
+    return f"{several(lines_of(excerpt), 'line')}{stream}"
 
 
 def lines_of(excerpt: Excerpt) -> int:

@@ -1,7 +1,7 @@
-"""A line chart as a small PNG.
+"""A line chart as a small PNG, without axis labels, which the caller sets as text.
 
-The rule: zlib and struct, nothing else. Pillow or matplotlib would cost the kernel up to a second
-of import and tens of megabytes for a few lines. Axis labels are the caller's, as text.
+It needs only zlib and struct: importing Pillow or matplotlib would cost the kernel up to a second
+and tens of megabytes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import dataclass
 
 Point = tuple[float, float]
 Lines = Mapping[int, Sequence[Point]]
-_Layer = dict[int, float]  # by pixel: how much of what lies below shines through
+_Layer = dict[int, float]  # by pixel: how much of what is below it shows through
 
-#: How far inside the picture, in CSS pixels, the outermost ticks and the ends of lines lie: half
-#: of the line height of a caption that stands beside them.
+#: CSS pixels between the edge and the outermost ticks and ends of lines: half the line height of a
+#: label beside a tick.
 INSET = 6
 _GREY = "#808080"
-_MOST = 15_000  # bytes that a fine picture may take
+_MOST = 15_000  # bytes of a picture at full density
 _MANY = 16  # lines
 _HUGE = 1e300  # beyond it differences overflow
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What a chart spans: x from `left` to `right`, y between the outermost of `ticks`."""
+    """The range of a chart: x from `left` to `right`, y between the outermost `ticks`."""
 
     left: float
     right: float
@@ -45,7 +45,7 @@ class Frame:
 
 
 def frame(lines: Lines) -> Frame | None:
-    """The frame that holds every finite point, with round numbers; None: there is none."""
+    """The frame around all finite points, with round numbers; None if there are no such points."""
     points = [point for line in lines.values() for point in line if _drawable(point)]
     if not points:
         return None
@@ -54,13 +54,13 @@ def frame(lines: Lines) -> Frame | None:
 
 
 def ticks(low: float, high: float) -> tuple[float, ...]:
-    """Three to six round numbers, equally far apart, around `low` and `high`."""
+    """Three to six evenly spaced round numbers that enclose `low` and `high`."""
     if low == high:
         margin = abs(low) / 10 or 1.0
         low, high = low - margin, high + margin
     step = _round_step((high - low) / 3)
     first, last = math.floor(low / step), math.ceil(high / step)
-    # Where floats are too coarse for the step, the ends are all there is.
+    # If floats are too coarse for the step, only the ends are left.
     if last - first < 1 or first * step == (first + 1) * step:
         return low, high
     return tuple(number * step for number in range(first, last + 1))
@@ -69,9 +69,9 @@ def ticks(low: float, high: float) -> tuple[float, ...]:
 def png(lines: Lines, colours: Mapping[int, str], width: int, height: int) -> bytes:
     """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line.
 
-    The background is transparent. NaN and infinity are gaps, a point alone is a dot. It has two
-    pixels for each of the page's; but one where lines are very many, which takes a quarter of the
-    time, or where noise would make it too large.
+    The background is transparent. NaN and infinity are gaps; a single point is a dot. The picture
+    has two pixels per CSS pixel, or one if there are many lines (a quarter of the time) or if
+    noise would make it too large.
     """
     shape = frame(lines)
     data = b""
@@ -112,14 +112,14 @@ def _round_step(least: float) -> float:
 
 
 def _pen(lines: int) -> tuple[float, float]:
-    """Thickness and opacity: of many thin lines, one that strays must still be seen."""
+    """Thickness and opacity: one outlier must be visible among many thin lines."""
     if lines <= 8:
         return 1.5, 0.9
     return (1.0, 0.6) if lines <= _MANY else (1.0, 0.4)
 
 
 def _pieces(line: Sequence[Point], shape: Frame, canvas: _Canvas) -> Iterator[list[Point]]:
-    """The unbroken stretches of a line, in pixels, from left to right."""
+    """The parts of a line between gaps, in pixels, from left to right."""
     inset = canvas.inset
     across = (canvas.width - 2 * inset) / ((shape.right - shape.left) or 1.0)
     up = (canvas.height - 2 * inset) / (shape.high - shape.low)
@@ -153,8 +153,8 @@ def _stroke(
 ) -> None:
     """Draw a line through the points.
 
-    In each column it covers one stretch, from its lowest to its highest point there; ends that
-    lie inside a pixel cover it in part, which makes the edges smooth.
+    In each column it covers the pixels from its lowest to its highest point there; pixels that
+    are covered in part make the edges smooth.
     """
     half, get, through = thickness / 2, layer.get, 1 - opacity
     for column, low, high in _columns(points):
@@ -180,7 +180,7 @@ def _dot(layer: _Layer, canvas: _Canvas, at: Point, radius: float, opacity: floa
 
 
 def _columns(points: list[Point]) -> Iterator[tuple[int, float, float]]:
-    """The columns that a line passes, each with the least and greatest y it has there."""
+    """The columns that a line crosses, each with its least and greatest y there."""
     column, low, high = int(points[0][0]), points[0][1], points[0][1]
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         slope = (y1 - y0) / (x1 - x0) if x1 > x0 else 0.0
@@ -194,7 +194,7 @@ def _columns(points: list[Point]) -> Iterator[tuple[int, float, float]]:
 
 
 class _Canvas:
-    """Pixels as red, green, blue (each times alpha) and alpha, from 0 to 1, column by column."""
+    """Red, green, blue (each times alpha) and alpha from 0 to 1, column by column."""
 
     def __init__(self, width: int, height: int, density: int) -> None:
         self.density = density
@@ -202,7 +202,7 @@ class _Canvas:
         self._planes = [array("f", bytes(4 * self.width * self.height)) for _ in range(4)]
 
     def lay(self, colour: str, layer: _Layer) -> None:
-        """Lay a colour over the pixels of the layer."""
+        """Lay a color over the pixels of a layer."""
         red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
         reds, greens, blues, alphas = self._planes
         for pixel, through in layer.items():
@@ -213,12 +213,12 @@ class _Canvas:
             alphas[pixel] = alphas[pixel] * through + cover
 
     def png(self, shades: int) -> bytes:
-        """Encode, with so many steps between nothing and full."""
+        """The picture with `shades` steps from transparent to opaque."""
         return _encode(self.width, self.height, self._pixels(shades))
 
     def _pixels(self, shades: int) -> Iterator[bytes]:
-        """The rows, as bytes of red, green, blue, alpha."""
-        known: dict[tuple[int, int, int, int], bytes] = {}
+        """Rows of bytes: red, green, blue, alpha."""
+        cache: dict[tuple[int, int, int, int], bytes] = {}
         tones = shades / 255
         for row in range(self.height):
             pixels = []
@@ -235,14 +235,14 @@ class _Canvas:
                     round(blue / alpha * 255 * tones),
                     level,
                 )
-                if key not in known:
-                    known[key] = bytes(min(255, round(part / tones)) for part in key)
-                pixels.append(known[key])
+                if key not in cache:
+                    cache[key] = bytes(min(255, round(part / tones)) for part in key)
+                pixels.append(cache[key])
             yield b"".join(pixels)
 
 
 def _encode(width: int, height: int, rows: Iterable[bytes]) -> bytes:
-    """PNG (RFC 2083), 8 bits for each of red, green, blue and alpha."""
+    """PNG (RFC 2083) with 8 bits each for red, green, blue and alpha."""
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
     data = zlib.compress(b"".join(b"\0" + row for row in rows), 6)
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))

@@ -1,4 +1,4 @@
-"""A line of output as HTML, in the colours that its ANSI codes ask for."""
+"""A line of output as HTML, in the colors of its ANSI codes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from xla_nb.views.saved import bounds, tags
 
 
 def coloured(line: str, longest: int) -> str:
-    """One line of output in its colours."""
     shown = line[:longest]
-    # Beyond that it is a picture, or somebody who wants to fill the notebook.
+    # A line with more codes is a picture, or an attempt to fill the notebook.
     many = shown.count("\x1b") > 40
     pieces = [(ansi.Style(), ansi.plain(shown))] if many else ansi.spans(ansi.clean(shown))
     drawn = [
@@ -26,7 +25,7 @@ def uncoloured(line: str, longest: int) -> str:
     return escape(bounds.plain_line(line, longest))
 
 
-#: The terminal's sixteen as mid-tones, for letters on the page's own ground.
+#: The terminal's sixteen colors as mid-tones, for text on the page's own background.
 _SIXTEEN = (
     "#6e6e6e",
     "#dc4c44",
@@ -45,11 +44,11 @@ _SIXTEEN = (
     "#2a9d9d",
     "#949494",
 )
-_ENDS = {0: (0, 0, 0), 7: (229, 229, 229), 15: (255, 255, 255)}  # where they have a ground
+_ENDS = {0: (0, 0, 0), 7: (229, 229, 229), 15: (255, 255, 255)}  # on a background of their own
 
 
 def _css(style: ansi.Style) -> str:
-    """The look of a piece of output; colours are kept apart from any page they may stand on."""
+    """The style of a piece of output, readable on any page."""
     fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
     rules = []
     if bg is not None or style.inverse:
@@ -90,7 +89,7 @@ def _brightness(colour: _RGB) -> float:
 
 
 def _middle(colour: _RGB) -> _RGB:
-    """The nearest that can be read on white and on black."""
+    """The nearest color that is readable on white and on black."""
     brightness = _brightness(colour)
     if brightness > 150:
         red, green, blue = (int(part * 150 / brightness) for part in colour)

@@ -1,8 +1,8 @@
-"""A run as HTML.
+"""A run as HTML that reads right without a kernel, trusted or not, light or dark.
 
-The rule: it reads right with no kernel, trusted or not, light or dark. So styles are inline and of
-the kinds that JupyterLab leaves in an untrusted notebook (its own pattern for each property; no
-`var()`, no `unicode-bidi`, hence <bdi>), and colours always stand beside a word.
+Styles are inline and limited to what JupyterLab keeps in an untrusted notebook (it has a pattern
+for each property; no `var()`, and no `unicode-bidi`, hence <bdi>). A colour never stands without
+a word.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from xla_nb.views.saved.style import (
     FAINT,
     LINES,
     MONO,
+    OTHERS,
     PHASES,
     RED,
     SANS,
     TROUBLED,
 )
 from xla_nb.views.saved.tags import bit, code, details, div, escaped, faint, gap, mark, pre, section
-from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
+from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot
 from xla_nb.wording import several
 
 _CHART = (350, 96)
@@ -40,7 +41,7 @@ def render_html(snapshot: Snapshot) -> str:
     above = [
         _header(snapshot, state),
         *(_notice(text) for text in snapshot.notices[:20]),
-        _troubles(snapshot.troubles),
+        _troubles(snapshot),
         _bar(snapshot.bar, state.colour) if snapshot.bar else "",
         _ranks(snapshot) if len(snapshot.cards) <= bounds.CARDS else _crowd(snapshot),
         _figures(snapshot.series),
@@ -55,12 +56,12 @@ def render_html(snapshot: Snapshot) -> str:
     return f'<div dir="ltr" style="{style}">{"".join([*above, output, record])}</div>'
 
 
-#: The first of a row to the left, the last to the right.
+#: The first of a row on the left, the last on the right.
 _APART = "display:flex;justify-content:space-between;align-items:baseline;gap:0 8px"
 
 
 def _header(snapshot: Snapshot, state: facts.State) -> str:
-    about = " · ".join(escaped(said, 200) for said in facts.about(snapshot))
+    about = " · ".join(escaped(part, 200) for part in facts.about(snapshot))
     return "".join(
         [
             div(
@@ -84,19 +85,15 @@ def _notice(text: str) -> str:
     return div(style, f"<b>note</b> {escaped(text, 600)}")
 
 
-def _troubles(troubles: Sequence[Trouble]) -> str:
-    if not troubles:
-        return ""
-    room = bounds.TRACEBACKS // min(len(troubles), bounds.GROUPS)
-    told = [_trouble(one, room, not number) for number, one in enumerate(troubles[: bounds.GROUPS])]
-    if more := troubles[bounds.GROUPS :]:
-        ranks = wording.ranks(rank for trouble in more for rank in trouble.ranks)
-        told.append(div("", f"and {several(len(more), 'other error')}, in {ranks}"))
-    return section("what went wrong", *told)
+def _troubles(snapshot: Snapshot) -> str:
+    groups, more = bounds.troubles(snapshot, colours.coloured)
+    drawn = [_trouble(group, not number) for number, group in enumerate(groups)]
+    return section("errors", *drawn, div("", more) if more else "") if groups else ""
 
 
-def _trouble(trouble: Trouble, room: int, opened: bool) -> str:
-    first = facts.first(trouble)
+def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
+    trouble = shown.trouble
+    first = facts.first_to_fail(trouble)
     summary = " ".join(
         [
             mark(PHASES["failed"].glyph, wording.ranks(trouble.ranks), RED),
@@ -105,27 +102,23 @@ def _trouble(trouble: Trouble, room: int, opened: bool) -> str:
             f"{faint('at')} {escaped(trouble.place)}" if trouble.place else "",
         ]
     )
-    lines = trouble.text.split("\n") if trouble.text else []
-    shown = bounds.bounded(lines, 0, (), room * 3 // 4, colours.coloured)
-    left_out = [gap(f"… {several(shown.left_out, 'line')} left out")] if shown.left_out else []
-    inner = pre([*shown.head, *left_out, *shown.tail], RED) if lines else ""
-    if others := trouble.others:
-        said = bounds.fitting(others[:10], room // 4, max(80, room // 40), colours.coloured)
-        more = len(others) - len(said)
-        said += [gap(f"… and {more} more")] if more else []
-        inner += faint("the same with other words:") + pre(said, RED)
+    traceback = shown.traceback.lines(gap(bounds.gap_text(shown.traceback)))
+    inner = pre(traceback, RED) if trouble.text else ""
+    if trouble.others:
+        lines = [*shown.others, *([gap(shown.more)] if shown.more else [])]
+        inner += faint(f"{OTHERS}:") + pre(lines, RED)
     return details(summary, inner, opened) if inner else div("", summary)
 
 
 def _bar(bar: Bar, colour: str) -> str:
     done = f"width:{100 * facts.portion(bar):.1f}%;height:5px;border-radius:3px;background:{colour}"
-    said = " · ".join(piece.replace(" ", "\xa0") for piece in facts.progress(bar))
+    progress = " · ".join(part.replace(" ", "\xa0") for part in facts.progress(bar))
     return div(
         "margin-top:6px",
         div(
             f"{_APART};flex-wrap:wrap",
             bit("min-width:0", escaped(bar.label or "progress", 80)),
-            f" {bit(f'{MONO};font-size:12px', said)}",
+            f" {bit(f'{MONO};font-size:12px', progress)}",
         ),
         div("height:5px;border-radius:3px;background:#80808038", div(done)) if bar.total else "",
     )
@@ -135,16 +128,16 @@ _PAIRS = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(390px,1
 
 
 def _ranks(snapshot: Snapshot) -> str:
-    """A card for each rank; where there are several hosts, below the name of its own."""
+    """A card for each rank, under its host if there are several."""
     groups = hosts.by_host(snapshot)
     if not groups:
         return _cards(sorted(snapshot.cards, key=lambda card: card.rank), snapshot)
-    told = [
+    drawn = [
         div("margin-top:12px", hosts.heading(name, cards, snapshot), _cards(cards, snapshot))
         for name, cards in groups.items()
     ]
-    beside = max(map(len, groups.values())) <= 2  # else each of them has more than one pair
-    return div(f"{_PAIRS};gap:0 8px" if beside else "", *told)
+    beside = max(map(len, groups.values())) <= 2  # else a host has more than one pair
+    return div(f"{_PAIRS};gap:0 8px" if beside else "", *drawn)
 
 
 def _cards(ranks: Sequence[Card], snapshot: Snapshot) -> str:
@@ -172,18 +165,19 @@ def _card(card: Card, snapshot: Snapshot) -> str:
             faint(where),
             f" {facts.when(card, snapshot)}",
         ),
-        *(div("", escaped(one, 160)) for one in facts.what(card)),
-        *(_fact(name, value) for name, value in facts.facts(card)),
+        *(div("", escaped(one, 160)) for one in facts.activity(card)),
+        *(_fact(fact) for fact in facts.of_card(card)),
         *(_bar(bar, sign.colour) for bar in card.bars[:4]),
         _last_line(card.line) if card.line else "",
     )
 
 
-def _fact(name: str, value: str) -> str:
-    if len(value) > 20:
-        return div("font-size:12px", faint(name), f" {code(value)}")
-    value = bit(f"{MONO};text-align:right;min-width:0", escaped(value))
-    return div(f"{_APART};font-size:12px", bit(f"white-space:nowrap;{FAINT}", name), f" {value}")
+def _fact(fact: facts.Fact) -> str:
+    if len(fact.value) > 20:
+        return div("font-size:12px", faint(fact.label), f" {code(fact.value)}")
+    label = bit(f"white-space:nowrap;{FAINT}", fact.label)
+    value = bit(f"{MONO};text-align:right;min-width:0", escaped(fact.value))
+    return div(f"{_APART};font-size:12px", label, f" {value}")
 
 
 def _last_line(line: str) -> str:
@@ -195,13 +189,13 @@ def _last_line(line: str) -> str:
 
 
 def _crowd(snapshot: Snapshot) -> str:
-    """More ranks than cards: a tile for each by phase, and a table of those in trouble."""
+    """More ranks than fit on cards: tiles by phase, and a table of the ranks in trouble."""
     groups = facts.by_phase(snapshot.cards)
     summary = div(
         "display:flex;flex-wrap:wrap;gap:2px 20px",
         *(
-            div("font-size:12px", faint(name), f" {code(said)}")
-            for name, said in facts.over_all(snapshot.cards)
+            div("font-size:12px", faint(fact.label), f" {code(fact.value)}")
+            for fact in facts.of_cards(snapshot.cards)
         ),
     )
     room, tiles = bounds.TILES, []
@@ -210,7 +204,7 @@ def _crowd(snapshot: Snapshot) -> str:
         room = max(room - len(cards), 0)
     troubled = [card for phase, cards in groups.items() if phase in TROUBLED for card in cards]
     title = several(len(snapshot.cards), snapshot.unit)
-    return section(title, summary, hosts.listed(snapshot), *tiles, _table(troubled, snapshot))
+    return section(title, summary, hosts.as_html(snapshot), *tiles, _table(troubled, snapshot))
 
 
 def _tiles(phase: Phase, cards: Sequence[Card], number: int, snapshot: Snapshot) -> str:
@@ -220,14 +214,14 @@ def _tiles(phase: Phase, cards: Sequence[Card], number: int, snapshot: Snapshot)
     style = f"background:{sign.colour}3d;border-radius:2px"
     tiles = []
     for card in cards:
-        said = " · ".join(
+        tooltip = " · ".join(
             [
                 f"{facts.name(card, snapshot)} {phase} {facts.when(card, snapshot)}",
-                *facts.what(card),
+                *facts.activity(card),
                 card.line,
             ]
         )
-        title = _title(said, room)
+        title = _title(tooltip, room)
         tiles.append(f'<span style="{style}" title="{title}">{card.rank}</span> ')
     left_out = f" (the first {len(cards)} shown)" if cards and len(cards) < number else ""
     heading = mark(sign.glyph, f"{number:,} {phase}", sign.colour) + left_out
@@ -236,7 +230,7 @@ def _tiles(phase: Phase, cards: Sequence[Card], number: int, snapshot: Snapshot)
 
 
 def _title(text: str, room: int) -> str:
-    """The beginning of the text that takes at most `room` bytes as an attribute."""
+    """The start of the text, in at most `room` bytes as an attribute."""
     longest = min(160, room)
     while bounds.size_of(escape(facts.cut(text, longest))) > room and longest > 40:
         longest = longest * 3 // 4
@@ -250,16 +244,17 @@ def _table(cards: Sequence[Card], snapshot: Snapshot) -> str:
     narrow, wide = f"{cell};white-space:nowrap", f"{cell};min-width:9em"
     head = "".join(
         f'<th style="{cell};font-weight:600">{name}</th>'
-        for name in (snapshot.unit, "phase", "device", "where and what", "last line")
+        for name in (snapshot.unit, "phase", "device", "activity", "last line")
     )
     rows = []
-    for card in cards[: bounds.ROWS]:
+    listed, more = bounds.limited(cards, bounds.ROWS, "rank")
+    for card in listed:
         sign = PHASES[card.phase]
         cells = (
             str(card.rank),
             f"{mark(sign.glyph, card.phase, sign.colour)} {facts.when(card, snapshot)}",
             " · ".join(escaped(one, 40) for one in (card.device, card.host) if one),
-            " · ".join(escaped(one, 100) for one in facts.what(card)),
+            " · ".join(escaped(one, 100) for one in facts.activity(card)),
             code(card.line, 100) if card.line else "",
         )
         styles = (narrow, narrow, wide, wide, wide)
@@ -269,7 +264,6 @@ def _table(cards: Sequence[Card], snapshot: Snapshot) -> str:
                 for style, inner in zip(styles, cells, strict=True)
             )
         )
-    more = f"… and {several(len(cards) - bounds.ROWS, 'more rank')}" if cards[bounds.ROWS :] else ""
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     style = "border-collapse:collapse;margin:10px 0 0;table-layout:auto;font-size:12px"
     table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -277,11 +271,12 @@ def _table(cards: Sequence[Card], snapshot: Snapshot) -> str:
 
 
 def _figures(series: Sequence[Series]) -> str:
-    drawn = [figure for one in series[: bounds.FIGURES] if (figure := _figure(one))]
+    shown, more = bounds.limited(series, bounds.FIGURES, "figure")
+    drawn = [figure for one in shown if (figure := _figure(one))]
     if not drawn:
         return ""
-    if more := series[bounds.FIGURES :]:
-        drawn.append(div("", f"and {several(len(more), 'more figure')} in the record"))
+    if more:
+        drawn.append(div("", f"{more}, in the record"))
     return section("figures", div("display:flex;flex-wrap:wrap;gap:12px 20px", *drawn))
 
 
@@ -293,7 +288,7 @@ def _figure(series: Series) -> str:
     colours = {rank: LINES[rank % len(LINES)] if few else BLUE for rank in series.lines}
     width, height = _CHART
     picture = base64.b64encode(chart.png(series.lines, colours, width, height)).decode()
-    # Equally far apart, as the ticks are; each label's middle is INSET from its edges.
+    # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     line = 2 * chart.INSET
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:11px;{FAINT}"
@@ -301,10 +296,10 @@ def _figure(series: Series) -> str:
         f"display:flex;flex-direction:column;justify-content:space-between;height:{height}px;"
         f"line-height:{line}px;text-align:right;min-width:3.2em;{small}"
     )
-    said = f"{series.name}: {facts.over_ranks(lasts)}"
+    summary = f"{series.name}: {facts.over_ranks(lasts)}"
     image = (
         f'<img src="data:image/png;base64,{picture}" width="{width}" height="{height}" '
-        f'alt="{escape(facts.cut(said, 200))}" '
+        f'alt="{escape(facts.cut(summary, 200))}" '
         f'style="display:block;width:100%;height:{height}px;margin:0">'
     )
     ends = [
@@ -342,38 +337,35 @@ def _legend(lasts: dict[int, float], colours: dict[int, str]) -> str:
 
 
 def _output(snapshot: Snapshot, room: int) -> str:
-    """Output in at most `room` bytes, of which the boxes take some 250 each."""
+    """Output in at most `room` bytes, of which each box takes some 250."""
     by_rank: dict[int | None, list[tuple[Excerpt, bounds.Shown]]] = {}
     streams = len(bounds.selected(snapshot))
     room = min(bounds.OUTPUT, max(room - 250 * streams, 100 * streams))
-    # Where there is room for a few lines of each, words are worth more than their colours.
+    # If there is only room for a few lines of each stream, their words matter more than colours.
     draw = colours.coloured if room > 2000 * streams else colours.uncoloured
     for excerpt, shown in bounds.excerpts(snapshot, room, draw):
         by_rank.setdefault(excerpt.rank, []).append((excerpt, shown))
     if not by_rank:
         return ""
     short = sum(map(bounds.lines_of, snapshot.excerpts)) <= 30
-    record = snapshot.record if len(snapshot.cards) > bounds.CARDS else ""
-    told = [_of_rank(rank, shown, short, record) for rank, shown in by_rank.items()]
-    told.append(div(FAINT, note) if (note := bounds.unshown(snapshot)) else "")
+    folder = bounds.folder(snapshot)
+    drawn = [_of_rank(rank, shown, short, folder) for rank, shown in by_rank.items()]
+    drawn.append(div(FAINT, note) if (note := bounds.unshown(snapshot)) else "")
     if len(by_rank) <= bounds.CARDS:
-        return section("output", *told)
+        return section("output", *drawn)
     summary = f"{faint('<b>output</b>')} of {several(len(by_rank), 'rank')}"
-    return div("margin-top:14px", details(summary, "".join(told), False))
+    return div("margin-top:14px", details(summary, "".join(drawn), False))
 
 
 def _of_rank(
-    rank: int | None, shown: Sequence[tuple[Excerpt, bounds.Shown]], opened: bool, record: str
+    rank: int | None, shown: Sequence[tuple[Excerpt, bounds.Shown]], opened: bool, folder: str
 ) -> str:
-    """`record` is empty but in a crowd: there, boxes are small and paths short."""
-    who = "the cell" if rank is None else f"rank {rank}"
-    counts = [
-        f"{several(bounds.lines_of(one), 'line')}{bounds.stream_name(one)}" for one, _ in shown
-    ]
+    """The streams of one rank; boxes are small if paths are relative to a folder."""
+    counts = ", ".join(bounds.counted(excerpt) for excerpt, _ in shown)
     boxes = []
     for excerpt, lines in shown:
-        left_out = [gap(bounds.gap_text(excerpt, lines, record))] if lines.left_out else []
         boxes.append("<div>stderr</div>" if excerpt.stream == "err" else "")
         edge = ERR if excerpt.stream == "err" else EDGE
-        boxes.append(pre([*lines.head, *left_out, *lines.tail], edge, bool(record)))
-    return details(f"{who} {faint('· ' + ', '.join(counts))}", "".join(boxes), opened)
+        gap_line = gap(bounds.gap_text(lines, excerpt, folder))
+        boxes.append(pre(lines.lines(gap_line), edge, bool(folder)))
+    return details(f"{bounds.source(rank)} {faint(f'· {counts}')}", "".join(boxes), opened)

@@ -1,7 +1,4 @@
-"""A recorded run, opened to be looked at.
-
-The rule: it shows what the panel left of it, from the record alone.
-"""
+"""A recorded run, opened from its files alone; it shows what the panel left in its notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from xla_nb.wording import in_one_line
 
 
 class OpenedRun(RecordedRun):
-    """A RecordedRun that a notebook shows as the panel's last state."""
+    """A RecordedRun that a notebook displays like the panel's last state."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         snapshot = observer.observe(self)
@@ -19,14 +16,14 @@ class OpenedRun(RecordedRun):
 
 
 def table(entries: list[Entry]) -> str:
-    """Recorded runs, a line each."""
+    """A table of recorded runs, one line each."""
     if not entries:
-        return "no run is recorded yet"
-    rows = [("run", "how", "time", "cell", "what became of it")]
+        return "No recorded runs."
+    rows = [("run", "state", "time", "cell", "result")]
     for entry in entries:
-        how = {True: "ok", False: "failed", None: "running"}[entry.ok]
+        state = {True: "ok", False: "failed", None: "running"}[entry.ok]
         time = "" if entry.elapsed is None else f"{entry.elapsed:.1f} s"
-        rows.append((entry.name, how, time, entry.cell, in_one_line(entry.headline, 80)))
+        rows.append((entry.name, state, time, entry.cell, in_one_line(entry.headline, 80)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

@@ -1,6 +1,7 @@
-"""What phases and parts look like.
+"""Signs and colours of saved HTML and text.
 
-The rule: colours are the page's own or mid-tones that stand out from white and from black.
+Colours are the page's own or mid-tones, readable on white and on black: a saved page has no style
+sheet that could know the theme.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FAINT = "opacity:.72"
 EDGE = "#80808052"
 BLUE, _GREEN, RED, AMBER, _GREY = "#3b82d0", "#2f8f57", "#dc4c44", "#a8741a", "#7c7c7c"
 ERR = "#c9622c"
-#: Of the first ranks, in the hues of the live panel.
+#: The lines of the first ranks, in the hues of the live panel.
 LINES = (
     "#4081d2",
     "#c26030",
@@ -34,7 +35,7 @@ class _Look:
     colour: str
 
 
-#: Every phase, those that want attention first.
+#: Every phase, those that need attention first.
 PHASES: dict[Phase, _Look] = {
     "failed": _Look("✗", RED),
     "killed": _Look("†", "#c4407f"),
@@ -47,3 +48,5 @@ PHASES: dict[Phase, _Look] = {
 }
 TROUBLED = ("failed", "killed", "stopped", "waiting")
 ENDED = ("failed", "killed", "stopped", "finished")
+#: Heads the messages of ranks that failed with the same error but other words.
+OTHERS = "same error, different message"

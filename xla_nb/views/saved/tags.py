@@ -1,4 +1,4 @@
-"""The pieces of HTML that the page is made of; what comes from ranks is escaped here."""
+"""The pieces of saved HTML; text from ranks is escaped here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _styled(style: str) -> str:
 
 
 def escaped(text: str, longest: int = 300) -> str:
-    """Words from anywhere, in one line, apart from the direction of what surrounds them."""
+    """Text from anywhere, on one line; <bdi> keeps its direction from reordering ours."""
     return f"<bdi>{escape(facts.cut(text, longest))}</bdi>"
 
 
@@ -44,7 +44,7 @@ def section(title: str, *inner: str) -> str:
 
 
 def pre(lines: Iterable[str], edge: str, small: bool = False) -> str:
-    """A box that scrolls by itself; long lines wrap in it. Small ones are for hundreds of boxes."""
+    """A box that scrolls, with long lines wrapped; `small` is for hundreds of boxes."""
     style = f"white-space:pre-wrap;border-left:3px solid {edge}"
     if small:
         style += ";margin:0;padding-left:8px"

@@ -1,4 +1,4 @@
-"""Real Ray clusters on this machine, and what xla_nb leaves on it."""
+"""Real Ray clusters on this machine, and the processes that xla_nb leaves on it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 
 class Nodes:
-    """A cluster of nodes that are processes of this machine."""
+    """A Ray cluster whose nodes are processes of this machine."""
 
     def __init__(self, count: int, **head: Any) -> None:
         from ray.cluster_utils import Cluster
 
-        # Short: the names of its sockets have a limit.
+        # In /tmp because the paths of Ray's sockets have a length limit.
         self._folder = tempfile.mkdtemp(prefix="xr-", dir="/tmp")
         self._before = os.environ.get("RAY_TMPDIR")
-        os.environ["RAY_TMPDIR"] = self._folder  # where Ray notes which cluster is this machine's
+        os.environ["RAY_TMPDIR"] = self._folder  # Ray records this machine's cluster here
         Path(self._folder, "ray").mkdir()
         common = {"num_cpus": 2, "object_store_memory": 200 << 20}
         self._cluster = Cluster(
@@ -40,11 +40,11 @@ class Nodes:
 
     @property
     def others(self) -> list[Any]:
-        """The nodes beside the head."""
+        """The nodes other than the head."""
         return self._others
 
     def kill(self, node: Any) -> None:
-        """As a machine that loses its power: nothing says goodbye."""
+        """Kill a node without a clean shutdown, as a power failure would."""
         self._others.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
 
@@ -60,9 +60,9 @@ class Nodes:
 
 
 def of_ours(*names: str) -> dict[int, str]:
-    """The processes that these tests have started, with such a name of xla_nb's."""
+    """The processes started by these tests whose xla_nb names begin with one of `names`, by pid."""
     mark = f"XLA_NB_TEST={os.environ['XLA_NB_TEST']}"
-    found = {}
+    processes = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
@@ -71,14 +71,14 @@ def of_ours(*names: str) -> dict[int, str]:
             except OSError:
                 continue
             if ours and name.startswith(names):
-                found[int(path.name)] = name
-    return found
+                processes[int(path.name)] = name
+    return processes
 
 
-def eventually(what: Callable[[], object], seconds: float = 20.0) -> object:
-    """What becomes true while others work; fails with what it was last."""
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> object:
+    """Wait until the condition holds and return its value; fail after so many seconds."""
     deadline = time.monotonic() + seconds
-    while not (seen := what()):
-        assert time.monotonic() < deadline, f"still {seen!r}"
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"still {value!r}"
         time.sleep(0.05)
-    return seen
+    return value

@@ -1,0 +1,114 @@
+"""The options of a launch: what each may be, and that they say the same everywhere."""
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import xla_nb
+from xla_nb import api
+from xla_nb.errors import UsageError
+from xla_nb.run import options as run_options
+from xla_nb.run.options import OPTIONS, Options, Word
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "value"),
+    [
+        ("n", "8", 8),
+        ("timeout", "90", 90.0),
+        ("timeout", "1.5s", 1.5),
+        ("grace", "5m", 300.0),
+        ("wait", "2h", 7200.0),
+        ("on", "ray://head:10001", "ray://head:10001"),
+        ("keep_going", "no", False),
+        ("keep_going", "True", True),
+        ("view", "text", "text"),
+    ],
+)
+def test_a_word_of_a_line_becomes_a_value(name, word, value):
+    assert run_options.check(name, Word(word)) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("n", "2", "n must be a whole number of at least 1, not '2'."),
+        ("n", True, "n must be a whole number of at least 1, not True."),
+        ("n", 0, "n must be a whole number of at least 1, not 0."),
+        ("hosts", 1.5, "hosts must be a whole number of at least 1, not 1.5."),
+        ("grace", -1, "Invalid grace -1. Use 90, 5m or 2h."),
+        ("timeout", float("nan"), "Invalid timeout nan. Use 90, 5m or 2h."),
+        ("timeout", "tomorrow", "Invalid timeout 'tomorrow'. Use 90, 5m or 2h."),
+        ("runtime", "jax", "Unknown runtime 'jax'. Choose xla, spmd or torchax."),
+        ("view", "pannel", "Unknown view 'pannel'. Choose panel, text or none."),
+        ("on", "ray:", "Unknown on 'ray:'. Choose local, ray or ray://HOST:PORT."),
+        ("on", "ray://", "Unknown on 'ray://'. Choose local, ray or ray://HOST:PORT."),
+        ("keep_going", 2, "keep_going must be true or false, not 2."),
+        ("keep_going", "no", "keep_going must be true or false, not 'no'."),
+        ("env", {"A": 1}, "env: the value of 'A' must be a string, not 1."),
+        ("env", {"A=B": "1"}, "env has a name that no variable can have: 'A=B'."),
+        ("env", "A=1", "env must be a dict of names and values, not 'A=1'."),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_it_may_be(name, value, message):
+    with pytest.raises(UsageError) as refusal:
+        run_options.check(name, value)
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("word", ["2", "0", "-3", "many", "1.5", ""])
+def test_a_count_is_a_whole_number(word):
+    if word == "2":
+        assert run_options.check("n", Word(word)) == 2
+    else:
+        with pytest.raises(UsageError, match=re.escape(f"not {word!r}.")):
+            run_options.check("n", Word(word))
+
+
+def test_none_is_the_default_of_every_option():
+    for name, option in OPTIONS.items():
+        assert run_options.check(name, None) == option.default
+
+
+def test_the_defaults_are_the_same_wherever_an_option_appears():
+    defaults = {name: option.default for name, option in OPTIONS.items()}
+    made = Options()
+    assert {field.name: getattr(made, field.name) for field in fields(Options)} == defaults
+    signature = inspect.signature(xla_nb.spawn).parameters
+    arguments = {name: signature[name].default for name in defaults}
+    assert arguments | {"env": {}} == defaults
+
+
+def test_every_option_is_explained_to_callers_of_spawn_and_in_the_reference():
+    reference = REFERENCE.read_text()
+    heading = next(line for line in reference.splitlines() if line.startswith("## `xla_nb.spawn("))
+    for name, option in OPTIONS.items():
+        default = inspect.signature(xla_nb.spawn).parameters[name].default
+        assert f"{name}={default!r}".replace("'", '"') in heading, name
+        assert re.search(rf"\b{name}`?:|`{name}`", xla_nb.spawn.__doc__), name
+        assert f"| `{option.usage}` |" in reference, option.usage
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"args": 5},
+        {"n": "2"},
+        {"view": "pannel"},
+        {"env": {"A": 1}},
+        {"grace": -1},
+        {"timeout": "soon"},
+        {"on": "nowhere"},
+        {"runtime": "jax"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_spawn_refuses_a_wrong_argument_before_anything_starts(monkeypatch, wrong):
+    monkeypatch.setattr(api, "launch", lambda *_: pytest.fail("launched"))
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        xla_nb.spawn(print, **wrong)

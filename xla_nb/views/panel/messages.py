@@ -1,0 +1,213 @@
+"""What the panel's page and the kernel say to each other.
+
+The page asks (`fault` checks it); the kernel sends news of what changed, and answers. The page
+goes by ids and phases, never by words that are meant for people. docs/how-it-works.md has the
+protocol.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from xla_nb import ansi, wording
+from xla_nb.record.tail import Earlier
+from xla_nb.run.stacks import StackGroup
+from xla_nb.views import facts
+from xla_nb.views.observer import STREAMS, Lines, Observer
+from xla_nb.views.snapshot import Bar, Card, Snapshot, Trouble, hosts_in_short
+
+# ---------------------------------------------------------------- from the page
+
+_SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
+    "whole": {},
+    "stop": {"request": (int,)},
+    "stacks": {"request": (int,)},
+    "focus": {"rank": (int, type(None))},
+    "earlier": {
+        "request": (int,),
+        "rank": (int, type(None)),
+        "stream": (str,),
+        "before": (int,),
+        "count": (int,),
+    },
+}
+
+
+def fault(message: object, run: str) -> str:
+    """Why a message from the page cannot be acted on; empty if it can."""
+    if not isinstance(message, Mapping):
+        return "not an object"
+    kind = message.get("type")
+    if not isinstance(kind, str) or kind not in _SHAPES:
+        return f"unknown type {kind!r}"
+    if message.get("run") != run:
+        return f"for run {message.get('run')!r}"
+    for name, types in _SHAPES[kind].items():
+        value = message.get(name)
+        if not isinstance(value, types) or isinstance(value, bool) or (name not in message):
+            return f"invalid {name} {value!r}"
+    if kind == "earlier" and message["stream"] not in STREAMS:
+        return f"invalid stream {message['stream']!r}"
+    if kind == "earlier" and min(message["before"], message["count"]) < 0:
+        return f"asks for {message['count']} lines before {message['before']}"
+    return ""
+
+
+# ---------------------------------------------------------------- news
+
+
+class PanelNews:
+    """What the page has been told of a run, and so what is news to it."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+        self._cards: dict[int, dict[str, Any]] = {}
+        self._points: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def forget(self, ranks: Collection[int] | None = None) -> None:
+        """Tell everything about these ranks again, by default about all: the page may have lost
+        it."""
+        lost = frozenset(self._cards if ranks is None else ranks)
+        self._parts = {}
+        self._cards = {rank: card for rank, card in self._cards.items() if rank not in lost}
+        self._points = {key: sent for key, sent in self._points.items() if key[1] not in lost}
+
+    def of(self, snapshot: Snapshot, observer: Observer) -> dict[str, Any]:
+        """The parts that changed since the last call."""
+        parts: dict[str, Any] = {
+            "about": _about(snapshot),
+            "bar": None if snapshot.bar is None else _bar(snapshot.bar),
+            "troubles": [_trouble(trouble, snapshot) for trouble in snapshot.troubles],
+        }
+        news = {name: part for name, part in parts.items() if self._parts.get(name, ...) != part}
+        self._parts.update(news)
+        cards = {card.rank: _card(card) for card in snapshot.cards}
+        changed = {rank: card for rank, card in cards.items() if self._cards.get(rank) != card}
+        if changed:
+            news["cards"] = list(changed.values())
+            self._cards.update(changed)
+        figures = self._figures(observer)
+        if figures:
+            news["figures"] = figures
+        return news
+
+    def _figures(self, observer: Observer) -> list[dict[str, Any]]:
+        news = []
+        for name, lines in observer.figures.items():
+            for rank, line in lines.items():
+                generation, count = self._points.get((name, rank), (-1, 0))
+                fresh = generation != line.generation
+                points = line.points if fresh else line.points[count:]
+                if points:
+                    pairs = [[_finite(x), _finite(y)] for x, y in points]
+                    news.append({"name": name, "rank": rank, "replace": fresh, "points": pairs})
+                    self._points[name, rank] = line.generation, len(line.points)
+        return news
+
+
+class Turns:
+    """Takes a long list of ranks in turns of at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._at = 0
+
+    def take(self, ranks: Sequence[int]) -> Sequence[int]:
+        if self._at >= len(ranks):
+            self._at = 0
+        self._at += self._most
+        return ranks[self._at - self._most : self._at]
+
+
+# ---------------------------------------------------------------- parts of news
+
+#: Fields of a card that the page puts into words; the others are among its facts.
+_OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
+
+
+def _card(card: Card) -> dict[str, Any]:
+    """`from`: host and process; `used`: share of the device's memory."""
+    sample, known = card.sample, facts.of_card(card)
+    process = [f"{fact.label} {fact.value}" for fact in known if fact.id == "pid"]
+    used = (sample.device_used or 0) / sample.device_limit if sample.device_limit else None
+    return {
+        **{name: getattr(card, name) for name in _OWN},
+        "used": used,
+        "from": " · ".join([card.host, *process] if card.host else process),
+        "facts": [vars(fact) for fact in known if fact.id != "pid"],
+        "bars": [_bar(bar) for bar in card.bars],
+    }
+
+
+def _bar(bar: Bar) -> dict[str, Any]:
+    """`part`: the share that is done, None if unknown."""
+    part = facts.portion(bar) if bar.total else None
+    done, *left = facts.progress(bar)[0 if part is None else 1 :]
+    return {"label": bar.label, "part": part, "done": done, "left": " · ".join(left)}
+
+
+def _trouble(trouble: Trouble, snapshot: Snapshot) -> dict[str, Any]:
+    """`open`: show the traceback at once."""
+    phases = {card.rank: card.phase for card in snapshot.cards}
+    phase = "killed" if phases.get(trouble.ranks[0]) == "killed" else "failed"
+    alone = len(snapshot.troubles) == 1
+    first = "" if alone else facts.first_to_fail(trouble)
+    who = f"{wording.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
+    return {**vars(trouble), "who": who, "phase": phase, "open": trouble.first or alone}
+
+
+def _about(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "cell": snapshot.cell,
+        "headline": snapshot.headline,
+        "simulated": snapshot.simulated,
+        "host": hosts_in_short(snapshot),
+        "lost": snapshot.lost,
+        "started": snapshot.started,
+        "ended": snapshot.ended,
+        # While the run is in progress the page counts the seconds itself.
+        "elapsed": None if snapshot.ok is None else snapshot.elapsed,
+        "ok": snapshot.ok,
+        "stopping": snapshot.stopping,
+        "record": snapshot.record,
+        "notices": list(snapshot.notices),
+        "ranks": len(snapshot.cards),
+        "unit": snapshot.unit,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON in a browser has neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
+
+
+# ---------------------------------------------------------------- lines and answers
+
+
+def lines(new: Lines) -> dict[str, Any]:
+    """New output of one stream."""
+    block = new.block
+    return {
+        "rank": new.rank,
+        "stream": new.stream,
+        "start": block.start,
+        "skipped": block.skipped,
+        "lines": block.lines,
+    }
+
+
+def earlier(request: dict[str, Any], block: Earlier) -> dict[str, Any]:
+    """The answer to a request for earlier lines; `first`: there are none before these."""
+    return {
+        **{name: request[name] for name in ("request", "rank", "stream")},
+        "start": block.start,
+        "lines": [ansi.clean(line) for line in block.lines],
+        "first": block.first,
+    }
+
+
+def group(stacks: StackGroup) -> dict[str, Any]:
+    """Ranks with the same stack."""
+    return {**vars(stacks), "who": wording.ranks(stacks.ranks)}
