@@ -87,7 +87,7 @@ def parcels():
 
 @pytest.mark.parametrize("n", [0, -1])
 def test_a_run_without_ranks_is_refused_before_anything_is_written(launch, n):
-    with pytest.raises(UsageError, match=f"-n {n}: a run has at least 1 rank"):
+    with pytest.raises(UsageError, match=f"-n must be a whole number of at least 1, not {n}"):
         launch(cell(), n=n)
     assert not (files.home() / "runs").exists()
 

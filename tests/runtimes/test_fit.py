@@ -1,4 +1,4 @@
-"""What a launch gets from the machine that will run its ranks."""
+"""Fitting a launch to the machine that will run its ranks."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from xla_nb.topology.chips import SIMULATED
 
 @pytest.fixture
 def has(monkeypatch):
-    """The machine has so many chips of this type."""
+    """has(chips, accelerator_type) pretends that the machine has these chips."""
 
     def has(chips, kind=None):
         monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: chips)
@@ -21,12 +21,12 @@ def has(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [0, -2])
-def test_a_run_has_at_least_one_rank(has, n):
-    with pytest.raises(UsageError, match=f"-n {n}: a run has at least 1 rank"):
+def test_a_run_needs_at_least_one_rank(has, n):
+    with pytest.raises(UsageError, match=f"-n must be a whole number of at least 1, not {n}"):
         fit_to_machine("xla", n, {}, {})
 
 
-def test_without_a_tpu_its_ranks_are_simulated(has):
+def test_ranks_are_simulated_without_a_tpu(has):
     fit = fit_to_machine("xla", None, {}, {})
     assert (fit.device, fit.ranks, fit.imports) == ("CPU", SIMULATED, xla.IMPORTS)
     assert fit.env["PJRT_DEVICE"] == "CPU"
@@ -38,45 +38,45 @@ def test_a_tpu_is_used_where_there_is_one(has):
     assert (fit.device, fit.ranks, fit.env["PJRT_DEVICE"]) == ("TPU", None, "TPU")
 
 
-def test_what_is_asked_for_decides_before_the_environment(has):
+def test_options_win_over_the_environment(has):
     has(8, "v5litepod-8")
     fit = fit_to_machine("xla", None, {"PJRT_DEVICE": "CPU"}, {"PJRT_DEVICE": "TPU"})
     assert (fit.device, fit.env["PJRT_DEVICE"]) == ("CPU", "CPU")
 
 
 def test_the_environment_is_added_to(has):
-    fit = fit_to_machine("xla", 2, {"MINE": "asked", "NEW": "1"}, {"MINE": "before", "OLD": "1"})
+    fit = fit_to_machine("xla", 2, {"MINE": "option", "NEW": "1"}, {"MINE": "before", "OLD": "1"})
     assert {name: fit.env[name] for name in ("MINE", "NEW", "OLD")} == {
-        "MINE": "asked",
+        "MINE": "option",
         "NEW": "1",
         "OLD": "1",
     }
 
 
-def test_the_machines_place_among_others_is_set(has):
+def test_the_hosts_position_in_the_run_is_set(has):
     sets = {"TPU_WORKER_ID": "1", "MEGASCALE_SLICE_ID": "0"}
     fit = fit_to_machine("xla", 2, {}, {"TPU_WORKER_ID": "7"}, hosts=2, sets=sets)
     assert {name: fit.env[name] for name in sets} == sets
 
 
-def test_what_is_asked_for_wins_over_the_machines_place(has):
+def test_options_win_over_the_hosts_position(has):
     fit = fit_to_machine("xla", 2, {"TPU_WORKER_ID": "3"}, {}, sets={"TPU_WORKER_ID": "1"})
     assert fit.env["TPU_WORKER_ID"] == "3"
 
 
-def test_what_was_taken_away_is_remarked_on(has):
+def test_a_removed_variable_is_reported(has):
     fit = fit_to_machine("xla", 2, {}, {"XLA_USE_SPMD": "1"})
     assert "XLA_USE_SPMD" not in fit.env
     (notice,) = fit.notices
     assert notice.startswith("removed XLA_USE_SPMD=1")
 
 
-def test_a_runtime_that_is_none_is_refused(has):
-    with pytest.raises(UsageError, match="--runtime jax"):
+def test_an_unknown_runtime_is_refused(has):
+    with pytest.raises(UsageError, match=r"Unknown runtime 'jax'\. Choose xla, spmd or torchax"):
         fit_to_machine("jax", 2, {}, {})
 
 
-def test_a_runtime_knows_that_there_are_other_hosts(has):
+def test_a_runtime_can_refuse_several_hosts(has):
     assert fit_to_machine("spmd", 4, {}, {}).device == "CPU"
     with pytest.raises(UsageError, match="spmd spans hosts on TPU pods only"):
         fit_to_machine("spmd", 4, {}, {}, hosts=2)

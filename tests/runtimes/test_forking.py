@@ -1,4 +1,4 @@
-"""Rank processes as their job sees them: nobody takes another's place, each death is told."""
+"""Rank processes as their job sees them: one rank per process, and every death is reported."""
 
 import os
 import select
@@ -15,7 +15,7 @@ from xla_nb.runtimes.forking import Latch
 
 @pytest.fixture
 def fork():
-    """Fork processes that each run a function; all are ended and waited for."""
+    """fork(work) runs a function in a child process; all children are killed at the end."""
     children = []
 
     def fork(work):
@@ -37,7 +37,7 @@ def fork():
 
 
 class Gate:
-    """What one process may pass, once and for all, when another opens it."""
+    """A gate that one process opens, for good, and others wait for."""
 
     def __init__(self):
         self._reader, self._writer = os.pipe()
@@ -55,26 +55,26 @@ class Gate:
 
 @pytest.fixture
 def gate():
-    made = []
+    gates = []
 
     def gate():
-        made.append(Gate())
-        return made[-1]
+        gates.append(Gate())
+        return gates[-1]
 
     yield gate
-    for each in made:
+    for each in gates:
         each.close()
 
 
 @pytest.fixture
 def latch():
-    made = Latch()
-    yield made
-    os.close(made._reader)
+    latch = Latch()
+    yield latch
+    os.close(latch._reader)
 
 
 def waits(latch, opened):
-    """A process that has arrived and waits for the others."""
+    """The work of a process that arrives and waits for the others."""
 
     def work():
         latch.arrive()
@@ -85,7 +85,7 @@ def waits(latch, opened):
 
 
 def arrives(latch, go, here):
-    """A process that arrives when it may, and then lives on."""
+    """The work of a process that arrives when the gate `go` opens, and then lives on."""
 
     def work():
         here.open()
@@ -116,7 +116,7 @@ def test_a_latch_waits_for_the_process_that_made_it(fork, gate, latch):
     assert opened.is_open(within=10)
 
 
-def test_a_process_that_died_keeps_nobody_waiting(fork, gate, latch):
+def test_a_latch_does_not_wait_for_a_dead_process(fork, gate, latch):
     opened, never, here = gate(), gate(), gate()
     child = fork(arrives(latch, never, here))
     fork(waits(latch, opened))
@@ -127,7 +127,7 @@ def test_a_process_that_died_keeps_nobody_waiting(fork, gate, latch):
     assert opened.is_open(within=10)
 
 
-def test_an_open_latch_lets_everybody_through(latch):
+def test_an_open_latch_never_blocks(latch):
     latch.arrive()
     latch.wait()
     latch.wait()
@@ -139,21 +139,21 @@ SCRIPT = """
 import concurrent.futures, os, queue, signal, threading
 from xla_nb.runtimes.forking import Latch, RankContext
 
-told, latch = queue.Queue(), Latch()
-context = RankContext({count}, latch, told.put)
-go_reader, go_writer = os.pipe()  # what closes it lets all that read it go on
+reports, latch = queue.Queue(), Latch()
+context = RankContext({count}, latch, reports.put)
+go_reader, go_writer = os.pipe()  # closing it releases all processes that read it
 
 def arrive():
     os.close(go_writer)
     latch.arrive()
 
 def deaths(count):
-    found = {{}}
+    statuses = {{}}
     for _ in range(count):
-        died = told.get(timeout=20)
-        assert died.pid not in found, "told twice"
-        found[died.pid] = died.status
-    return found
+        died = reports.get(timeout=20)
+        assert died.pid not in statuses, "reported twice"
+        statuses[died.pid] = died.status
+    return statuses
 
 def pool():
     return concurrent.futures.ProcessPoolExecutor({count}, mp_context=context)
@@ -167,7 +167,7 @@ print("fine", flush=True)
 
 
 def in_a_process(work, count):
-    """Run lines in an interpreter of their own: what forks there has one thread."""
+    """Run lines in an interpreter of their own, so that the forking process has one thread."""
     script = SCRIPT.format(work=textwrap.dedent(work), count=count)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
@@ -175,7 +175,7 @@ def in_a_process(work, count):
     assert done.stdout.endswith("fine\n"), done.stdout + done.stderr
 
 
-def test_each_death_is_told_with_its_status_or_signal():
+def test_each_death_is_reported_with_its_status_or_signal():
     in_a_process(
         """
         def end(how):
@@ -191,13 +191,13 @@ def test_each_death_is_told_with_its_status_or_signal():
         assert deaths(4) == dict(zip(pids, statuses)), pids
         for thread in watched():
             thread.join(20)
-        assert told.empty()
+        assert reports.empty()
         """,
         count=4,
     )
 
 
-def test_a_death_is_told_while_others_live():
+def test_a_death_is_reported_while_others_live():
     in_a_process(
         """
         def end(how):
@@ -216,7 +216,7 @@ def test_a_death_is_told_while_others_live():
     )
 
 
-def test_a_death_is_told_also_when_it_was_waited_for_before():
+def test_the_death_of_a_reaped_process_is_reported():
     in_a_process(
         """
         def end(how):
@@ -233,29 +233,29 @@ def test_a_death_is_told_also_when_it_was_waited_for_before():
     )
 
 
-def test_the_status_that_another_thread_is_about_to_note_is_waited_for():
-    """The pool's thread reaps a process in one step and notes its status in the next."""
+def test_a_status_that_another_thread_is_about_to_store_is_waited_for():
+    """The pool's thread reaps a process in one step and stores its status in the next."""
 
     class Reaped:
-        pid = os.getpid()  # no child of this process
-        noted = iter([None, None, -9, -9])
-        exitcode = property(lambda self: next(self.noted))
+        pid = os.getpid()  # not a child of this process
+        statuses = iter([None, None, -9, -9])
+        exitcode = property(lambda self: next(self.statuses))
 
     assert forking._status(Reaped()) == -9
 
 
-def test_the_rest_is_told_before_the_job_goes():
+def test_finish_waits_until_every_death_is_reported():
     in_a_process(
         """
         def end():
             arrive()
             os.read(go_reader, 1)
         process = context.Process(target=end)
-        context.tell_the_rest()  # nothing has started
+        context.finish()  # nothing has started
         process.start()
         os.close(go_writer)
-        context.tell_the_rest()
-        assert told.get_nowait().status == 0
+        context.finish()
+        assert reports.get_nowait().status == 0
         """,
         count=1,
     )
@@ -281,7 +281,7 @@ def test_the_job_arrives_when_the_last_process_has_started():
     )
 
 
-def test_terminate_ends_nothing():
+def test_terminate_does_nothing():
     in_a_process(
         """
         def end():
@@ -297,7 +297,7 @@ def test_terminate_ends_nothing():
     )
 
 
-def test_when_a_pool_loses_a_process_the_others_finish_their_work():
+def test_the_processes_of_a_broken_pool_finish_their_work():
     in_a_process(
         """
         def work(n):
@@ -312,18 +312,18 @@ def test_when_a_pool_loses_a_process_the_others_finish_their_work():
         try:
             futures[1].result(20)
         except concurrent.futures.process.BrokenProcessPool:
-            pass  # it is told so at once; the process goes on
+            pass  # raised at once; the other process is still running
         assert set(deaths(1).values()) == {-signal.SIGKILL}
-        assert told.empty()
+        assert reports.empty()
         os.close(go_writer)
-        assert set(deaths(1).values()) <= {0, 1}  # 1: its pool is gone when it wants to answer
+        assert set(deaths(1).values()) <= {0, 1}  # 1: its pool is gone when it answers
         workers.shutdown()
         """,
         count=2,
     )
 
 
-def test_in_a_pool_each_task_has_a_process_of_its_own_whose_end_is_told():
+def test_each_task_of_a_pool_has_a_process_whose_end_is_reported():
     in_a_process(
         """
         def work():
@@ -343,9 +343,9 @@ def test_in_a_pool_each_task_has_a_process_of_its_own_whose_end_is_told():
 FORK = """
         from xla_nb.runtimes.forking import Lifecycle, fork_ranks
         reader, writer = os.pipe()
-        def say(text):
+        def write(text):
             os.write(writer, text.encode() + b"\\n")
-        def said():
+        def lines():
             os.close(writer)
             with open(reader) as pipe:
                 return sorted(pipe.read().splitlines())
@@ -353,25 +353,25 @@ FORK = """
 
 
 @pytest.mark.parametrize("first", [0, 6])
-def test_ranks_are_numbered_from_the_first_one_of_their_host_on(first):
+def test_ranks_are_numbered_from_the_hosts_first_one(first):
     in_a_process(
         FORK
         + f"""
         def enter(local_rank, processes):
             latch.arrive()
-            say(f"process {{local_rank}} of {{processes}}")
+            write(f"process {{local_rank}} of {{processes}}")
         def main(rank):
-            say(f"rank {{rank}}")
-        fork_ranks(2, Lifecycle(enter, main, latch, told.put), {first})
+            write(f"rank {{rank}}")
+        fork_ranks(2, Lifecycle(enter, main, latch, reports.put), {first})
         ranks = ["rank {first}", "rank {first + 1}"]
-        assert said() == ["process 0 of 2", "process 1 of 2", *ranks]
+        assert lines() == ["process 0 of 2", "process 1 of 2", *ranks]
         assert list(deaths(2).values()) == [0, 0]
         """,
         count=2,
     )
 
 
-def test_a_process_that_cannot_enter_is_no_rank_and_holds_nobody_up():
+def test_a_process_that_fails_to_enter_does_not_block_the_ranks():
     in_a_process(
         FORK
         + """
@@ -380,13 +380,10 @@ def test_a_process_that_cannot_enter_is_no_rank_and_holds_nobody_up():
             if local_rank == 0:
                 raise RuntimeError("no device")
         def main(rank):
-            say(f"rank {rank}")
-        fork_ranks(2, Lifecycle(enter, main, latch, told.put), 4)
-        assert said() == ["rank 5"]
+            write(f"rank {rank}")
+        fork_ranks(2, Lifecycle(enter, main, latch, reports.put), 4)
+        assert lines() == ["rank 5"]
         assert sorted(deaths(2).values()) == [0, 1]
         """,
         count=2,
     )
-
-
-# ---------------------------------------------------------------- of oneself

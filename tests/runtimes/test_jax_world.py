@@ -1,4 +1,4 @@
-"""A world of real processes: it forms, and one rank's end is never the others' abort."""
+"""A JAX world of real processes: it forms, and a rank's end never aborts the others."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ STACKS = ("SIGABRT", "Check failure", "Terminating process", "external/xla", "Ab
 
 
 def quiet(run: Run) -> None:
-    """Nobody was aborted and nobody wrote a C++ log."""
+    """No rank was aborted, and no output is a C++ log."""
     assert -signal.SIGABRT not in [ended.status for ended in run.ranks]
     assert not [word for word in STACKS if word in run.output()], run.output()
 
 
-def test_the_process_that_forks_is_sound(worlds: Worlds) -> None:
-    assert worlds.clean == {"threads": 2, "backend": False}  # the other is OpenBLAS's, idle
+def test_the_forking_process_has_no_active_threads_and_no_devices(worlds: Worlds) -> None:
+    assert worlds.clean == {"threads": 2, "backend": False}  # the second is OpenBLAS's, idle
 
 
 def test_a_world_forms(worlds: Worlds) -> None:
     run = worlds.run("forms")
-    for rank, told in enumerate(run.values()):
-        assert told == {
+    for rank, value in enumerate(run.values()):
+        assert value == {
             "process": (rank, 4),
             "devices": (1, 4),
             "platform": "cpu",
@@ -38,13 +38,13 @@ def test_a_world_forms(worlds: Worlds) -> None:
     assert max(run.joined()) < 20
 
 
-def test_a_rank_that_returns_early_does_no_harm(worlds: Worlds) -> None:
+def test_a_rank_can_return_early(worlds: Worlds) -> None:
     run = worlds.run("returns_early")
     assert run.values() == [0.0, 1.0, 2.0, 3.0]
     quiet(run)
 
 
-def test_a_rank_finishes_what_it_has_begun_before_it_goes(worlds: Worlds) -> None:
+def test_a_rank_finishes_its_pending_steps_before_it_leaves(worlds: Worlds) -> None:
     run = worlds.run("returns_with_a_step_begun")
     assert run.values()[1:] == [2800.0 * 2800 * 2000] * 3
 
@@ -64,34 +64,34 @@ def test_when_a_rank_is_killed_in_a_collective_the_others_raise(worlds: Worlds) 
     quiet(run)
 
 
-def test_the_first_rank_is_not_needed_by_the_others(worlds: Worlds) -> None:
+def test_the_others_do_not_need_rank_0(worlds: Worlds) -> None:
     run = worlds.run("first_is_killed_outside")
     assert run.ended(0).status == -signal.SIGKILL
     assert [run.ended(rank).value for rank in (1, 2, 3)] == [1, 2, 3]
     quiet(run)
 
 
-def test_a_rank_may_fork_helpers(worlds: Worlds) -> None:
+def test_a_rank_can_fork_workers(worlds: Worlds) -> None:
     assert worlds.run("loads_data").values() == [[24.0, 88.0]] * 4
 
 
-def test_no_proxy_is_asked_for_this_machine(worlds: Worlds) -> None:
+def test_proxies_are_not_used_for_this_machine(worlds: Worlds) -> None:
     nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     assert worlds.run("forms", env=nowhere).values()[0]["sum"] == 10.0
 
 
-def test_a_world_of_one(worlds: Worlds) -> None:
+def test_one_rank_forms_a_world(worlds: Worlds) -> None:
     assert worlds.run("forms", ranks=1).values()[0]["devices"] == (1, 1)
 
 
-def test_a_rank_may_have_several_devices(worlds: Worlds) -> None:
+def test_a_rank_can_have_several_devices(worlds: Worlds) -> None:
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    for told in worlds.run("forms", ranks=2, env=env).values():
-        assert told["devices"] == (2, 4)
-        assert told["sum"] == 3.0
+    for value in worlds.run("forms", ranks=2, env=env).values():
+        assert value["devices"] == (2, 4)
+        assert value["sum"] == 3.0
 
 
-def test_a_coordinator_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax._src.lib", None)
     with pytest.raises(LaunchError, match=r"did not start on 127\.0\.0\.1:\d+: \w+Error"):
         jax_world.Coordinator(2)
@@ -108,7 +108,7 @@ def test_a_coordinator_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch
         ("print('jax is here')", False),
     ],
 )
-def test_torchax_is_enabled_where_a_cell_names_it(source: str, uses: bool) -> None:
+def test_torchax_is_enabled_if_a_cell_names_it(source: str, uses: bool) -> None:
     assert jax_world.uses_torchax(source) is uses
 
 
@@ -121,6 +121,6 @@ def test_torchax_is_enabled_where_a_cell_names_it(source: str, uses: bool) -> No
         ("Gloo all-reduce failed: shapes differ", False),
     ],
 )
-def test_a_consequence_is_told_from_a_cause(text: str, consequence: bool) -> None:
+def test_only_lost_connections_of_gloo_are_consequences(text: str, consequence: bool) -> None:
     error = ValueError(text)
     assert (jax_world.consequence(error) is not None) is consequence

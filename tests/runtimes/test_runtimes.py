@@ -1,4 +1,4 @@
-"""What the runtimes plan, and that planning needs no torch."""
+"""The plans of the runtimes, made without torch, and runs of each."""
 
 import ast
 import subprocess
@@ -28,7 +28,7 @@ def test_planning_imports_no_torch():
 
 
 def test_an_unknown_runtime_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="xla, spmd, torchax"):
+    with pytest.raises(UsageError, match=r"Unknown runtime 'cuda'\. Choose xla, spmd or torchax"):
         runtimes.named("cuda")
 
 
@@ -43,22 +43,22 @@ def test_xla_sets_the_bounds_of_a_tpu():
 
 @pytest.mark.parametrize("runtime", [xla, torchax_runtime])
 @pytest.mark.parametrize("n", [None, 8])
-def test_of_several_hosts_each_has_all_of_its_chips_as_torch_xla_reads_them(runtime, n):
+def test_each_of_several_hosts_uses_all_of_its_chips(runtime, n):
     assert runtime.plan(replace(V5E, hosts=2), n).sets == {}
 
 
 @pytest.mark.parametrize("runtime", [xla, torchax_runtime])
-def test_a_part_of_a_hosts_chips_is_refused_where_there_are_several_hosts(runtime):
-    said = "-n 4 .*: a run on 2 TPU hosts uses all .* v5litepod-8 has 8 ranks. Omit -n"
-    with pytest.raises(UsageError, match=said):
+def test_a_part_of_a_hosts_chips_is_refused_on_several_hosts(runtime):
+    message = "-n 4 .*: a run on 2 TPU hosts uses all .* v5litepod-8 has 8 ranks. Omit -n"
+    with pytest.raises(UsageError, match=message):
         runtime.plan(replace(V5E, hosts=2), 4)
 
 
-def test_hosts_without_a_tpu_have_as_many_ranks_as_asked():
+def test_hosts_without_a_tpu_can_have_any_number_of_ranks():
     assert xla.plan(replace(LAPTOP, hosts=2), 3).ranks == 3
 
 
-def test_a_part_of_a_slice_and_chips_with_two_devices_are_refused_where_they_will_not_do():
+def test_a_part_of_a_slice_and_chips_with_two_devices_can_be_refused():
     pod, v3 = Machine("TPU", 4, "v4-32"), Machine("TPU", 4, "v3-8")
     with pytest.raises(UsageError, match="works on one host only"):
         spmd.plan(pod, None)
@@ -69,11 +69,12 @@ def test_a_part_of_a_slice_and_chips_with_two_devices_are_refused_where_they_wil
     assert spmd.plan(v3, 8).ranks is None
 
 
-def test_jax_runs_on_what_its_variable_says():
+def test_jax_platforms_chooses_the_platform():
     assert torchax_runtime.plan(V5E, None).ranks == 8
     machine = replace(V5E, user_env={"JAX_PLATFORMS": "cpu"})
     assert torchax_runtime.plan(machine, None).ranks == SIMULATED
-    with pytest.raises(UsageError, match="JAX_PLATFORMS=metal: there are cpu, cuda, gpu, tpu"):
+    message = r"Unknown platform JAX_PLATFORMS=metal\. Choose cpu, cuda, gpu or tpu"
+    with pytest.raises(UsageError, match=message):
         torchax_runtime.plan(replace(LAPTOP, env={"JAX_PLATFORMS": "metal"}), None)
 
 
@@ -85,28 +86,34 @@ def test_jax_runs_on_what_its_variable_says():
         ({"name": "CPU:0"}, "xla:0"),
     ],
 )
-def test_a_device_is_told_with_its_chip_and_core(attributes, shown):
+def test_a_device_is_shown_with_its_chip_and_core(attributes, shown):
     assert xla.described("xla:0", attributes) == shown
 
 
-def test_spmd_has_as_many_virtual_devices_as_asked():
+def test_n_is_the_number_of_virtual_devices_under_spmd():
     plan = spmd.plan(LAPTOP, 6)
     assert plan.ranks == 6
     six = [name for name, value in plan.sets.items() if value == "6"]
     assert six == ["CPU_NUM_DEVICES", "XLA_THREAD_POOL_SIZE", "PJRT_NPROC"]
 
 
-def test_spmd_takes_all_chips_and_refuses_a_part_of_them():
+def test_spmd_uses_all_chips_and_refuses_a_part_of_them():
     assert spmd.plan(V5E, None) == spmd.plan(V5E, 8)
     assert spmd.plan(V5E, 8).ranks is None
-    with pytest.raises(UsageError, match=r"-n 4: .*one process owns all devices.*leave -n out"):
+    with pytest.raises(UsageError, match=r"-n 4: .*one process owns all devices.*remove -n"):
         spmd.plan(V5E, 4)
+
+
+def test_spmd_refuses_another_number_of_devices_in_the_environment():
+    machine = replace(LAPTOP, user_env={"CPU_NUM_DEVICES": "2"})
+    with pytest.raises(UsageError, match=r"--env CPU_NUM_DEVICES=2 .*Use -n"):
+        spmd.plan(machine, None)
 
 
 # ---------------------------------------------------------------- launched
 
 
-def test_spmd_is_one_process_with_all_devices(kernel):
+def test_spmd_runs_one_process_with_all_devices(kernel):
     kernel.ok(
         "%%xla_spawn -n 4 --runtime spmd --view text -o devices\n"
         "import torch_xla.runtime as xr\n"
@@ -136,7 +143,7 @@ def test_spmd_refuses_a_function_that_starts_processes(kernel):
 
 @pytest.fixture(scope="module")
 def torchax(kernel):
-    """The kernel with a fork server for torchax, which lives as long as it."""
+    """The kernel with a fork server for torchax, which lives as long as the kernel."""
     kernel.ok(
         "from xla_nb import api\n"
         "from xla_nb.runtimes import torchax as runtime\n"
@@ -146,7 +153,7 @@ def torchax(kernel):
     return kernel
 
 
-def test_torchax_ranks_are_processes_of_one_jax_world(torchax):
+def test_torchax_ranks_form_one_jax_world(torchax):
     torchax.ok(
         "%%xla_spawn -n 3 --runtime torchax --view text -o world\n"
         "import jax, torch, torchax\n"
@@ -160,7 +167,7 @@ def test_torchax_ranks_are_processes_of_one_jax_world(torchax):
     assert torchax.value(value) == str([(r, 3, 6.0, "Tensor", "cpu") for r in range(3)])
 
 
-def test_a_killed_torchax_rank_is_named_and_takes_nobody_with_it(torchax):
+def test_a_killed_torchax_rank_is_named_and_aborts_no_other(torchax):
     shown = torchax.run(
         "%%xla_spawn -n 3 --runtime torchax --view text -o broken --keep-going\n"
         "import jax, os, signal\n"
@@ -180,7 +187,7 @@ def test_a_killed_torchax_rank_is_named_and_takes_nobody_with_it(torchax):
     assert {phases[0], phases[2]} <= {"failed", "stopped"}
 
 
-def test_a_torchax_rank_that_returned_is_named_by_those_that_miss_it(torchax):
+def test_the_error_of_a_torchax_rank_names_the_rank_that_had_returned(torchax):
     shown = torchax.run(
         "%%xla_spawn -n 2 --runtime torchax --view text\n"
         "import jax\n"
@@ -192,10 +199,10 @@ def test_a_torchax_rank_that_returned_is_named_by_those_that_miss_it(torchax):
         "    x = xt.shard_local(np.ones((1, 2)), xt.mesh())\n"
         "    float(jax.jit(lambda x: x.sum())(x))\n"
     )
-    assert "(rank 1 had returned and took no part in it)" in shown.error
+    assert "(rank 1 had already returned)" in shown.error
 
 
-def test_opening_jax_before_there_are_ranks_is_refused_with_its_line(torchax):
+def test_opening_jax_before_the_ranks_exist_is_refused_with_its_line(torchax):
     shown = torchax.run(
         "%%xla_spawn -n 2 --runtime torchax --view text\n"
         "import jax\n"
@@ -206,7 +213,7 @@ def test_opening_jax_before_there_are_ranks_is_refused_with_its_line(torchax):
     assert "line 3: this line opens JAX's devices before the ranks exist" in shown.error
 
 
-def test_jax_has_the_variables_of_its_launch(torchax):
+def test_jax_reads_the_variables_of_each_launch(torchax):
     torchax.ok(
         "%%xla_spawn -n 1 --runtime torchax --env JAX_ENABLE_X64=1 --view none -o wide\n"
         "import jax\n"
@@ -233,7 +240,7 @@ def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
     assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"
 
 
-def test_the_first_backward_pass_over_many_devices_is_sound(kernel):
+def test_the_first_backward_pass_over_many_devices_is_correct(kernel):
     shown = kernel.ok(
         "import xla_nb\n"
         "def backward(index):\n"
@@ -241,7 +248,7 @@ def test_the_first_backward_pass_over_many_devices_is_sound(kernel):
         "    w = torch.ones(3, device='xla', requires_grad=True)\n"
         "    (w * 2).sum().backward()\n"
         "    return w.grad.cpu().tolist()\n"
-        "for _ in range(8):  # it failed in one of five\n"
+        "for _ in range(8):  # it once failed in one of five\n"
         "    print(xla_nb.spawn(backward, n=32, runtime='spmd', view='none').results)"
     )
     assert shown.stdout == "{0: [2.0, 2.0, 2.0]}\n" * 8

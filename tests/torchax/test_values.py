@@ -1,4 +1,4 @@
-"""xla_nb.torchax: values spread over the ranks, and whole again."""
+"""xla_nb.torchax: values are spread over the ranks and gathered again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ KINDS = {
 }
 
 
-def test_values_are_spread_and_come_back_whole_on_every_rank(worlds: Worlds) -> None:
-    for rank, told in enumerate(worlds.run("round_trips").values()):
+def test_spread_values_can_be_gathered_on_every_rank(worlds: Worlds) -> None:
+    for rank, results in enumerate(worlds.run("round_trips").values()):
         for way, part in (("sharded", (2, 4)), ("replicated", (8, 4))):
-            assert told[way]["kinds"] == KINDS
-            assert told[way]["parameter"]
-            assert told[way]["part"] == part
-            for back in (told[way]["back"], told[way]["again"]):
+            assert results[way]["kinds"] == KINDS
+            assert results[way]["parameter"]
+            assert results[way]["part"] == part
+            for back in (results[way]["back"], results[way]["again"]):
                 for name in ("torch", "torchax", "parameter"):
                     assert torch.equal(back[name], WIDE)
                     assert type(back[name]) in (torch.Tensor, torch.nn.Parameter)
@@ -37,19 +37,19 @@ def test_values_are_spread_and_come_back_whole_on_every_rank(worlds: Worlds) -> 
                 assert [type(back[name]) for name in ("numpy", "jax")] == [np.ndarray] * 2
                 assert back["uneven"][0].tolist() == [1, 1, 1]
                 assert back["uneven"][1][0].tolist() == 1
-        tensor, array = told["local"]
+        tensor, array = results["local"]
         assert tensor.tolist() == [[float(n // 2)] * 3 for n in range(8)]
         assert array.tolist() == [n // 2 for n in range(8)]
-        assert [each.tolist() for each in told["own"]] == [[rank, rank]] * 2
+        assert [each.tolist() for each in results["own"]] == [[rank, rank]] * 2
 
 
 def test_a_mesh_covers_the_devices_of_all_ranks(worlds: Worlds) -> None:
     numbers = np.arange(16.0).reshape(4, 4)
-    for rank, told in enumerate(worlds.run("meshes").values()):
-        assert told["plain"] == {"data": 4}
-        assert told["grid"] == {"data": 2, "model": 2}
-        assert told["order"] == [0, 1, 2, 3]
+    for rank, results in enumerate(worlds.run("meshes").values()):
+        assert results["plain"] == {"data": 4}
+        assert results["grid"] == {"data": 2, "model": 2}
+        assert results["order"] == [0, 1, 2, 3]
         row, column = 2 * (rank // 2), 2 * (rank % 2)
-        assert np.array_equal(told["part"], numbers[row : row + 2, column : column + 2])
-        assert np.array_equal(told["back"], numbers)
-        assert "does not cover the 4 devices" in told["refused"]
+        assert np.array_equal(results["part"], numbers[row : row + 2, column : column + 2])
+        assert np.array_equal(results["back"], numbers)
+        assert "does not cover the 4 devices" in results["refused"]

@@ -162,20 +162,20 @@ def main(index: int) -> None:
     (job,) = _inherited
     job.entries[index] = threading.get_ident()
     try:
-        place = job.runtime.place(index)
+        info = job.runtime.rank_info(index)
         if index not in job.captured:  # the runtime gave it another number
             capture(job.record, index)
         job.sender.send(
             events.RankStarted(
                 rank=index,
-                local_rank=place.local_rank,
+                local_rank=info.local_rank,
                 pid=os.getpid(),
-                device=place.shown,
-                devices=place.devices,
+                device=info.shown,
+                devices=info.devices,
             )
         )
         with _measured(job, index):
-            value = _call(job, index, place)
+            value = _call(job, index, info)
         _send_home(job, index, value)
         job.runtime.leave("returned")
     except BaseException as error:
@@ -218,10 +218,10 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
         reporting.end()
 
 
-def _call(job: Inherited, index: int, place: RankInfo) -> object:
+def _call(job: Inherited, index: int, info: RankInfo) -> object:
     if job.table.body is not None:
         job.namespace.update(
-            rank=index, world_size=place.world_size, device=place.device, lock=job.lock
+            rank=index, world_size=info.world_size, device=info.device, lock=job.lock
         )
         return loader.run_body(job.table, job.namespace)
     assert job.order.request.entry is not None

@@ -1,8 +1,9 @@
-"""What a rank joins: each module here is one runtime, and `NAMES` lists them.
+"""The runtimes a rank can join: the modules xla, spmd and torchax, which `NAMES` lists.
 
-The rule: what differs between runtimes is in their files. `plan` is asked in the notebook, where
-torch is not to be imported; `prepare` in the job, before anything is forked; `Prepared` is for
-the job and its ranks. docs/how-it-works.md tells how another one is added.
+`fit`, `forking` and `gauges` serve all of them; the other modules serve the runtime in their name.
+`plan` runs in the notebook, which does not import torch, so no module here imports torch or JAX at
+its top. `prepare` runs in the job before the fork, and `Prepared` in the job and its ranks.
+docs/how-it-works.md says how to add a runtime.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from xla_nb.errors import UsageError
 from xla_nb.protocol.order import Order
 from xla_nb.runtimes.forking import Lifecycle
 from xla_nb.runtimes.gauges import Gauges
+from xla_nb.wording import listed
 
 NAMES = ("xla", "spmd", "torchax")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine has that is one of `hosts`: `device` is "TPU" or "CPU". `env` are its
-    variables, `user_env` those of --env, which win."""
+    """One of the `hosts` of a run: `device` is "TPU" or "CPU". `env` is its environment,
+    `user_env` the variables of --env, which win."""
 
     device: str
     chips: int
@@ -33,14 +35,14 @@ class Machine:
     hosts: int = 1
 
     def variable(self, name: str) -> str:
-        """What the ranks will see by that name; empty where it is not set."""
+        """The variable's value in the ranks; empty if it is not set."""
         return self.user_env.get(name, self.env.get(name, ""))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a launch of so many ranks needs: `sets` are variables of its environment, `imports`
-    what its fork server imports. `ranks` None: the runtime finds out."""
+    """What a launch needs: `sets` are variables of its environment, `imports` are modules for its
+    fork server. `ranks` None: the runtime counts its devices."""
 
     ranks: int | None
     sets: Mapping[str, str] = field(default_factory=dict)
@@ -49,10 +51,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """What a rank is in its world.
+    """A rank's position in its world, and its device.
 
-    `device` is what a cell without a function has by that name, `shown` how people are told;
-    `devices` are the names of those that one process drives where it drives several.
+    `device` is the value of that name in a cell without a function, `shown` its text for people;
+    `devices` are the names of all devices where one process drives several.
     """
 
     local_rank: int
@@ -63,8 +65,7 @@ class RankInfo:
 
 
 class Prepared(Gauges, Protocol):
-    """A runtime in the job and, through the fork, in each rank. Its gauges are read by the meter:
-    `waiting` where the runtime knows of collectives, `memory` where the backend tells."""
+    """A runtime in the job and, through the fork, in each rank. The meter reads its gauges."""
 
     @property
     def ranks(self) -> int: ...
@@ -72,41 +73,40 @@ class Prepared(Gauges, Protocol):
     def simulated(self) -> bool: ...
 
     def start(self, life: Lifecycle) -> None:
-        """Fork the processes, each of which lives so; return when all have ended."""
+        """Fork the processes, each with this lifecycle; return when all have ended."""
 
     def join(self, local_rank: int, processes: int) -> None:
-        """In a new process, before the user's function: take part in the runtime."""
+        """In a new process, before the user's function: join the other ranks."""
 
-    def place(self, rank: int) -> RankInfo:
+    def rank_info(self, rank: int) -> RankInfo:
         """In a rank that has joined."""
 
-    def leave(self, why: str) -> None:
-        """In a rank whose function is over: "returned", "raised ValueError"."""
+    def leave(self, reason: str) -> None:
+        """In a rank, after its function; `reason` is "returned" or "raised ValueError"."""
 
     def consequence(self, error: BaseException) -> BaseException | None:
-        """An error that is only due to another rank's end, in words that say so; None for one
-        that is a cause by itself."""
+        """The error, in clear words, if only another rank's end caused it; otherwise None."""
 
 
 class Runtime(Protocol):
-    """A module of this package."""
+    """What a runtime's module defines."""
 
     def plan(self, machine: Machine, n: int | None) -> Plan:
-        """What a launch needs. Raises XlaNbError where this machine, or n, will not do."""
+        """What a launch needs. Raises XlaNbError if this machine or n does not fit."""
 
     def set_up(self) -> None:
         """In the job, before the program's module is executed."""
 
     def prepare(self, order: Order) -> Prepared:
-        """In the job, after that and before anything is forked. An OSError is the machine's."""
+        """In the job, after the module and before the fork. OSError: the machine's limits."""
 
     def opened(self) -> str | None:
-        """Why no rank can be forked from this process any more, if so: what has opened a device."""
+        """Why this process can no longer fork ranks, if the program opened a device."""
 
 
 def named(name: str) -> Runtime:
-    """The runtime of that name; raises UsageError when there is none."""
+    """The runtime of that name; raises UsageError if it is unknown."""
     if name not in NAMES:
-        raise UsageError(f"--runtime {name}: there are {', '.join(NAMES)}")
+        raise UsageError(f"Unknown runtime {name!r}. Choose {listed(NAMES, 'or')}.")
     module: Any = importlib.import_module(f"xla_nb.runtimes.{name}")
     return cast(Runtime, module)

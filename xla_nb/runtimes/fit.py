@@ -1,6 +1,6 @@
-"""What a launch gets from the machine it runs on: the device, how many ranks, their environment.
+"""Fits a launch to the machine that will run its ranks: the device, their number and environment.
 
-The rule: asked on the machine that will run the ranks, and before anything is started there.
+It runs on that machine, before anything is started there.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from xla_nb.runtimes import Machine
 from xla_nb.topology import environment
 from xla_nb.topology.chips import accelerator_type, choose_device, count_chips
 
-#: What a launch is told while it waits: for how many seconds by now, and for what.
+#: Called while a launch waits, with the seconds so far and what it waits for.
 OnWait = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A launch fitted to a machine: `ranks` None for as many as there are, `imports` what its
-    processes need, `notices` what was changed in the environment that the user might miss."""
+    """A launch fitted to a machine: `ranks` None for one per device, `imports` the modules for its
+    processes, `notices` the changes to the environment that the user should know."""
 
     device: str
     ranks: int | None
@@ -41,11 +41,11 @@ def fit_to_machine(
 ) -> Fit:
     """Fit a launch of `n` ranks to this machine, one of `hosts` of the run.
 
-    `user_env` is --env, `environ` the environment it is added to, and `sets` what the machine's
-    place among the others needs. Raises XlaNbError where it will not do.
+    `user_env` is --env, `environ` the environment it is added to, and `sets` the variables for the
+    machine's position among the hosts. Raises XlaNbError if the launch does not fit.
     """
     if n is not None and n < 1:
-        raise UsageError(f"-n {n}: a run has at least 1 rank")
+        raise UsageError(f"-n must be a whole number of at least 1, not {n}.")
     chips = count_chips()
     device = choose_device({**environ, **user_env}, chips)
     machine = Machine(device, chips, accelerator_type(environ), environ, user_env, hosts)

@@ -1,8 +1,7 @@
-"""Ranks as processes: forked from their job, watched, each death told with its status.
+"""Ranks as processes: forked from their job and watched, each death reported with its status.
 
-torch_xla starts its ranks through a process pool, which ends every other process the moment one
-dies and says only "broken pool". Here a death is an event, and when the others end is not the
-pool's to decide: they have the grace period.
+torch_xla starts its ranks through a process pool, which ends all others the moment one dies and
+reports only "broken pool". Here a death is an event, and the other ranks keep their grace period.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ from xla_nb.protocol.events import ProcessDied
 
 
 class Latch:
-    """Open when every process that was forked with it has arrived, or died.
+    """Opens when every process forked with it has arrived or died.
 
-    torch_xla's pool hands a worker that is done the next task that waits: a rank that returned
-    before the last process had begun would be given that one's place as well.
+    torch_xla's pool hands an idle worker the next waiting task, so a rank that returned before the
+    last process had begun would run that process's rank as well.
     """
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
 
     def arrive(self) -> None:
-        """Called once in each process, the one that made the latch included."""
+        """Called once in each process, including the one that made the latch."""
         os.close(self._writer)
 
     def wait(self) -> None:
-        os.read(self._reader, 1)  # the end of the file: nobody holds the writing end any more
+        os.read(self._reader, 1)  # end of file: no process holds the writing end
 
 
 class RankContext(context.ForkContext):
-    """A fork context that starts a watch over its processes when `count` of them run."""
+    """A fork context that watches its processes, from the moment `count` of them run."""
 
-    def __init__(self, count: int, latch: Latch, tell: Callable[[ProcessDied], None]) -> None:
+    def __init__(self, count: int, latch: Latch, report: Callable[[ProcessDied], None]) -> None:
         super().__init__()
         self._count = count
         self._latch = latch
-        self._tell = tell
+        self._report = report
         self._started: dict[int, Any] = {}  # by pidfd
         self._watcher = threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True)
 
@@ -53,15 +52,15 @@ class RankContext(context.ForkContext):
         return _RankProcess(self, *args, **kwargs)
 
     def started(self, process: Any) -> None:
-        """Called after each fork; the watch's thread begins after the last one."""
-        # At once: multiprocessing waits for what has died, and forgets it, at the next start.
+        """Called after each fork; the watching thread starts after the last one."""
+        # At once: at its next start multiprocessing reaps processes that have died.
         self._started[os.pidfd_open(process.pid)] = process
         if len(self._started) == self._count:
             self._latch.arrive()
             self._watcher.start()
 
-    def tell_the_rest(self) -> None:
-        """Wait until every death has been told; for when the pool is done with its processes."""
+    def finish(self) -> None:
+        """Wait until every death has been reported; called when the pool has shut down."""
         if self._watcher.ident is not None:
             self._watcher.join()
 
@@ -79,7 +78,7 @@ class RankContext(context.ForkContext):
     def _died(self, process: Any) -> None:
         status = _status(process)
         if status is not None:
-            self._tell(ProcessDied(pid=process.pid, status=status))
+            self._report(ProcessDied(pid=process.pid, status=status))
 
 
 class _RankProcess(context.ForkProcess):
@@ -92,23 +91,23 @@ class _RankProcess(context.ForkProcess):
         self._ranks.started(self)
 
     def terminate(self) -> None:
-        """Nothing: the pool would end healthy ranks before they could say where they are."""
+        """Nothing: the pool would end healthy ranks before they can report where they are."""
 
 
 def _status(process: Any) -> int | None:
-    """The exit status of a process that has ended, whoever gets to reap it first."""
+    """The exit status of an ended process, even if another thread reaps it first."""
     try:
-        seen = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
         return _reaped(process)
-    if seen is None:
+    if end is None:
         return None
-    return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
 def _reaped(process: Any) -> int | None:
-    """The status as multiprocessing has it: another thread of ours has just waited for it, and
-    is about to write it down."""
+    """The status that multiprocessing records: another thread has reaped the process and is about
+    to store it."""
     deadline = time.monotonic() + 1
     while process.exitcode is None and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -118,33 +117,33 @@ def _reaped(process: Any) -> int | None:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """How a process of the ranks lives: `enter(local_rank, processes)`, then `main(rank)` for each
-    of its ranks. `latch` opens when all have entered, `tell` is told of each death."""
+    """What a process of the ranks runs: `enter(local_rank, processes)`, then `main(rank)` for each
+    of its ranks. `latch` opens when all have entered; `report` gets each death."""
 
     enter: Callable[[int, int], None]
     main: Callable[[int], None]
     latch: Latch
-    tell: Callable[[ProcessDied], None]
+    report: Callable[[ProcessDied], None]
 
 
 def fork_ranks(count: int, life: Lifecycle, first: int = 0) -> None:
     """Fork `count` processes with one rank each, from `first` on, and wait until all have ended.
 
-    Unlike torch_xla's pool, which keeps a rank's process until the last rank is done: to others a
-    rank is gone when its process is, which closes its connections.
+    A rank's process ends with the rank, unlike in torch_xla's pool, which keeps it until the last
+    rank is done: the others see a rank leave when its connections close.
     """
-    watched = RankContext(count, life.latch, life.tell)
+    ranks = RankContext(count, life.latch, life.report)
 
-    def be_a_rank(local_rank: int) -> None:
+    def run_rank(local_rank: int) -> None:
         try:
             life.enter(local_rank, count)
-        except BaseException:  # which `enter` has told
+        except BaseException:  # already reported by `enter`
             sys.exit(1)
         life.main(first + local_rank)
 
-    started = [watched.Process(target=be_a_rank, args=(one,)) for one in range(count)]
-    for process in started:
+    processes = [ranks.Process(target=run_rank, args=(index,)) for index in range(count)]
+    for process in processes:
         process.start()
-    for process in started:
+    for process in processes:
         process.join()
-    watched.tell_the_rest()
+    ranks.finish()

@@ -1,4 +1,4 @@
-"""What a runtime tells the meter: graphs compiled, steps, memory, what is waited for."""
+"""What the meter reads from a runtime: compilations, steps, memory, the collective in progress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class PendingCollective(Protocol):
-    """A collective that the rank is in: `since` is of `time.monotonic()`."""
+    """A collective that the rank is in; `since` is a time of `time.monotonic()`."""
 
     @property
     def operation(self) -> str: ...
@@ -17,25 +17,25 @@ class PendingCollective(Protocol):
     def missing(self) -> tuple[int, ...]: ...
 
 
-#: `.item()`, which reads a value for Python: it is counted like an operator left to the CPU.
+#: `.item()` only reads a value, but torch_xla counts it as an operator that ran on the CPU.
 _ITEM = "aten::_local_scalar_dense"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """torch_xla's counters at one moment, or what another runtime has of them."""
+    """torch_xla's counters at one moment, or another runtime's equivalents."""
 
-    hits: int  # graphs that were looked up in the cache and found
-    misses: int  # graphs that were not: each is compiled next
+    hits: int  # graphs found in the compilation cache
+    misses: int  # graphs not found there, which are compiled next
     compiles: int
     compile_seconds: float
     steps: int
-    fallbacks: dict[str, int]
-    clients: dict[str, int] = field(default_factory=dict)  # of a device, by who started them
+    fallbacks: dict[str, int]  # operators that ran on the CPU
+    clients: dict[str, int] = field(default_factory=dict)  # device clients, by the starting library
 
 
 def counts(xlac: Any) -> Counts:
-    """Read them from `torch_xla._XLAC`; some 20 µs, no lock that training holds for long."""
+    """Read from `torch_xla._XLAC`; takes about 20 µs and no lock that training holds for long."""
     compiled = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
     names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
     names = [name for name in names if name != _ITEM]
@@ -50,7 +50,7 @@ def counts(xlac: Any) -> Counts:
 
 
 def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
-    """Bytes in use on a device of torch_xla's and there at all."""
+    """Bytes in use on a device of torch_xla's, and its capacity; None where unknown."""
     try:
         info = xlac._xla_memory_info(device)
         return info["bytes_used"], info["bytes_limit"]
@@ -59,13 +59,13 @@ def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
 
 
 class Gauges(Protocol):
-    """What a runtime tells of itself, to any thread of a rank."""
+    """A runtime's figures; safe to read from any thread of a rank."""
 
     def counts(self) -> Counts:
         """What was compiled and run so far."""
 
     def waiting(self) -> PendingCollective | None:
-        """The collective that this rank waits in."""
+        """The collective that this rank waits in; None if none, or not visible."""
 
     def memory(self) -> tuple[int, int] | None:
-        """Bytes in use on the device, and there at all."""
+        """Bytes in use on the device, and its capacity; None where unknown."""

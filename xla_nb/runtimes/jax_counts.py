@@ -1,7 +1,7 @@
-"""What JAX says of itself while it runs: compilations, and the memory of its device.
+"""JAX's compilations and the memory of its device.
 
-The rule: only what JAX publishes to listeners (jax.monitoring), what its devices tell, and where
-its threads stand; a rank that compiles is not slowed down by being watched.
+Read from JAX's listeners (jax.monitoring), its devices and its threads' stacks only, so that
+watching does not slow down a rank that compiles.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 _COMPILER, _COMPILE = "jax._src.compiler", "compile_or_get_cached"
 
 
-class Heard:
-    """What one process has heard so far."""
+class Compilations:
+    """The compilations of one process so far."""
 
     def __init__(self) -> None:
         self._compiled = 0
         self._seconds = 0.0
 
     def listen(self) -> None:
-        """From here on; called once, in a rank."""
+        """Start counting; called once, in a rank."""
         import jax
 
         jax.monitoring.register_event_duration_secs_listener(self._hear)
@@ -37,7 +37,7 @@ class Heard:
             self._seconds += duration_secs
 
     def counts(self) -> Counts:
-        """A compilation under way is a miss that is not compiled yet."""
+        """A compilation in progress counts as a miss that is not compiled yet."""
         return Counts(
             hits=0,
             misses=self._compiled + _compiling(),
@@ -60,9 +60,9 @@ def _compiling() -> bool:
 
 
 def memory() -> tuple[int, int] | None:
-    """Bytes in use and there at all on this rank's device; None on the CPU."""
+    """Bytes in use on this rank's device, and its capacity; None on the CPU."""
     jax: Any = sys.modules["jax"]
-    found = jax.local_devices()[0].memory_stats()
-    if not found or "bytes_limit" not in found:
+    stats = jax.local_devices()[0].memory_stats()
+    if not stats or "bytes_limit" not in stats:
         return None
-    return found["bytes_in_use"], found["bytes_limit"]
+    return stats["bytes_in_use"], stats["bytes_limit"]

@@ -1,7 +1,7 @@
-"""A cell's own `jax.distributed.initialize(...)`: checked against the world that it is in.
+"""A cell's own `jax.distributed.initialize(...)`: its arguments are checked, and nothing else.
 
-xla_nb joins each rank itself, so the call has nothing left to do. The rule: arguments that say
-what is so anyway pass, whatever else they say is an error, and nothing is initialised twice.
+xla_nb joins the ranks itself, so the call has nothing left to do. Arguments that match the run
+pass; any others raise an error, because the cell would run in another world than it says.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _Ids: TypeAlias = int | Sequence[int] | None
 
 
 class WorldMismatch(ValueError):
-    """`jax.distributed.initialize` was told of another world than the one the rank is in."""
+    """`jax.distributed.initialize` was called with arguments that do not match the run."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """A rank's place in its world; `device_ids` are the devices it has, where it is told."""
+    """A rank's position in its world; `device_ids` are its devices, where xla_nb assigns them."""
 
     address: str
     ranks: int
@@ -29,9 +29,9 @@ class Membership:
 
 
 class Guard:
-    """Stands in for `initialize` and `shutdown` of `jax.distributed`.
+    """Replaces `initialize` and `shutdown` of `jax.distributed`.
 
-    Calls that come in the job, before there are ranks, are kept until the rank is known.
+    Calls in the job, before there are ranks, are checked once the rank is known.
     """
 
     def __init__(self) -> None:
@@ -47,15 +47,15 @@ class Guard:
         *_args: object,
         **_kwargs: object,
     ) -> None:
-        """xla_nb has joined this process to the others; the arguments are only checked."""
-        told = coordinator_address, num_processes, process_id, local_device_ids
+        """Check the arguments; xla_nb has already joined this process to the others."""
+        arguments = coordinator_address, num_processes, process_id, local_device_ids
         if self._membership is None:
-            self._early.append(told)
+            self._early.append(arguments)
         else:
-            check(self._membership, *told)
+            check(self._membership, *arguments)
 
     def shutdown(self) -> None:
-        """Nothing: the rank leaves when its function has ended, and without the others."""
+        """Nothing: the rank leaves when its function has ended, without waiting for the others."""
 
     def admit(self, membership: Membership) -> None:
         self._membership = membership
@@ -67,7 +67,7 @@ _guard = Guard()
 
 
 def install() -> None:
-    """In the job, before the cell's module is loaded, which may bind `initialize` to a name."""
+    """In the job, before the cell's module, which may bind `initialize` to a name."""
     import jax
     from jax._src import distributed
 
@@ -78,7 +78,7 @@ def install() -> None:
 
 
 def admit(membership: Membership) -> None:
-    """In the rank: who it is. Raises `WorldMismatch` if the cell has said something else."""
+    """In the rank: check the early calls. Raises `WorldMismatch` if one does not match."""
     _guard.admit(membership)
 
 
@@ -89,8 +89,8 @@ def check(
     process_id: int | None,
     local_device_ids: _Ids,
 ) -> None:
-    """Raise `WorldMismatch` for an argument that is given and is not so."""
-    if coordinator_address is not None and not _same_place(coordinator_address, mine.address):
+    """Raise `WorldMismatch` for an argument that does not match this rank."""
+    if coordinator_address is not None and not _same_address(coordinator_address, mine.address):
         _refuse(mine, "coordinator_address", coordinator_address, repr(mine.address))
     if num_processes is not None and num_processes != mine.ranks:
         _refuse(mine, "num_processes", num_processes, str(mine.ranks))
@@ -106,14 +106,15 @@ def check(
 _THIS_MACHINE = {"localhost", "127.0.0.1", "[::1]"}  # and its own name
 
 
-def _same_place(given: str, ours: str) -> bool:
-    """The same address, or any port of this machine: a cell cannot know the one we were given."""
-    hosts = {given.rpartition(":")[0], ours.rpartition(":")[0]}
-    return given == ours or hosts <= _THIS_MACHINE | {socket.gethostname()}
+def _same_address(theirs: str, ours: str) -> bool:
+    """The same address, or any port of this machine: a cell cannot know which port is free."""
+    hosts = {theirs.rpartition(":")[0], ours.rpartition(":")[0]}
+    return theirs == ours or hosts <= _THIS_MACHINE | {socket.gethostname()}
 
 
-def _refuse(mine: Membership, name: str, given: object, so: str) -> None:
+def _refuse(mine: Membership, name: str, value: object, actual: str) -> None:
     raise WorldMismatch(
-        f"jax.distributed.initialize({name}={given!r}): in this run it is {so}. xla_nb has already "
-        f"joined its {mine.ranks} processes. What to do: leave the arguments out, or the call"
+        f"jax.distributed.initialize({name}={value!r}) does not match this run, where {name} is "
+        f"{actual}. Remove the arguments, or the call: xla_nb has already joined the "
+        f"{mine.ranks} processes."
     )

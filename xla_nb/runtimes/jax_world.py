@@ -1,8 +1,8 @@
 """One JAX world for the ranks of a run: its coordinator, how a rank joins it, and how it leaves.
 
-JAX takes every process down, with a C++ stack, when one of them is gone. The rule here: nobody
-but xla_nb ends a rank. The coordinator is a process of its own and never gives a rank up, so a
-rank's end reaches the others as a Python exception in the collective that needs it, or not at all.
+JAX aborts every process, with a C++ stack, when one of them is gone. Here the coordinator is a
+process of its own and never gives a rank up, so a rank's end reaches the others as a Python
+exception in the collective that needs it, or not at all.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from xla_nb.topology import addresses
 
 LOOPBACK = "127.0.0.1"
 
-#: Seconds; 31 years. Without heartbeats a rank that has left is not "unhealthy", which would
-#: abort the others; that a process has died is seen by its job (processes.RankContext).
+#: Heartbeat timeout in seconds, 31 years: JAX aborts all ranks when one that has left becomes
+#: "unhealthy". The job notices dead processes itself (forking.RankContext).
 NEVER = 10**9
 
-#: Seconds a rank waits for the others to join, after which JAX aborts it: longer than any job
-#: waits for ranks that have lost one.
+#: Seconds that a rank waits for the others to join before JAX aborts it: longer than any job waits
+#: for ranks that have lost one.
 JOINING = 86_400
 
 
 @dataclass(frozen=True)
 class World:
-    """What the ranks have in common: how many there are, and on each host; the coordinator's
-    address, "name:port"; `platform` is "cpu", "cuda" or "tpu"."""
+    """What the ranks share: the coordinator's address, "host:port", the number of ranks in all and
+    on each host; `platform` is "cpu", "cuda" or "tpu"."""
 
     address: str
     ranks: int
@@ -49,10 +49,10 @@ class World:
 
 
 class Coordinator:
-    """The process in which the ranks' coordination service runs, by default on the loopback
-    interface and a port that is free.
+    """The process of the ranks' coordination service, by default on a free loopback port.
 
-    Made in the job before it forks the ranks: the service has threads, the job must have none.
+    Started in the job before it forks the ranks: the service has threads, the job must have none.
+    Raises LaunchError if it does not start.
     """
 
     def __init__(self, ranks: int, host: str = LOOPBACK, port: int = 0) -> None:
@@ -63,14 +63,16 @@ class Coordinator:
         if self._pid == 0:
             _coordinate(self.address, ranks, writer)
         os.close(writer)
-        with os.fdopen(reader, "rb") as told:
-            problem = told.read().decode(errors="replace")
-        if problem != _READY:
+        with os.fdopen(reader, "rb") as pipe:
+            reply = pipe.read().decode(errors="replace")
+        if reply != _READY:
             self.close()
-            raise LaunchError(f"JAX's coordinator did not start on {self.address}: {problem}")
+            raise LaunchError(
+                f"JAX's coordinator did not start on {self.address}: {reply}. Run the cell again."
+            )
 
     def close(self) -> None:
-        """When all ranks have ended: to a rank that is left its end would be fatal."""
+        """Call only when all ranks have ended: losing the coordinator aborts a rank."""
         self._port.close()
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self._pid, signal.SIGKILL)
@@ -99,10 +101,13 @@ def _coordinate(address: str, ranks: int, ready: int) -> NoReturn:
         os._exit(1)
 
 
-def _close_all_but(kept: int) -> None:
-    """The job's socket to the notebook among them. The limit on numbers may be in the millions."""
+def _close_all_but(fd: int) -> None:
+    """Close the job's files, such as its socket to the notebook.
+
+    Listed from /proc, because the limit on descriptors may be in the millions.
+    """
     for path in list(Path("/proc/self/fd").iterdir()):
-        if int(path.name) > 2 and int(path.name) != kept:
+        if int(path.name) > 2 and int(path.name) != fd:
             with contextlib.suppress(OSError):
                 os.close(int(path.name))
 
@@ -111,13 +116,13 @@ def _close_all_but(kept: int) -> None:
 
 
 def backend_started() -> bool:
-    """Whether this process has opened JAX's devices; after that it can no longer fork ranks."""
+    """Whether this process has opened JAX's devices, after which it can no longer fork ranks."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
 def read_variables() -> None:
-    """Have JAX take its variables from this process's environment, as its import does it."""
+    """Let JAX read its variables from this process's environment again, as its import does."""
     import jax
 
     for name, (kind, *_) in jax.config.meta.items():
@@ -136,8 +141,8 @@ def _value(kind: object, text: str) -> object:
 def join(world: World, rank: int) -> None:
     """Make this process rank `rank` of the world; returns when all ranks have joined.
 
-    It opens the devices too, which all ranks must do at the same time: a rank that returned
-    before its first use of JAX would leave the others waiting for its devices.
+    Opens the devices too, which all ranks must do together: a rank that returned before its first
+    use of JAX would leave the others waiting for its devices.
     """
     import jax
     from jax._src import distributed
@@ -145,7 +150,7 @@ def join(world: World, rank: int) -> None:
     from jax.experimental import multihost_utils
 
     os.environ["JAX_COORDINATOR_ADDRESS"] = world.address
-    _speak_directly(world.address.rpartition(":")[0])
+    _bypass_proxy(world.address.rpartition(":")[0])
     client = _jax.get_distributed_runtime_client(
         world.address,
         rank,
@@ -162,20 +167,20 @@ def join(world: World, rank: int) -> None:
     _choose_platform(world, rank % world.ranks_here, client)
     jax.devices()
     if world.platform == "cpu":
-        # gloo connects the ranks in their first collective, for which it waits 30 s at most.
+        # gloo connects the ranks in their first collective, and waits at most 30 s there.
         multihost_utils.sync_global_devices("xla_nb")
-    # Last, so that a rank that is refused does not keep the others waiting for it.
+    # Last, so that a refused rank does not keep the others waiting.
     cards = (rank % world.ranks_here,) if world.platform == "cuda" else None
     jax_guard.admit(Membership(world.address, world.ranks, rank, cards))
 
 
-_DIRECT = "no_grpc_proxy"  # gRPC knows it in small letters only
+_NO_PROXY = "no_grpc_proxy"  # gRPC reads the lower-case name only
 
 
-def _speak_directly(host: str) -> None:
-    """gRPC asks the environment's proxies even for an address of this machine."""
-    spared = os.environ.get(_DIRECT) or os.environ.get("no_proxy", "")
-    os.environ[_DIRECT] = ",".join(filter(None, [spared, host]))
+def _bypass_proxy(host: str) -> None:
+    """gRPC uses the environment's proxies even for an address of this machine."""
+    hosts = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
+    os.environ[_NO_PROXY] = ",".join(filter(None, [hosts, host]))
 
 
 def _choose_platform(world: World, local_rank: int, client: Any) -> None:
@@ -190,14 +195,14 @@ def _choose_platform(world: World, local_rank: int, client: Any) -> None:
 
         tpu.configure_topology(local_rank, world.ranks_here)  # libtpu's: one chip for each
     else:
-        # A step that a rank has begun is done when the call returns: nothing that others need is
-        # pending when the entry returns, and an exception points at the line of its collective.
+        # With synchronous dispatch nothing that other ranks need is pending when the entry returns,
+        # and an exception points at the line of its collective.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     _use_gloo(client, _own_address(world))
 
 
 def _own_address(world: World) -> str:
-    """Where the other ranks reach this one."""
+    """The address at which other ranks reach this one."""
     if not world.several_hosts:
         return LOOPBACK
     host, _, port = world.address.rpartition(":")
@@ -205,9 +210,9 @@ def _own_address(world: World) -> str:
 
 
 def _use_gloo(client: Any, address: str) -> None:
-    """CPU devices with collectives over TCP, on one interface alone.
+    """Open CPU devices with collectives over TCP, on one interface only.
 
-    By itself JAX resolves the machine's name, which may lead outside, or nowhere.
+    JAX's default is the machine's name, which may resolve to an outside address, or not at all.
     """
     import jax
     from jax._src import xla_bridge
@@ -223,20 +228,20 @@ def _use_gloo(client: Any, address: str) -> None:
 
 
 def leave(reason: str) -> None:
-    """The entry is done, and the process about to end: `reason` is "returned", or why not.
+    """Call when the entry is done and the process about to end; `reason` is "returned", or why not.
 
-    A rank that returned first finishes what it has begun, for the others may wait for its part;
-    one that raised or was stopped may itself be waiting in vain, and just goes.
+    A rank that returned first finishes its pending operations, because others may wait for them; a
+    rank that raised or was stopped may itself be waiting in vain, and leaves at once.
     """
     if reason != "returned" or not backend_started():
         return
     import jax
 
-    # What fails here are values that nobody has looked at.
+    # Only values that nobody has read can fail here.
     with contextlib.suppress(Exception):
         jax.block_until_ready(jax.live_arrays())
     with contextlib.suppress(Exception):
-        # Devices work in order: what comes last also ends last.
+        # Devices execute in order, so these finish last.
         jax.block_until_ready([jax.device_put(0.0, device) + 1 for device in jax.local_devices()])
 
 
@@ -244,12 +249,12 @@ def leave(reason: str) -> None:
 
 
 def uses_torchax(source: str) -> bool:
-    """Whether a cell's code wants torch operations on JAX arrays: it names torchax or "jax"."""
+    """Whether a cell's code uses torch operations on JAX arrays: it names torchax or "jax"."""
     return re.search(r"\btorchax\b|(['\"])jax(:\d+)?\1", source) is not None
 
 
 def enable_torchax() -> None:
-    """`device="jax"` works from here on; after `join`, since it opens the device."""
+    """Make `device="jax"` work; call after `join`, because it opens the device."""
     import torchax
 
     if not torchax.default_env().enabled:
@@ -262,14 +267,14 @@ _GLOO = re.compile(r"Gloo .*(Connection (closed|reset) by peer|Broken pipe)", re
 
 
 class RankGone(Exception):
-    """Another rank ended while this one was in a collective with it: a consequence, no cause."""
+    """Another rank ended while this one was in a collective with it: a consequence, not a cause."""
 
     def __init__(self) -> None:
-        super().__init__("another rank had ended, and this collective needs it")
+        super().__init__("another rank ended, and this collective needs it")
 
 
 def consequence(error: BaseException) -> BaseException | None:
-    """gloo's words for a rank that is gone, which all differ, in ours; None for other errors."""
+    """A RankGone for any of gloo's messages about a rank that is gone; None for other errors."""
     if not _GLOO.search(str(error)):
         return None
     return RankGone().with_traceback(error.__traceback__)

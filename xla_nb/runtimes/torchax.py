@@ -1,7 +1,7 @@
 """torchax and JAX: every rank is a process of one JAX world, with one device.
 
-On a TPU that is a chip, with JAX's CUDA plugin a card, else the CPU with gloo's collectives. The
-rule: JAX is told of the world before anything opens its devices, and after the cell's imports.
+The device is a TPU chip, a GPU if JAX's CUDA plugin is installed, or else the CPU with gloo's
+collectives. Ranks join the world after the cell's imports, before anything opens devices.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from xla_nb.runtimes import (
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.topology.chips import SIMULATED, devices_per_chip, process_bounds, require_one_host
+from xla_nb.wording import listed, several
 
-#: What its fork server imports; `import jax` starts no thread and opens no device.
+#: Imported by the fork server; `import jax` starts no thread and opens no device.
 IMPORTS = (
     "jax",
     "jax.experimental.multihost_utils",
@@ -46,18 +47,18 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """Ranks: a TPU's chips, a GPU's cards, or SIMULATED processes on the CPU."""
+    """A rank for each TPU chip or GPU, or SIMULATED processes on the CPU."""
     torchax_versions.check_versions()
     platform = _platform(machine.device, machine.variable)
     if platform == "tpu":
         return _plan_tpu(machine, n)
-    cards = _cards(machine.variable("CUDA_VISIBLE_DEVICES")) if platform == "cuda" else 0
-    if cards and n is not None and n > cards:
+    gpus = _gpus(machine.variable("CUDA_VISIBLE_DEVICES")) if platform == "cuda" else 0
+    if gpus and n is not None and n > gpus:
         raise UsageError(
-            f"-n {n}: there are {cards} GPUs to be seen, and a rank has its own. What to do: "
-            "leave -n out, or add `--env JAX_PLATFORMS=cpu` to run on the CPU"
+            f"-n {n} exceeds the {several(gpus, 'visible GPU')}, and each rank needs its own. "
+            "Remove -n, or add `--env JAX_PLATFORMS=cpu` to run on the CPU."
         )
-    return Plan(n or cards or SIMULATED, {}, IMPORTS)
+    return Plan(n or gpus or SIMULATED, {}, IMPORTS)
 
 
 def _plan_tpu(machine: Machine, n: int | None) -> Plan:
@@ -65,34 +66,39 @@ def _plan_tpu(machine: Machine, n: int | None) -> Plan:
         require_one_host(machine.accelerator, machine.chips, "torchax")
     if devices_per_chip(machine.accelerator) > 1:
         raise UsageError(
-            f"--runtime torchax gives a process one device, and a chip of a {machine.accelerator} "
-            "has two. What to do: use --runtime xla, or a newer TPU"
+            "--runtime torchax needs chips with one device, but a chip of a "
+            f"{machine.accelerator} has two. Use --runtime xla, or a newer TPU."
         )
     sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
     return Plan(n or machine.chips, sets, IMPORTS)
 
 
 def _platform(device: str, variable: Callable[[str], str]) -> str:
-    """What JAX_PLATFORMS says first; else the TPU, the GPUs or the CPU."""
-    wanted = variable("JAX_PLATFORMS").partition(",")[0]
-    if wanted and wanted not in _PLATFORMS:
-        raise UsageError(f"JAX_PLATFORMS={wanted}: there are {', '.join(_PLATFORMS)}")
-    found = "tpu" if device == "TPU" else "cuda" if _cards(variable("CUDA_VISIBLE_DEVICES")) else ""
-    return _PLATFORMS.get(wanted) or found or "cpu"
+    """The first platform of JAX_PLATFORMS; otherwise the TPU, the GPUs or the CPU."""
+    choice = variable("JAX_PLATFORMS").partition(",")[0]
+    if choice and choice not in _PLATFORMS:
+        raise UsageError(
+            f"Unknown platform JAX_PLATFORMS={choice}. Choose {listed(_PLATFORMS, 'or')}."
+        )
+    if choice:
+        return _PLATFORMS[choice]
+    if device == "TPU":
+        return "tpu"
+    return "cuda" if _gpus(variable("CUDA_VISIBLE_DEVICES")) else "cpu"
 
 
-def _cards(visible: str, devices: Path = Path("/dev")) -> int:
-    """GPUs that JAX can use: those to be seen, if its CUDA plugin is installed."""
+def _gpus(visible: str, devices: Path = Path("/dev")) -> int:
+    """The number of visible GPUs, if JAX's CUDA plugin is installed."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     if not any(importlib.util.find_spec(name) for name in plugins):
         return 0
-    there = sum(path.name[6:].isdigit() for path in devices.glob("nvidia*"))
-    return min(there, len(visible.split(","))) if visible else there
+    installed = sum(path.name[6:].isdigit() for path in devices.glob("nvidia*"))
+    return min(installed, len(visible.split(","))) if visible else installed
 
 
 def set_up() -> None:
-    """A cell may call `jax.distributed.initialize`, or bind it to a name; and JAX has read its
-    variables when it was imported, before those of this launch were there."""
+    """Guard `jax.distributed.initialize`, which a cell may call or bind; and read JAX's variables
+    again, because its import came before this launch's environment."""
     jax_guard.install()
     jax_world.read_variables()
 
@@ -101,8 +107,8 @@ def opened() -> str | None:
     if not jax_world.backend_started():
         return xla.opened() if "torch_xla" in sys.modules else None
     return (
-        "this line opens JAX's devices before the ranks exist, and after that no rank can be "
-        "started from the process. What to do: move it into the function"
+        "this line opens JAX's devices before the ranks exist, and then the process can no longer "
+        "start ranks. Move the line into the function."
     )
 
 
@@ -122,7 +128,7 @@ def prepare(order: Order) -> Processes:
 
 
 def _wants_torchax(program: Path) -> bool:
-    """A cell without a function has `device`, which is torchax's."""
+    """Whether the program uses torchax; a cell without a function does, through `device`."""
     table = ModuleMap.open(program)
     return table.body is not None or jax_world.uses_torchax(program.read_text())
 
@@ -131,7 +137,7 @@ def _wants_torchax(program: Path) -> bool:
 class Processes:
     """This host's processes of one JAX world, the ranks from `first` on.
 
-    `others`: the file that says that the ranks of all other hosts have ended.
+    `others` is a file that appears when the ranks of all other hosts have ended.
     """
 
     ranks: int
@@ -141,7 +147,7 @@ class Processes:
     others: Path | None
     torchax: bool
     simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
-    heard: jax_counts.Heard = field(default_factory=jax_counts.Heard)
+    compilations: jax_counts.Compilations = field(default_factory=jax_counts.Compilations)
 
     def start(self, life: Lifecycle) -> None:
         try:
@@ -153,27 +159,27 @@ class Processes:
                 self.coordinator.close()
 
     def join(self, local_rank: int, processes: int) -> None:
-        self.heard.listen()
+        self.compilations.listen()
         jax_world.join(self.world, self.first + local_rank)
         if self.torchax:
             jax_world.enable_torchax()
 
-    def place(self, rank: int) -> RankInfo:
+    def rank_info(self, rank: int) -> RankInfo:
         name = f"{self.world.platform}:{rank}"
         return RankInfo(rank - self.first, self.world.ranks, "jax", name)
 
-    def leave(self, why: str) -> None:
-        jax_world.leave(why)
+    def leave(self, reason: str) -> None:
+        jax_world.leave(reason)
 
     def consequence(self, error: BaseException) -> BaseException | None:
         return jax_world.consequence(error)
 
     def waiting(self) -> PendingCollective | None:
-        """A collective of JAX is part of the compiled program, out of sight."""
+        """Not visible: JAX's collectives are part of the compiled program."""
         return None
 
     def counts(self) -> Counts:
-        return self.heard.counts()
+        return self.compilations.counts()
 
     def memory(self) -> tuple[int, int] | None:
         return jax_counts.memory()

@@ -1,11 +1,10 @@
-"""A rank finds its TPU once: torch_xla's client is the first, and nobody finds the slices again.
+"""Keeps JAX in a rank from discovering the TPU's slices a second time, after torch_xla did.
 
-Tracing a Pallas kernel makes JAX start a client beside torch_xla's. On several slices it, too,
-would look for the others, and wait for ever, unless SKIP_MEGASCALE_PJRT_CLIENT is true while it
-starts. torch_xla sets that around each of its calls into JAX and takes it back, which is sound in
-one thread only (_internal/jax_workarounds.py, jax_env_context; pytorch/xla issues 8812 and 8954).
-The rule: here it is set once, after torch_xla's client is there, and stays; every client is written
-down with the stack that caused it; and JAX starts none on a TPU while the variable is gone.
+Tracing a Pallas kernel makes JAX start a client beside torch_xla's. On several slices that client
+would look for the other slices, and wait forever, unless SKIP_MEGASCALE_PJRT_CLIENT is true.
+torch_xla sets the variable around each of its calls into JAX, which is safe in one thread only
+(_internal/jax_workarounds.py, jax_env_context; pytorch/xla issues 8812 and 8954). Here it is set
+once, after torch_xla's client has started, and JAX starts no TPU client without it.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from xla_nb.program.module_file import ModuleMap
 
 GUARD = "SKIP_MEGASCALE_PJRT_CLIENT"
 
-#: Where JAX starts its clients: `_init_backend` one of any platform, `make_tpu_client` a TPU's.
+#: Where JAX starts its clients: `_init_backend` for any platform, `make_tpu_client` for a TPU.
 _BRIDGE = "jax._src.xla_bridge"
-#: The modules of torch_xla that have `jax_env_context` by name.
+#: The modules of torch_xla that bind `jax_env_context`.
 _WITH_CONTEXT = ("torch_xla._internal.jax_workarounds", "torch_xla.core.xla_builder")
 
 
 class SecondDiscovery(BaseException):
     """JAX was about to look for the TPU's other slices a second time.
 
-    No Exception: JAX takes those for a platform that is not here, and goes on with the next.
+    Not an Exception: JAX takes those as a missing platform and tries the next one.
     """
 
 
 @dataclass(frozen=True)
 class Client:
-    """One client of this process, and what caused it: `by` is torch_xla or jax."""
+    """One client of this process, with the stack that started it; `by` is torch_xla or jax."""
 
     by: str
     platform: str
@@ -54,9 +53,9 @@ class Client:
 
 
 class Clients:
-    """The clients of one rank, in the order in which they were started.
+    """The clients of one rank, in the order they were started.
 
-    `program` is the run's, by whose map the notebook's lines are known.
+    `program` is the run's module, whose map gives the notebook's lines.
     """
 
     def __init__(self, program: Path) -> None:
@@ -64,11 +63,11 @@ class Clients:
         self.started: list[Client] = []
 
     def counts(self) -> dict[str, int]:
-        """How many each has started."""
+        """The number of clients that each library has started."""
         return dict(Counter(client.by for client in self.started))
 
     def open(self) -> None:
-        """In a rank that has joined, before its function: torch_xla's client, then the guard."""
+        """In a rank that has joined, before its function: start torch_xla's client, then guard."""
         import torch_xla
 
         torch_xla._XLAC._init_computation_client()
@@ -77,13 +76,13 @@ class Clients:
         when_imported(_BRIDGE, self._watch)
 
     def _watch(self, bridge: ModuleType) -> None:
-        """From here on JAX's clients are counted, and those of a TPU are checked before."""
+        """Count JAX's clients from here on, and check those of a TPU before they start."""
         for name, around in (("_init_backend", self._counted), ("make_tpu_client", self._guarded)):
             start = getattr(bridge, name, None)
             if start is None:
                 print(
-                    f"xla_nb: this version of JAX has no {_BRIDGE}.{name}: whether it starts a "
-                    f"client of its own is not seen in this rank ({GUARD} is set all the same)",
+                    f"xla_nb: this version of JAX has no {_BRIDGE}.{name}, so clients that JAX "
+                    f"starts in this rank are not counted or checked ({GUARD} is still set).",
                     file=sys.stderr,
                 )
             else:
@@ -119,37 +118,36 @@ class Clients:
             for client in self.started
         )
         return (
-            f"JAX is about to start a TPU client{' at ' + place if place else ''}, and nothing "
-            f"keeps it from looking for the other slices a second time, for which it would wait "
-            f"for ever: {GUARD} is {os.environ.get(GUARD) or 'not set'}. xla_nb set it to true "
-            f"when the rank began. The clients so far: {so_far}. What to do: do not set or remove "
-            f"{GUARD} in the function, nor empty os.environ there"
+            f"JAX is about to start a TPU client{' at ' + place if place else ''} that would look "
+            f"for the other slices a second time and wait forever: {GUARD} is "
+            f"{os.environ.get(GUARD) or 'not set'}. Clients so far: {so_far}. Do not change "
+            f"{GUARD} or clear os.environ in the function; xla_nb set it when the rank began."
         )
 
     def _labels(self) -> Container[str]:
         try:
             return ModuleMap.open(self._program).sources
-        except OSError:  # the record is gone, and the count goes on
+        except OSError:  # the record may be gone; only line names are lost
             return ()
 
 
 def _stack() -> traceback.StackSummary:
-    """The stack of whoever asks, all of it: the notebook may be far below JAX. Its lines of source
-    are read when it is shown."""
+    """The caller's whole stack, because the notebook may be far below JAX; source lines are read
+    only when it is shown."""
     frames = traceback.walk_stack(sys._getframe(2))
-    found = traceback.StackSummary.extract(frames, lookup_lines=False)
-    found.reverse()
-    return found
+    stack = traceback.StackSummary.extract(frames, lookup_lines=False)
+    stack.reverse()
+    return stack
 
 
 def hold() -> None:
-    """Set the guard for the life of this process, and keep torch_xla from taking it back.
+    """Set the guard for the life of this process, and keep torch_xla from undoing it.
 
-    Its context would set the variable and restore what it found, in any number of threads; with
-    this in its place nothing is written to the environment that a client may be reading.
+    torch_xla's context sets the variable and restores its old value, in any number of threads; with
+    `_held` in its place nothing writes to an environment that a client may be reading.
     """
     os.environ[GUARD] = "true"
-    with contextlib.suppress(ImportError):  # who imports it later would have its own
+    with contextlib.suppress(ImportError):  # now, because a later import would bring its context
         importlib.import_module(_WITH_CONTEXT[0])
     for name in _WITH_CONTEXT:
         module: Any = sys.modules.get(name)
@@ -159,12 +157,12 @@ def hold() -> None:
 
 @contextlib.contextmanager
 def _held() -> Iterator[None]:
-    """What `jax_env_context` is in a rank."""
+    """Replaces `jax_env_context` in a rank."""
     yield
 
 
 def _would_discover() -> bool:
-    """Whether a client on a TPU would look for slices that torch_xla's client has found."""
+    """Whether a TPU client would look for slices that torch_xla's client has already found."""
     slices = os.environ.get("MEGASCALE_NUM_SLICES", "")
     several = slices.isdecimal() and int(slices) > 1
     return several or os.environ.get("PJRT_DEVICE", "").startswith("TPU")
@@ -174,7 +172,7 @@ def _would_discover() -> bool:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with that module: now if it has been imported, else right after its import."""
+    """Call `then` with that module, now or right after its import."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)
@@ -183,29 +181,32 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module, as the other finders do. It stays: another thread may be at this list."""
+    """Finds one module through the other finders.
+
+    It stays in sys.meta_path, because another thread may be iterating over the list.
+    """
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
-        self._asking = False
+        self._searching = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name or self._asking:
+        if fullname != self._name or self._searching:
             return None
-        self._asking = True
+        self._searching = True
         try:
             spec = importlib.util.find_spec(fullname)
         finally:
-            self._asking = False
+            self._searching = False
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._then)
         return spec
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads as another loader does, then says so."""
+    """Loads with another loader, then calls `then` with the module."""
 
     def __init__(self, loader: importlib.abc.Loader, then: Callable[[ModuleType], None]) -> None:
         self._loader, self._then = loader, then

@@ -1,7 +1,7 @@
-"""The torch_xla runtime, one process a chip: `xmp.spawn(start_method="fork")` as it is.
+"""The torch_xla runtime: a process per device, started by torch_xla's own `xmp.spawn`.
 
-On a machine without a TPU the same call starts the ranks of a simulated host. The rule: what
-torch_xla decides (how many, which chip, which ordinal) is left to torch_xla.
+torch_xla decides how many ranks there are, and each one's chip and ordinal. Without a TPU the same
+call starts the ranks of a simulated host.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from xla_nb.protocol.order import Order
 from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client
 from xla_nb.runtimes.forking import Lifecycle, RankContext
 from xla_nb.runtimes.gauges import Counts, PendingCollective
+from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
 from xla_nb.topology.chips import SIMULATED, process_bounds
 
-#: What its fork server imports, so that no job and no rank pays for it.
+#: Imported by the fork server, so that no job and no rank pays for it.
 IMPORTS = (
     "torch_xla.core.xla_model",
     "torch_xla.distributed.parallel_loader",
@@ -27,7 +28,7 @@ IMPORTS = (
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """Ranks: all of the TPU's, or of one host a part that its chips allow; SIMULATED without."""
+    """All ranks of the TPU, or `n` on one host if its chips allow it; SIMULATED without a TPU."""
     if machine.device == "TPU":
         sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
         return Plan(n, sets, IMPORTS)
@@ -35,23 +36,23 @@ def plan(machine: Machine, n: int | None) -> Plan:
 
 
 def opened() -> str | None:
-    """The line that did it is named by who asks."""
+    """Why no rank can be forked; the caller adds the line that did it."""
     import torch_xla
 
     if not torch_xla._XLAC._xla_runtime_is_initialized():
         return None
     return (
-        "this line opens the XLA device before the ranks exist, and after that no rank can be "
-        "started from the process. What to do: move it into the function"
+        "this line opens the XLA device before the ranks exist, and then the process can no longer "
+        "start ranks. Move the line into the function."
     )
 
 
 def set_up() -> None:
-    """Nothing: what a cell may do to torch_xla before there are ranks, `opened` tells."""
+    """Nothing to prepare: `opened` detects what a cell must not do before there are ranks."""
 
 
 def prepare(order: Order) -> Chips:
-    """Set this process up so that `xmp.spawn` will start the ranks that were ordered."""
+    """Set this process up so that `xmp.spawn` starts the ranks of the order."""
     import torch
     from torch_xla._internal import pjrt
 
@@ -76,7 +77,7 @@ def prepare(order: Order) -> Chips:
 
 
 def _chips() -> tuple[int, int]:
-    """The processes that torch_xla will start, and the ranks in them."""
+    """The number of processes that torch_xla will start, and of ranks in them."""
     from torch_xla._internal import tpu
     from torch_xla.experimental import plugins
 
@@ -89,12 +90,12 @@ def _chips() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Chips:
-    """The chips of this host, or as many simulated ones."""
+    """The chips of this host, or simulated ones."""
 
     processes: int
     ranks: int
     simulated: bool
-    #: torch_xla's and torch's own, in whose places `start` puts ours.
+    #: torch_xla's and torch's own functions, which `start` replaces.
     enter_runtime: Callable[[int, int], None]
     get_context: Callable[..., Any]
     clients: tpu_client.Clients
@@ -104,13 +105,13 @@ class Chips:
         from torch_xla._internal import pjrt
         from torch_xla.distributed import xla_multiprocessing as xmp
 
-        watched: Any = RankContext(self.processes, life.latch, life.tell)
-        torch.multiprocessing.get_context = lambda method=None: watched
+        ranks: Any = RankContext(self.processes, life.latch, life.report)
+        torch.multiprocessing.get_context = lambda method=None: ranks
         pjrt.initialize_multiprocess = life.enter
         try:
             xmp.spawn(life.main, start_method="fork")
         finally:
-            watched.tell_the_rest()
+            ranks.finish()
 
     def join(self, local_rank: int, processes: int) -> None:
         import torch
@@ -119,7 +120,7 @@ class Chips:
         self.enter_runtime(local_rank, processes)
         self.clients.open()
 
-    def place(self, rank: int) -> RankInfo:
+    def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
 
         runtime, device = torch_xla.runtime, torch_xla.device()
@@ -127,22 +128,20 @@ class Chips:
         shown = described(str(device), attributes)
         return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, shown)
 
-    def leave(self, why: str) -> None:
+    def leave(self, reason: str) -> None:
         if self.simulated:
             from xla_nb.simulation import host
 
-            host.leave(why)
+            host.leave(reason)
 
     def consequence(self, error: BaseException) -> BaseException | None:
         if not self.simulated:
             return None
-        from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
-
         follows = isinstance(error, CollectiveMismatch) and error.follows
         return error if follows or isinstance(error, RankLost) else None
 
     def waiting(self) -> PendingCollective | None:
-        """Known on a simulated host; a chip waits inside the compiled graph, out of sight."""
+        """Known on a simulated host only; a chip waits inside the compiled graph."""
         if not self.simulated:
             return None
         from xla_nb.simulation import host
@@ -161,7 +160,7 @@ class Chips:
 
 
 def described(device: str, attributes: Mapping[str, object]) -> str:
-    """`xla:0`, on a TPU with its chip and core: `xla:0 (chip 0,1,0 core 0)`.
+    """`xla:0`, with chip and core on a TPU: `xla:0 (chip 0,1,0 core 0)`.
 
     libtpu's attributes are `coords` and `core_on_chip` (torch_xla/runtime.py,
     runtime_device_attributes).

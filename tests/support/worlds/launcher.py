@@ -70,11 +70,11 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
             send_home(home, rank, type(error).__name__, f"{error}. {getattr(error, 'advice', '')}")
         jax_world.leave(how)
 
-    def tell(death: ProcessDied) -> None:
+    def report(death: ProcessDied) -> None:
         deaths[death.pid] = death.status
 
     try:
-        fork_ranks(ranks, Lifecycle(enter, main, latch, tell))
+        fork_ranks(ranks, Lifecycle(enter, main, latch, report))
     finally:
         coordinator.close()
         (home / "deaths").write_text(json.dumps(deaths))

@@ -1,4 +1,4 @@
-"""What the ranks of the tests do. Each function is called in every rank, with its number."""
+"""What the ranks of the tests do: each function is called in every rank, with its number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xla_nb.protocol import pickling
 
 
 def load(name: str) -> Callable[[int], Any]:
-    """As a job loads a cell's module: what stands at its top is executed before the fork."""
+    """As a job loads a cell's module: its top-level code runs before the fork."""
     at_top = globals().get(f"at_top_of_{name}")
     if at_top is not None:
         at_top()
@@ -53,9 +53,8 @@ def forms(rank: int) -> Any:
 def returns_early(rank: int) -> float:
     if rank == 0:
         return 0.0
-    psum_of_pairs = 0.0
     time.sleep(1.5)
-    return psum_of_pairs + rank
+    return float(rank)
 
 
 def returns_with_a_step_begun(rank: int) -> float:
@@ -138,7 +137,7 @@ def another_world_at_the_top(rank: int) -> None:
 def another_world(rank: int) -> list[str]:
     import jax
 
-    told = []
+    messages = []
     for arguments in (
         {"coordinator_address": "10.0.0.1:1234"},
         {"num_processes": 8},
@@ -147,16 +146,16 @@ def another_world(rank: int) -> list[str]:
         try:
             jax.distributed.initialize(**arguments)
         except ValueError as error:
-            told.append(str(error))
+            messages.append(str(error))
     psum()
-    return told
+    return messages
 
 
 # ---------------------------------------------------------------- training
 
 
 def digits() -> tuple[Any, Any]:
-    """The first 512 of scikit-learn's digits, from its file: its import takes seconds."""
+    """The first 512 of scikit-learn's digits, from its data file: the import takes seconds."""
     (package,) = importlib.util.find_spec("sklearn").submodule_search_locations
     rows = np.loadtxt(Path(package, "datasets/data/digits.csv.gz"), delimiter=",", max_rows=512)
     return (rows[:, :64] / 16).astype(np.float32), rows[:, 64].astype(np.int64)
@@ -174,7 +173,7 @@ STEPS, RATE = 25, 0.5
 
 
 def reference() -> tuple[list[float], dict[str, Any]]:
-    """The training in one process, by torch itself."""
+    """The same training in one process, with plain torch."""
     import torch
 
     images, labels = map(torch.from_numpy, digits())
@@ -257,10 +256,10 @@ def round_trips(rank: int) -> Any:
         "uneven": [torch.ones(3), (torch.ones(()),)],
         "parameter": torch.nn.Parameter(wide),
     }
-    told = {}
+    results: dict[str, Any] = {}
     for name, spread in (("sharded", xt.shard), ("replicated", xt.replicate)):
         placed = spread(values, mesh)
-        told[name] = {
+        results[name] = {
             "kinds": jax.tree.map(lambda leaf: type(leaf).__name__, placed),
             "parameter": isinstance(placed["parameter"], torch.nn.Parameter),
             "part": tuple(placed["torch"].jax().addressable_data(0).shape),
@@ -268,28 +267,28 @@ def round_trips(rank: int) -> Any:
             "again": xt.gather(xt.replicate(placed, mesh)),
         }
     parts = torch.full((2, 3), float(rank)), np.full(2, rank)
-    told["local"] = xt.gather(xt.shard_local(parts, mesh))
-    told["own"] = xt.gather((torch.full((2,), rank), jax.numpy.full(2, rank)))
-    return told
+    results["local"] = xt.gather(xt.shard_local(parts, mesh))
+    results["own"] = xt.gather((torch.full((2,), rank), jax.numpy.full(2, rank)))
+    return results
 
 
 def meshes(rank: int) -> Any:
     import jax
 
-    told: dict[str, Any] = {"plain": dict(xt.mesh().shape)}
+    results: dict[str, Any] = {"plain": dict(xt.mesh().shape)}
     grid = xt.mesh({"data": 2, "model": -1})
-    told["grid"] = dict(grid.shape)
-    told["order"] = [device.process_index for device in grid.devices.flat]
+    results["grid"] = dict(grid.shape)
+    results["order"] = [device.process_index for device in grid.devices.flat]
     spec = jax.sharding.PartitionSpec("data", "model")
     numbers = np.arange(16.0, dtype=np.float32).reshape(4, 4)
     placed = xt.shard(numbers, grid, spec)
-    told["part"] = np.asarray(placed.addressable_data(0))
-    told["back"] = xt.gather(placed)
+    results["part"] = np.asarray(placed.addressable_data(0))
+    results["back"] = xt.gather(placed)
     try:
         xt.mesh({"data": 3})
     except ValueError as error:
-        told["refused"] = str(error)
-    return told
+        results["refused"] = str(error)
+    return results
 
 
 def returns_all_kinds(rank: int) -> Any:
@@ -330,26 +329,26 @@ def returns_a_torchax_part(rank: int) -> Any:
 
 
 def sends_to_others(rank: int) -> list[str]:
-    """What a notebook is told that would send such values to its ranks."""
+    """The errors of a notebook that sends such values to its ranks."""
     import jax
     import torch
     import torchax
 
     torchax.enable_globally()
-    told = []
+    messages = []
     for value in (jax.numpy.ones(2), torch.ones(2, device="jax")):
         try:
             pickling.send([{"x": [value]}], ())
-        except pickling.Unshippable as refused:
-            told.append(f"{refused}: {refused.advice}")
-    return told
+        except pickling.Unshippable as error:
+            messages.append(f"{error}: {error.advice}")
+    return messages
 
 
 # ---------------------------------------------------------------- beside JAX
 
 
 def loads_data(rank: int) -> list[float]:
-    """Worker processes of a DataLoader, forked by a rank whose devices are open."""
+    """A DataLoader with worker processes, forked by a rank whose devices are open."""
     import torch
 
     numbers = torch.arange(8.0)
