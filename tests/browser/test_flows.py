@@ -294,7 +294,7 @@ def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
 CROWD = """\
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {root!r})
 from tests.support.run_double import Run
 from xla_nb.protocol import events
 from xla_nb.views import loop
