@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from xla_nb import ansi
 from xla_nb.views.saved import style
@@ -120,8 +121,7 @@ def when(card: Card, snapshot: Snapshot) -> str:
     return f"for {span(max(snapshot.now - card.since, 0.0))}"
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """Something known about a rank. Pages and tests go by `id`; people read `label` and `value`."""
 
     id: str
@@ -141,14 +141,12 @@ class _Kind:
 
 def of_card(card: Card) -> list[Fact]:
     """What is known about one rank."""
-    values = [(kind, kind.of_one(card)) for kind in _FACTS]
-    return [Fact(kind.id, kind.label, value) for kind, value in values if value]
+    return [Fact(kind.id, kind.label, value) for kind in _FACTS if (value := kind.of_one(card))]
 
 
 def of_cards(cards: Sequence[Card]) -> list[Fact]:
     """The same for many ranks: the least and the most of any, or the sums of counts."""
-    values = [(kind, kind.of_many(cards)) for kind in _FACTS]
-    return [Fact(kind.id, kind.label, value) for kind, value in values if value]
+    return [Fact(kind.id, kind.label, value) for kind in _FACTS if (value := kind.of_many(cards))]
 
 
 def _number(
@@ -174,11 +172,15 @@ def _number(
 def _counts(id: str, label: str, counts: Callable[[Card], dict[str, int]], usual: int = 0) -> _Kind:
     """Counts by name, of many ranks their sums; `usual` is what any rank has, not worth a word."""
 
+    def one(card: Card) -> str:
+        own = counts(card)
+        return _most([own]) if own else ""
+
     def many(cards: Sequence[Card]) -> str:
         each = [counts(card) for card in cards]
         return _most(each) if any(sum(one.values()) > usual for one in each) else ""
 
-    return _Kind(id, label, lambda card: _most([counts(card)]), many)
+    return _Kind(id, label, one, many)
 
 
 def _device_memory(card: Card) -> str:

@@ -63,7 +63,7 @@ class PanelNews:
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
-        self._cards: dict[int, dict[str, Any]] = {}
+        self._cards: dict[int, tuple[Card, dict[str, Any]]] = {}
         self._points: dict[tuple[str, int], tuple[int, int]] = {}
 
     def forget(self, ranks: Collection[int] | None = None) -> None:
@@ -83,14 +83,25 @@ class PanelNews:
         }
         news = {name: part for name, part in parts.items() if self._parts.get(name, ...) != part}
         self._parts.update(news)
-        cards = {card.rank: _card(card) for card in snapshot.cards}
-        changed = {rank: card for rank, card in cards.items() if self._cards.get(rank) != card}
-        if changed:
-            news["cards"] = list(changed.values())
-            self._cards.update(changed)
+        cards = self._changed(snapshot.cards)
+        if cards:
+            news["cards"] = cards
         figures = self._figures(observer)
         if figures:
             news["figures"] = figures
+        return news
+
+    def _changed(self, cards: Sequence[Card]) -> list[dict[str, Any]]:
+        """The cards that look different: a newer sample alone is no news."""
+        news = []
+        for card in cards:
+            before, sent = self._cards.get(card.rank, (None, None))
+            if before == card:
+                continue
+            content = _card(card)
+            self._cards[card.rank] = card, content
+            if sent != content:
+                news.append(content)
         return news
 
     def _figures(self, observer: Observer) -> list[dict[str, Any]]:
@@ -136,7 +147,7 @@ def _card(card: Card) -> dict[str, Any]:
         **{name: getattr(card, name) for name in _OWN},
         "used": used,
         "from": " · ".join([card.host, *process] if card.host else process),
-        "facts": [vars(fact) for fact in known if fact.id != "pid"],
+        "facts": [fact._asdict() for fact in known if fact.id != "pid"],
         "bars": [_bar(bar) for bar in card.bars],
     }
 
