@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from nbformat import NotebookNode
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.lab import Lab, LabNotebook
+from tests.browser.lab import Lab, LabNotebook, of_cells
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NUMBERS = count()
@@ -354,23 +353,27 @@ def test_notebook_7(lab: Lab) -> None:
 
 
 @pytest.fixture(scope="module")
-def hostile(lab: Lab) -> Iterator[Flow]:
-    """A run of two ranks with output that attacks the page: ended and saved, its page open."""
-    with lab.open(["%load_ext xla_nb"]) as notebook:
-        notebook.run(0)
-        notebook.done(0)
-        watch(notebook.page)
-        run = flow(notebook, "-n 2", HOSTILE)
-        for rank in range(2):
-            row = run.panel.locator(f'.xn-row[data-rank="{rank}"]')
-            expect(row.filter(has_text="the end")).to_be_visible()
-            expect(row.filter(has_text="<script>window.hacked=1</script>")).to_have_count(1)
-            expect(row.filter(has_text="<script>window.hacked=2</script>")).to_have_count(1)
-        unharmed(notebook.page, run.panel)
-        run.let_go()
-        run.ended()
-        notebook.save()
-        yield run
+def hostile(notebook: LabNotebook) -> Flow:
+    """A run of two ranks with output that attacks the page: ended, its page open."""
+    watch(notebook.page)
+    run = flow(notebook, "-n 2", HOSTILE)
+    for rank in range(2):
+        row = run.panel.locator(f'.xn-row[data-rank="{rank}"]')
+        expect(row.filter(has_text="the end")).to_be_visible()
+        expect(row.filter(has_text="<script>window.hacked=1</script>")).to_have_count(1)
+        expect(row.filter(has_text="<script>window.hacked=2</script>")).to_have_count(1)
+    unharmed(notebook.page, run.panel)
+    run.let_go()
+    run.ended()
+    return run
+
+
+@pytest.fixture(scope="module")
+def saved_cell(hostile: Flow) -> NotebookNode:
+    """A notebook of that cell alone."""
+    alone = of_cells([])
+    alone.cells.append(saved(hostile.notebook, hostile.cell))
+    return alone
 
 
 def watch(page: Page) -> None:
@@ -399,11 +402,13 @@ def test_hostile_output_is_inert_on_the_live_page(hostile: Flow) -> None:
 
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
-def test_a_saved_run_is_shown_without_a_kernel(hostile: Flow, lab: Lab, trusted: bool) -> None:
-    name = lab.write(lab.read(hostile.notebook.name), trusted=trusted)
+def test_a_saved_run_is_shown_without_a_kernel(
+    saved_cell: NotebookNode, lab: Lab, trusted: bool
+) -> None:
+    name = lab.write(saved_cell, trusted=trusted)
     with lab.open(name, kernel=False) as notebook:
         watch(notebook.page)
-        run = Flow(notebook, hostile.cell, hostile.number)
+        run = Flow(notebook, cell=0, number=next(NUMBERS))
         assert notebook.trusted(run.cell) == trusted
         expect(run.saved).to_contain_text("failed")
         unharmed(notebook.page, run.saved)
@@ -411,19 +416,18 @@ def test_a_saved_run_is_shown_without_a_kernel(hostile: Flow, lab: Lab, trusted:
 
 
 def test_a_saved_run_is_shown_in_nbconvert_html(
-    hostile: Flow, lab: Lab, chromium: Browser, tmp_path: Path
+    saved_cell: NotebookNode, lab: Lab, chromium: Browser, tmp_path: Path
 ) -> None:
+    name = lab.write(saved_cell)
     command = [sys.executable, "-m", "nbconvert", "--to", "html", "--output-dir", tmp_path]
-    subprocess.run(
-        [*command, lab.root / hostile.notebook.name], check=True, capture_output=True, timeout=120
-    )
+    subprocess.run([*command, lab.root / name], check=True, capture_output=True, timeout=120)
     page = chromium.new_page()
     try:
         dialogs: list[str] = []
         page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
         page.route("http*://**", lambda route: route.abort())  # scripts of the exported page
         page.goto(next(tmp_path.glob("*.html")).as_uri(), wait_until="domcontentloaded")
-        shown = page.locator(".jp-Cell").nth(hostile.cell).locator(".jp-RenderedHTMLCommon").first
+        shown = page.locator(".jp-Cell").first.locator(".jp-RenderedHTMLCommon").first
         unharmed(page, shown)
         assert dialogs == []
     finally:

@@ -1,4 +1,4 @@
-"""A process of its own behind test_discovery.py: really traced Pallas calls, and JAX's TPU clients.
+"""A process of its own for test_tpu_client.py: really traced Pallas calls, and JAX's TPU clients.
 
 It reads its cases from stdin as JSON, forks a child for each, and answers on stdout. It has
 torch_xla, and imports JAX when the cases that are without it are done. In a child the creation of
@@ -175,8 +175,8 @@ def answer(scenario: str, guarded: bool, program: str) -> dict[str, Any]:
     }
 
 
-def fork(case: dict[str, Any]) -> Any:
-    """What a child of this process answers; None where it could not."""
+def fork(case: dict[str, Any]) -> tuple[int, int]:
+    """A child of this process that answers, and the pipe by which it does."""
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
@@ -188,17 +188,24 @@ def fork(case: dict[str, Any]) -> Any:
         os.write(writer, json.dumps(told).encode())
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as child:
-        told = json.loads(child.read() or "null")
-    os.waitpid(pid, 0)
-    return told
+    return pid, reader
+
+
+def answers(cases: list[dict[str, Any]]) -> list[Any]:
+    """What children that work side by side answer; None where one could not."""
+    found = []
+    for pid, reader in [fork(case) for case in cases]:
+        with os.fdopen(reader) as child:
+            found.append(json.loads(child.read() or "null"))
+        os.waitpid(pid, 0)
+    return found
 
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
-    later = [fork(case) for case in asked["jax_later"]]
+    later = answers(asked["jax_later"])
     import jax  # noqa: F401
 
-    first = [fork(case) for case in asked["jax_first"]]
+    first = answers(asked["jax_first"])
     print(json.dumps({"jax_later": later, "jax_first": first}), flush=True)
     os._exit(0)  # torch takes seconds to take itself down
