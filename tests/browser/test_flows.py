@@ -122,7 +122,12 @@ def flow(notebook: LabNotebook, options: str, body: str) -> Flow:
         "        time.sleep(0.02)\n"
     )
     main = f"def main(rank):\n{indent(body, '    ')}"
-    cell = notebook.add(f"%%xla_spawn {options}\n{hold}{main}")
+    return started(notebook, f"%%xla_spawn {options}\n{hold}{main}", number)
+
+
+def started(notebook: LabNotebook, source: str, number: int) -> Flow:
+    """Start a cell that shows a panel, and scroll to the panel."""
+    cell = notebook.add(source)
     notebook.run(cell)
     run = Flow(notebook, cell, number)
     run.panel.wait_for(state="attached", timeout=60_000)  # the first run imports torch_xla
@@ -318,9 +323,7 @@ loop.follow(run, PanelView(run))
 def test_a_crowd_of_256_ranks(notebook: LabNotebook) -> None:
     number = next(NUMBERS)
     root = str(Path(__file__).parents[2])
-    cell = notebook.add(CROWD.format(root=root, number=number))
-    notebook.run(cell)
-    run = Flow(notebook, cell, number)
+    run = started(notebook, CROWD.format(root=root, number=number), number)
     run.in_phase("running", 254)
     run.in_phase("failed", 2)
     expect(run.panel).to_have_attribute("data-size", "dense")

@@ -116,24 +116,24 @@ def test_points_are_sent_once_and_replaced_when_thinned_out(observer):
     news = PanelNews()
     line = observer._line("loss", 0)
     line.limit = 4
-    told = []
+    sent = []
     for n in range(6):
         line.add(n, float(n))
-        told.append(news.of(snapshot(), observer).get("figures"))
-    assert told[0] == [{"name": "loss", "rank": 0, "replace": True, "points": [[0, 0.0]]}]
-    assert told[1] == [{"name": "loss", "rank": 0, "replace": False, "points": [[1, 1.0]]}]
-    assert told[4] == [
+        sent.append(news.of(snapshot(), observer).get("figures"))
+    assert sent[0] == [{"name": "loss", "rank": 0, "replace": True, "points": [[0, 0.0]]}]
+    assert sent[1] == [{"name": "loss", "rank": 0, "replace": False, "points": [[1, 1.0]]}]
+    assert sent[4] == [
         {"name": "loss", "rank": 0, "replace": True, "points": [[0, 0], [2, 2], [4, 4]]}
     ]
-    assert told[5] is None
+    assert sent[5] is None
 
 
 def test_nan_and_infinity_are_null(observer):
     observer._line("loss", 0).add(0, float("nan"))
     observer._line("loss", 0).add(1, float("inf"))
-    (told,) = PanelNews().of(snapshot(), observer)["figures"]
-    assert told["points"] == [[0, None], [1, None]]
-    json.dumps(told, allow_nan=False)
+    (sent,) = PanelNews().of(snapshot(), observer)["figures"]
+    assert sent["points"] == [[0, None], [1, None]]
+    json.dumps(sent, allow_nan=False)
 
 
 def test_everything_is_sent_again_after_forget(observer):
@@ -177,10 +177,10 @@ def test_a_changed_label_changes_no_id_that_the_page_knows(observer, monkeypatch
 def test_a_bar_has_a_share_and_words(observer):
     known, endless = Bar("epoch", 250, 1000, 12.5, 30), Bar("", 3, None)
     news = PanelNews().of(snapshot(Card(0, bars=(known, endless)), bar=known), observer)
-    told = {"label": "epoch", "part": 0.25, "done": "250 of 1,000", "left": "12.5/s · 30 s to go"}
-    assert news["bar"] == told
+    sent = {"label": "epoch", "part": 0.25, "done": "250 of 1,000", "left": "12.5/s · 30 s to go"}
+    assert news["bar"] == sent
     without = {"label": "", "part": None, "done": "3 done", "left": ""}
-    assert news["cards"][0]["bars"] == [told, without]
+    assert news["cards"][0]["bars"] == [sent, without]
 
 
 def trouble(*ranks, first=False):
@@ -304,9 +304,9 @@ def test_a_flood_makes_at_most_twenty_bounded_messages_per_second(notebook):
     took = page.news[-1]["now"] - page.news[0]["now"]
     assert len(page.news) <= 20 * took + 2
     assert max(sum(len(one["lines"]) for one in m.get("lines", [])) for m in page.news) <= 1000
-    told = sum(len(one["lines"]) + one["skipped"] for one in page.lines)
+    sent = sum(len(one["lines"]) + one["skipped"] for one in page.lines)
     notebook.ok("total = sum(flood.output(r).count('\\n') for r in (0, 1))")
-    assert told <= int(notebook.value("total"))
+    assert sent <= int(notebook.value("total"))
 
 
 def test_an_ended_run_leaves_html_and_text_without_the_widget(notebook):
