@@ -543,13 +543,17 @@ def test_a_switch_is_set_by_words(notebook, text, value):
     notebook.ok("%xla_config reset")
 
 
-def test_the_text_view_follows_a_background_run_when_asked_for(notebook):
-    notebook.ok(
-        spawn("def f(rank): print('seen from behind', rank)", "--bg --view text -o behind_text")
-        + "\n"
+@pytest.mark.parametrize(("view", "lines"), [("--view text", 2), ("--view none", 0), ("", 0)])
+def test_a_background_run_is_followed_as_text_when_asked_for(notebook, view, lines):
+    shown = notebook.ok(
+        "import threading\n"
+        f"get_ipython().run_cell_magic('xla_spawn', '-n 2 --bg {view} -o behind',\n"
+        "    'def f(rank): print(\"from behind\", rank)')\n"
+        "behind.wait(60)\n"
+        "for thread in threading.enumerate():\n"
+        "    if thread.name == f'{behind.name}-view': thread.join(60)"
     )
-    shown = notebook.ok("behind_text.wait(60); import time; time.sleep(0)")
-    assert shown.status == "ok"
+    assert shown.stdout.count("] from behind") == lines
 
 
 def test_the_help_is_readable(notebook):
