@@ -41,7 +41,7 @@ def test_an_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
         if len(drawn) < 2:
             signal.raise_signal(signal.SIGINT)
         run.prints(0, "after\n")
-        return True
+        return 0.0
 
     follow(run, SimpleNamespace(draw=draw, finish=view.finish))
     assert set(run.stopped) == {"Stopped by an interrupt."}
