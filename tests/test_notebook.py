@@ -291,7 +291,7 @@ def test_a_definition_that_fails_is_told_and_the_cell_runs(cells, capsys):
     cells.launch("import not_here_at_all\ndef later(rank): pass")
     assert cells.run("(lambda: later) and 3") == 3
     said = capsys.readouterr().err
-    assert said.startswith("Cell In[1] ran on the ranks, but what it defines cannot be had")
+    assert said.startswith("Cell In[1] was launched, but its definitions cannot be executed")
     assert "No module named 'not_here_at_all'" in said
 
 
@@ -301,7 +301,7 @@ def test_a_definition_that_fails_is_told_once_and_keeps_no_other_from_being_exec
     cells.run("x = [lambda: later, other]")
     cells.run("x = [lambda: later, other]")
     assert cells.has("other")
-    assert capsys.readouterr().err.count("cannot be had") == 1
+    assert capsys.readouterr().err.count("cannot be executed") == 1
 
 
 # ---------------------------------------------------------------- results

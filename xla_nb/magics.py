@@ -91,7 +91,7 @@ def _parsed(parser: _Parser, line: str) -> dict[str, Any]:
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
-        raise UsageError(f"{parser.prog} {line}: a quote is not closed. Close it.") from None
+        raise UsageError(f"{parser.prog} {line}: a quote is not closed.") from None
     return vars(parser.parse_args(words))
 
 
@@ -187,9 +187,10 @@ class XlaMagics(Magics):
         changes: dict[str, Any] = {}
         for word in line.split():
             name, equals, value = word.partition("=")
-            if word != "reset" and (not equals or name not in SETTINGS):
-                choices = listed(SETTINGS, "or")
-                raise UsageError(f"Unknown setting {word!r}. Use NAME=VALUE; NAME is {choices}.")
+            if word != "reset" and name not in SETTINGS:
+                raise UsageError(f"Unknown setting {name!r}. Choose {listed(SETTINGS, 'or')}.")
+            if word != "reset" and not equals:
+                raise UsageError(f"Setting {name!r} needs a value. Write {name}=VALUE.")
             changes[name] = None if value == "None" else Word(value)
         checked = {
             name: run_options.check(name, value)
@@ -241,7 +242,7 @@ class XlaMagics(Magics):
     def xla_stop(self, line: str) -> None:
         """Stop a background run: `%xla_stop run`, or `%xla_stop` for all of them."""
         for run in self._named_runs(line):
-            run.stop("Stopped by %xla_stop.")
+            run.stop("Stopped by %xla_stop")
             print(f"Stopping {run.name}.")
 
     @line_magic
@@ -267,7 +268,7 @@ class XlaMagics(Magics):
     def _named_runs(self, line: str) -> list[Run]:
         """The runs that a line names, by a variable or by their own name; none named: all."""
         living = api.living()
-        names = line.split()
+        names = list(dict.fromkeys(line.split()))
         if not names and not living:
             print("No runs are in progress.")
         return [self._named_run(name, living) for name in names] if names else living
@@ -295,13 +296,15 @@ class XlaMagics(Magics):
         try:
             value = eval(expression, self.shell.user_global_ns, self.shell.user_ns)
         except Exception as problem:
+            fix = 'Put the whole expression in double quotes: --args "(1, x)".'
+            advice = fix if isinstance(problem, SyntaxError) else "Correct the expression."
             raise UsageError(
                 f"Cannot evaluate --args {expression!r}: {type(problem).__name__}: {problem}. "
-                'Put the whole expression in double quotes: --args "(1, x)".'
+                f"{advice}"
             ) from None
         if not isinstance(value, tuple):
             raise UsageError(
-                f"--args must be a tuple, but {expression!r} is a {type(value).__name__}. "
+                f"--args must be a tuple, but {expression!r} has type {type(value).__name__}. "
                 f'Write --args "({expression},)".'
             )
         return value

@@ -115,7 +115,7 @@ class Notebook:
             exec(code, self.shell.user_ns)
         except Exception as problem:
             print(
-                f"{cell.label} ran on the ranks, but its definitions cannot be executed in the "
+                f"{cell.label} was launched, but its definitions cannot be executed in the "
                 f"notebook: {type(problem).__name__}: {problem}",
                 file=sys.stderr,
             )

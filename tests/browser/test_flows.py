@@ -213,7 +213,7 @@ def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
         expect(run.rows(f"begun {rank}")).to_be_visible()
     run.panel.get_by_role("button", name="Stop", exact=True).click()
     run.ended()
-    expect(run.saved).to_contain_text("Stopped by the Stop button.")
+    expect(run.saved).to_contain_text("Stopped by the Stop button")
     expect(run.output).not_to_contain_text("KeyboardInterrupt")
     works(notebook)
 
@@ -229,7 +229,7 @@ def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
     expect(stacks.locator('[data-ranks="1"]')).to_contain_text("time.sleep(0.05)  # the loop")
     notebook.interrupt()
     run.ended()
-    expect(run.saved).to_contain_text("Stopped by an interrupt.")
+    expect(run.saved).to_contain_text("Stopped by an interrupt")
     works(notebook)
 
 

@@ -36,7 +36,7 @@ def test_interrupt_ends_the_run(notebook: LabNotebook) -> None:
         notebook.wait_for(f"[{rank}] begun", cell)
     notebook.interrupt()
     notebook.done(cell)
-    assert "Stopped by an interrupt." in notebook.text(cell)
+    assert "Stopped by an interrupt" in notebook.text(cell)
     assert "2 ranks finished" in notebook.text(notebook.execute(HELLO))
 
 

@@ -5,6 +5,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import xla_nb
@@ -50,6 +51,10 @@ def test_a_word_of_a_line_becomes_a_value(name, word, value):
         ("on", "ray://", "Unknown on 'ray://'. Choose local, ray or ray://HOST:PORT."),
         ("keep_going", 2, "keep_going must be true or false, not 2."),
         ("keep_going", "no", "keep_going must be true or false, not 'no'."),
+        ("timeout", 10**400, f"Invalid timeout {10**400}. Use 90, 5m or 2h."),
+        ("timeout", "9" * 400, f"Invalid timeout '{'9' * 400}'. Use 90, 5m or 2h."),
+        ("env", {"A": "x\0y"}, "env: the value of 'A' has a NUL character. Remove it."),
+        ("env", ["A=1"], "env must be a dict of names and values, not ['A=1']."),
         ("env", {"A": 1}, "env: the value of 'A' must be a string, not 1."),
         ("env", {"A=B": "1"}, "env has a name that no variable can have: 'A=B'."),
         ("env", "A=1", "env must be a dict of names and values, not 'A=1'."),
@@ -68,6 +73,14 @@ def test_a_count_is_a_whole_number(word):
     else:
         with pytest.raises(UsageError, match=re.escape(f"not {word!r}.")):
             run_options.check("n", Word(word))
+
+
+def test_an_integer_of_numpy_is_a_count():
+    assert run_options.check("n", np.int64(2)) == 2
+
+
+def test_a_list_of_arguments_is_taken_as_a_tuple():
+    assert run_options.arguments([1, 2]) == (1, 2)
 
 
 def test_none_is_the_default_of_every_option():

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import sys
 import time
 
 import pytest
@@ -121,13 +122,13 @@ def test_a_folder_that_is_no_record_is_refused(tmp_path):
 
 
 def test_a_run_that_was_stopped_is_opened_as_stopped(made):
-    made.says(events.StopRequested(why="Stopped by %xla_stop."))
+    made.says(events.StopRequested(why="Stopped by %xla_stop"))
     made.says(events.RankStopped(rank=0), events.ProcessDied(pid=101, status=-9))
     made.ends()
     run = made.opened()
     assert phases(run) == ["stopped", "stopped"]
     assert run.errors == {}
-    assert "Stopped by %xla_stop." in repr(run)
+    assert "Stopped by %xla_stop" in repr(run)
 
 
 # ---------------------------------------------------------------- what it holds
@@ -348,3 +349,25 @@ def test_a_run_from_its_record_is_as_it_was_when_it_lived(reopened, what):
 def test_a_run_from_its_record_took_as_long_as_when_it_lived(reopened):
     lived, read = ast.literal_eval(reopened.value("lived.elapsed, reopened.elapsed"))
     assert 0 < read <= lived
+
+
+def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monkeypatch):
+    class Point:
+        pass
+
+    Point.__module__, Point.__qualname__ = "__main__", "Point"
+    monkeypatch.setattr(sys.modules["__main__"], "Point", Point, raising=False)
+    fd = os.open(made.record.result(0), os.O_RDWR | os.O_CREAT)
+    pickling.send_home(fd, Point(), {"Point"})
+    os.close(fd)
+    made.says(events.RankFinished(rank=0, preview="a point", nbytes=1))
+    run = RecordedRun.open(made.name, {}.__getitem__)
+    with pytest.raises(XlaNbError, match="result needs Point, which the notebook does not define"):
+        run[0]
+
+
+def test_output_of_a_rank_or_stream_that_does_not_exist_is_refused(ended):
+    with pytest.raises(KeyError, match="has no rank 7"):
+        ended.opened().output(7)
+    with pytest.raises(UsageError, match=r"Unknown stream 'foo'. Choose out or err"):
+        ended.opened().output(0, "foo")

@@ -354,7 +354,7 @@ def test_after_a_failure_the_others_have_a_time_of_grace(never, start, engine):
     job = start(*ranks(2), grace=0.05)
     job.says(failed(0))
     engine.until(lambda: engine.interrupted == [[101]])
-    assert job.run.state.stopping == "Stopped 0.05 s after the first failure (--grace)."
+    assert job.run.state.stopping == "Stopped 0.05 s after the first failure (grace)"
 
 
 @pytest.mark.parametrize("pid", [101, 555])
@@ -374,7 +374,7 @@ def test_while_the_grace_lasts_nobody_is_stopped(never, start, engine):
 def test_a_run_is_stopped_when_its_time_is_over(never, start, engine):
     job = start(timeout=0.1)
     engine.until(lambda: engine.killed)
-    assert job.run.state.stopping == "Timed out after 0.1 s (--timeout)."
+    assert job.run.state.stopping == "Timed out after 0.1 s (timeout)"
 
 
 def test_without_a_time_limit_a_run_goes_on(never, start, engine):

@@ -97,7 +97,7 @@ def test_a_killed_rank_is_told_with_its_signal():
 
 def test_stopped_ranks_are_told_with_the_line_they_were_at():
     state = run_of(failed(1))
-    state.apply(events.StopRequested(why="Stopped 5 s after the first failure (--grace)."))
+    state.apply(events.StopRequested(why="Stopped 5 s after the first failure (grace)"))
     for rank in (0, 2, 3):
         state.apply(events.RankAt(rank=rank, place="Cell In[3], line 9", stack="s"))
         state.apply(events.RankStopped(rank=rank))

@@ -46,4 +46,4 @@ def test_a_run_whose_view_cannot_be_made_is_stopped(monkeypatch):
     reasons = []
     with pytest.raises(OSError):
         choose.make("text", SimpleNamespace(stop=reasons.append))
-    assert reasons == ["Stopped because its view could not be shown."]
+    assert reasons == ["Stopped because its view could not be shown"]

@@ -44,7 +44,7 @@ def test_an_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
         return 0.0
 
     follow(run, SimpleNamespace(draw=draw, finish=view.finish))
-    assert set(run.stopped) == {"Stopped by an interrupt."}
+    assert set(run.stopped) == {"Stopped by an interrupt"}
     assert len(drawn) == 3
     assert written(view.out) == "[0] after\n" * 3
     assert signal.getsignal(signal.SIGINT) is before

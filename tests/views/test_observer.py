@@ -308,7 +308,7 @@ def test_equal_errors_are_one_trouble_led_by_the_first(tmp_path):
     (trouble,) = Observer(run).troubles()
     assert trouble.ranks == (2, 0, 3)
     assert trouble.first
-    assert trouble.title == "rank 2 failed at Cell In[3], line 9: ValueError: on 2"
+    assert trouble.title == "ValueError: on 2"
     assert len(trouble.others) == 2
 
 

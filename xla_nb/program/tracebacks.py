@@ -41,6 +41,7 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
     told = traceback.TracebackException(kind, error, trace, limit=-DEPTH)
     if ours:  # where xla_nb raised it does not help the user
         told.stack = traceback.StackSummary.from_list(_without_ours(told.stack))
+        told.__cause__ = told.__context__ = None
     frames = told.stack
     text = "".join(told.format()).rstrip()
     if ours:

@@ -131,7 +131,7 @@ class JobFailed(OfHost):
 
 @dataclass(frozen=True, kw_only=True)
 class StopRequested(Event):
-    """The notebook has asked every rank to stop; `why` is a sentence for people."""
+    """The notebook has asked every rank to stop; `why` is a headline for people."""
 
     why: str
 

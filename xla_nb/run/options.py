@@ -7,7 +7,7 @@ a test holds spawn's signature and docs/reference.md to it.
 from __future__ import annotations
 
 import keyword
-import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +20,8 @@ from xla_nb.wording import listed
 
 ViewName = Literal["panel", "text", "none"]
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
+_MOST = 10**9  # more than any machine has, or anybody waits
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -56,19 +58,23 @@ Check = Callable[[str, Any], Any]
 
 def count(label: str, value: Any) -> int:
     """A number of things, at least 1."""
-    number = int(value) if isinstance(value, Word) and value.isdecimal() else value
-    if type(number) is not int or number < 1:
+    number = value
+    if isinstance(value, Word) and value.isdecimal():
+        number = int(value)
+    elif hasattr(value, "__index__") and not isinstance(value, bool):  # NumPy's integers too
+        number = operator.index(value)
+    if type(number) is not int or not 1 <= number < _MOST:
         raise UsageError(f"{label} must be a whole number of at least 1, not {_shown(value)}.")
     return number
 
 
-def _duration(label: str, value: Any) -> float:
+def duration(label: str, value: Any) -> float:
     """Seconds: `90`, `1.5s`, `5m`, `2h`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", value) if isinstance(value, str) else None
-    if match:
-        return float(match[1]) * _SECONDS[match[2]]
-    if type(value) in (int, float) and math.isfinite(value) and value >= 0:
-        return float(value)
+    seconds = value
+    if isinstance(value, str) and (match := _TIME.fullmatch(value)):
+        seconds = float(match[1]) * _SECONDS[match[2]]
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < _MOST:
+        return float(seconds)
     raise UsageError(f"Invalid {label} {_shown(value)}. Use 90, 5m or 2h.")
 
 
@@ -97,17 +103,19 @@ def _switch(label: str, value: Any) -> bool:
 
 def _environment(label: str, value: Any) -> dict[str, str]:
     """A mapping of names to values, or the words NAME=VALUE of a line."""
-    if isinstance(value, list):
+    if isinstance(value, list) and all(isinstance(word, Word) for word in value):
         value = dict(_assignment(label, word) for word in value)
     if not isinstance(value, Mapping):
         raise UsageError(f"{label} must be a dict of names and values, not {_shown(value)}.")
     for name, text in value.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise UsageError(f"{label} has a name that no variable can have: {name!r}.")
-        if not isinstance(text, str) or "\0" in text:
+        if not isinstance(text, str):
             raise UsageError(
                 f"{label}: the value of {name!r} must be a string, not {_shown(text)}."
             )
+        if "\0" in text:
+            raise UsageError(f"{label}: the value of {name!r} has a NUL character. Remove it.")
     return dict(value)
 
 
@@ -172,7 +180,7 @@ OPTIONS = {
         ),
         Option("slices", "--slices", "S", None, count, "TPU slices that the hosts form", "1"),
         Option(
-            "wait", "--wait", "TIME", 0.0, _duration, "how long to wait for free hosts",
+            "wait", "--wait", "TIME", 0.0, duration, "how long to wait for free hosts",
             "do not wait",
         ),
         Option(
@@ -180,11 +188,11 @@ OPTIONS = {
             "an environment variable of the ranks; can be repeated", "none", setting=False,
         ),
         Option(
-            "timeout", "--timeout", "TIME", None, _duration,
+            "timeout", "--timeout", "TIME", None, duration,
             "stop the run after this long: 90, 5m, 2h", "no limit",
         ),
         Option(
-            "grace", "--grace", "TIME", 5.0, _duration,
+            "grace", "--grace", "TIME", 5.0, duration,
             "how long the other ranks may continue after one has failed", "5 s",
         ),
         Option(
@@ -226,6 +234,8 @@ def options(values: Mapping[str, Any], *, flags: bool = False) -> Options:
 
 def arguments(value: object) -> tuple[object, ...]:
     """What the function is called with after the rank's index. Raises UsageError."""
+    if isinstance(value, list):
+        return tuple(value)
     if not isinstance(value, tuple):
         raise UsageError(f"args must be a tuple, not {value!r}. Write args=({value!r},).")
     return value

@@ -91,6 +91,15 @@ class RecordedRun:
         return self._results[rank]
 
     def _read(self, rank: int) -> Any:
+        def resolve(name: str) -> object:
+            try:
+                return self._resolve(name)
+            except KeyError:
+                raise XlaNbError(
+                    f"Rank {rank}'s result needs {name}, which the notebook does not define. Run "
+                    "the cell that defines it first."
+                ) from None
+
         try:
             fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -99,7 +108,7 @@ class RecordedRun:
                 "result with them. Run the cell again."
             ) from None
         try:
-            return pickling.Parcel(fd).group(0, self._resolve)["result"]
+            return pickling.Parcel(fd).group(0, resolve)["result"]
         finally:
             os.close(fd)
 
@@ -108,7 +117,13 @@ class RecordedRun:
         return sentences.errors(self.state)
 
     def output(self, rank: int, stream: str = "out") -> str:
-        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole."""
+        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole.
+
+        Raises UsageError for another stream, KeyError for a rank that the run does not have."""
+        if stream not in ("out", "err"):
+            raise UsageError(f"Unknown stream {stream!r}. Choose out or err.")
+        if self.state.ranks and rank not in self.state.ranks:
+            raise KeyError(f"{self.name} has no rank {rank}.")
         path = self.record.log(rank, stream)
         return path.read_text(errors="replace") if path.exists() else ""
 

@@ -18,7 +18,7 @@ from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.record.files import Record, tidy
 from xla_nb.run import sentences
-from xla_nb.run.options import Options
+from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
 
@@ -83,8 +83,10 @@ class Run(RecordedRun):
     # ------------------------------------------------------------ steering
 
     def wait(self, timeout: float | None = None) -> Run:
-        """Until the run has ended. Raises RunFailed, or TimeoutError after `timeout` seconds."""
-        if not self._ended.wait(timeout):
+        """Wait until the run has ended. Raises RunFailed, or TimeoutError after `timeout` seconds
+        (None: no limit)."""
+        seconds = None if timeout is None else duration("timeout", timeout)
+        if not self._ended.wait(seconds and min(seconds, threading.TIMEOUT_MAX)):
             raise TimeoutError(f"{self.name} is still running after {timeout} s")
         self.check()
         return self
@@ -94,10 +96,10 @@ class Run(RecordedRun):
         if not self.ok:
             raise RunFailed(self, brief)
 
-    def stop(self, why: str = "Stopped by run.stop().") -> None:
+    def stop(self, why: str = "Stopped by run.stop()") -> None:
         """Stop every rank: KeyboardInterrupt in its function, and the end a second later.
 
-        why: a sentence for people."""
+        why: a headline for people, without a full stop."""
         with self._stop_lock:
             if self.state.stopping or self.done:
                 return
@@ -185,9 +187,9 @@ class Run(RecordedRun):
                 self._lingering = True
                 self._kill_at = self._settled + EXIT_PATIENCE
         elif self._trouble is not None and now - self._trouble >= self._options.grace:
-            self.stop(f"Stopped {self._options.grace:g} s after the first failure (--grace).")
+            self.stop(f"Stopped {self._options.grace:g} s after the first failure (grace)")
         elif self._options.timeout is not None and now - self._began >= self._options.timeout:
-            self.stop(f"Timed out after {self._options.timeout:g} s (--timeout).")
+            self.stop(f"Timed out after {self._options.timeout:g} s (timeout)")
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """The repr, and the same as data: rank, device, phase and result's preview."""

@@ -28,6 +28,12 @@ class RankError:
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
     @property
+    def first_line(self) -> str:
+        """Kind and message, `ValueError: boom`; of a message of many lines the first one."""
+        first, *more = str(self).splitlines() or [self.kind]
+        return f"{first} …" if more else first
+
+    @property
     def is_short(self) -> bool:
         """There is no more to say than `in_short` does."""
         return "\n" not in f"{self.traceback}{self.message}"
@@ -35,8 +41,7 @@ class RankError:
     @property
     def in_short(self) -> str:
         """Place and first line: `failed at Cell In[3], line 7: ValueError: boom`."""
-        first, *more = str(self).splitlines() or [self.kind]
-        line = f"{first} …" if more else first
+        line = self.first_line
         if self.kind == KILLED:
             return line if line.startswith("exited") else f"was {line}"
         return f"failed at {self.place}: {line}" if self.place else f"failed: {line}"

@@ -46,7 +46,7 @@ def make(name: ViewName, run: Run) -> View:
     try:
         return _MAKERS[name](run)
     except BaseException:
-        run.stop("Stopped because its view could not be shown.")
+        run.stop("Stopped because its view could not be shown")
         raise
 
 

@@ -41,13 +41,13 @@ def follow(run: Run, view: View) -> None:
         try:
             while not run.done:
                 if interrupts:
-                    run.stop("Stopped by an interrupt.")
+                    run.stop("Stopped by an interrupt")
                 pause = view.draw()
                 with run.changed:
                     if not run.done:
                         run.changed.wait(pause)
         except BaseException:
-            run.stop("Stopped because its view failed.")
+            run.stop("Stopped because its view failed")
             raise
         finally:
             view.finish()

@@ -272,9 +272,9 @@ class Observer:
             Trouble(
                 ranks=(group[0].rank, *sorted(error.rank for error in group[1:])),
                 first=group[0].rank == state.first_trouble,
-                title=ansi.plain(f"rank {group[0].rank} {group[0].in_short}"),
+                title=ansi.plain(group[0].first_line),
                 place=group[0].place,
-                text=ansi.clean(group[0].traceback or group[0].message),
+                text=ansi.clean(group[0].traceback or _rest(group[0].message)),
                 others=tuple(map(ansi.plain, sentences.differing(group))),
             )
             for group in sentences.groups(state)
@@ -368,3 +368,8 @@ def _notices(run: RecordedRun) -> Iterator[str]:
     for notice in run.state.notices:
         text = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
         yield ansi.plain(text)
+
+
+def _rest(message: str) -> str:
+    """A message below its first line, which is the title."""
+    return message if "\n" in message else ""

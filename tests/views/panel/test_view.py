@@ -423,7 +423,7 @@ def test_a_stop_request_is_acknowledged_and_stops_the_run(behind, notebook):
     behind.ask("stop", request=7)
     assert behind.answer("ack")["request"] == 7
     behind.notebook.ok("assert behind._ended.wait(60)")
-    assert "Stopped by the Stop button." in notebook.value("behind.state.stopping")
+    assert "Stopped by the Stop button" in notebook.value("behind.state.stopping")
 
 
 def test_stacks_name_the_line_of_each_rank(behind):

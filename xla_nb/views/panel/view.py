@@ -182,7 +182,7 @@ class PanelView:
 
     def _on_stop(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
-        self._run.stop("Stopped by the Stop button.")
+        self._run.stop("Stopped by the Stop button")
 
     def _on_stacks(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])

@@ -15,9 +15,9 @@ _WIDTH = 100  # columns of our own sentences
 def render_text(snapshot: Snapshot) -> str:
     """The run as plain text, at most some 200 kB for up to 256 ranks."""
     state = facts.state(snapshot)
+    title = state.word, facts.cut(snapshot.cell, 80), facts.cut(snapshot.headline, 600)
     lines = [
-        f"{state.glyph} {state.word}: {facts.cut(snapshot.cell, 80)}: "
-        f"{facts.cut(snapshot.headline, 600)} ({facts.span(snapshot.elapsed)})",
+        f"{state.glyph} {': '.join(filter(None, title))} ({facts.span(snapshot.elapsed)})",
         " · ".join(facts.cut(part, 200) for part in facts.about(snapshot)),
         *(f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]),
         *_troubles(snapshot),
