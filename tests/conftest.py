@@ -34,7 +34,7 @@ from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.runtimes import torchax_versions
 
-PATIENCE = 30.0  # seconds for what is on its way out
+PATIENCE = 60.0  # seconds for what is on its way out
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
 MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
 

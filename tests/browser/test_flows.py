@@ -278,9 +278,11 @@ def test_a_reload_shows_the_saved_snapshot(notebook: LabNotebook) -> None:
     snapshot.locator("summary").first.click()
     expect(snapshot.get_by_text("2 ranks running").first).to_be_visible()
     notebook.interrupt()
+    notebook.idle()
     works(notebook)
 
 
+@pytest.mark.slow
 def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 64", "print('here', rank, flush=True)\nhold()\n")
     run.in_phase("running", 64)

