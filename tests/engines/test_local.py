@@ -182,14 +182,12 @@ def test_variables_that_break_launches_are_removed_with_a_notice_each(notebook):
     assert "removed TPU_NUM_DEVICES=4" in shown.stderr
 
 
-@pytest.mark.slow
 def test_closing_a_notebook_during_the_import_leaves_no_torch_folder():
     notebook = Notebook()
     notebook.ok("%load_ext xla_nb")
     notebook.close()
 
 
-@pytest.mark.slow
 def test_an_interrupt_during_the_import_is_one_paragraph():
     notebook = Notebook()
     try:
