@@ -35,6 +35,7 @@ class Nodes:
             },
         )
         self._others = [self._cluster.add_node(**common) for _ in range(count - 1)]
+        self.has_noticed()  # what Ray opens in this process to know, it leaves open
 
     @property
     def address(self) -> str:
