@@ -669,8 +669,8 @@ def test_a_topology_on_paper_is_drawn_with_its_variables(notebook):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--hosts 3 --slices 2 --dry-run", "UsageError: 2 slices of 3 hosts"),
-        ("--accelerator v4-12 --dry-run", "UsageError: v4-12 is no type of TPU"),
+        ("--hosts 3 --slices 2 --dry-run", "UsageError: 3 hosts cannot be divided into 2 slices"),
+        ("--accelerator v4-12 --dry-run", "UsageError: Unknown TPU type v4-12"),
         ("-n 0", "-n must be a whole number of at least 1"),
         ("--slices 0 --dry-run", "--slices must be a whole number of at least 1"),
         ("--hosts 4", "UsageError: %xla_topology --hosts 4: this machine is one host"),

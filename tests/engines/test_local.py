@@ -200,7 +200,7 @@ def test_an_interrupt_during_the_import_is_one_paragraph():
 
         interrupted: list[bool] = []
         shown = notebook.run("%%xla_spawn -n 2\ndef f(rank): pass", during=when_waiting)
-        assert "LaunchError: you interrupted the launch before any rank was started" in shown.error
+        assert "LaunchError: Launch interrupted before any rank started" in shown.error
         assert "Traceback" not in shown.error
     finally:
         notebook.close()

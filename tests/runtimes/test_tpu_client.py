@@ -197,7 +197,7 @@ def test_a_ranks_card_has_the_number_of_clients(notebook, runtime):
     assert shown.status == "ok"
     assert notebook.value("counted.results[0]") == repr(INTERPRETED)
     notebook.ok("from xla_nb.views.observer import observe")
-    cards = notebook.value("[card.clients for card in observe(counted).cards]")
+    cards = notebook.value("[card.sample.clients for card in observe(counted).cards]")
     assert cards == str([{"torch_xla": 1, "jax": 1}] * 2)
 
 
