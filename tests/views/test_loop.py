@@ -5,21 +5,8 @@ import signal
 from types import SimpleNamespace
 
 from tests.support.run_double import Run
+from tests.support.text_view import viewing, written
 from xla_nb.views.loop import follow
-from xla_nb.views.text import TextView
-
-
-def written(stream):
-    """What was written, without the summary at the end."""
-    lines = stream.getvalue().splitlines(keepends=True)
-    return "".join(line for line in lines if "files in" not in line)
-
-
-def viewing(run, out=None):
-    out, err = out or io.StringIO(), io.StringIO()
-    made = TextView(run, out, err)
-    made.out, made.err = out, err
-    return made
 
 
 def test_a_run_is_followed_until_all_output_is_shown(tmp_path):

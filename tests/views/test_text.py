@@ -5,9 +5,9 @@ import io
 import pytest
 
 from tests.support.run_double import Run
+from tests.support.text_view import viewing, written
 from xla_nb.protocol import events
 from xla_nb.views import text
-from xla_nb.views.text import TextView
 
 
 class Terminal(io.StringIO):
@@ -42,19 +42,6 @@ def live(run, monkeypatch):
     """A view on a terminal, redrawn at each call."""
     monkeypatch.setattr(text, "_REDRAW", 0)
     return viewing(run, Terminal())
-
-
-def written(stream):
-    """What was written, without the summary at the end."""
-    lines = stream.getvalue().splitlines(keepends=True)
-    return "".join(line for line in lines if "files in" not in line)
-
-
-def viewing(run, out=None):
-    out, err = out or io.StringIO(), io.StringIO()
-    made = TextView(run, out, err)
-    made.out, made.err = out, err
-    return made
 
 
 # ---------------------------------------------------------------- output

@@ -43,7 +43,7 @@ class RankError:
         """Place and first line: `failed at Cell In[3], line 7: ValueError: boom`."""
         line = self.first_line
         if self.kind == KILLED:
-            return line if line.startswith("exited") else f"was {line}"
+            return _in_past(line)
         return f"failed at {self.place}: {line}" if self.place else f"failed: {line}"
 
 
@@ -72,6 +72,11 @@ def death(rank: RankState) -> str:
     return cause_of_death(rank.death) if rank.death is not None else "ended by an unknown cause"
 
 
+def _in_past(cause: str) -> str:
+    """`was killed by SIGKILL`, `exited with status 1`: the end of a process behind its name."""
+    return cause if cause.startswith("exited") else f"was {cause}"
+
+
 def headline(state: RunState) -> str:
     """One line: what ended the run, or how it went."""
     if state.refused is not None:
@@ -85,8 +90,7 @@ def headline(state: RunState) -> str:
         first = by_rank[state.first_trouble]
         return f"{_failed(first, len(by_rank), len(state.ranks))}{_absent(state, first.rank)}"
     if state.strays:
-        cause = cause_of_death(state.strays[0].status)
-        return f"A process of the run {cause if cause.startswith('exited') else f'was {cause}'}"
+        return f"A process of the run {_in_past(cause_of_death(state.strays[0].status))}"
     if state.stopping:
         return state.stopping
     phases = [rank.phase for rank in state.ranks.values()]
