@@ -141,10 +141,12 @@ class XlaMagics(Magics):
         with the rank's index first, as xmp.spawn does:
 
             %%xla_spawn -n 4 --args "(0.1,)"
+            import torch_xla
+
             def train(rank, lr, lock):
                 with lock:
                     print(rank, torch_xla.device())
-                return rank
+                return rank, lr
 
         An unfilled parameter named `lock` receives a lock shared by all ranks. A cell without
         a function runs as it is, with `rank`, `world_size`, `device` and `lock` defined; the

@@ -513,7 +513,7 @@ def test_lines_of_many_ranks_are_bundled_with_the_selected_one_highlighted(opene
     panel.begin(*map(card, range(40)), figures=[figure(rank, 1, rank) for rank in range(40)])
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("path.xn-many")).to_have_count(8)
-    expect(shown.locator("[data-legend=median]")).to_have_text("median20")
+    expect(shown.locator("[data-legend=median]")).to_have_text("median19.5")
     option(panel, 30).click()
     expect(shown.locator("path[data-rank='30'].xn-lit")).to_have_count(1)
     expect(shown.locator("[data-legend='30']")).to_have_text("rank 3030")

@@ -116,6 +116,12 @@ def test_where_no_run_is_recorded_the_runs_there_are_can_be_listed(path):
         opened(path)
 
 
+@pytest.mark.parametrize("path", [None, 5, b"r", ["r"]])
+def test_what_is_no_name_is_refused(path):
+    with pytest.raises(UsageError, match="needs a run's name or folder, not "):
+        opened(path)
+
+
 def test_a_folder_that_is_no_record_is_refused(tmp_path):
     with pytest.raises(UsageError, match="No run is recorded at"):
         opened(tmp_path)
@@ -271,27 +277,44 @@ def test_where_nothing_was_ever_run_the_list_is_empty():
 
 def test_an_ended_run_is_listed_with_how_it_went(ended):
     (entry,) = entries()
-    assert (entry.ok, entry.elapsed) == (False, 6.0)
+    assert (entry.outcome, entry.elapsed) == ("failed", 6.0)
     assert entry.headline == "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
 
 
-def test_a_run_that_went_well_is_listed_as_ok(made):
+def test_a_run_that_went_well_is_listed_as_finished(made):
     for rank in (0, 1):
         made.returns(rank, rank)
     made.ends()
     (entry,) = entries()
-    assert (entry.ok, entry.headline) == (True, "2 ranks finished")
+    assert (entry.outcome, entry.headline) == ("finished", "2 ranks finished")
+
+
+def test_a_run_that_was_stopped_is_listed_as_stopped(made):
+    made.says(events.StopRequested(why="Stopped by %xla_stop"))
+    made.says(events.RankStopped(rank=0), events.RankStopped(rank=1))
+    made.ends()
+    (entry,) = entries()
+    assert (entry.outcome, entry.headline) == ("stopped", "Stopped by %xla_stop")
+
+
+def test_a_list_of_older_versions_is_read(made):
+    made.ends()
+    summary = json.loads((made.record.path / "run.json").read_text())
+    del summary["outcome"]
+    (made.record.path / "run.json").write_text(json.dumps(summary))
+    (entry,) = entries()
+    assert entry.outcome == "failed"
 
 
 def test_a_run_that_goes_on_is_listed_as_running(made):
     (entry,) = entries()
-    assert (entry.ok, entry.headline, entry.elapsed) == (None, "running", None)
+    assert (entry.outcome, entry.headline, entry.elapsed) == ("running", "", None)
 
 
 def test_a_run_whose_kernel_is_gone_is_listed_as_lost(made):
     made.loses_its_kernel()
     (entry,) = entries()
-    assert entry.ok is False
+    assert entry.outcome == "failed"
     assert "kernel ended before the run did" in entry.headline
 
 

@@ -39,8 +39,8 @@ def test_a_good_run_is_told_in_one_line():
 
 
 def test_the_headline_names_the_first_rank_to_fail_and_its_line():
-    state = run_of(failed(2, "first", line=7), failed(0))
-    headline = "2 of 4 ranks failed (rank 2 first) at Cell In[3], line 7: ValueError: first"
+    state = run_of(failed(2, "first", line=7))
+    headline = "Rank 2 failed at Cell In[3], line 7: ValueError: first"
     assert sentences.headline(state) == headline
 
 
@@ -49,9 +49,39 @@ def test_when_every_rank_failed_the_headline_says_so():
     assert sentences.headline(state).startswith("All 4 ranks failed (rank 3 first) at Cell In[3]")
 
 
-def test_when_several_ranks_died_the_headline_has_the_cause_of_the_first():
-    died = [events.ProcessDied(pid=101, status=-11), events.ProcessDied(pid=103, status=3)]
+def test_ranks_with_the_same_words_at_other_lines_are_counted_with_the_first_ones_line():
+    state = run_of(failed(2, line=7), failed(0, line=9))
+    headline = "2 of 4 ranks failed (rank 2 first, at Cell In[3], line 7): ValueError: boom"
+    assert sentences.headline(state) == headline
+
+
+def test_other_errors_are_counted_apart_from_the_first():
+    state = run_of(failed(2, "first", line=7), failed(0), failed(1), finished(3))
+    headline = "Rank 2 failed at Cell In[3], line 7: ValueError: first; 2 others failed differently"
+    assert sentences.headline(state) == headline
+
+
+def test_ranks_that_failed_only_since_another_had_are_told_as_such():
+    mismatch = {"kind": "CollectiveMismatch", "message": "rank 1 ended", "follows": True}
+    state = run_of(failed(1), *(replace(failed(rank, line=6), **mismatch) for rank in (0, 2, 3)))
+    headline = "Rank 1 failed at Cell In[3], line 4: ValueError: boom; 3 others followed"
+    assert sentences.headline(state) == headline
+
+
+def test_ranks_that_follow_with_the_same_error_at_the_same_line_still_only_followed():
+    state = run_of(failed(1), replace(failed(0), follows=True))
+    assert sentences.headline(state).endswith("ValueError: boom; 1 other followed")
+
+
+def test_ranks_that_died_alike_are_counted_together():
+    died = [events.ProcessDied(pid=pid, status=-11) for pid in (101, 103)]
     headline = "2 of 4 ranks failed (rank 1 first): killed by SIGSEGV, a crash in native code"
+    assert sentences.headline(run_of(*died)) == headline
+
+
+def test_of_ranks_that_died_differently_the_headline_has_the_first():
+    died = [events.ProcessDied(pid=101, status=-11), events.ProcessDied(pid=103, status=3)]
+    headline = "Rank 1 was killed by SIGSEGV, a crash in native code; 1 other failed differently"
     assert sentences.headline(run_of(*died)) == headline
 
 

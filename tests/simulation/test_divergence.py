@@ -13,13 +13,15 @@ Simulate = Callable[..., Job]
 
 
 def mismatch(job: Job, *ranks: int) -> list[str]:
-    """The lines of the CollectiveMismatch, which is the same on all these ranks."""
+    """The lines of the CollectiveMismatch, the same on all these ranks, below its heading, which
+    names the two groups of ranks, the smaller one first."""
     ended = [job.ranks[rank] for rank in ranks]
     assert {each.how for each in ended} == {"CollectiveMismatch"}, ended
     messages = {each.value.partition("\nTraceback")[0] for each in ended}
     assert len(messages) == 1, messages
     head, *lines = messages.pop().splitlines()
-    assert head == "Ranks called different collectives:"
+    first, second = (line.strip().partition(":")[0] for line in lines)
+    assert head == f"{first.capitalize()} and {second} called different collectives:"
     return [re.sub(r"/\S*/", "", line.strip()) for line in lines]
 
 
@@ -79,7 +81,9 @@ def test_a_rank_that_returned_is_named_at_once(simulate: Simulate) -> None:
     assert job.ranks[2].how == "returned"
     for rank in (0, 1, 3):
         assert job.ranks[rank].how == "CollectiveMismatch"
-        assert "\n  rank 2: returned\n" in job.ranks[rank].value
+        heading, culprit, *_ = job.ranks[rank].value.splitlines()
+        assert heading.startswith("Rank 2 ended without a collective that rank")
+        assert culprit == "  rank 2: returned"
 
 
 def test_a_rank_that_returned_before_any_collective_is_named(simulate: Simulate) -> None:

@@ -20,7 +20,8 @@ from xla_nb.record.files import Record, home
 from xla_nb.record.sample import Sample, decode
 from xla_nb.run import sentences
 from xla_nb.run.sentences import RankError
-from xla_nb.run.state import Phase, RunState
+from xla_nb.run.state import Outcome, Phase, RunState
+from xla_nb.wording import shortened
 
 
 class RecordedRun:
@@ -152,6 +153,7 @@ class RecordedRun:
             "run": self.name,
             "cell": self.label,
             "ok": self.ok,
+            "outcome": self.state.outcome,
             "headline": sentences.headline(self.state),
             "elapsed": round(self.elapsed, 3),
             "ranks": ranks,
@@ -168,6 +170,8 @@ def _no_result(rank: int, phase: Phase) -> str:
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"open_run needs a run's name or folder, not {shortened(repr(path), 60)}.")
     for folder in (Path(path), home() / "runs" / path):
         record = Record(folder)
         if record.events.exists() or record.summary.exists():
@@ -203,7 +207,7 @@ class Entry:
 
     name: str
     cell: str
-    ok: bool | None
+    outcome: Outcome
     headline: str
     elapsed: float | None
 
@@ -221,10 +225,10 @@ def _entry(folder: Path) -> Entry:
         return Entry(
             folder.name,
             summary.get("cell", ""),
-            summary["ok"],
+            summary.get("outcome") or ("finished" if summary["ok"] else "failed"),
             summary["headline"],
             summary.get("elapsed"),
         )
     if Record(folder).is_owned:
-        return Entry(folder.name, "", None, "running", None)
-    return Entry(folder.name, "", False, "The notebook's kernel ended before the run did", None)
+        return Entry(folder.name, "", "running", "", None)
+    return Entry(folder.name, "", "failed", "The notebook's kernel ended before the run did", None)

@@ -87,8 +87,8 @@ def headline(state: RunState) -> str:
     if lost and (state.first_trouble is None or state.ranks[state.first_trouble].lost):
         return lost
     if state.first_trouble is not None and state.first_trouble in by_rank:
-        first = by_rank[state.first_trouble]
-        return f"{_failed(first, len(by_rank), len(state.ranks))}{_absent(state, first.rank)}"
+        first = by_rank.pop(state.first_trouble)
+        return _failed(state, first, list(by_rank.values()))
     if state.strays:
         return f"A process of the run {_in_past(cause_of_death(state.strays[0].status))}"
     if state.stopping:
@@ -102,14 +102,44 @@ def headline(state: RunState) -> str:
     return f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
 
 
-def _failed(first: RankError, failed: int, ranks: int) -> str:
-    """`Rank 1 failed at …`, `All 4 ranks failed (rank 1 first) at …`."""
-    if failed == 1:
+def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
+    """`Rank 1 failed at …; 3 others followed`, `All 4 ranks failed (rank 1 first) at …`: counted
+    together where the error is the same one."""
+    alike = [error for error in others if _is_same(state, first, error)]
+    unlike = [error for error in others if error not in alike]
+    followed = [error for error in unlike if state.ranks[error.rank].follows]
+    what = _failed_alike([first, *alike], len(state.ranks))
+    what += _absent(state, first.rank)
+    if followed:
+        what += f"; {several(len(followed), 'other')} followed"
+    if unlike != followed:
+        what += f"; {several(len(unlike) - len(followed), 'other')} failed differently"
+    return what
+
+
+def _failed_alike(same: list[RankError], ranks: int) -> str:
+    first = same[0]
+    if len(same) == 1:
         return f"Rank {first.rank} {first.in_short}"
     everybody = "Both ranks" if ranks == 2 else f"All {ranks:,} ranks"
-    who = everybody if failed == ranks else f"{failed:,} of {ranks:,} ranks"
-    how = first.in_short.removeprefix("failed") if first.kind != KILLED else f": {first}"
-    return f"{who} failed (rank {first.rank} first){how}"
+    who = everybody if len(same) == ranks else f"{len(same):,} of {ranks:,} ranks"
+    place = f"at {first.place}" if first.place and first.kind != KILLED else ""
+    if not place:
+        how = f"(rank {first.rank} first)"
+    elif len({error.place for error in same}) == 1:
+        how = f"(rank {first.rank} first) {place}"
+    else:
+        how = f"(rank {first.rank} first, {place})"
+    return f"{who} failed {how}: {first.first_line}"
+
+
+def _is_same(state: RunState, first: RankError, other: RankError) -> bool:
+    """The same type, and the same frames or words. What only followed is not the same."""
+    one, two = state.ranks[first.rank], state.ranks[other.rank]
+    if first.kind != other.kind or one.follows != two.follows:
+        return False
+    frames = [rank.failure.where for rank in (one, two) if rank.failure is not None]
+    return first.message == other.message or (len(frames) == 2 and frames[0] == frames[1])
 
 
 def _lost_hosts(state: RunState) -> str:
@@ -131,11 +161,10 @@ def _absent(state: RunState, rank: int) -> str:
     failure = state.ranks[rank].failure
     if failure is None or not failure.follows:
         return ""
-    ended = failure.at
     gone = [
         other.rank
         for other in state.ranks.values()
-        if other.phase == "finished" and other.ended is not None and other.ended <= ended
+        if other.phase == "finished" and other.ended is not None and other.ended <= failure.at
     ]
     return f" ({ranks(gone)} had already returned)" if gone else ""
 

@@ -12,6 +12,7 @@ from typing import Literal
 from xla_nb.protocol import events
 
 Phase = Literal["starting", "running", "finished", "failed", "killed", "stopped"]
+Outcome = Literal["running", "finished", "failed", "stopped"]
 #: Phases a rank does not leave.
 ENDED: frozenset[Phase] = frozenset({"finished", "failed", "killed", "stopped"})
 
@@ -37,6 +38,11 @@ class RankState:
     death: int | None = None
     lost: str = ""
     devices: tuple[str, ...] = ()
+
+    @property
+    def follows(self) -> bool:
+        """It failed because another rank had ended."""
+        return self.failure is not None and self.failure.follows
 
     def end(self, phase: Phase, at: float) -> None:
         if self.phase not in ENDED:
@@ -135,6 +141,15 @@ class RunState:
         whole = self.refused is None and not any(host.lost for host in self.hosts.values())
         return whole and bool(ranks) and all(r.phase == "finished" for r in ranks)
 
+    @property
+    def outcome(self) -> Outcome:
+        """How the run went; `stopped` if nothing went wrong before it was asked to stop."""
+        if self.ended is None:
+            return "running"
+        if self.ok:
+            return "finished"
+        return "stopped" if self.stopping and not self.troubled else "failed"
+
     def _rank(self, rank: int) -> RankState:
         return self.ranks.setdefault(rank, RankState(rank))
 
@@ -162,12 +177,8 @@ class RunState:
         if self.stopping:
             return
         first = self.first_trouble
-        if first is None or (self._follows(first) and not self._follows(rank)):
+        if first is None or (self.ranks[first].follows and not self.ranks[rank].follows):
             self.first_trouble = rank
-
-    def _follows(self, rank: int) -> bool:
-        failure = self.ranks[rank].failure
-        return failure is not None and failure.follows
 
     def _died(self, event: events.ProcessDied) -> None:
         mine = [r for r in self.ranks.values() if r.pid == event.pid and event.host in ("", r.host)]

@@ -22,7 +22,7 @@ from zlib import crc32
 
 from xla_nb.simulation.mesh import Mesh, Stream, StreamClosed, SwapTimeout
 from xla_nb.simulation.places import calling_line, show_line
-from xla_nb.wording import ranks
+from xla_nb.wording import listed, ranks
 
 _HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether it is a farewell
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
@@ -233,10 +233,24 @@ def _disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
     groups: dict[str, list[int]] = defaultdict(list)
     for rank, frame in sorted(frames.items()):
         groups[frame.what if frame.farewell else _show(frame, start)].append(rank)
-    lines = [f"  {ranks(group)}: {text}" for text, group in groups.items()]
+    fewest_first = sorted(groups.items(), key=lambda entry: len(entry[1]))
+    lines = [f"  {ranks(group)}: {text}" for text, group in fewest_first]
     if absent:
         lines.append(f"  {ranks(absent)}: not arrived yet")
-    return "\n".join(("Ranks called different collectives:", *lines))
+    ended = [rank for rank, frame in frames.items() if frame.farewell]
+    heading = _who_ended(ended, frames) if ended else _who_differs([g for _, g in fewest_first])
+    return "\n".join((f"{heading[0].upper()}{heading[1:]}:", *lines))
+
+
+def _who_differs(groups: list[list[int]]) -> str:
+    """`rank 1 and ranks 0, 2, 3 called different collectives`, while the groups are few."""
+    who = listed(map(ranks, groups)) if len(groups) <= 3 else f"{len(groups)} groups of ranks"
+    return f"{who} called different collectives"
+
+
+def _who_ended(ended: list[int], frames: Iterable[int]) -> str:
+    callers = ranks(rank for rank in frames if rank not in ended)
+    return f"{ranks(ended)} ended without a collective that {callers} called"
 
 
 def _show(frame: Frame, start: int = 0) -> str:

@@ -104,24 +104,24 @@ def test_an_empty_table_says_that_there_are_no_runs():
 
 def test_each_run_is_a_line_in_aligned_columns():
     rows = [
-        Entry("r3", "Cell In[3]", None, "running", None),
-        Entry("r20", "Cell In[12]", True, "4 ranks finished", 12.34),
-        Entry("r1", "", False, "rank 2 failed: boom", 0.5),
+        Entry("r3", "Cell In[3]", "running", "", None),
+        Entry("r20", "Cell In[12]", "finished", "4 ranks finished", 12.34),
+        Entry("r1", "", "failed", "rank 2 failed: boom", 0.5),
     ]
     assert table(rows).splitlines() == [
-        "run  state    time    cell         result",
-        "r3   running          Cell In[3]   running",
-        "r20  ok       12.3 s  Cell In[12]  4 ranks finished",
-        "r1   failed   0.5 s                rank 2 failed: boom",
+        "run  outcome   time    cell         result",
+        "r3   running           Cell In[3]",
+        "r20  finished  12.3 s  Cell In[12]  4 ranks finished",
+        "r1   failed    0.5 s                rank 2 failed: boom",
     ]
 
 
 @pytest.mark.parametrize("headline", ["x" * 500, "one\n\ntwo\n" * 100])
 def test_a_long_headline_is_cut_to_one_line(headline):
-    _, row = table([Entry("r", "", False, headline, None)]).splitlines()
+    _, row = table([Entry("r", "", "failed", headline, None)]).splitlines()
     assert row.endswith("…")
     assert len(row) < 120
 
 
 def test_a_headline_of_80_characters_is_not_cut():
-    assert table([Entry("r", "", False, "x" * 80, None)]).endswith("x" * 80)
+    assert table([Entry("r", "", "failed", "x" * 80, None)]).endswith("x" * 80)

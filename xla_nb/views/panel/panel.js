@@ -1212,7 +1212,9 @@ class Chart {
 
 	summary(values) {
 		const sorted = [...values.values()].filter((v) => !Number.isNaN(v)).sort((a, b) => a - b);
-		const rows = [["min", sorted[0]], ["median", sorted[sorted.length >> 1]], ["max", sorted.at(-1)]];
+		const last = sorted.length - 1;
+		const median = (sorted[last >> 1] + sorted[(last + 1) >> 1]) / 2;
+		const rows = [["min", sorted[0]], ["median", median], ["max", sorted[last]]];
 		const { rank } = this.view;
 		return values.has(rank) ? [[rank, values.get(rank)], ...rows] : rows;
 	}

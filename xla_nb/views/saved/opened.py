@@ -19,11 +19,11 @@ def table(entries: list[Entry]) -> str:
     """A table of recorded runs, one line each."""
     if not entries:
         return "No recorded runs."
-    rows = [("run", "state", "time", "cell", "result")]
+    rows = [("run", "outcome", "time", "cell", "result")]
     for entry in entries:
-        state = {True: "ok", False: "failed", None: "running"}[entry.ok]
         time = "" if entry.elapsed is None else f"{entry.elapsed:.1f} s"
-        rows.append((entry.name, state, time, entry.cell, in_one_line(entry.headline, 80)))
+        headline = in_one_line(entry.headline, 80)
+        rows.append((entry.name, entry.outcome, time, entry.cell, headline))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
