@@ -67,8 +67,8 @@ def test_a_mismatch_in_backward_names_the_line_that_called_it(simulate: Simulate
 
 def test_a_mismatch_shows_the_tensor_that_differs_in_a_long_list(simulate: Simulate) -> None:
     lines = mismatch(simulate("mismatch_in_a_long_list"), 0, 1, 2, 3)
-    assert "f32[5]" in lines[1]
-    assert "f32[5]" not in lines[0]
+    assert "f32[5]" in lines[0]
+    assert "f32[5]" not in lines[1]
     assert max(map(len, lines)) < 400
 
 

@@ -233,12 +233,12 @@ def _disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
     groups: dict[str, list[int]] = defaultdict(list)
     for rank, frame in sorted(frames.items()):
         groups[frame.what if frame.farewell else _show(frame, start)].append(rank)
-    fewest_first = sorted(groups.items(), key=lambda entry: len(entry[1]))
-    lines = [f"  {ranks(group)}: {text}" for text, group in fewest_first]
+    ended = [rank for rank, frame in sorted(frames.items()) if frame.farewell]
+    culprit_first = sorted(groups.items(), key=lambda e: (e[1][0] not in ended, len(e[1])))
+    lines = [f"  {ranks(group)}: {text}" for text, group in culprit_first]
     if absent:
         lines.append(f"  {ranks(absent)}: not arrived yet")
-    ended = [rank for rank, frame in frames.items() if frame.farewell]
-    heading = _who_ended(ended, frames) if ended else _who_differs([g for _, g in fewest_first])
+    heading = _who_ended(ended, frames) if ended else _who_differs([g for _, g in culprit_first])
     return "\n".join((f"{heading[0].upper()}{heading[1:]}:", *lines))
 
 
