@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.debug.profiler as xp
 
 from xla_nb.errors import UsageError
@@ -57,6 +58,7 @@ def _programs(
     work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Counter[str]]:
     torch_xla.sync(wait=True)
+    xm.wait_device_ops()  # sync waits for its own program; one before it may still run
     with tempfile.TemporaryDirectory(prefix="xla-nb-trace-") as folder:
         xp.start_trace(folder)
         try:
