@@ -49,7 +49,7 @@ class Child:
         command = [str(theirs.fileno()), json.dumps(path), module, json.dumps(arguments)]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *command],
+                [sys.executable, *["-O"] * sys.flags.optimize, "-c", _BOOT, *command],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,

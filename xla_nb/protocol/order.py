@@ -6,13 +6,13 @@ A job knows its order and nothing of who asked: whatever a rank needs of the not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from xla_nb.protocol.process_state import ProcessState
 from xla_nb.protocol.random_state import Inheritance
 
-#: The module global that holds the entry's arguments, and its place in the parcel of values.
+#: The module global that holds the entry's arguments.
 ARGUMENTS = "__xla_nb_args__"
-ARGUMENTS_GROUP = -1
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Request:
     sys_path: tuple[str, ...]
     authkey: bytes
     inheritance: Inheritance
+    state: ProcessState = field(default_factory=ProcessState)
 
 
 @dataclass(frozen=True)

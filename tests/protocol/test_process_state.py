@@ -1,0 +1,50 @@
+"""What ranks have of the notebook's process."""
+
+import subprocess
+import sys
+
+TAKES_ON = r"""
+import decimal, io, logging, pickle, sys, threading, warnings
+from xla_nb.protocol.process_state import ProcessState
+state = pickle.loads(bytes.fromhex(sys.argv[1]))
+state.take_on()
+print(sys.argv)
+print(sys.getrecursionlimit())
+def divided(): print(decimal.Decimal(1) / 3)
+divided()
+thread = threading.Thread(target=divided); thread.start(); thread.join()
+logging.getLogger("mine").debug("heard")
+logging.getLogger("other").debug("not heard")
+warnings.warn("as an error", ImportWarning)
+"""
+MAKES = r"""
+import decimal, logging, pickle, sys, warnings
+from xla_nb.protocol.process_state import ProcessState
+sys.argv[:] = ["train.py", "--lr", "3"]
+sys.setrecursionlimit(4321)
+decimal.getcontext().prec = 4
+warnings.simplefilter("error", ImportWarning)
+logging.basicConfig(level="INFO", format="<%(name)s %(message)s>", stream=sys.stdout)
+logging.getLogger("mine").setLevel("DEBUG")
+print(pickle.dumps(ProcessState()).hex())
+"""
+
+
+def ran(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_arguments_limits_contexts_filters_and_logging_are_the_notebooks():
+    made = ran(MAKES)
+    assert made.returncode == 0, made.stderr
+    taken = ran(TAKES_ON, made.stdout.strip())
+    assert taken.stdout.splitlines() == [
+        "['train.py', '--lr', '3']",
+        "4321",
+        "0.3333",
+        "0.3333",
+        "<mine heard>",
+    ]
+    assert "ImportWarning: as an error" in taken.stderr

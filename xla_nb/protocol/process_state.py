@@ -1,0 +1,96 @@
+"""What a script's forked ranks have of their process besides its memory, taken from the notebook.
+
+The arguments of the program, the limit of recursion, decimal's context, filters of warnings, and
+the levels and formats of logging.
+"""
+
+from __future__ import annotations
+
+import decimal
+import logging
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+_DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+_Filter = tuple[Any, Any, type[Warning], Any, int]
+
+
+@dataclass(frozen=True)
+class Logging:
+    """Levels by logger's name, and format and date format of each of root's handlers that write to
+    a standard stream, with the stream's name and the handler's level."""
+
+    levels: dict[str, int]
+    streams: tuple[tuple[str, int, str | None, str | None], ...]
+
+    @classmethod
+    def of_this_process(cls) -> Logging:
+        root = logging.getLogger()
+        known = {**root.manager.loggerDict, "": root}
+        levels = {
+            name: logger.level
+            for name, logger in known.items()
+            if isinstance(logger, logging.Logger) and logger.level != logging.NOTSET
+        }
+        return cls(levels, tuple(_streams(root)))
+
+    def take_on(self) -> None:
+        for name, level in self.levels.items():
+            logging.getLogger(name).setLevel(level)
+        root = logging.getLogger()
+        if root.handlers:
+            return
+        for stream, level, form, dates in self.streams:
+            handler = logging.StreamHandler(getattr(sys, stream))
+            handler.setLevel(level)
+            handler.setFormatter(logging.Formatter(form, dates))
+            root.addHandler(handler)
+
+
+def _streams(root: logging.Logger) -> list[tuple[str, int, str | None, str | None]]:
+    found = []
+    for handler in root.handlers:
+        if type(handler) is not logging.StreamHandler:  # not one of a library's, nor to a file
+            continue
+        stream = "stdout" if handler.stream is sys.stdout else "stderr"
+        form = handler.formatter or logging.Formatter()
+        found.append((stream, handler.level, form._fmt, form.datefmt))
+    return found
+
+
+def _decimals() -> dict[str, Any]:
+    """What makes a context like this thread's."""
+    context = decimal.getcontext()
+    traps = [signal for signal, is_on in context.traps.items() if is_on]
+    return {name: getattr(context, name) for name in _DECIMALS} | {"traps": traps}
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """The state of a process that has no device and no rank."""
+
+    argv: tuple[str, ...] = field(default_factory=lambda: tuple(map(str, sys.argv)))
+    recursion_limit: int = field(default_factory=sys.getrecursionlimit)
+    decimals: dict[str, Any] = field(default_factory=_decimals)
+    filters: tuple[_Filter, ...] = field(default_factory=lambda: tuple(_filters()))
+    logs: Logging = field(default_factory=Logging.of_this_process)
+
+    def take_on(self) -> None:
+        """Set it in this process."""
+        sys.argv[:] = self.argv
+        sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
+        decimal.setcontext(decimal.Context(**self.decimals))
+        for name in _DECIMALS:
+            setattr(decimal.DefaultContext, name, self.decimals[name])  # of new threads
+        own = [one for one in warnings.filters if one not in self.filters]
+        warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        self.logs.take_on()
+
+
+def _filters() -> list[_Filter]:
+    """The filters but for those of the notebook's own classes, which a job cannot have yet."""
+    found = [tuple(one) for one in warnings.filters]
+    return [one for one in found if one[2].__module__ != "__main__"]  # type: ignore[misc]
