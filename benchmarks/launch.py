@@ -29,6 +29,19 @@ OURS = Way(
     "%load_ext xla_nb",
     f'%%xla_spawn -n {RANKS}\ndef speak(rank):\n    print(f"spoken {{rank}}")\n',
 )
+#: As much as a long notebook defines: functions that use each other, and classes.
+DEFINITIONS = "\n".join(
+    f"def f{n}(x, y={n}):\n    return g{n}(x) + y\n"
+    f"def g{n}(x):\n    return [f{n}, C{n}][x % 2]\n"
+    f"class C{n}:\n    limit = {n}\n    def go(self, x):\n        return f{n}(x)"
+    for n in range(67)
+)
+FULL = Way("with 200 definitions in the notebook", f"{OURS.setup}\n{DEFINITIONS}", OURS.cell)
+ALL = Way(
+    "with 200 definitions that it uses",
+    FULL.setup,
+    OURS.cell + "    return " + ", ".join(f"C{n}().limit" for n in range(67)) + "\n",
+)
 BARE = Way(
     "xmp.spawn, fork",
     "import os\nos.environ['PJRT_DEVICE'] = 'CPU'\nfrom benchmarks import bare",
@@ -44,11 +57,13 @@ ACCELERATE = Way(
 
 def rows() -> Iterator[Row]:
     """xla_nb against bare `xmp.spawn` and accelerate, and those two against each other."""
-    seconds = measure([OURS, BARE, ACCELERATE])
-    ours, bare, accelerate = (statistics.median(taken) * 1000 for taken in seconds)
+    seconds = measure([OURS, BARE, ACCELERATE, FULL, ALL])
+    ours, bare, accelerate, full, used = (statistics.median(taken) * 1000 for taken in seconds)
     yield Row(f"{OURS.name} / {BARE.name}", ours, bare, "ms", aim=1.3)
     yield Row(f"{OURS.name} / {ACCELERATE.name}", ours, accelerate, "ms")
     yield Row(f"{BARE.name} / {ACCELERATE.name}", bare, accelerate, "ms")
+    yield Row(f"a launch {FULL.name} / with none", full, ours, "ms", aim=1.1)
+    yield Row(f"a launch {ALL.name} / with none", used, ours, "ms")
     yield Row("%load_ext xla_nb / 300 ms", loading() * 1000, 300, "ms", aim=1)
 
 

@@ -255,6 +255,37 @@ def test_a_flood_is_cut_in_the_notebook_and_whole_in_the_file(notebook):
     assert notebook.value("flood.output(1).count(chr(10))") == "5000"
 
 
+def test_braces_of_arguments_are_the_expressions_and_others_are_filled_in(notebook):
+    notebook.ok("N, x = 2, 7")
+    notebook.ok(
+        '%%xla_spawn -n {N} --view text --args "({1, 2}, {x}, {x: N})" -o braces\n'
+        "def f(rank, *args): return args"
+    )
+    assert notebook.value("braces.results[1]") == "({1, 2}, {7}, {7: 2})"
+    assert notebook.value("len(braces.results)") == "2"
+
+
+def test_lines_count_from_a_magic_above(notebook):
+    shown = notebook.run(
+        "%%time\n%%xla_spawn -n 2 --view text\ndef f(rank):\n    raise ValueError('boom')"
+    )
+    assert f"at Cell In[{shown.number}], line 4: ValueError: boom" in shown.error
+
+
+def test_a_cell_may_launch_twice_and_in_a_loop(notebook):
+    notebook.ok(
+        "launch = get_ipython().run_cell_magic\n"
+        "made = [launch('xla_spawn', f'-n {n} --view text', f'def f(rank): return {n} + rank')"
+        " for n in (1, 2)]"
+    )
+    assert notebook.value("[run.results for run in made]") == "[{0: 1}, {0: 2, 1: 3}]"
+
+
+def test_exit_ends_a_rank_without_a_result_of_its_own(notebook):
+    notebook.ok(spawn("def f(rank):\n    exit()", "-o left"))
+    assert notebook.value("left.results") == "{0: None, 1: None}"
+
+
 # ---------------------------------------------------------------- failing
 
 

@@ -24,6 +24,7 @@ class Shell:
         self.scopes = []
         self.shell.register_magic_function(self._launch, "cell", "xla_spawn")
         self.shell.events.register("pre_run_cell", self.notebook.before_cell)
+        self.shell.events.register("post_run_cell", self.notebook.after_cell)
 
     def _launch(self, line, cell):
         launched = self.notebook.cell(line, cell)
@@ -143,11 +144,11 @@ def test_a_name_of_ipythons_that_the_user_took_is_in_the_scope(cells):
 
 
 def test_what_a_launched_cell_defines_is_not_executed_by_itself(cells):
-    cell = cells.launch("def later(rank): pass")
+    cells.launch("def later(rank): pass")
     cells.run("1 + 1")
     cells.run("# later\n'later'")
     assert not cells.has("later")
-    assert cells.scope.pending == [cell]
+    assert [pending.names for pending in cells.scope.pending] == [{"later"}]
 
 
 @pytest.mark.parametrize(
@@ -196,10 +197,11 @@ def test_code_that_is_no_python_names_all_its_words(cells):
 
 
 def test_another_launch_does_not_execute_it(cells):
-    cell = cells.launch("def later(rank): pass")
+    cells.launch("def later(rank): pass")
     cells.launch("def f(rank): return later(rank)")
     assert not cells.has("later")
-    assert cells.scopes[1].pending == [cell]
+    (pending,) = cells.scopes[1].pending
+    assert (pending.cell.label, pending.names) == ("Cell In[1]", {"later"})
 
 
 def test_arguments_of_a_launch_may_name_it(cells):
@@ -266,7 +268,7 @@ def test_what_the_notebook_defines_after_a_launch_is_what_the_next_launch_takes(
     cells.launch("def later(rank): return 'old'")
     cells.run("def later(rank): return 'new'")
     cells.launch("def f(rank): return later(rank)")
-    assert cells.scopes[1].pending == []
+    assert not any(pending.names for pending in cells.scopes[1].pending)
     assert cells.scopes[1].values["later"](0) == "new"
 
 
@@ -288,7 +290,7 @@ def test_future_imports_of_the_cell_are_in_force_and_of_ours_are_not(cells):
 
 
 def test_a_definition_that_fails_is_told_and_the_cell_runs(cells, capsys):
-    cells.launch("import not_here_at_all\ndef later(rank): pass")
+    cells.launch("import not_here_at_all\ndef later(rank): not_here_at_all")
     assert cells.run("(lambda: later) and 3") == 3
     said = capsys.readouterr().err
     assert said.startswith("Cell In[1] was launched, but its definitions cannot be executed")
@@ -296,12 +298,79 @@ def test_a_definition_that_fails_is_told_and_the_cell_runs(cells, capsys):
 
 
 def test_a_definition_that_fails_is_told_once_and_keeps_no_other_from_being_executed(cells, capsys):
-    cells.launch("import not_here_at_all\ndef later(rank): pass")
+    cells.launch("import not_here_at_all\ndef later(rank): not_here_at_all")
     cells.launch("def other(rank): return 1")
     cells.run("x = [lambda: later, other]")
     cells.run("x = [lambda: later, other]")
     assert cells.has("other")
     assert capsys.readouterr().err.count("cannot be executed") == 1
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        "from math import ceil as rnd",
+        "exec('rnd = __import__(\"math\").ceil')",
+        "get_ipython().push({'rnd': __import__('math').ceil})",
+        "import math\nrnd = math.ceil",
+        "globals().update(rnd=__import__('math').ceil)",
+    ],
+)
+def test_what_the_notebook_binds_after_a_launch_is_newer_however_it_does(cells, newer):
+    cells.launch("from math import floor as rnd\nKEPT = 5\ndef f(rank): pass")
+    cells.run(newer)
+    assert cells.run("rnd(2.5)") == 3
+    assert cells.run("KEPT, rnd(2.5)") == (5, 3)
+
+
+def test_a_name_that_the_notebook_binds_to_its_former_value_again_is_newer(cells):
+    cells.run("n = 1")
+    cells.launch("n = 2\ndef f(rank): pass")
+    cells.run("n = 1")
+    assert cells.run("n") == 1
+
+
+def test_a_name_of_a_star_import_stays_the_notebooks(cells):
+    cells.launch("from math import *\nKEPT = floor(5.5)\ndef f(rank): pass")
+    cells.run("floor = 3")
+    assert cells.run("floor") == 3
+
+
+def test_after_a_reset_what_launched_cells_define_is_gone(cells):
+    cells.launch("def later(rank): return 'old'")
+    cells.run("get_ipython().run_line_magic('reset', '-f')")
+    with pytest.raises(NameError, match="later"):
+        cells.run("later(0)")
+
+
+def test_an_import_of_what_a_launched_cell_imports_executes_nothing_of_it(cells, capsys):
+    cells.launch("import os, not_here_at_all\ndef later(rank): return os")
+    assert cells.run("import os\nos.sep") == "/"
+    assert cells.run("os.sep") == "/"
+    assert capsys.readouterr().err == ""
+
+
+def test_only_what_a_cell_uses_of_a_launched_one_is_executed(cells, capsys):
+    cells.launch("import not_here_at_all\nRATE = 3\ndef later(rank): return not_here_at_all")
+    assert cells.run("RATE") == 3
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_launched_cell_puts_into_its_own_values_is_there(cells):
+    cells.launch("cfg = {}\ncfg['a'] = 1\ndef f(rank): pass")
+    cells.launch("cfg['b'] = 2\ndef g(rank): pass")
+    assert cells.run("cfg") == {"a": 1, "b": 2}
+
+
+def test_a_value_that_is_computed_again_is_told_and_a_constant_is_not(cells, capsys):
+    cells.launch("import random\nRATE = 3\nseed = random.random()\ndef f(rank): pass")
+    cells.run("RATE")
+    assert capsys.readouterr().err == ""
+    cells.run("seed")
+    told = (
+        "Cell In[1], line 4: `seed` is computed again in the notebook; the ranks of that cell had"
+    )
+    assert capsys.readouterr().err.startswith(told)
 
 
 # ---------------------------------------------------------------- results

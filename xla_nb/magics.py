@@ -9,14 +9,16 @@ import argparse
 import functools
 import importlib
 import os
+import re
 import shlex
+import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import api, notebook
 from xla_nb.errors import UsageError
@@ -31,14 +33,16 @@ from xla_nb.views.saved import opened
 from xla_nb.wording import listed
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
 
 
 def load(shell: InteractiveShell) -> None:
     """Register the magics; start to warm the fork server, and the panel where there is one."""
     shell.register_magics(XlaMagics(shell))
-    before_cell = notebook.of(shell).before_cell
-    if before_cell not in shell.events.callbacks["pre_run_cell"]:
-        shell.events.register("pre_run_cell", before_cell)
+    here = notebook.of(shell)
+    for event, hook in (("pre_run_cell", here.before_cell), ("post_run_cell", here.after_cell)):
+        if hook not in shell.events.callbacks[event]:
+            shell.events.register(event, hook)
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
         import_panel = functools.partial(importlib.import_module, "xla_nb.views.panel.view")
@@ -48,6 +52,7 @@ def load(shell: InteractiveShell) -> None:
 def unload(shell: InteractiveShell) -> None:
     """End what `load` started."""
     shell.events.unregister("pre_run_cell", notebook.of(shell).before_cell)
+    shell.events.unregister("post_run_cell", notebook.of(shell).after_cell)
     api.close()
 
 
@@ -130,6 +135,7 @@ class XlaMagics(Magics):
     def _reset(self) -> None:
         self.settings = {name: option.default for name, option in SETTINGS.items()}
 
+    @no_var_expand
     @cell_magic
     @_with_options
     def xla_spawn(self, line: str, cell: str) -> Run | None:
@@ -158,7 +164,7 @@ class XlaMagics(Magics):
         Returns a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
         """
-        words = _parsed(_spawn_parser(), line)
+        words = _parsed(_spawn_parser(), self._expanded(line))
         entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
         if out is not None:
             run_options.variable("-o", out)
@@ -292,6 +298,19 @@ class XlaMagics(Magics):
             name: self.settings.get(name) if value is None else value
             for name, value in words.items()
         }
+
+    def _expanded(self, line: str) -> str:
+        """The line with `{N}` and `$N` filled in as IPython does, but for --args: an expression has
+        braces of its own."""
+        depth, frame = 0, sys._getframe()
+        while frame.f_back is not None and frame.f_code.co_name != "run_cell_magic":
+            depth, frame = depth + 1, frame.f_back
+        expand: Any = self.shell.var_expand
+        found = _ARGS.search(line)
+        if found is None:
+            return str(expand(line, depth + 1))
+        head, tail = line[: found.start()], line[found.end() :]
+        return f"{expand(head, depth + 1)}{found[0]}{expand(tail, depth + 1)}"
 
     def _arguments(self, expression: str) -> tuple[object, ...]:
         self.notebook.define_for(expression)

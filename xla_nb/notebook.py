@@ -10,14 +10,14 @@ import ast
 import functools
 import re
 import sys
-import types
-from collections.abc import Iterable
 from typing import Any
 
-from xla_nb.program.build import Cell, Scope, bound, definitions
-from xla_nb.program.cells import DEFINITION
+from xla_nb.program.build import Cell, Scope
+from xla_nb.program.deferred import Deferred, Taken
+from xla_nb.program.names import Names, names_in
 
 _WORD = re.compile(r"[^\W\d]\w*")
+_MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 
 
 class Notebook:
@@ -26,7 +26,8 @@ class Notebook:
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.launched: dict[int, Cell] = {}
-        self._pending: dict[int, Cell] = {}
+        self._deferred = Deferred()
+        self._binds: set[str] = set()
 
     @property
     def number(self) -> int:
@@ -44,8 +45,11 @@ class Notebook:
 
     def cell(self, line: str, body: str) -> Cell:
         """The cell that %%xla_spawn was called with, as a user sees it: the magic's own line
-        stays, as a comment, so that lines count from it."""
-        source: str = self.shell.transform_cell(f"#%%xla_spawn {line}\n{body}")
+        stays, as a comment, so that lines count from it or from a magic above it (`%%time`)."""
+        raw = self.shell.history_manager.input_hist_raw[-1].split("\n")
+        magics = [n for n, text in enumerate(raw) if text.startswith("%%xla_spawn")]
+        above = "#\n" * magics[0] if len(magics) == 1 else ""
+        source: str = self.shell.transform_cell(f"{above}#%%xla_spawn {line}\n{body}")
         return Cell(label=f"Cell In[{self.number}]", source=source)
 
     def scope(self, launching: bool) -> Scope:
@@ -61,25 +65,38 @@ class Notebook:
         # What IPython itself put there (`open`, `exit`, `get_ipython`, In, Out) is not the user's.
         names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
         values = {k: v for k, v in names.items() if k not in hidden or hidden[k] is not v}
-        return Scope(values=values, cells=cells, pending=list(self._pending.values()))
+        return Scope(values=values, cells=cells, pending=self._deferred.pending(values))
 
     def begun(self, cell: Cell) -> None:
         """The cell that runs now has been launched."""
-        self.launched[self.number] = self._pending[self.number] = cell
+        self.launched[self.number] = cell
+        self._deferred.add(cell, self.shell.user_ns)
 
     def before_cell(self, info: Any = None) -> None:
-        """Execute what launched cells define, if the cell that is about to run names it."""
+        """Execute what launched cells define, if the cell that is about to run uses it."""
         text = getattr(info, "raw_cell", None) or ""
-        if self._pending and not text.lstrip().startswith("%%xla_spawn"):
-            self.define_for(self.shell.transform_cell(text))
+        self._forget_after_a_reset()
+        self._binds = set()
+        if self._deferred and not text.lstrip().startswith("%%xla_spawn"):
+            source = self.shell.transform_cell(text)
+            self.define_for(source)
+            self._binds = _names(source).certain
+
+    def after_cell(self, result: Any) -> None:
+        """What the cell has bound is newer than what launched cells define."""
+        if getattr(result, "success", False):
+            self._deferred.close(self._binds)
 
     def define_for(self, source: str) -> None:
-        """Execute what launched cells define and this code names."""
-        self._materialise(_names_in(source))
+        """Execute what launched cells define and this code uses."""
+        names = _names(source).wanted()
+        if "get_ipython" in names:  # of IPython's lines (`f?`, `%time f()`) any word
+            names |= set(_WORD.findall(source))
+        self._define(names)
 
     def resolve(self, name: str) -> object:
         """A name of the notebook, for a result that refers to it. Raises KeyError."""
-        self._materialise({name})
+        self._define({name})
         return self.shell.user_ns[name]
 
     def _executed(self, number: int, raw: str, source: str) -> Cell:
@@ -89,29 +106,24 @@ class Notebook:
             filename=self.shell.compile.get_code_name(raw, source, number),
         )
 
-    def _materialise(self, names: set[str]) -> None:
-        """Execute the pending cells that bind one of the names, with all that these involve."""
-        wanted: set[int] = set()
-        fresh = {-1}
-        while fresh:
-            names = names | _used_by(self.shell.user_ns, names)
-            fresh = {
-                number
-                for number, cell in self._pending.items()
-                if number not in wanted and names & set(bound(cell))
-            }
-            for cell in map(self._pending.__getitem__, fresh):
-                # What it binds as well: an older cell that binds it too must come before.
-                names = names | _names_in(cell.source) | set(bound(cell))
-            wanted |= fresh
-        for number, cell in [(number, self._pending.pop(number)) for number in sorted(wanted)]:
-            self._execute(number, cell)
+    def _forget_after_a_reset(self) -> None:
+        """`%reset` empties the namespace, and what launched cells define is gone with it."""
+        if _MARK not in self.shell.user_ns:
+            self._deferred.clear()
+            self.shell.user_ns[_MARK] = self.shell.user_ns_hidden[_MARK] = True
 
-    def _execute(self, number: int, cell: Cell) -> None:
+    def _define(self, names: set[str]) -> None:
+        """Execute what launched cells bind to these names, with all that it needs."""
+        for taken in self._deferred.take(names, self.shell.user_ns):
+            self._execute(taken)
+
+    def _execute(self, taken: Taken) -> None:
+        cell = taken.cell
+        number = next(n for n, one in self.launched.items() if one.label == cell.label)
         name = self.shell.compile.cache(cell.source, number)
         self.launched[number] = Cell(cell.label, cell.source, name)
         try:
-            code = compile(definitions(cell), name, "exec", dont_inherit=True)
+            code = compile(taken.text.source, name, "exec", dont_inherit=True)
             exec(code, self.shell.user_ns)
         except Exception as problem:
             print(
@@ -119,6 +131,9 @@ class Notebook:
                 f"notebook: {type(problem).__name__}: {problem}",
                 file=sys.stderr,
             )
+        self.shell.user_ns.update(taken.newer)
+        for sentence in taken.again:
+            print(sentence, file=sys.stderr)
 
 
 @functools.cache
@@ -134,33 +149,9 @@ def current() -> Notebook | None:
     return None if shell is None else of(shell)
 
 
-def _names_in(source: str) -> set[str]:
-    """The names that code mentions or defines; of IPython's lines (`f?`, `%time f()`), any word."""
+def _names(source: str) -> Names:
+    """The names that code uses and binds; of what is no Python, any word is used."""
     try:
-        tree = ast.parse(source)
+        return names_in(ast.parse(source).body)
     except SyntaxError:
-        return set(_WORD.findall(source))
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    # What is defined anew must come after what a launched cell left to do, or that would win.
-    names.update(node.name for node in ast.walk(tree) if isinstance(node, DEFINITION))
-    if "get_ipython" in names:
-        names.update(_WORD.findall(source))
-    return names
-
-
-def _used_by(namespace: dict[str, Any], names: Iterable[str]) -> set[str]:
-    """Names that the notebook's own functions among `names` use, through each other."""
-    seen: set[str] = set()
-    todo = list(names)
-    while todo:
-        function = namespace.get(todo.pop())
-        if isinstance(function, types.FunctionType) and function.__module__ == "__main__":
-            fresh = _globals_of(function.__code__) - seen
-            seen |= fresh
-            todo += fresh
-    return seen
-
-
-def _globals_of(code: types.CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_globals_of, inner))
+        return Names(now=dict.fromkeys(_WORD.findall(source), 1))

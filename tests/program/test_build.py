@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
 from xla_nb.program import module_file
-from xla_nb.program.build import Cell, Restore, Section, build_call
+from xla_nb.program.build import Cell, build_call
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
@@ -20,20 +20,22 @@ local = pytest.fixture(importable_folder)
 
 
 def test_sections_keep_the_line_numbers_of_their_cells(notebook):
-    notebook.run("# one\n\n@staticmethod\ndef g():\n    return 1 / 0\n")
+    pending = "# one\n\n@staticmethod\ndef g():\n    return 1 / 0\n"
+    notebook.pending.append(Cell("Cell In[1]", pending))
+    notebook.cells.append(notebook.pending[0])
     program = notebook.build("# line\n\ndef f(i):\n    g()")
     places = {}
-    for step in program.steps:
-        if isinstance(step, Section):
-            tree = ast.increment_lineno(ast.parse(step.text), step.first_line - 1)
-            places[step.label] = tree.body[0].body[0].lineno
-            full = program.sources[step.label].splitlines()
-            assert full[places[step.label] - 1].strip() in ("return 1 / 0", "g()")
+    for section in program.sections:
+        tree = ast.increment_lineno(ast.parse(section.text), section.first_line - 1)
+        places[section.label] = tree.body[0].body[0].lineno
+        full = program.sources[section.label].splitlines()
+        assert full[places[section.label] - 1].strip() in ("return 1 / 0", "g()")
     assert places == {"Cell In[1]": 5, "Cell In[2]": 4}
 
 
 def test_the_map_of_a_module_file_names_cells_and_lines(notebook):
-    notebook.run("n = 1\n\ndef g():\n    return n")
+    notebook.pending.append(Cell("Cell In[1]", "n = 1\n\ndef g():\n    return n"))
+    notebook.cells.append(notebook.pending[0])
     program = notebook.build("def f(i):\n    return g()")
     text, mapped = module_file.source(program)
     lines = text.splitlines()
@@ -44,7 +46,6 @@ def test_the_map_of_a_module_file_names_cells_and_lines(notebook):
             assert source[piece.first_line - 1 + offset] == line
             found[piece.label] = True
     assert set(found) == {"Cell In[1]", "Cell In[2]"}
-    assert any(isinstance(step, Restore) for step in program.steps)
 
 
 def test_a_future_import_applies_to_the_whole_module(notebook):
@@ -56,7 +57,9 @@ def test_a_future_import_applies_to_the_whole_module(notebook):
 
 def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
     notebook.run("s = 'a\x0cb\u2028c'\n\x0c\ndef same(fn): return fn")
-    notebook.run("s = 'a\x0cb\u2028c'\n\x0c\n@same\ndef g():\n    return 1")
+    pending = "s = 'a\x0cb\u2028c'\n\x0c\n@same\ndef g():\n    return 1"
+    notebook.pending.append(Cell("Cell In[2]", pending))
+    notebook.cells.append(notebook.pending[0])
     program = notebook.build("def f(i): return g()")
     assert "@same\ndef g():\n    return 1\n" in module_file.source(program)[0]
     assert notebook.rank(program) == 1
@@ -65,10 +68,10 @@ def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
 # --- a call of a live function ----------------------------------------------------------------
 
 
-def test_calling_a_notebook_function_sends_its_source(notebook):
-    notebook.run("n = 2\ndef f(i, x): return i + x + n")
+def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):
+    notebook.run("n = 2\nm = 3\ndef f(i, x): return i + x + n")
     program = build_call(notebook.values["f"], notebook.scope, args=(1,), name="c")
-    assert (program.entry, shipped(program), program.defines) == ("f", {"n"}, ("f",))
+    assert (program.entry, shipped(program), program.defines) == ("f", {"f", "n"}, ("f",))
     assert notebook.call(notebook.values["f"], 1) == 3
 
 
@@ -76,8 +79,10 @@ def test_calling_a_modules_function_imports_it(notebook, local):
     (local / "local_d.py").write_text("def f(i): return 'd'")
     notebook.run("import local_d")
     program = build_call(notebook.values["local_d"].f, notebook.scope, args=(), name="c")
-    assert "from local_d import f" in module_file.source(program)[0]
-    assert notebook.rank(program) == "d"
+    (local / "local_d.py").write_text("def f(i): return 'edited'")
+    del sys.modules["local_d"]
+    sys.path_importer_cache.clear()
+    assert notebook.rank(program) == "edited"
 
 
 @pytest.mark.parametrize(
@@ -119,10 +124,11 @@ def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
         "import math\nN = 2\ndef f(i): return math.floor(N)\nif __name__ == '__main__':\n    1\n"
     )
     path.write_text(source)
+    notebook.run("")
     exec(compile(source, str(path), "exec"), notebook.values)
     notebook.cells.append(Cell(str(path), source, str(path)))
     program = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
-    assert (program.steps[-2].label, program.steps[-2].first_line) == (str(path), 3)
+    assert (program.sections, program.restored) == ((), ("N", "f", "math"))
     assert notebook.rank(program) == 2
 
 
@@ -161,7 +167,7 @@ for text in [
 cell = build.Cell("Cell In[9]", "def f(i): return a.get(), open, exit, files")
 made = build.build(cell, build.Scope(shell.user_ns, ran), entry=None, args=(), name="m")
 text, _ = module_file.source(made)
-print(sorted(made.defines), sorted(n for group in made.groups for n in group), sorted(made.sources))
+print(sorted(made.defines), made.restored, sorted(made.sources))
 """
 
 
@@ -172,5 +178,5 @@ def test_cells_of_a_real_ipython_become_a_program():
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.splitlines()[-1:] == [
-        "['A', 'f', 'g'] ['a', 'files', 'n'] ['Cell In[1]', 'Cell In[3]', 'Cell In[9]']"
+        "['A', 'f', 'g'] ('A', 'a', 'files', 'g', 'n') ['Cell In[1]', 'Cell In[3]', 'Cell In[9]']"
     ]

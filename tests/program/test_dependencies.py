@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
-from xla_nb.errors import ProgramError
+from xla_nb.errors import ProgramError, ShippingError
+from xla_nb.program import module_file
 from xla_nb.program.build import Cell
 
 notebook = pytest.fixture(opened)
@@ -108,11 +109,18 @@ def test_a_user_function_may_be_named_restore(notebook):
     assert notebook.launch("def f(i): return restore()") == (1, [1])
 
 
-def test_the_origin_of_a_value_is_the_last_cell_that_binds_it(notebook):
+def test_a_value_that_cannot_be_sent_is_refused_with_the_last_cell_that_binds_it(notebook):
     notebook.run("a = 1")
-    notebook.run("a = 2")
-    notebook.run("b = 2")
-    assert notebook.build("def f(i): return a").origins == {"a": "Cell In[2]"}
+    notebook.run("a = (n for n in ())")
+    notebook.run("def g(): return a")
+    told = r"Cannot send `a` \(builtins.generator, defined in Cell In\[2\]\) to ranks: it is or"
+    with pytest.raises(ShippingError, match=told):
+        notebook.build("def f(i): return g()")
+
+
+def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):
+    with pytest.raises(ShippingError, match=r"`--args\[1\]`"):
+        notebook.build("def f(i, a, b): return a", args=(1, (n for n in ())))
 
 
 # --- imports ----------------------------------------------------------------------------------
@@ -139,6 +147,17 @@ def test_submodules_imported_in_the_notebook_are_imported(notebook, local):
     for name in ("pack_e", "pack_e.sub"):
         del sys.modules[name]
     assert notebook.rank(program) == 4
+
+
+def test_an_import_whose_name_nobody_reads_is_repeated_for_its_effect(notebook, local):
+    (local / "pack_r").mkdir()
+    (local / "pack_r" / "__init__.py").write_text("")
+    (local / "pack_r" / "plugins.py").write_text("import sys\nsys.modules[__name__].n = 1\n")
+    (local / "pack_r" / "used.py").write_text("n = 2")
+    notebook.run("import pack_r.plugins\nimport pack_r.used\npack_r.used.n")
+    text, _ = module_file.source(notebook.build("def f(i): return 1"))
+    assert '__import__("pack_r.plugins")' in text
+    assert "pack_r.used" not in text
 
 
 # --- names that statements bind ---------------------------------------------------------------
@@ -170,6 +189,14 @@ def test_definitions_of_a_pending_cell_come_from_its_source(notebook):
         Cell("Cell In[2]", "import math\nn = 3\ndef g(): return math.floor(lr * n)\ndef t(i): pass")
     )
     assert notebook.launch("def f(i): return g()") == 6
+
+
+def test_a_pending_value_that_is_computed_again_is_told(notebook):
+    notebook.pending.append(Cell("Cell In[1]", "import random\nn = 3\nm = random.random()\n"
+                                 "def t(i): pass"))  # fmt: skip
+    assert notebook.build("def f(i): return n").notes == ()
+    (note,) = notebook.build("def f(i): return m").notes
+    assert note.startswith("Cell In[1], line 3: `m` is computed again for this launch; the ranks")
 
 
 def test_the_newest_pending_cell_wins(notebook):

@@ -93,7 +93,7 @@ def test_a_pending_function_can_be_the_entry(notebook):
 def test_an_unfilled_lock_parameter_receives_the_lock(notebook, signature, args, takes_lock):
     program = notebook.build(f"def f({signature}): return 1", args=args)
     assert program.takes_lock is takes_lock
-    assert notebook.rank(program, *args) == 1
+    assert notebook.rank(program) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb.program.names import bindings, names_in
+from xla_nb.program.bindings import bindings
+from xla_nb.program.names import names_in
 
 
 def names(source: str, **options: bool):

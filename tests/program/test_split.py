@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
-from xla_nb.program.build import Cell, bound, definitions
 
 notebook = pytest.fixture(opened)
 
@@ -88,30 +87,3 @@ def test_the_main_block_of_statements_runs(notebook):
 def test_a_cell_with_nothing_to_run_is_refused(notebook, text):
     with pytest.raises(ProgramError, match="nothing for ranks to run"):
         notebook.build(text)
-
-
-# --- what the notebook runs later -------------------------------------------------------------
-
-
-def test_definitions_keep_their_lines_without_the_calls():
-    source = "import os\nlr = 1\nprint(lr)\n@deco\ndef f(i):\n    return 1\nf(0)\nclass A: pass\n"
-    kept = definitions(Cell("c", source))
-    assert kept == "import os\nlr = 1\n\n@deco\ndef f(i):\n    return 1\n\nclass A: pass\n"
-    assert bound(Cell("c", source)) == ("A", "f", "lr", "os")
-
-
-def test_definitions_of_statements_exclude_assignments():
-    assert definitions(
-        Cell("c", "import os\nlr = 1\nclass A:\n    x = 1\nclass B:\n    y = lr\n")
-    ) == ("import os\n\nclass A:\n    x = 1\n")
-
-
-def test_definitions_keep_an_import_with_its_fallback():
-    source = "try:\n    import a\nexcept ImportError:\n    a = None\ndef f(i): pass\n"
-    assert definitions(Cell("c", source)) == source
-
-
-def test_definitions_that_share_a_line_are_kept_alone():
-    assert definitions(Cell("c", "import os; print(1)\ndef f(i): pass\n")).startswith(
-        "import os; pass\n"
-    )

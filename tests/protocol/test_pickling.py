@@ -13,19 +13,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xla_nb.errors import ShippingError
 from xla_nb.protocol import pickling
+from xla_nb.protocol.live import Live
+from xla_nb.protocol.parcel import Parcel
+
+
+def live():
+    """Nothing of a notebook."""
+    return Live({}, {}.get)
 
 
 @pytest.fixture
 def through():
-    """Send groups and read them back."""
+    """Send values and read them back."""
     fds = []
 
-    def through(*groups, by_name=()):
-        fd = pickling.send(groups, by_name)
-        fds.append(fd)
-        parcel = pickling.Parcel(fd)
-        return [parcel.group(number) for number in range(len(groups))]
+    def through(values):
+        fds.append(pickling.pack(values, live()).to_memfd())
+        return Parcel(fds[-1]).open()
 
     yield through
     for fd in fds:
@@ -34,39 +40,72 @@ def through():
 
 def test_plain_values_come_back_equal(through):
     value = {"a": [1, 2.5, "x", None, b"y"], "b": {"c": (1,)}, "s": {1, 2}}
-    assert through(value) == [value]
-
-
-def test_groups_are_separate(through):
-    assert through({"a": 1}, {"b": 2}, {}) == [{"a": 1}, {"b": 2}, {}]
+    assert through(value) == value
 
 
 def test_closures_can_be_called(through):
     step = 3
-    (got,) = through({"add": lambda x: x + step})
+    got = through({"add": lambda x: x + step})
     assert got["add"](4) == 7
+
+
+class Refused(ValueError):
+    def __init__(self, code, reason):
+        super().__init__(f"{code}: {reason}")
+        self.code = code
+
+
+def test_an_exception_that_takes_other_arguments_than_its_message_comes_back(through):
+    got = through({"e": Refused(5, "no")})["e"]
+    assert (type(got), str(got), got.code) == (Refused, "5: no", 5)
+
+
+def test_a_result_that_is_such_an_exception_comes_back():
+    fd = os.memfd_create("home")
+    try:
+        pickling.pack_home(Refused(5, "no"), ()).write(fd)
+        got = Parcel(fd).open()["result"]
+    finally:
+        os.close(fd)
+    assert (type(got), str(got), got.code) == (Refused, "5: no", 5)
 
 
 def test_a_large_array_arrives_writable(through):
     array = np.arange(100_000.0)
-    (got,) = through({"x": array})
+    got = through({"x": array})
     np.testing.assert_array_equal(got["x"], array)
     got["x"][0] = -1
     assert array[0] == 0
 
 
-def test_memory_shared_by_two_groups_is_sent_once(through):
+@pytest.mark.parametrize("cut", [slice(None), slice(5), slice(400_000, 600_000)])
+@pytest.mark.parametrize("first", ["whole", "part"])
+def test_views_of_one_array_share_its_memory_which_is_sent_once(through, cut, first):
     array = np.zeros(1_000_000)
-    fd = pickling.send([{"a": array}, {"b": array}], ())
+    values = {"whole": array, "part": array[cut]}
+    packed = pickling.pack({first: values[first], **values}, live())
+    fd = packed.to_memfd()
     try:
         assert os.fstat(fd).st_size < 1.1 * array.nbytes
+        got = Parcel(fd).open()
     finally:
         os.close(fd)
+    got["part"][0] = 7
+    assert got["whole"][cut][0] == 7
+    assert got["whole"].sum() == 7
+
+
+def test_arrays_that_overlap_at_their_ends_share_what_they_have_in_common(through):
+    array = np.zeros(1000)
+    got = through({"head": array[:600], "tail": array[400:]})
+    got["head"][500] = 3
+    assert got["tail"][100] == 3
+    assert (got["head"].sum(), got["tail"].sum()) == (3, 3)
 
 
 def test_a_fortran_ordered_and_a_strided_array_come_back_equal(through):
     base = np.arange(12.0).reshape(3, 4)
-    (got,) = through({"f": np.asfortranarray(base), "s": base[::2, ::2], "e": np.zeros((0, 3))})
+    got = through({"f": np.asfortranarray(base), "s": base[::2, ::2], "e": np.zeros((0, 3))})
     np.testing.assert_array_equal(got["f"], base)
     np.testing.assert_array_equal(got["s"], base[::2, ::2])
     assert got["e"].shape == (0, 3)
@@ -88,7 +127,7 @@ def test_a_fortran_ordered_and_a_strided_array_come_back_equal(through):
 )
 def test_a_multiprocessing_primitive_arrives_as_a_new_one_of_its_kind(through, kind):
     sent = getattr(multiprocessing, kind)()
-    (got,) = through({"one": sent, "same": sent})
+    got = through({"one": sent, "same": sent})
     assert type(got["one"]) is type(sent)
     assert got["one"] is got["same"]
     assert got["one"] is not sent
@@ -100,14 +139,14 @@ def test_a_multiprocessing_primitive_arrives_as_a_new_one_of_its_kind(through, k
 def test_a_lock_held_in_the_notebook_arrives_free(through):
     lock = multiprocessing.Lock()
     with lock:
-        (got,) = through({"lock": lock})
+        got = through({"lock": lock})
     assert got["lock"].acquire(block=False)
 
 
 @pytest.mark.leaves("files")  # a barrier's counter lies in a heap that multiprocessing keeps
 def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept(through):
     queue = multiprocessing.Queue(7)
-    (got,) = through(
+    got = through(
         {
             "s": multiprocessing.Semaphore(3),
             "b": multiprocessing.Barrier(5),
@@ -126,17 +165,17 @@ def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept(through):
 def test_an_event_that_is_set_arrives_set(through):
     event = multiprocessing.Event()
     event.set()
-    assert through({"e": event})[0]["e"].is_set()
+    assert through({"e": event})["e"].is_set()
 
 
 def test_stdout_arrives_as_the_receivers_stdout(through):
-    assert through({"out": sys.stdout})[0]["out"] is sys.stdout
+    assert through({"out": sys.stdout})["out"] is sys.stdout
 
 
 def refusal(name, value):
     with pytest.raises(Exception) as caught:
-        os.close(pickling.send([{"fine": 1, name: value}], ()))
-    return str(pickling.explain([{"fine": 1, name: value}], (), {name: "Cell In[7]"}, caught.value))
+        pickling.pack({"fine": 1, name: value}, live())
+    return str(ShippingError(pickling.refusal(name, value, "Cell In[7]", caught.value)))
 
 
 def test_an_open_file_is_refused_with_name_cell_and_advice():
@@ -177,17 +216,54 @@ def test_a_database_connection_is_refused_with_advice():
 
 
 TORCH = r"""
-import os, sys, torch
+import os, sys, numpy, torch
 from xla_nb.protocol import pickling
+from xla_nb.protocol.live import Live
+from xla_nb.protocol.parcel import Parcel
 
 def through(**values):
-    fd = pickling.send([values], ())
-    return pickling.Parcel(fd).group(0), os.fstat(fd).st_size
+    fd = pickling.pack(values, Live({}, {}.get)).to_memfd()
+    return Parcel(fd).open(), os.fstat(fd).st_size
 
 base = torch.arange(10.0)
 got, _ = through(base=base, view=base[2:5], empty=torch.zeros(0), half=torch.ones(3).bfloat16())
 got["base"][2] = 99
 print("view sees a write to its base:", got["view"][0].item())
+array = numpy.zeros(8, "float32")
+part, whole = torch.from_numpy(array[:5]), torch.from_numpy(array)
+for values in ({"part": part, "whole": whole}, {"whole": whole, "part": part}):
+    again, _ = through(array=array, **values)
+    again["part"][0] = 7
+    print("of one array:", again["whole"][0].item(), again["array"][0])
+array = numpy.zeros((4, 4), "float32")
+again, size = through(column=array[:, 1], array=array, tensor=torch.from_numpy(array[::2]))
+again["column"][0] = 5
+print("with gaps:", again["array"][0, 1], again["tensor"][0, 1].item())
+again, size = through(column=numpy.zeros((1000, 1000))[:, 1])
+print("alone:", size < 100_000, again["column"].shape)
+
+for kind in ("float8_e4m3fn", "uint16", "uint64", "complex64"):
+    sent = torch.tensor([1, 2, 3]).to(getattr(torch, kind))
+    again, _ = through(sent=sent, parameter=torch.nn.Parameter(sent, requires_grad=False))
+    fd = os.memfd_create("home")
+    pickling.pack_home([sent], ()).write(fd)
+    for each in (again["sent"], again["parameter"], *Parcel(fd).open()["result"]):
+        assert each.dtype == sent.dtype and each.tolist() == sent.tolist(), kind
+
+layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2))
+again, _ = through(layer=layer, optimizer=torch.optim.SGD(layer.parameters(), lr=1))
+again["layer"](torch.ones(1, 2)).sum().backward()
+before = again["layer"].weight.detach().clone()
+again["optimizer"].step()
+print("parametrized:", bool((before != again["layer"].weight).any()))
+
+x = torch.ones(2, requires_grad=True)
+(2 * x).sum().backward()
+again, _ = through(x=x, g=x.grad, p=torch.nn.Parameter(torch.ones(1)))
+print("gradient:", again["x"].grad is again["g"], again["g"].tolist(), again["p"].grad)
+live = Live({}, {}.get)
+pickling.pack({"y": x * 2}, live)
+print("computed:", live.notes)
 print("empty:", tuple(got["empty"].shape))
 print("half:", got["half"].dtype)
 
@@ -212,6 +288,14 @@ def test_tensors_keep_shared_memory_types_and_tied_modules():
     assert process.returncode == 0, process.stderr
     assert process.stdout.splitlines() == [
         "view sees a write to its base: 99.0",
+        "of one array: 7.0 7.0",
+        "of one array: 7.0 7.0",
+        "with gaps: 5.0 5.0",
+        "alone: True (1000,)",
+        "parametrized: True",
+        "gradient: True [2.0, 2.0] None",
+        "computed: {'a tensor is sent without the computation behind it (grad_fn): backward() on "
+        "ranks ends there'}",
         "empty: (0,)",
         "half: torch.bfloat16",
         "sent once: True",

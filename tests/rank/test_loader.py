@@ -14,6 +14,7 @@ import pytest
 from xla_nb.program.build import future_flags
 from xla_nb.program.module_file import ModuleMap, Span
 from xla_nb.protocol import pickling
+from xla_nb.protocol.live import Live
 from xla_nb.rank import loader
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"
@@ -54,11 +55,11 @@ def load(tmp_path):
 
 @pytest.fixture
 def parcel(monkeypatch):
-    """Send groups as a launch does, and set the parcel's path in the environment."""
+    """Send values as a launch does, and set the parcel's path in the environment."""
     opened = []
 
-    def parcel(*groups):
-        opened.append(pickling.send(groups, ()))
+    def parcel(values):
+        opened.append(pickling.pack(values, Live({}, {}.get)).to_memfd())
         monkeypatch.setenv(loader.PARCEL, loader.parcel_path(opened[-1]))
 
     yield parcel
@@ -222,29 +223,28 @@ def test_future_imports_are_in_force_in_a_body():
 
 
 def test_values_are_restored_where_the_program_calls_restore(load, parcel):
-    parcel({"unused": 0}, {"n": 41, "words": ["a"]})
-    module = load((FIRST, 1, "restore(1, globals())\nm = n + 1"))
+    parcel({"n": 41, "words": ["a"]})
+    module = load((FIRST, 1, "restore(globals())\nm = n + 1"))
     assert (module.m, module.words) == (42, ["a"])
-    assert not hasattr(module, "unused")
 
 
 def test_importers_of_the_program_share_its_values(load, parcel):
     parcel({"n": [1]})
-    module = load((FIRST, 1, "restore(0, globals())"))
+    module = load((FIRST, 1, "restore(globals())"))
     again = {}
-    loader.restore(0, again)
+    loader.restore(again)
     assert again["n"] == module.n
 
 
 def test_the_parcel_is_opened_once(parcel):
-    parcel({"a": 1}, {"b": 2})
+    parcel({"a": 1})
     path = os.environ[loader.PARCEL]
     assert loader.parcel(path) is loader.parcel(path)
 
 
 def test_a_spawned_process_opens_the_parcel_by_its_path(parcel):
     parcel({"n": 41})
-    read = "from xla_nb.rank import loader; names = {}; loader.restore(0, names); print(names)"
+    read = "from xla_nb.rank import loader; names = {}; loader.restore(names); print(names)"
     process = subprocess.run(
         [sys.executable, "-c", read], capture_output=True, text=True, check=True
     )

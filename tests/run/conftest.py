@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from xla_nb.protocol import channel, events, pickling
-from xla_nb.protocol.order import ARGUMENTS_GROUP
+from xla_nb.protocol.parcel import Parcel
 from xla_nb.record import files
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
@@ -22,7 +22,7 @@ class Engine:
         self.interrupted, self.killed = [], []
         self.asked = threading.Condition()
         self.sock = self.job = self.refuses = self.request = self.fitted = None
-        self.groups, self.asked_where, self.files = [], [], {}
+        self.values, self.asked_where, self.files = {}, [], {}
         self.lost = ""
         self.by_host = []
 
@@ -31,7 +31,7 @@ class Engine:
 
     def start(self, request, fit, parcel, waiting):
         waiting(0.5, "a server")
-        self.groups = [pickling.Parcel(parcel).group(n) for n in (0, ARGUMENTS_GROUP)]
+        self.values = Parcel(parcel).open()
         self.request, self.fitted = request, fit
         if self.refuses:
             raise self.refuses
@@ -94,7 +94,7 @@ class Started:
     def returns(self, rank, value):
         path = self.run.record.result(rank)
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        size = pickling.send_home(fd, value, ())
+        size = pickling.pack_home(value, ()).write(fd)
         os.close(fd)
         self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size))
 

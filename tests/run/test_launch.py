@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,11 @@ import pytest
 from tests.run.conftest import (
     PATIENCE,
 )
-from xla_nb.errors import LaunchError, ShippingError, UsageError
-from xla_nb.program.build import Program, Restore, Section
+from xla_nb.errors import LaunchError, UsageError
+from xla_nb.program.build import Program, Section
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import channel, events
+from xla_nb.protocol import channel, events, pickling
+from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.record import files
 from xla_nb.run.launch import launch as launch_program
@@ -39,12 +39,10 @@ def cell(**changes):
     fields = {
         "name": "xla_nb_cell_3",
         "label": "Cell In[3]",
-        "steps": (Restore(0), Section("Cell In[3]", 1, SOURCE)),
-        "groups": ({"n": 41},),
+        "parcel": pickling.pack({"n": 41, ARGUMENTS: (1,)}, Live({}, {}.get)),
+        "sections": (Section("Cell In[3]", 1, SOURCE),),
         "entry": "f",
-        "args": (1,),
         "sources": {"Cell In[3]": SOURCE},
-        "origins": {"n": "Cell In[1]"},
         "defines": ("f",),
         **changes,
     }
@@ -127,7 +125,7 @@ def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, eng
 
 def test_a_cell_of_statements_is_written_with_its_body(launch):
     body = Section("Cell In[3]", 2, "rank + 1\n")
-    run = launch(cell(entry=None, body=body, args=()))
+    run = launch(cell(entry=None, body=body))
     table = ModuleMap.open(run.record.program("xla_nb_cell_3"))
     assert table.body == ("Cell In[3]", 2, "rank + 1\n")
 
@@ -146,7 +144,7 @@ def test_a_request_has_all_that_a_job_needs(launch, engine, monkeypatch, tmp_pat
 
 def test_values_and_arguments_lie_in_the_parcel(launch, engine):
     launch(cell())
-    assert engine.groups == [{"n": 41}, {ARGUMENTS: (1,)}]
+    assert engine.values == {"n": 41, ARGUMENTS: (1,)}
 
 
 def test_the_parcel_is_closed_once_it_was_handed_over(launch, engine):
@@ -168,23 +166,6 @@ def test_a_launch_that_is_interrupted_leaves_nothing_open(launch, engine):
     with pytest.raises(KeyboardInterrupt):
         launch(cell())
     assert parcels() == []
-
-
-def test_a_value_that_cannot_travel_is_named_with_the_cell_that_made_it(launch, engine):
-    with pytest.raises(ShippingError, match=r"`n` .*defined in Cell In\[1\]"):
-        launch(cell(groups=({"n": threading.Lock()},)))
-    assert engine.request is None
-
-
-def test_an_argument_that_cannot_travel_is_named_by_its_place(launch):
-    with pytest.raises(ShippingError, match=r"`--args\[1\]`"):
-        launch(cell(args=(1, threading.Lock())))
-
-
-def test_a_launch_whose_values_cannot_travel_leaves_an_ended_record(launch):
-    with pytest.raises(ShippingError):
-        launch(cell(groups=({"n": threading.Lock()},)))
-    assert (the_record().path / "run.json").exists()
 
 
 def test_a_record_that_cannot_be_written_says_what_to_do(launch, monkeypatch, tmp_path):

@@ -39,7 +39,7 @@ class Made:
 
     def returns(self, rank, value, at=BEGAN + 5):
         fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CREAT)
-        size = pickling.send_home(fd, value, ())
+        size = pickling.pack_home(value, ()).write(fd)
         os.close(fd)
         self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size, at=at))
 
@@ -381,7 +381,7 @@ def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monke
     Point.__module__, Point.__qualname__ = "__main__", "Point"
     monkeypatch.setattr(sys.modules["__main__"], "Point", Point, raising=False)
     fd = os.open(made.record.result(0), os.O_RDWR | os.O_CREAT)
-    pickling.send_home(fd, Point(), {"Point"})
+    pickling.pack_home(Point(), {"Point"}).write(fd)
     os.close(fd)
     made.says(events.RankFinished(rank=0, preview="a point", nbytes=1))
     run = RecordedRun.open(made.name, {}.__getitem__)

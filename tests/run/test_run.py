@@ -49,7 +49,7 @@ def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
     main["Net"] = Net
     try:
         fd = os.open(job.run.record.result(0), os.O_RDWR | os.O_CREAT)
-        pickling.send_home(fd, Net, ("Net",))
+        pickling.pack_home(Net, ("Net",)).write(fd)
         os.close(fd)
     finally:
         del main["Net"]

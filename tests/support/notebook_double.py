@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from xla_nb.program import module_file
-from xla_nb.program.build import Cell, Program, Scope, build, build_call
+from xla_nb.program.build import Cell, Pending, Program, Scope, build, build_call
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import pickling
+from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.rank import loader
 
 
@@ -50,25 +50,25 @@ class Notebook:
 
     @property
     def scope(self) -> Scope:
-        return Scope(self.values, tuple(self.cells), tuple(self.pending))
+        return Scope(self.values, tuple(self.cells), tuple(map(Pending, self.pending)))
 
     def build(self, source: str, entry: str | None = None, args: tuple[Any, ...] = ()) -> Program:
         cell = Cell(f"Cell In[{len(self.cells) + 1}]", textwrap.dedent(source))
         return build(cell, self.scope, entry=entry, args=args, name="xla_nb_cell")
 
     def launch(self, source: str, *args: Any, entry: str | None = None) -> Any:
-        return self.rank(self.build(source, entry, args), *args)
+        return self.rank(self.build(source, entry, args))
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
         program = build_call(fn, self.scope, args=args, name="xla_nb_call")
-        return self.rank(program, *args)
+        return self.rank(program)
 
-    def rank(self, program: Program, *args: Any) -> Any:
+    def rank(self, program: Program) -> Any:
         """What rank 0 computes."""
         main, table = self._loaded(program)
         if program.body is None:
             lock = {"lock": "the lock"} if program.takes_lock else {}
-            return vars(main)[program.entry](0, *args, **lock)
+            return vars(main)[program.entry](0, *vars(main)[ARGUMENTS], **lock)
         vars(main).update(rank=0, world_size=4, device="xla:0", lock="the lock")
         return loader.run_body(table, vars(main))
 
@@ -81,7 +81,7 @@ class Notebook:
         self._patch.setitem(sys.modules, "__main__", self.main)
         self._patch.setitem(sys.modules, program.name, self.main)
         self._patch.setattr(sys, "path", [*sys.path])
-        fd = pickling.send(program.groups, program.defines)
+        fd = program.parcel.to_memfd()
         try:
             self._patch.setenv(loader.PARCEL, loader.parcel_path(fd))
             with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,7 @@ class Notebook:
 
 
 def shipped(program: Program) -> set[str]:
-    return {name for group in program.groups for name in group}
+    return set(program.restored)
 
 
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:

@@ -1,66 +1,54 @@
 """Build a Program from a launched cell and what it needs from the notebook.
 
-No user code runs here and nothing is pickled, so that a refusal has no side effects. Definitions
-are sent as the source that is live in the notebook, checked against the live code objects;
-everything else is sent as a value.
+What the notebook holds travels as it is, in one pickle. What it has not executed (the launched
+cell, and definitions of cells launched before) travels as source, which is executed on top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from xla_nb.program.cells import Cell, Section, future_flags, parse
-from xla_nb.program.dependencies import Extraction, Scope
+from xla_nb.program.cells import Cell, Pending, Section, future_flags
+from xla_nb.program.dependencies import Dependencies, Scope
 from xla_nb.program.entry import check_live, check_planned
-from xla_nb.program.names import bindings
-from xla_nb.program.ordering import Group
 from xla_nb.program.origins import name_of
-from xla_nb.program.split import RANK_NAMES, lasting, only, split_cell
+from xla_nb.program.split import RANK_NAMES, split_cell
+from xla_nb.protocol.parcel import Packed
 
 __all__ = [
     "RANK_NAMES",
     "Cell",
+    "Pending",
     "Program",
-    "Restore",
     "Scope",
     "Section",
-    "bound",
     "build",
     "build_call",
-    "definitions",
 ]
-
-
-@dataclass(frozen=True)
-class Restore:
-    """A step of a module that puts the values of group `index` into its namespace."""
-
-    index: int
 
 
 @dataclass(frozen=True)
 class Program:
     """Everything the ranks need to run a cell.
 
-    `label` names what was launched. The module is its `steps`, in order. `body` is what every
-    rank then runs in the module's namespace, where the cell is plain statements; else ranks
-    call `entry` with their index and `args`. `defines` are the names whose functions and classes
-    the module defines from source, so that they pickle by reference to it. `futures` are in force
-    for the module and the body. `notes` are for the user.
+    `label` names what was launched. The module has the values in `parcel`, among them `restored`
+    and the entry's arguments; then its `sections` are executed. `body` is what every rank then runs
+    in the module's namespace, where the cell is plain statements; else ranks call `entry` with
+    their index and the arguments. `defines` are the names whose functions and classes the notebook
+    has as well, so that results refer to them by name. `futures` are in force for the module and
+    the body. `notes` are for the user.
     """
 
     name: str
+    parcel: Packed
     label: str = ""
-    steps: tuple[Section | Restore, ...] = ()
-    groups: tuple[Mapping[str, object], ...] = ()
+    sections: tuple[Section, ...] = ()
     entry: str | None = None
-    args: tuple[object, ...] = ()
     body: Section | None = None
     takes_lock: bool = False
+    restored: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
     futures: tuple[str, ...] = ()
@@ -79,79 +67,50 @@ def build(
 
     The ranks call `entry`: the function named, else the last one defined at the cell's top
     level, also where plain statements follow it. A cell that defines no function and names
-    none is itself what the ranks run.
+    none is itself what the ranks run. Raises ProgramError and ShippingError.
     """
-    extraction = Extraction(scope)
-    plan = split_cell(cell, entry, extraction.futures)
-    extraction.cell(plan)
+    needs = Dependencies(scope)
+    plan = split_cell(cell, entry, needs.futures)
+    needs.cell(plan)
     takes_lock = False
     if plan.entry is not None:
-        pending = extraction.pending(plan.entry)
-        takes_lock = check_planned(plan, args, scope.values, pending)
-    early, late, last = extraction.layout()
-    return _assemble(
-        extraction,
-        [*early, late, *([plan.module] if plan.module else []), last],
+        takes_lock = check_planned(plan, args, scope.values, needs.pending(plan.entry))
+    parcel = needs.pack(args)
+    return Program(
         name=name,
         label=cell.label,
+        parcel=parcel,
+        sections=(*needs.sections(), *([plan.module] if plan.module else [])),
         entry=plan.entry,
-        args=args,
         body=plan.body,
         takes_lock=takes_lock,
+        restored=needs.restored,
+        sources=needs.sources,
         binds=tuple(sorted(plan.names.binds)),
+        defines=tuple(sorted(needs.defines)),
+        futures=tuple(sorted(needs.futures)),
+        notes=tuple(needs.notes),
     )
 
 
 def build_call(
     fn: Callable[..., object], scope: Scope, *, args: tuple[object, ...], name: str
 ) -> Program:
-    """Make a call of a live function into a Program: by import, from its source, or by value."""
+    """Make a call of a live function into a Program. Raises ProgramError and ShippingError."""
     takes_lock = check_live(fn, args, "args=({},)")
-    extraction = Extraction(scope)
-    entry = extraction.callable(fn)
-    early, late, _ = extraction.layout()
-    return _assemble(
-        extraction,
-        [*early, late],
+    needs = Dependencies(scope)
+    entry = needs.callable(fn)
+    parcel = needs.pack(args)
+    return Program(
         name=name,
         label=name_of(fn) or type(fn).__name__,
+        parcel=parcel,
+        sections=tuple(needs.sections()),
         entry=entry,
-        args=args,
         takes_lock=takes_lock,
+        restored=needs.restored,
+        sources=needs.sources,
+        defines=tuple(sorted(needs.defines)),
+        futures=tuple(sorted(needs.futures)),
+        notes=tuple(needs.notes),
     )
-
-
-def _assemble(extraction: Extraction, pieces: Sequence[Section | Group], **fields: Any) -> Program:
-    steps: list[Section | Restore] = []
-    groups: list[Group] = []
-    for piece in pieces:
-        if isinstance(piece, Section):
-            steps.append(piece)
-        elif piece:
-            steps.append(Restore(len(groups)))
-            groups.append(piece)
-    return Program(
-        steps=tuple(steps),
-        groups=tuple(groups),
-        sources=extraction.sources,
-        origins={name: extraction.origin(name) for group in groups for name in group},
-        defines=tuple(sorted(extraction.defines)),
-        futures=tuple(sorted(extraction.futures)),
-        notes=tuple(extraction.notes),
-        **fields,
-    )
-
-
-def definitions(cell: Cell) -> str:
-    """The part of a launched cell that the notebook itself runs later, at its own lines.
-
-    These are imports, functions and classes, and also assignments if the cell defines a function
-    at its top level. Otherwise definitions that need what its statements compute are left out.
-    """
-    tree = parse(cell)
-    return only(tree, lasting(tree), cell.source)
-
-
-def bound(cell: Cell) -> tuple[str, ...]:
-    """The names that `definitions` of the cell binds."""
-    return tuple(sorted(bindings(lasting(parse(cell)))))

@@ -13,12 +13,14 @@ from functools import lru_cache
 from types import CodeType
 
 from xla_nb.errors import ProgramError
-from xla_nb.program.names import bindings
+from xla_nb.program.bindings import bindings
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITION = (*FUNCTION, ast.ClassDef)
 IMPORT = (ast.Import, ast.ImportFrom)
 ASSIGNMENT = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+#: The label of sections that belong to no cell.
+GENERATED = "<xla_nb>"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,15 @@ class Cell:
     label: str
     source: str
     filename: str | None = None
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A launched cell whose definitions the notebook has not executed: those of `names` count, the
+    others it has bound itself since. None: all."""
+
+    cell: Cell
+    names: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -194,11 +205,20 @@ class Cells:
     """The cells that ran, oldest first, and searches in them."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
-        self._cells = list(cells)
+        self.cells = list(cells)
+
+    def label(self, filename: str) -> str | None:
+        """The label of the cell that was compiled under this name, or has the text that was."""
+        named = (cell for cell in reversed(self.cells) if cell.filename == filename)
+        return next((cell.label for cell in (*named, *self._with_text(filename))), None)
+
+    def nodes(self) -> Iterator[ast.stmt]:
+        """Every top-level statement's tree, oldest first."""
+        return (statement.node for statement in self.statements())
 
     def newest(self, name: str) -> Statement | None:
         """The last top-level statement that binds the name."""
-        for cell in reversed(self._cells):
+        for cell in reversed(self.cells):
             for node in reversed(parsed(cell).body):
                 if name in bindings([node]):
                     return Statement(cell, node)
@@ -206,7 +226,7 @@ class Cells:
 
     def statements(self) -> Iterator[Statement]:
         """Every top-level statement, oldest first."""
-        for cell in self._cells:
+        for cell in self.cells:
             yield from (Statement(cell, node) for node in parsed(cell).body)
 
     def holding(self, code: CodeType) -> Statement | None:
@@ -221,12 +241,14 @@ class Cells:
 
     def _texts(self, filename: str) -> Iterator[Cell]:
         """The texts that a file of this name may have been compiled from, likeliest first."""
-        text = "".join(linecache.getlines(filename))
-        yield from (cell for cell in reversed(self._cells) if cell.filename == filename)
-        if text:
-            same = (c for c in reversed(self._cells) if c.source.rstrip() == text.rstrip())
-            yield from same
+        yield from (cell for cell in reversed(self.cells) if cell.filename == filename)
+        yield from self._with_text(filename)
+        if text := "".join(linecache.getlines(filename)):
             yield Cell(filename, text, filename)
+
+    def _with_text(self, filename: str) -> list[Cell]:
+        text = "".join(linecache.getlines(filename)).rstrip()
+        return [cell for cell in reversed(self.cells) if text and cell.source.rstrip() == text]
 
 
 def _compiles_to(node: ast.stmt, tree: ast.Module, code: CodeType) -> bool:

@@ -1,7 +1,7 @@
 """Collect what a program needs from the notebook: name by name, and what each name needs in turn.
 
-Definitions are sent as source and imported objects as their import, if that gives the live object
-again; everything else is sent as a value.
+What the notebook holds is packed as it is. Source are only the definitions of launched cells that
+the notebook has not executed, and the few that cannot be packed.
 """
 
 from __future__ import annotations
@@ -10,31 +10,38 @@ import ast
 import builtins
 import difflib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import ModuleType
 
-from xla_nb.errors import ProgramError
+from xla_nb.errors import ProgramError, ShippingError
 from xla_nb.program import origins
+from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import (
     DEFINITION,
+    GENERATED,
     Cell,
     Cells,
+    Pending,
     Section,
     Statement,
+    future_flags,
     futures,
     imported_modules,
     parsed,
 )
-from xla_nb.program.names import Names, bindings, names_in
-from xla_nb.program.ordering import Group, Item, generated, layout
+from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
-from xla_nb.program.patches import Patch, patches
-from xla_nb.program.references import reached
-from xla_nb.program.split import RANK_NAMES, CellSplit, lasting, vet
+from xla_nb.program.split import RANK_NAMES, CellSplit, computed_again, lasting, touched, vet
+from xla_nb.protocol import pickling
+from xla_nb.protocol.live import Live
+from xla_nb.protocol.order import ARGUMENTS
+from xla_nb.protocol.parcel import Packed
+from xla_nb.protocol.remake import Source
 
-PREFIX = "_xla_nb_"
-_BUILTINS = frozenset(vars(builtins))
+_ENTRY = "_xla_nb_entry"
+_NEWER = "_xla_nb_newer"
+_BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
     {
         *("__name__", "__doc__", "__package__", "__spec__"),
@@ -48,34 +55,37 @@ _MODULE_NAMES = frozenset(
 class Scope:
     """What the notebook (or script) contains at this moment.
 
-    `values` are its live globals; `cells` ran before, oldest first. `pending` cells were launched,
-    but the notebook has not executed their definitions yet: their source is newer than `values`.
+    `values` are its live globals; `cells` ran before, oldest first. The source of `pending` cells
+    is newer than `values`, for the names that count.
     """
 
     values: Mapping[str, object]
     cells: Sequence[Cell]
-    pending: Sequence[Cell] = ()
+    pending: Sequence[Pending] = ()
 
 
-class Extraction:
+class Dependencies:
     """Collects, name by name and transitively, what a program needs from the notebook."""
 
     def __init__(self, scope: Scope) -> None:
         self.sources: dict[str, str] = {}
         self.defines: set[str] = set()
         self.notes: list[str] = []
-        self.futures = {f for c in (*scope.cells, *scope.pending) for f in futures(parsed(c))}
-        self._scope = scope
+        self.restored: tuple[str, ...] = ()
+        launched = [pending.cell for pending in scope.pending]
+        self.futures = {f for c in (*scope.cells, *launched) for f in futures(parsed(c))}
         self._values = scope.values
         self._cells = Cells(scope.cells)
+        self._launched = Cells(launched)
         self._mains = {"__main__", str(scope.values.get("__name__", "__main__"))}
         self._pending = _by_name(scope.pending)
-        self._stars = _star_imports(scope.pending)
+        self._stars = _star_imports(launched)
         self._known = _BUILTINS | _MODULE_NAMES
         self._bound: set[str] = set()
-        self._replaced: set[str] = set()
-        self._taken: dict[str, Item] = {}
-        self._patched: dict[str, Item] = {}  # taken along with what they patch
+        self._roots: dict[str, object] = {}
+        self._modules: dict[str, ModuleType] = {}
+        self._taken: dict[str, list[Statement]] = {}  # the source of pending names
+        self._newer: dict[str, object] = {}  # what the notebook has bound since, put on top
         self._paths: set[str] = set()
 
     def cell(self, plan: CellSplit) -> None:
@@ -84,48 +94,123 @@ class Extraction:
         self.defines |= plan.defines
         self.notes += plan.notes
         self._bound = plan.names.binds | plan.names.sets
-        self._replaced = plan.replaced
         if plan.entry is None:
             self._known |= RANK_NAMES
-        self._check_names(plan.names, plan.cell.label)
+        self._check(plan.names, plan.cell.label)
         self._paths |= plan.names.paths
-        for name in sorted(plan.names.wanted()):
-            self._need(name, early=name in plan.early, replaced=True)
-        if plan.entry is not None:
-            self._need(plan.entry)
+        self._need(plan.names.wanted())
+        if plan.entry is not None and plan.entry not in self._bound:
+            self._need([plan.entry])
         self.sources[plan.cell.label] = plan.cell.source
 
     def callable(self, fn: Callable[..., object]) -> str:
         """Take a live callable; returns its name in the module."""
         own = origins.name_of(fn)
         named = [own] if self._values.get(own) is fn else origins.names_of(fn, self._values)
-        if named:
-            self._need(named[0])
-            return named[0]
-        name = own if origins.importable(fn, self._mains) else f"{PREFIX}entry"
-        self._take(self._from_value(name, fn))
+        name = named[0] if named else _ENTRY
+        self._roots[name] = fn
         return name
 
     def pending(self, name: str) -> Statement | None:
         """The last statement of a pending cell that binds the name."""
         return self._pending[name][-1] if name in self._pending else None
 
-    def origin(self, name: str) -> str:
-        """The label of the last cell that binds the name."""
-        newest = self._cells.newest(name)
-        return newest.cell.label if newest else ""
+    def pack(self, args: tuple[object, ...]) -> Packed:
+        """The values that were taken, with all they refer to, and the entry's arguments.
 
-    def layout(self) -> tuple[list[Section | Group], Group, Group]:
-        """The pieces before the cell, in order; the values before it; the values after it."""
-        for item in self._taken.values():
-            if item.module is not None:
-                lines = self._imports(item.name, item.module)
-                item.sections = [generated("\n".join(lines))]
-        return layout(self._taken, self._replaced)
+        Raises ProgramError and ShippingError.
+        """
+        executed: dict[int, Source] = {}
+        asked: set[str] = set()
+        while True:
+            live = self._live(executed)
+            try:
+                parcel = pickling.pack({**self._roots, ARGUMENTS: args}, live)
+            except Exception:
+                definition, source, problem = self._unpacked(live, args, executed)
+                executed[id(definition)] = source
+                self.notes.append(_executed_again(source, problem))
+                continue
+            fresh = live.wanted - asked
+            asked |= fresh
+            newer = self._bound_since({*self._roots, *live.used, *live.named})
+            if not fresh and newer.keys() == self._newer.keys():
+                break
+            self._newer = newer
+            self._roots = {**self._roots, **({_NEWER: newer} if newer else {})}
+            self._need(fresh)
+        self._check_absent(live)
+        self._vet(live)
+        self._remember(live)
+        return parcel
 
-    def _imports(self, name: str, module: ModuleType) -> Iterator[str]:
+    def sections(self) -> Iterator[Section]:
+        """The source before the launched cell: imports, then what is pending, as it was written."""
+        lines = [line for name in sorted(self._modules) for line in self._imports(name)]
+        lines += [f'__import__("{module}")' for module in self._imported_for_its_effect()]
+        if lines:
+            yield Section(GENERATED, 1, "\n".join(lines) + "\n")
+        statements = {id(s.node): s for taken in self._taken.values() for s in taken}
+        order = {id(node): n for n, node in enumerate(self._launched.nodes())}
+        for statement in sorted(statements.values(), key=lambda s: order[id(s.node)]):
+            yield statement.section
+        if self._newer:
+            lines = [f"{name} = {_NEWER}[{name!r}]" for name in sorted(self._newer)]
+            yield Section(GENERATED, 1, "\n".join(lines) + "\n")
+
+    def _bound_since(self, restored: Set[str]) -> dict[str, object]:
+        """What is restored, although source that is taken binds it too, with another name."""
+        taken = [statement for statements in self._taken.values() for statement in statements]
+        bound = bindings([statement.node for statement in taken])
+        for statement in taken:
+            if statement in self._stars:
+                bound |= star_names(_star_module(statement)) or restored
+        return {name: self._values[name] for name in sorted(bound & restored & self._values.keys())}
+
+    # Taking
+
+    def _need(self, names: Iterable[str]) -> None:
+        """Take what these names refer to."""
+        for name in sorted(names):
+            if name in self._taken or name in self._roots or name in self._modules:
+                continue
+            if name in self._known and not self._shadows(name):
+                continue
+            if name in self._pending:
+                self._take(name, self._pending[name])
+            elif name in self._values:
+                self._take_value(name, self._values[name])
+            elif name not in self._bound:
+                self._take(name, self._stars_with(name))
+
+    def _take(self, name: str, statements: Sequence[Statement]) -> None:
+        """Take a pending definition and what it needs."""
+        if not statements:
+            return
+        self._taken[name] = list(statements)
+        nodes = [statement.node for statement in statements]
+        names = names_in(nodes, lazy_annotations="annotations" in self.futures)
+        for statement in statements:
+            self.sources[statement.cell.label] = statement.cell.source
+            self.notes += vet(statement.node, statement.cell.label)
+        self._check(names, statements[-1].cell.label)
+        self._paths |= names.paths
+        own = [node for node in nodes if name in bindings([node])]
+        self.notes += computed_again(statements[-1].cell.label, own, "for this launch")
+        if isinstance(nodes[-1], DEFINITION):
+            self.defines.add(name)
+        needed = {n for n in names.wanted() if self._has(n)} | names.now.keys()
+        self._need(needed - {name} - (self._bound - names.now.keys()))
+
+    def _take_value(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
+            self._modules[name] = value
+        else:
+            self._roots[name] = value
+
+    def _imports(self, name: str) -> Iterator[str]:
         """`import a.b as name`, and imports of the loaded submodules that the notebook uses."""
-        full = module.__name__
+        full = self._modules[name].__name__
         yield f"import {full}" if name == full else f"import {full} as {name}"
         asked = {
             f"{full}{path[len(name) :]}" for path in self._paths if path.startswith(f"{name}.")
@@ -136,21 +221,16 @@ class Extraction:
         for submodule in sorted({part for path in asked for part in _prefixes(path, full)}):
             yield f'__import__("{submodule}")'
 
-    # Taking
-
-    def _need(self, name: str, *, early: bool = False, replaced: bool = False) -> None:
-        """Take what `name` refers to; if `early`, before the cell's definitions run.
-
-        A name that the launched cell binds itself is skipped, unless `replaced`: then the
-        notebook's object is needed as well.
-        """
-        if name in self._known and not self._shadows(name):
-            return
-        if name in self._bound and not early and not replaced:
-            return
-        item = self._taken.get(name) or self._patched.get(name) or self._find(name)
-        if item is not None:
-            self._take(item, early=early)
+    def _imported_for_its_effect(self) -> Iterator[str]:
+        """`import a.b.c` in a cell, where nothing reads `a.b.c`: it registers something."""
+        imports = [s.node for s in self._cells.statements() if isinstance(s.node, ast.Import)]
+        plain = [alias.name for node in imports for alias in node.names if not alias.asname]
+        dotted = {name for name in plain if "." in name and name in sys.modules}
+        if dotted:
+            cells = [names_in([statement.node]).paths for statement in self._cells.statements()]
+            read = self._paths.union(*cells)
+            unread = (n for n in dotted if not any(f"{p}.".startswith(f"{n}.") for p in read))
+            yield from sorted(unread)
 
     def _shadows(self, name: str) -> bool:
         """Whether the notebook has its own object under the name of a builtin.
@@ -161,30 +241,12 @@ class Extraction:
             return False
         if name in self._pending:
             return True
-        held = self._values.get(name, getattr(builtins, name))
-        python_s = any(part is getattr(builtins, name) for part in origins.unwrapped(held))
-        return not python_s and type(held).__module__.partition(".")[0] != "IPython"
-
-    def _take(self, item: Item, *, early: bool = False) -> None:
-        if item.name in self._taken and item.early >= early:
-            return
-        self._taken[item.name] = item
-        item.early = early
-        if item.is_definition:
-            self.defines.add(item.name)
-        for name in sorted(item.now):
-            # A value of a class that the cell redefines is restored after the cell.
-            self._need(name, early=early or not item.is_value)
-        for name in sorted(item.later):
-            self._need(name, early=early)
-
-    def _find(self, name: str) -> Item | None:
-        if name in self._pending:
-            return self._from_source(name, self._pending[name])
-        if name in self._values:
-            return self._from_value(name, self._values[name])
-        stars = self._stars_with(name)
-        return self._from_source(name, stars) if stars else None
+        if name not in self._values:
+            return False
+        held, python_s = self._values[name], getattr(builtins, name, None)
+        if type(held).__module__.partition(".")[0] == "IPython":
+            return False
+        return all(part is not python_s for part in origins.unwrapped(held))
 
     def _has(self, name: str) -> bool:
         held = (self._known, self._bound, self._pending, self._values)
@@ -194,22 +256,118 @@ class Extraction:
         """The pending `from m import *` that bind the name, or might."""
         return [s for s in self._stars if name in (star_names(_star_module(s)) or {name})]
 
+    # Packing
+
+    def _live(self, executed: Mapping[int, Source]) -> Live:
+        held = {
+            name: value
+            for name, value in self._values.items()
+            if name not in _MODULE_NAMES and (name not in _BUILTINS or self._shadows(name))
+        }
+        newer = {*self._pending, *(self._bound - self._roots.keys())}
+        return Live(held, self._cells.label, newer, self._known, executed)
+
+    def _unpacked(
+        self, live: Live, args: tuple[object, ...], executed: Mapping[int, Source]
+    ) -> tuple[object, Source, Exception]:
+        """The innermost definition that cannot be packed as it is, its source, and why not.
+
+        Raises ShippingError for a value, and where there is no source.
+        """
+        arguments = {f"--args[{n}]": value for n, value in enumerate(args)}
+        tried = {**self._roots, **live.used, **live.named, **arguments}
+        culprit: tuple[str, object, Exception] | None = None
+        seen: set[int] = set()
+        while tried:
+            name, value = next(iter(tried.items()))
+            del tried[name]
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            inner = self._live(executed)
+            try:
+                pickling.pack({name: value}, inner)
+            except Exception as fault:
+                culprit = name, value, fault
+                tried = {**inner.used, **inner.named}
+        if culprit is None:
+            raise ShippingError("Cannot send the notebook's values to ranks together.")
+        name, value, problem = culprit
+        found = origins.definition(name, value, self._cells, self._mains)
+        if found is None or not isinstance(found.node, DEFINITION):
+            raise ShippingError(pickling.refusal(name, value, self._origin(name), problem))
+        return value, self._source(found), problem
+
+    def _source(self, found: Statement) -> Source:
+        """A definition of the notebook to be executed again, with what it needs."""
+        assert isinstance(found.node, DEFINITION)
+        names = names_in([found.node], lazy_annotations="annotations" in self.futures)
+        self.sources[found.cell.label] = found.cell.source
+        self._need(name for name in names.wanted() if name in self._values or name in self._pending)
+        return Source(
+            name=found.node.name,
+            label=found.cell.label,
+            first_line=found.section.first_line,
+            text=found.section.text,
+            flags=future_flags(self.futures),
+            needs={name: self._values[name] for name in names.now if name in self._values},
+        )
+
+    def _origin(self, name: str) -> str:
+        """The label of the last cell that binds the name."""
+        newest = self._cells.newest(name)
+        return newest.cell.label if newest else ""
+
+    def _remember(self, live: Live) -> None:
+        self.defines |= live.named.keys()
+        self.restored = tuple(sorted({*self._roots, *live.used, *live.named} - {ARGUMENTS}))
+        for cell in self._cells.cells:
+            if cell.label in live.seen or cell.label in self.sources:  # whole, also if half pending
+                self.sources[cell.label] = cell.source
+        self.notes += sorted(live.notes)
+        for name in sorted(live.outdated):
+            self.notes.append(
+                f"`{name}` is defined anew; values made before are still of the former `{name}`"
+            )
+
     # Missing names
 
-    def _check_names(self, names: Names, label: str) -> None:
+    def _check(self, names: Names, label: str) -> None:
         known = [star_names(module) for module in names.stars]
         if None in known:
             return
         starred = {name for found in known if found is not None for name in found}
         for name, line in sorted(names.required().items(), key=lambda item: item[1]):
-            if name not in starred and not self._has(name):
+            if name not in starred and not self._has(name) and not self._is_guarded(name):
                 raise ProgramError(self._missing(name, label, line))
+
+    def _check_absent(self, live: Live) -> None:
+        """Refuse functions of the notebook that name what nothing binds."""
+        for name, code in live.absent.items():
+            if name in live.assigned or self._has(name) or self._is_guarded(name):
+                continue
+            found = self._cells.holding(code)
+            line = names_in([found.node]).required().get(name) if found else None
+            if found is not None and line is not None:
+                raise ProgramError(self._missing(name, found.cell.label, line))
+
+    def _is_guarded(self, name: str) -> bool:
+        """Whether it is bound where a condition holds that did not: `try: import m …`."""
+        written = self._launched.newest(name) or self._cells.newest(name)
+        return written is not None and name not in names_in([written.node]).certain
+
+    def _vet(self, live: Live) -> None:
+        """Refuse functions of the notebook with magics that do not work on ranks."""
+        for code in live.shell:
+            found = self._cells.holding(code)
+            if found is not None:
+                self.notes += vet(found.node, found.cell.label)
 
     def _missing(self, name: str, label: str, line: int) -> str:
         known = {*self._values, *self._pending, *self._bound, *self._known}
         close = difflib.get_close_matches(name, [n for n in known if n[:1] != "_"], n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        written = Cells([*self._scope.cells, *self._scope.pending]).newest(name)
+        written = self._launched.newest(name) or self._cells.newest(name)
         if written:
             hint = (
                 f" {written.cell.label} assigns it, but the notebook does not have it: that cell "
@@ -223,75 +381,26 @@ class Extraction:
             f"{hint} {advice}. No rank was started."
         )
 
-    # Items
 
-    def _from_source(self, name: str, statements: Sequence[Statement]) -> Item:
-        nodes = [statement.node for statement in statements]
-        names = names_in(nodes, lazy_annotations="annotations" in self.futures)
-        for statement in statements:
-            self.sources[statement.cell.label] = statement.cell.source
-            self.notes += vet(statement.node, statement.cell.label)
-        self._check_names(names, statements[-1].cell.label)
-        self._paths |= names.paths
-        now = set(names.now) - {name}
-        return Item(
-            name,
-            [statement.section for statement in statements],
-            is_definition=isinstance(nodes[-1], DEFINITION),
-            now=now,
-            later={n for n in names.wanted() if self._has(n)} - now - {name},
-        )
-
-    def _from_value(self, name: str, value: object) -> Item:
-        if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
-            return Item(name, module=value)
-        line = origins.import_line(name, value, self._cells, self._mains)
-        if line:
-            return Item(name, [generated(line)])
-        found = origins.definition(name, value, self._cells, self._mains)
-        if found is None:
-            return self._shipped(name, value)
-        bound = found.node.name if isinstance(found.node, DEFINITION) else name
-        if bound == name:
-            return self._defined(name, value, found)
-        if self._values.get(bound) is value:
-            return Item(name, [generated(f"{name} = {bound}")], now={bound})
-        return self._shipped(name, value)
-
-    def _defined(self, name: str, value: object, found: Statement) -> Item:
-        """A live class or function as its statement and the changes made to it since."""
-        bare = origins.without_shipped_decorators(found, value, self._values)
-        item = self._from_source(name, [bare, *origins.registered(name, found, self._cells)])
-        self.sources[found.cell.label] = found.cell.source
-        item.is_definition = True
-        item.later |= {self._patch(patch) for patch in patches(name, value, found, self._values)}
-        return item
-
-    def _shipped(self, name: str, value: object) -> Item:
-        names = reached(value, self._values, self._mains) - {name}
-        return Item(name, value=value, is_value=True, now=names)
-
-    def _patch(self, patch: Patch) -> str:
-        """Add the item of an attribute set after the definition; returns its name."""
-        shown = origins.live_name(patch.value, self._values)
-        if shown is None:
-            shown = f"{PREFIX}{patch.owner}_{patch.attribute}"
-            self._patched[shown] = self._shipped(shown, patch.value)
-        target = f"{patch.owner}.{patch.attribute}"
-        line = generated(f"{target} = {shown}")
-        self._patched[target] = Item(target, [line], now={patch.owner, shown})
-        return target
+def _executed_again(source: Source, problem: Exception) -> str:
+    return (
+        f"{source.label}, line {source.first_line}: `{source.name}` cannot be sent as it is "
+        f"({problem}); ranks execute its definition again, without what was changed since"
+    )
 
 
-def _by_name(pending: Sequence[Cell]) -> dict[str, list[Statement]]:
+def _by_name(pending: Sequence[Pending]) -> dict[str, list[Statement]]:
     """For each name, the statements of the newest pending cell that define it."""
     found: dict[str, list[Statement]] = {}
-    for cell in pending:
-        here: dict[str, list[Statement]] = {}
-        for node in lasting(parsed(cell)):
-            for name in bindings([node]):
-                here.setdefault(name, []).append(Statement(cell, node))
-        found.update(here)
+    for one in pending:
+        nodes = lasting(parsed(one.cell))
+        binds = bindings(nodes)
+        for name in binds if one.names is None else binds & one.names:
+            found[name] = []
+        for node in nodes:
+            for name in touched(node) & found.keys():
+                if one.names is None or name in one.names or name not in binds:
+                    found[name].append(Statement(one.cell, node))
     return found
 
 

@@ -16,8 +16,8 @@ from types import FunctionType
 from typing import Any
 
 from xla_nb.errors import ProgramError
+from xla_nb.program.bindings import Function, bindings
 from xla_nb.program.cells import DEFINITION, FUNCTION, IMPORT, Statement
-from xla_nb.program.names import Function, bindings
 from xla_nb.program.origins import own_name
 from xla_nb.program.split import CellSplit, functions
 from xla_nb.wording import several

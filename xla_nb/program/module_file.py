@@ -11,12 +11,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from xla_nb.program.build import Program, Restore
-from xla_nb.program.dependencies import PREFIX
-from xla_nb.program.ordering import GENERATED
+from xla_nb.program.build import Program
+from xla_nb.program.cells import GENERATED
 
 _LOADER = "xla_nb.rank.loader"  # the module of `restore`, which this layer must not import
-_RESTORE = f"{PREFIX}restore"
+_RESTORE = "_xla_nb_restore"
 
 
 @dataclass(frozen=True)
@@ -77,18 +76,15 @@ def source(program: Program) -> tuple[str, list[Span]]:
     text = f'"""Module {program.name}: what xla_nb took from the notebook for one run."""\n'
     if program.futures:
         text += f"from __future__ import {', '.join(program.futures)}\n"
-    if program.groups:
-        text += f"from {_LOADER} import restore as {_RESTORE}\n"
+    text += f"from {_LOADER} import restore as {_RESTORE}\n\n"
+    text += f"{_RESTORE}(globals())  # {', '.join(program.restored)}\n"
     spans = []
-    for step in program.steps:
-        if isinstance(step, Restore):
-            text += f"\n{_RESTORE}({step.index}, globals())\n"
-            continue
+    for section in program.sections:
         text += "\n"
         start = text.count("\n") + 1
-        text += step.text
-        if step.label != GENERATED:
-            spans.append(Span(start, text.count("\n"), step.label, step.first_line))
+        text += section.text
+        if section.label != GENERATED:
+            spans.append(Span(start, text.count("\n"), section.label, section.first_line))
     return text, spans
 
 

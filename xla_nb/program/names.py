@@ -1,4 +1,4 @@
-"""Which global names statements bind and read, in the order in which Python runs them."""
+"""Which global names statements read, and surely bind, in the order in which Python runs them."""
 
 from __future__ import annotations
 
@@ -6,96 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+from xla_nb.program.bindings import Binder, Comprehension, Function, bindings
 
 _MANGLED_BY_CLASS = "__"
-
-
-# --- what statements bind ---------------------------------------------------------------------
-
-
-def bindings(nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that these statements bind in their own scope, conditionally or not."""
-    binder = _Binder()
-    for node in nodes:
-        binder.visit(node)
-    return binder.names - binder.outer
-
-
-class _Binder(ast.NodeVisitor):
-    """Collects the names that a block binds, without entering nested scopes."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.globals: set[str] = set()
-        self.nonlocals: set[str] = set()
-
-    @property
-    def outer(self) -> set[str]:
-        return self.globals | self.nonlocals
-
-    def _definition(self, node: Function | ast.ClassDef) -> None:
-        self.names.add(node.name)
-        outside: list[ast.expr] = list(node.decorator_list)
-        if isinstance(node, ast.ClassDef):
-            outside += [*node.bases, *(keyword.value for keyword in node.keywords)]
-        else:
-            outside += [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-        for expression in outside:
-            self.visit(expression)
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _definition
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
-            self.visit(default)
-
-    def _comprehension(self, node: Comprehension) -> None:
-        # Its targets are local to it; a walrus inside binds here.
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.NamedExpr) and isinstance(inner.target, ast.Name):
-                self.names.add(inner.target.id)
-
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if not isinstance(node.ctx, ast.Load):
-            self.names.add(node.id)
-
-    def visit_alias(self, node: ast.alias) -> None:
-        if node.name != "*":
-            self.names.add(node.asname or node.name.partition(".")[0])
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        self._maybe(node.name)
-        self.generic_visit(node)
-
-    def visit_MatchAs(self, node: ast.MatchAs) -> None:
-        self._maybe(node.name)
-        self.generic_visit(node)
-
-    def visit_MatchStar(self, node: ast.MatchStar) -> None:
-        self._maybe(node.name)
-
-    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
-        self._maybe(node.rest)
-        self.generic_visit(node)
-
-    def visit_Global(self, node: ast.Global) -> None:
-        self.globals.update(node.names)
-
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
-        self.nonlocals.update(node.names)
-
-    def _maybe(self, name: str | None) -> None:
-        if name is not None:
-            self.names.add(name)
-
-
-# --- what statements read ---------------------------------------------------------------------
 
 
 @dataclass
@@ -307,7 +221,7 @@ class _Reader(ast.NodeVisitor):
     visit_FunctionDef = visit_AsyncFunctionDef = _function
 
     def _function_scope(self, node: Function) -> _Scope:
-        binder = _Binder()
+        binder = Binder()
         for statement in node.body:
             binder.visit(statement)
         own = (binder.names - binder.outer) | _parameters(node.args) | {"__class__"}
@@ -337,7 +251,7 @@ class _Reader(ast.NodeVisitor):
         self._all(node.decorator_list)
         with self._type_parameters(node):
             self._all([*node.bases, *(keyword.value for keyword in node.keywords)])
-            binder = _Binder()
+            binder = Binder()
             for statement in node.body:
                 binder.visit(statement)
             own = {"__module__", "__qualname__", "__annotations__"}
@@ -370,26 +284,42 @@ class _Reader(ast.NodeVisitor):
         if node.value is not None or not isinstance(node.target, ast.Name):
             self.visit(node.target)
 
+    def _perhaps(self, nodes: Iterable[ast.AST]) -> set[str]:
+        """Read what may not run; returns what would be bound after it."""
+        before = set(self.bound)
+        self._all(nodes)
+        after, self.bound = self.bound, before
+        return after
+
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         self.visit(node.iter)
-        self.visit(node.target)
-        self.block([*node.body, *node.orelse])
+        self._perhaps([node.target, *node.body])
+        self._perhaps(node.orelse)
 
     visit_AsyncFor = visit_For
 
+    def visit_While(self, node: ast.While) -> None:
+        self.visit(node.test)
+        self._perhaps(node.body)
+        self._perhaps(node.orelse)
+
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
-        before = set(self.bound)
-        self.block(node.body)
-        after_body, self.bound = self.bound, before
-        self.block(node.orelse)
-        self.bound &= after_body
+        self.bound = self._perhaps(node.body) & self._perhaps(node.orelse)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        self.visit(node.subject)
+        for case in node.cases:
+            self._perhaps([case])
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
+        before = set(self.bound)
         with self._hinting(any(_catches_name_error(handler) for handler in node.handlers)):
             self.block(node.body)
-        self._all(node.handlers)
-        self.block([*node.orelse, *node.finalbody])
+        self.block(node.orelse)
+        whole, self.bound = self.bound, before
+        self.bound = whole.intersection(*[self._perhaps([handler]) for handler in node.handlers])
+        self.block(node.finalbody)
 
     visit_Try = visit_TryStar = _try
 

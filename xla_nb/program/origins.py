@@ -1,4 +1,4 @@
-"""Where a live object of the notebook comes from: the import or the statement that created it.
+"""The statement that created a live object of the notebook, where it must be executed again.
 
 An object's own code takes precedence over the newest text that binds its name. No user code may
 run, and where the origin is uncertain there is none: a wrong one would change results silently.
@@ -10,7 +10,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType
 
 from xla_nb.program.cells import DEFINITION, FUNCTION, Cells, Statement, span
 from xla_nb.program.names import names_in
@@ -39,13 +39,6 @@ def own_name(value: object) -> tuple[str, str]:
     return (str(module), str(attribute)) if named else ("", "")
 
 
-def _has_own_name(value: object) -> bool:
-    """Whether the object is code or typing, rather than data with state."""
-    if isinstance(value, FunctionType | BuiltinFunctionType | type):
-        return True
-    return type(value).__module__ in ("typing", "functools") or bool(own_name(value)[1])
-
-
 def names_of(value: object, values: Mapping[str, object]) -> list[str]:
     """The global names of this very object in the notebook."""
     return [
@@ -59,12 +52,6 @@ def name_of(value: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def live_name(value: object, values: Mapping[str, object]) -> str | None:
-    """The `__name__` of a function or class if it is also its global name."""
-    name = name_of(value) if isinstance(value, FunctionType | type) else ""
-    return name if name and values.get(name) is value else None
-
-
 def unwrapped(value: object) -> Iterator[object]:
     """The object and what it wraps, as functools.wraps records it."""
     for _ in range(100):
@@ -72,40 +59,6 @@ def unwrapped(value: object) -> Iterator[object]:
         value = _static(value, "__wrapped__") if not isinstance(value, type) else None
         if value is None:
             return
-
-
-# --- the import -------------------------------------------------------------------------------
-
-
-def import_line(name: str, value: object, cells: Cells, mains: set[str]) -> str:
-    """The import that gives this very object, from a statement or the object's own name."""
-    if not _has_own_name(value):
-        return ""
-    for statement in cells.statements():
-        if isinstance(statement.node, ast.ImportFrom) and not statement.node.level:
-            module = statement.node.module or ""
-            for alias in statement.node.names:
-                if (alias.asname or alias.name) == name and _gives(module, alias.name, value):
-                    return _import_from(module, alias.name, name)
-    return _import_from(*own_name(value), name) if importable(value, mains) else ""
-
-
-def _import_from(module: str, attribute: str, name: str) -> str:
-    renamed = "" if name == attribute else f" as {name}"
-    return f"from {module} import {attribute}{renamed}"
-
-
-def importable(value: object, mains: set[str]) -> bool:
-    """Whether a module other than the notebook's has this very object under its own name."""
-    module, attribute = own_name(value)
-    return module not in mains and _gives(module, attribute, value)
-
-
-def _gives(module: str, attribute: str, value: object) -> bool:
-    loaded = sys.modules.get(module)
-    if loaded is None or getattr(loaded, "__spec__", None) is None:
-        return False
-    return attribute in vars(loaded) and vars(loaded)[attribute] is value
 
 
 def star_names(module: str) -> set[str] | None:
@@ -126,7 +79,7 @@ def definition(name: str, value: object, cells: Cells, mains: set[str]) -> State
     if isinstance(value, type):
         if module_of(value) not in mains or "<locals>" in value.__qualname__:
             return None
-        found = _class_statement(value, cells) or _assigned_class(name, value, cells)
+        found = _class_statement(value, cells)
     else:
         found = _function_statement(value, cells) or _decorated(name, value, cells)
     if found is None or name in names_in([found.node]).now:  # class Net(Net): ...
@@ -162,13 +115,6 @@ def _class_statement(cls: type, cells: Cells) -> Statement | None:
     return None
 
 
-def _assigned_class(name: str, value: type, cells: Cells) -> Statement | None:
-    """The call that created a class: `Point = namedtuple("Point", "x y")`."""
-    newest = cells.newest(name)
-    made = newest is not None and isinstance(newest.node, ast.Assign)
-    return newest if made and value.__qualname__ == name and not _own_code(value) else None
-
-
 def _decorated(name: str, value: object, cells: Cells) -> Statement | None:
     """The definition of an object whose decorator no longer exposes the function."""
     newest = cells.newest(name)
@@ -200,48 +146,3 @@ def is_from(cls: type, function: FunctionType) -> bool:
     """Whether the function was written in the class's module, not generated by a library."""
     made = function.__code__.co_filename.startswith("<string>")  # as dataclasses do
     return not made and function.__module__ == cls.__module__
-
-
-# --- its decorators ---------------------------------------------------------------------------
-
-
-def _decorators(node: ast.stmt) -> Iterator[tuple[ast.expr, str, bool]]:
-    """Each decorator with its root name, and whether it is an attribute of that name."""
-    for decorator in node.decorator_list if isinstance(node, DEFINITION) else []:
-        root: ast.expr = decorator
-        while isinstance(root, ast.Attribute | ast.Call):
-            root = root.value if isinstance(root, ast.Attribute) else root.func
-        deep = any(isinstance(part, ast.Attribute) for part in ast.walk(decorator))
-        if isinstance(root, ast.Name):
-            yield decorator, root.id, deep
-
-
-def without_shipped_decorators(
-    found: Statement, value: object, values: Mapping[str, object]
-) -> Statement:
-    """The definition without the decorators that registered it with an object of the notebook.
-
-    `@registry.add` returned the function itself and added it to `registry`, which is sent as a
-    value with its content. Running it again would need the registry before the function, and the
-    function before the registry.
-    """
-    if not isinstance(value, type | FunctionType) or "__wrapped__" in vars(value):
-        return found
-    code = (type, FunctionType, BuiltinFunctionType, ModuleType)
-    dropped = [
-        decorator
-        for decorator, root, deep in _decorators(found.node)
-        if deep and root in values and not isinstance(values[root], code)
-    ]
-    return found.without_lines(dropped) if dropped else found
-
-
-def registered(name: str, found: Statement, cells: Cells) -> list[Statement]:
-    """The functions registered with this one since, as in `@area.register def _(x: int): ...`."""
-    since: list[Statement] = []
-    for statement in cells.statements():
-        if statement.node is found.node:
-            since.clear()
-        elif any(root == name and deep for _, root, deep in _decorators(statement.node)):
-            since.append(statement)
-    return since

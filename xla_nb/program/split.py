@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
 from xla_nb.program import ipython_syntax
+from xla_nb.program.bindings import Function, bindings
 from xla_nb.program.cells import (
     ASSIGNMENT,
     DEFINITION,
@@ -24,7 +25,7 @@ from xla_nb.program.cells import (
     parse,
     without,
 )
-from xla_nb.program.names import Function, Names, bindings, names_in
+from xla_nb.program.names import Names, names_in
 
 RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
 
@@ -60,7 +61,7 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
     own = functions(tree)
     entry = entry or (own[-1].name if own else None)
     guards = [node for node in tree.body if entry and is_main_guard(node)]
-    nodes = [node for node in tree.body if not (_is_future(node) or node in guards)]
+    nodes = [node for node in tree.body if not (is_future(node) or node in guards)]
     module = nodes if entry else _hoisted(nodes, lazy=lazy)
     rest = [node for node in nodes if node not in module]
     if not entry and not rest:
@@ -117,12 +118,41 @@ def lasting(tree: ast.Module) -> list[ast.stmt]:
     """The statements of a launched cell that the notebook itself runs later."""
     if functions(tree):
         return [node for node in tree.body if _only_defines(node)]
-    head = [node for node in tree.body if _is_future(node)]
-    rest = [node for node in tree.body if not _is_future(node)]
+    head = [node for node in tree.body if is_future(node)]
+    rest = [node for node in tree.body if not is_future(node)]
     return head + _hoisted(rest, lazy="annotations" in futures(tree))
 
 
-def _is_future(node: ast.stmt) -> bool:
+def computed_again(label: str, nodes: Iterable[ast.stmt], where: str) -> list[str]:
+    """Notes on assignments that call something: the ranks have executed them, with an outcome of
+    their own."""
+    return [
+        f"{label}, line {node.lineno}: `{name}` is computed again {where}; the ranks of that cell "
+        "had a value of their own"
+        for node in nodes
+        if isinstance(node, ASSIGNMENT) and any(isinstance(p, ast.Call) for p in ast.walk(node))
+        for name in sorted(bindings([node]))
+    ]
+
+
+def touched(node: ast.stmt) -> set[str]:
+    """The names that a statement binds, and those whose objects it visibly changes: `a[0] = 1`,
+    `@registry.add` before a definition."""
+    targets: list[ast.expr] = list(getattr(node, "targets", ()))
+    targets += [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
+    targets += node.decorator_list if isinstance(node, DEFINITION) else []
+    roots = {part.id for part in map(_root, targets) if isinstance(part, ast.Name)}
+    return bindings([node]) | roots
+
+
+def _root(node: ast.expr) -> ast.expr:
+    """`a` of `a.b[0](c).d`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node
+
+
+def is_future(node: ast.stmt) -> bool:
     """Whether this is `from __future__ import`, which goes to the top of the module file."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 

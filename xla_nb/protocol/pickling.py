@@ -1,9 +1,6 @@
 """Values across processes: the notebook's values to ranks, and their results back.
 
-A parcel is a file (a memfd to ranks, a file of the record back): a pickle stream for each group of
-names, with large buffers beside them (pickle protocol 5, PEP 574). It is mapped, not read, so that
-ranks forked after unpickling share one copy. Nothing here imports torch, which takes seconds;
-where a value is a tensor it is already imported.
+Nothing here imports torch, which takes seconds; where a value is a tensor it is already imported.
 """
 
 from __future__ import annotations
@@ -11,26 +8,32 @@ from __future__ import annotations
 import ctypes
 import importlib
 import io
-import json
-import mmap
-import multiprocessing
-import os
+import itertools
 import pickle
 import socket
 import sys
+import threading
 import types
-from collections.abc import Callable, Container, Mapping, Sequence
-from multiprocessing import queues, synchronize
+from collections.abc import Callable, Container, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.errors import ShippingError
-from xla_nb.protocol import jax_values
+from xla_nb.protocol import jax_values, parts, remake, shared
+from xla_nb.protocol.live import Live
+from xla_nb.protocol.parcel import Packed, address_of
+from xla_nb.wording import in_one_line
 
-_ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
-_SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
-_HEAD = 16  # the index's length in ASCII digits, then the index, then the data
+#: What torch leaves out of a tensor that is not computed from others.
+_KEPT = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+#: Packages whose classes have reducers here.
+_SPECIAL = {
+    *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
+    *("numpy", "torch", "torchax", "jax", "jaxlib"),
+}
+_STACK = 512 << 20  # bytes, of which as much is used as a chain is long
+_DEPTH = 100_000
 
 
 class Unshippable(TypeError):
@@ -45,33 +48,41 @@ class Unshippable(TypeError):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
-    """cloudpickle, with storages out of band and classes of the notebook by name.
+    """cloudpickle, with storages out of band."""
 
-    `by_name` are top-level names of ``__main__`` that the other side defines itself.
-    """
-
-    def __init__(self, file: io.BytesIO, by_name: Container[str], keep: Callable[..., Any]):
+    def __init__(self, file: io.BytesIO, keep: Callable[..., Any]):
         super().__init__(file, protocol=5, buffer_callback=keep)
-        self._by_name = by_name
         self._alive: dict[int, object] = {}
+        self._ordinary: set[type] = set()
+        self._storages: dict[tuple[int, int], Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type | types.FunctionType) and self._known(obj):
-            return obj.__qualname__
-        for reduce in (_reduce_stream, _reduce_shared, self._reduce_jax, self._reduce_torch):
+        kind = type(obj)
+        if kind in self._ordinary:  # there may be a million
+            return self.reduce_code(obj)
+        for reduce in (
+            _reduce_stream,
+            shared.reduce,
+            _reduce_exception,
+            self.reduce_array,
+            self._reduce_jax,
+            self._reduce_torch,
+        ):
             reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
+        if _is_ordinary(kind):
+            self._ordinary.add(kind)
+        return self.reduce_code(obj)
+
+    def write(self, values: dict[str, object]) -> None:
+        self.dump(values)
+
+    def reduce_code(self, obj: Any) -> Any:
         return super().reducer_override(obj)
 
-    def _known(self, obj: type | types.FunctionType) -> bool:
-        if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
-            return False
-        first, *rest = obj.__qualname__.split(".")
-        held = vars(sys.modules["__main__"]).get(first) if first in self._by_name else None
-        for part in rest:
-            held = getattr(held, part, None)
-        return held is obj
+    def reduce_array(self, obj: Any) -> Any:
+        return NotImplemented
 
     def _reduce_torch(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -81,12 +92,23 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             return self.reduce_xla_tensor(obj)
         if isinstance(obj, torch.device) and obj.type == "xla":
             return self.reduce_xla_device(obj)
+        if isinstance(obj, torch.Tensor):
+            return self.reduce_tensor(obj)
+        if type(obj).__module__ == "torch.nn.utils.parametrize" and isinstance(
+            obj, torch.nn.Module
+        ):
+            return self.reduce_parametrized(obj)
+        if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
+            return self.reduce_optimizer(obj)
+        return self._reduce_storage(torch, obj)
+
+    def _reduce_storage(self, torch: Any, obj: Any) -> Any:
         if isinstance(obj, torch.storage.TypedStorage):
             raw = obj._untyped_storage
             if raw.device.type != "cpu":
                 return NotImplemented
-            # Tensors that share memory have a wrapper each: use one per address to keep sharing.
-            raw = self._alive.setdefault(raw.data_ptr(), raw)
+            # Tensors that share a storage have a wrapper each: use one, so that it stays shared.
+            raw = self._storages.setdefault((raw.data_ptr(), raw.nbytes()), raw)
             return _typed_storage, (raw, obj.dtype)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
             return _raw_storage, (self._memory(obj),)
@@ -108,6 +130,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         self._alive[id(storage)] = storage
         memory = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
         return pickle.PickleBuffer(memory)
+
+    def reduce_tensor(self, tensor: Any) -> Any:
+        torch = sys.modules["torch"]
+        if type(tensor) is not torch.Tensor or tensor.dtype not in torch.storage._new_dtypes():
+            return NotImplemented
+        rebuild, arguments, *_ = tensor.__reduce_ex__(5)
+        return _with_typed_storage, (rebuild, *arguments)
+
+    def reduce_parametrized(self, module: Any) -> Any:
+        return NotImplemented
+
+    def reduce_optimizer(self, optimizer: Any) -> Any:
+        return NotImplemented
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
         raise Unshippable(
@@ -136,15 +171,109 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return NotImplemented
 
 
+class _LivePickler(_Pickler):
+    """For ranks: the notebook's functions and classes as they are now, tensors with gradients.
+
+    NumPy copies an array with gaps (`a[::2]`) into the pickle, and what shared its memory no longer
+    does. `gaps` collects such arrays; where `whole`, the memory around one is sent with it.
+    """
+
+    def __init__(self, file: io.BytesIO, keep: Callable[..., Any], live: Live, whole: bool):
+        super().__init__(file, keep)
+        self.gaps: list[tuple[int, int]] = []
+        self._live = live
+        self._whole = whole
+
+    def write(self, values: dict[str, object]) -> None:
+        """Several pickles with one memory: code before the data whose methods it is."""
+        code = {name: value for name, value in values.items() if parts.is_ready(value)}
+        for part in (code, {n: value for n, value in values.items() if n not in code}):
+            self.dump(part)
+            while late := self._live.later:
+                self._live.later = []
+                self.dump(late)
+
+    def reduce_code(self, obj: Any) -> Any:
+        reduced = self._live.reduce(obj)
+        return super().reduce_code(obj) if reduced is NotImplemented else reduced
+
+    def reduce_array(self, obj: Any) -> Any:
+        numpy = sys.modules.get("numpy")
+        if numpy is None or type(obj) is not numpy.ndarray or obj.dtype.hasobject:
+            return NotImplemented
+        if obj.flags.forc or not obj.flags.writeable or not obj.size:
+            return NotImplemented
+        start, end = _bounds(obj)
+        self.gaps.append((start, end))
+        if not self._whole:
+            return NotImplemented
+        self._alive[id(obj)] = obj
+        memory = pickle.PickleBuffer((ctypes.c_ubyte * (end - start)).from_address(start))
+        offset = obj.__array_interface__["data"][0] - start
+        return numpy.ndarray, (obj.shape, obj.dtype, memory, offset, obj.strides)
+
+    def reduce_tensor(self, tensor: Any) -> Any:
+        if tensor.grad_fn is not None:
+            self._live.notes.add(
+                "a tensor is sent without the computation behind it (grad_fn): backward() on ranks "
+                "ends there"
+            )
+        held = {name: getattr(tensor, name) for name in _KEPT} if tensor.is_leaf else {}
+        state = {name: value for name, value in held.items() if value is not None}
+        if not state:
+            return super().reduce_tensor(tensor)
+        rebuild, arguments, *_ = tensor.__reduce_ex__(5)
+        return rebuild, arguments, state, None, None, remake.fill_attributes
+
+    def reduce_parametrized(self, module: Any) -> Any:
+        """torch refuses, since the class of such a module is one of its own: it is sent too."""
+        return object.__new__, (type(module),), dict(vars(module))
+
+    def reduce_optimizer(self, optimizer: Any) -> Any:
+        """torch leaves out hooks and what a class of one's own has set."""
+        return object.__new__, (type(optimizer),), dict(vars(optimizer))
+
+
+def _bounds(array: Any) -> tuple[int, int]:
+    """The addresses around an array's elements."""
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    first: int = array.__array_interface__["data"][0]
+    low, high = (sum(pick(step, 0) for step in steps) for pick in (min, max))
+    return first + low, first + high + array.itemsize
+
+
 class _HomePickler(_Pickler):
-    """For results: values on devices become CPU tensors and NumPy arrays."""
+    """For results: values on devices become CPU tensors and NumPy arrays.
+
+    `by_name` are top-level names of ``__main__`` that the notebook has itself.
+    """
+
+    def __init__(self, file: io.BytesIO, keep: Callable[..., Any], by_name: Container[str]):
+        super().__init__(file, keep)
+        self._by_name = by_name
+
+    def reduce_code(self, obj: Any) -> Any:
+        if isinstance(obj, type | types.FunctionType) and self._known(obj):
+            return obj.__qualname__
+        return super().reduce_code(obj)
+
+    def _known(self, obj: type | types.FunctionType) -> bool:
+        if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
+            return False
+        first, *rest = obj.__qualname__.split(".")
+        held = vars(sys.modules["__main__"]).get(first) if first in self._by_name else None
+        for part in rest:
+            held = getattr(held, part, None)
+        return held is obj
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
         home = tensor.detach().cpu()
         torch = sys.modules["torch"]
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter, (home, tensor.requires_grad)
-        return home.requires_grad_(tensor.requires_grad).__reduce_ex__(5)
+        home.requires_grad_(tensor.requires_grad)
+        reduced = self.reduce_tensor(home)
+        return home.__reduce_ex__(5) if reduced is NotImplemented else reduced
 
     def reduce_xla_device(self, device: Any) -> Any:
         return NotImplemented
@@ -173,6 +302,19 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
         ) from None
 
 
+def _with_typed_storage(rebuild: Callable[..., Any], raw: Any, *arguments: Any) -> Any:
+    """torch (2.9) pickles the storage of float8 and uint16 tensors bare, and rebuilds a wrapped
+    one."""
+    torch: Any = importlib.import_module("torch")
+    return rebuild(_typed_storage(raw, torch.uint8), *arguments)
+
+
+def _is_ordinary(kind: type) -> bool:
+    """Whether all objects of a class are pickled alike, by nothing of this module's."""
+    modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
+    return not modules & _SPECIAL and not issubclass(kind, BaseException)
+
+
 def _typed_storage(raw: Any, dtype: Any) -> Any:
     torch: Any = importlib.import_module("torch")
     return torch.storage.TypedStorage(wrap_storage=raw, dtype=dtype, _internal=True)
@@ -199,164 +341,79 @@ def _reduce_stream(obj: Any) -> Any:
     return NotImplemented
 
 
-# ---------------------------------------------------------------- locks and queues
+def _reduce_exception(obj: Any) -> Any:
+    """An exception whose `__init__` takes other arguments than `args`: pickle would call it with
+    these, and fail where it is opened."""
+    kind = type(obj)
+    if not issubclass(kind, BaseException) or not isinstance(kind.__init__, types.FunctionType):
+        return NotImplemented
+    if kind.__reduce__ is not BaseException.__reduce__:
+        return NotImplemented
+    return _new_exception, (kind, obj.args), vars(obj) or None
 
 
-def _reduce_shared(obj: Any) -> Any:
-    """A primitive of multiprocessing, as a new one created before ranks are forked."""
-    match obj:
-        case synchronize.Event():
-            return _fresh_event, (obj.is_set(),)
-        case synchronize.Condition() | synchronize.Barrier() | synchronize.SemLock():
-            return _shared, (type(obj).__name__, _arguments(obj))
-        case queues.SimpleQueue() | queues.Queue():
-            return _shared, (type(obj).__name__, _arguments(obj))
-    return NotImplemented
+def _new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    made = kind.__new__(kind, *arguments)
+    made.args = arguments
+    return made
 
 
-def _arguments(obj: Any) -> tuple[Any, ...]:
-    match obj:
-        case synchronize.Condition():
-            return (obj._lock,)  # type: ignore[attr-defined]
-        case synchronize.Barrier():
-            return (obj.parties,)
-        case synchronize.BoundedSemaphore():
-            return (obj._semlock.maxvalue,)  # type: ignore[attr-defined]
-        case synchronize.Semaphore():
-            return (obj.get_value(),)
-        case queues.Queue():
-            return (obj._maxsize,)  # type: ignore[attr-defined]
-    return ()
+# ---------------------------------------------------------------- packing
 
 
-def _shared(kind: str, arguments: tuple[Any, ...]) -> Any:
-    return getattr(multiprocessing.get_context("fork"), kind)(*arguments)
+def pack(values: Mapping[str, object], live: Live) -> Packed:
+    """The notebook's values as one graph of objects. Raises what pickling raises."""
+    packed = _pack(dict(values), lambda file, keep: _LivePickler(file, keep, live, whole=False))
+    if not _touches_another(packed):
+        return packed
+    return _pack(dict(values), lambda file, keep: _LivePickler(file, keep, live, whole=True))
 
 
-def _fresh_event(is_set: bool) -> Any:
-    event = multiprocessing.get_context("fork").Event()
-    if is_set:
-        event.set()
-    return event
+def _touches_another(packed: Packed) -> bool:
+    """Whether an array with gaps shares memory with anything else."""
+    gaps: list[tuple[int, int]] = packed.writer.gaps
+    if not gaps:
+        return False
+    raws = [buffer.raw() for buffer in packed.buffers]
+    starts = [(address_of(raw), raw.nbytes) for raw in raws]
+    ordered = sorted([*gaps, *((start, start + size) for start, size in starts)])
+    inside = [(start, end) for start, end in ordered if start >= 0]
+    return any(one[1] > other[0] for one, other in itertools.pairwise(inside))
 
 
-# ---------------------------------------------------------------- parcels
+def pack_home(value: object, by_name: Container[str]) -> Packed:
+    """A rank's result. Raises what pickling raises."""
+    return _pack({"result": value}, lambda file, keep: _HomePickler(file, keep, by_name))
 
 
-def send(groups: Sequence[Mapping[str, object]], by_name: Container[str]) -> int:
-    """A memfd with the groups; the caller closes it. Raises what pickling raises."""
-    fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
+def _pack(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
     try:
-        _write(fd, groups, _Pickler, by_name)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+        return _packed(values, pickler)
+    except (RecursionError, pickle.PicklingError) as problem:
+        if "deep" not in str(problem) and not isinstance(problem, RecursionError):
+            raise
+    return _with_a_large_stack(lambda: _packed(values, pickler))
 
 
-def send_home(fd: int, value: object, by_name: Container[str]) -> int:
-    """Write a rank's result to an open file; returns the size in bytes."""
-    return _write(fd, [{"result": value}], _HomePickler, by_name)
+def _packed(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
+    stream = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    # list.append returns None, which tells pickle "out of band".
+    writer = pickler(stream, buffers.append)
+    writer.write(values)
+    return Packed(stream.getbuffer(), tuple(buffers), writer)
 
 
-def _write(
-    fd: int,
-    groups: Sequence[Mapping[str, object]],
-    pickler: type[_Pickler],
-    by_name: Container[str],
-) -> int:
-    pieces: list[memoryview] = []  # in file order
-    places: dict[tuple[int, int], int] = {}  # memory that two groups share is written once
-    table = []
-    writers = []  # keep alive the memory that buffers point to
-    for group in groups:
-        buffers: list[pickle.PickleBuffer] = []
-        stream = io.BytesIO()
-        # list.append returns None, which tells pickle "out of band".
-        writers.append(pickler(stream, by_name, buffers.append))
-        writers[-1].dump(dict(group))
-        pieces.append(stream.getbuffer())
-        numbers = [len(pieces) - 1]
-        for buffer in buffers:
-            raw = buffer.raw()
-            key = _address(raw), raw.nbytes
-            if key not in places:
-                pieces.append(raw)
-                places[key] = len(pieces) - 1
-            numbers.append(places[key])
-        table.append(numbers)
-    return _lay_out(fd, pieces, table)
-
-
-def _address(raw: memoryview) -> int:
-    if raw.readonly or not raw.nbytes:  # bytes, for instance; the object outlives this call
-        return id(raw.obj)
-    return ctypes.addressof(ctypes.c_char.from_buffer(raw))
-
-
-def _lay_out(fd: int, pieces: list[memoryview], table: list[list[int]]) -> int:
-    sizes = [piece.nbytes for piece in pieces]
-    index = json.dumps({"sizes": sizes, "groups": table}).encode()
-    os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
-    offset = _aligned(_HEAD + len(index))
-    for piece in pieces:
-        at, rest = offset, piece
-        while rest.nbytes:
-            written = os.pwrite(fd, rest, at)
-            at, rest = at + written, rest[written:]
-        offset = _aligned(offset + piece.nbytes)
-    os.ftruncate(fd, max(offset, 1))
-    return offset
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // _ALIGN) * _ALIGN
-
-
-def _content(fd: int) -> Any:
-    size = os.fstat(fd).st_size
-    if size <= _SMALL:  # a map keeps a file descriptor open
-        return bytearray(os.pread(fd, size, 0))
-    # Private: a rank that writes to an array gets its own copy of the page.
-    return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-
-
-class Parcel:
-    """A received parcel. The garbage collector closes it, since its values may live longer."""
-
-    def __init__(self, fd: int) -> None:
-        self._map = memoryview(_content(fd))
-        length = int(bytes(self._map[:_HEAD]))
-        index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
-        self._groups: list[list[int]] = index["groups"]
-        self._pieces = []
-        offset = _aligned(_HEAD + length)
-        for size in index["sizes"]:
-            self._pieces.append(self._map[offset : offset + size])
-            offset = _aligned(offset + size)
-
-    def group(
-        self, number: int, resolve: Callable[[str], object] | None = None
-    ) -> dict[str, object]:
-        """The values of a group, by name; `resolve` finds names of ``__main__``."""
-        stream, *buffers = (self._pieces[piece] for piece in self._groups[number])
-        reader = _Unpickler(io.BytesIO(stream), buffers=buffers)
-        reader.resolve = resolve
-        values: dict[str, object] = reader.load()
-        return values
-
-
-class _Unpickler(pickle.Unpickler):
-    resolve: Callable[[str], object] | None = None
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module != "__main__" or self.resolve is None:
-            return super().find_class(module, name)
-        first, *rest = name.split(".")
-        value = self.resolve(first)
-        for part in rest:
-            value = getattr(value, part)
-        return value
+def _with_a_large_stack(work: Callable[[], Packed]) -> Packed:
+    """Long chains (of functions that call each other, of linked nodes) are pickled recursively."""
+    before, limit = threading.stack_size(_STACK), sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEPTH))
+    try:
+        with ThreadPoolExecutor(1, "xla_nb-pickle") as pool:
+            return pool.submit(work).result()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(before)
 
 
 # ---------------------------------------------------------------- errors
@@ -367,30 +424,16 @@ _ADVICE = {
     "socket": "Connect inside the function",
     "Connection": "Connect inside the function",
     "Cursor": "Connect inside the function",
-    "module": "Import it inside the function",
+    "'module' object": "Import it inside the function",
 }
 
 
-def explain(
-    groups: Sequence[Mapping[str, object]],
-    by_name: Container[str],
-    origins: Mapping[str, str],
-    problem: Exception,
-) -> ShippingError:
-    """An error that names the variable that cannot be pickled, its cell, and what to do."""
-    for group in groups:
-        for name, value in group.items():
-            try:
-                _Pickler(io.BytesIO(), by_name, lambda _: None).dump(value)
-            except Exception as fault:
-                return ShippingError(_sentence(name, value, origins.get(name, ""), fault))
-    return ShippingError(f"Cannot send the notebook's values to ranks: {problem}")
-
-
-def _sentence(name: str, value: object, origin: str, fault: Exception) -> str:
+def refusal(name: str, value: object, origin: str, fault: Exception) -> str:
+    """Why a variable, defined in `origin`, cannot be sent, and what to do instead."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     details = f"{kind}, defined in {origin}" if origin else kind
-    return f"Cannot send `{name}` ({details}) to ranks: {fault}. {_advice(fault)}."
+    told = in_one_line(str(fault), 300).rstrip(".")
+    return f"Cannot send `{name}` ({details}) to ranks: {told}. {_advice(fault)}."
 
 
 def _advice(fault: Exception) -> str:

@@ -28,7 +28,7 @@ from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.order import ARGUMENTS_GROUP, Order
+from xla_nb.protocol.order import Order
 from xla_nb.rank import loader
 from xla_nb.rank.process import Inherited, capture, enter, inherit, main
 from xla_nb.record.files import Record
@@ -38,7 +38,7 @@ from xla_nb.runtimes.forking import Latch, Lifecycle
 def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, str]) -> int:
     """Run a job from start to end, and return its exit status.
 
-    The two files hold the notebook's values (`pickling.Parcel`) and the pickled order; `imported`
+    The two files hold the notebook's values (`Parcel`) and the pickled order; `imported`
     are the environment variables that importing torch_xla set.
     """
     with open(order_fd, "rb") as file:  # a descriptor, not a path
@@ -70,6 +70,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str]) -> None:
     sys.path[:] = order.request.sys_path
     multiprocessing.current_process().authkey = order.request.authkey
     order.request.inheritance.take_on()
+    order.request.state.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         os.chdir(order.request.cwd)
@@ -148,7 +149,6 @@ def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any
     torch.set_num_threads(1)
     try:
         module = loader.load(path, opened)
-        loader.restore(ARGUMENTS_GROUP, vars(module))
     except BaseException as error:
         raise _refusal("Cannot load the program", error, table) from error
     finally:

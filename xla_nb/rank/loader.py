@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol.pickling import Parcel
+from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank.shell import RankShell
 
 #: The environment variable with the path of the parcel that holds the run's values.
@@ -47,9 +47,9 @@ def parcel(path: str) -> Parcel:
         os.close(fd)
 
 
-def restore(group: int, namespace: dict[str, Any]) -> None:
-    """Put a group of the parcel's values into a module. A program's file calls this."""
-    namespace.update(parcel(os.environ[PARCEL]).group(group))
+def restore(namespace: dict[str, Any]) -> None:
+    """Put the parcel's values into a module. A program's file calls this."""
+    namespace.update(parcel(os.environ[PARCEL]).open(namespace))
 
 
 def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.ModuleType:

@@ -241,7 +241,7 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
     scratch = partial(path)
     fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        nbytes = pickling.send_home(fd, value, job.order.request.by_name)
+        nbytes = pickling.pack_home(value, job.order.request.by_name).write(fd)
     except Exception as problem:
         scratch.unlink()
         kind = f"{type(value).__module__}.{type(value).__qualname__}"

@@ -18,8 +18,8 @@ from xla_nb.engines.base import Engine
 from xla_nb.errors import LaunchError
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
-from xla_nb.protocol import events, pickling
-from xla_nb.protocol.order import ARGUMENTS, Request
+from xla_nb.protocol import events
+from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Record
 from xla_nb.run.options import Options
@@ -79,7 +79,7 @@ def launch(
 def _start(
     program: Program, request: Request, fit: Fit, engine: Engine, on_wait: OnWait
 ) -> socket.socket:
-    parcel = _pack(program)
+    parcel = program.parcel.to_memfd()
     try:
         return engine.start(request, fit, parcel, on_wait)
     finally:
@@ -94,13 +94,3 @@ def _working_directory() -> str:
             "The notebook's working directory no longer exists. Change to one that does, with "
             "`import os; os.chdir('/a/folder')`, and run the cell again."
         ) from None
-
-
-def _pack(program: Program) -> int:
-    groups = [*program.groups, {ARGUMENTS: program.args}]
-    try:
-        return pickling.send(groups, program.defines)
-    except Exception as problem:
-        arguments = {f"--args[{n}]": value for n, value in enumerate(program.args)}
-        named = [*program.groups, arguments]
-        raise pickling.explain(named, program.defines, program.origins, problem) from None

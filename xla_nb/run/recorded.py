@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from xla_nb.errors import UsageError, XlaNbError
-from xla_nb.protocol import events, pickling
+from xla_nb.protocol import events
+from xla_nb.protocol.parcel import Parcel
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home
 from xla_nb.record.sample import Sample, decode
@@ -109,7 +110,7 @@ class RecordedRun:
                 "result with them. Run the cell again."
             ) from None
         try:
-            return pickling.Parcel(fd).group(0, resolve)["result"]
+            return Parcel(fd).open(resolve=resolve)["result"]
         finally:
             os.close(fd)
 

@@ -8,6 +8,7 @@ from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.engines.ray.outbox import FileChunk, Outbox
 from xla_nb.protocol import pickling
+from xla_nb.protocol.parcel import Parcel
 from xla_nb.record.sample import Sample, decode, encode
 from xla_nb.record.tail import Tail
 
@@ -63,7 +64,7 @@ def test_a_result_written_in_parts_can_be_unpickled(mirror, tmp_path, monkeypatc
     host = tmp_path / "host"
     host.mkdir()
     fd = os.open(host / "rank-0.result", os.O_RDWR | os.O_CREAT)
-    pickling.send_home(fd, list(range(1000)), ())
+    pickling.pack_home(list(range(1000)), ()).write(fd)
     os.close(fd)
     monkeypatch.setattr(outbox, "_MOST", 512)
     out, parts = Outbox(host), 0
@@ -73,6 +74,6 @@ def test_a_result_written_in_parts_can_be_unpickled(mirror, tmp_path, monkeypatc
     assert parts > 2
     fd = os.open(tmp_path / "rank-0.result", os.O_RDWR)
     try:
-        assert pickling.Parcel(fd).group(0)["result"] == list(range(1000))
+        assert Parcel(fd).open()["result"] == list(range(1000))
     finally:
         os.close(fd)

@@ -15,6 +15,7 @@ import numpy as np
 
 from xla_nb import torchax as xt
 from xla_nb.protocol import pickling
+from xla_nb.protocol.live import Live
 
 
 def load(name: str) -> Callable[[int], Any]:
@@ -338,7 +339,7 @@ def sends_to_others(rank: int) -> list[str]:
     messages = []
     for value in (jax.numpy.ones(2), torch.ones(2, device="jax")):
         try:
-            pickling.send([{"x": [value]}], ())
+            pickling.pack({"x": [value]}, Live({}, {}.get))
         except pickling.Unshippable as error:
             messages.append(f"{error}: {error.advice}")
     return messages

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fork_job import environment
-from xla_nb.protocol import pickling
+from xla_nb.protocol.parcel import Parcel
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,7 +38,7 @@ class Run:
             return Ended("died", None, status)
         fd = os.open(path, os.O_RDONLY)
         try:
-            how, value = pickling.Parcel(fd).group(0)["result"]
+            how, value = Parcel(fd).open()["result"]
         finally:
             os.close(fd)
         return Ended(how, value, status)

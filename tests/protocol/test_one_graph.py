@@ -1,0 +1,637 @@
+"""A rank computes what the notebook would: one object stays one, and live state is kept.
+
+Each case is a notebook of cells, the last of which defines `f`; what `f(0)` returns on a rank is
+compared with what it returns in the notebook afterwards.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.support.notebook_double import opened
+from xla_nb.errors import ShippingError
+
+notebook = pytest.fixture(opened)
+
+
+def agree(notebook, *cells):
+    """Run the cells; launch a call of `f`, and make the same call in the notebook."""
+    for cell in cells:
+        notebook.run(cell)
+    launched = notebook.launch("def launched(rank): return f(rank)")
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = notebook.main
+    try:
+        here = notebook.values["f"](0)
+    finally:
+        sys.modules["__main__"] = main
+    assert launched == here, (launched, here)
+    return here
+
+
+# --- one object stays one ---------------------------------------------------------------------
+
+
+ONE_OBJECT = {
+    "a sentinel in a default and in a dict": """
+        NONE = object()
+        table = {"x": NONE}
+        def g(v=NONE): return v is table["x"]
+        def f(rank): return g()
+    """,
+    "a value as default argument, as global and in a closure": """
+        box = []
+        def add(x, to=box): to.append(x)
+        def make():
+            mine = box
+            return lambda: mine
+        get = make()
+        def f(rank):
+            add(1)
+            return box is get() and len(get()) > 0
+    """,
+    "a function's closure is shared by two functions": """
+        def counter():
+            n = 0
+            def up():
+                nonlocal n
+                n += 1
+            return up, lambda: n
+        up, get = counter()
+        def f(rank):
+            before = get()
+            up(); up()
+            return get() - before
+    """,
+    "a bound method and the object it is bound to": """
+        class Part: pass
+        class Whole:
+            def __init__(self): self.part = Part()
+            def has(self, part): return self.part is part
+        whole = Whole()
+        part, has = whole.part, whole.has
+        def f(rank): return has(part), has.__self__ is whole
+    """,
+    "a registry that a decorator fills": """
+        HANDLERS = {}
+        def handler(fn):
+            HANDLERS[fn.__name__] = fn
+            return fn
+        @handler
+        def go(): return 5
+        def f(rank): return HANDLERS["go"] is go, len(HANDLERS)
+    """,
+    "a class that a metaclass registers": """
+        class Meta(type):
+            made = []
+            def __init__(cls, *args): Meta.made.append(cls)
+        class A(metaclass=Meta): pass
+        def f(rank): return Meta.made == [A]
+    """,
+    "a subclass that __init_subclass__ registers": """
+        class Base:
+            made = {}
+            def __init_subclass__(cls, *, tag, **kw): Base.made[tag] = cls
+        class A(Base, tag="a"): pass
+        def f(rank): return Base.made["a"] is A, len(Base.made)
+    """,
+    "what a cache holds": """
+        import functools
+        class Model: pass
+        @functools.cache
+        def model(): return Model()
+        held = model()
+        def f(rank): return model() is held
+    """,
+    "a bounded cache with named arguments": """
+        import functools
+        @functools.lru_cache(maxsize=2)
+        def get(a, b=0): return [a, b]
+        get(1); get(2, b=3)
+        last = get("x", b=4)
+        def f(rank): return get("x", b=4) is last, get.cache_info().maxsize
+    """,
+    "a weak reference": """
+        import weakref
+        class A: pass
+        a = A()
+        ref, names = weakref.ref(a), weakref.WeakKeyDictionary({a: "a"})
+        def f(rank): return ref() is a, names[a]
+    """,
+    "a lock in two places": """
+        import multiprocessing
+        lock = multiprocessing.Lock()
+        class Guard:
+            def __init__(self): self.lock = lock
+        guard = Guard()
+        def f(rank):
+            with lock: return guard.lock.acquire(block=False)
+    """,
+    "an enum's members": """
+        import enum
+        class Color(enum.Enum):
+            RED = 1
+            CRIMSON = 1
+            BLUE = "b"
+            def low(self): return self.name.lower()
+        class Size(enum.IntEnum):
+            S = 1
+            M = enum.auto()
+        class Perm(enum.Flag):
+            R = enum.auto()
+            W = enum.auto()
+        kept = {Color.RED: Size.M, "p": Perm.R | Perm.W}
+        def f(rank):
+            return (Color.CRIMSON is Color.RED, Color(1) is Color.RED, Color["BLUE"].low(),
+                    kept[Color.RED] is Size.M, Size.M + 1, Perm.W in kept["p"], len(Color))
+    """,
+    "dataclass sentinels": """
+        import dataclasses
+        @dataclasses.dataclass(order=True)
+        class P:
+            x: int
+            y: list = dataclasses.field(default_factory=list)
+            kind: "dataclasses.ClassVar[int]" = 3
+        fields = dataclasses.fields(P)
+        def f(rank):
+            other = dataclasses.make_dataclass("Q", [("z", int, 1)], bases=(P,))
+            return (P(1) == P(1), P(1) < P(2), [x.name for x in dataclasses.fields(P)],
+                    fields[0].default is dataclasses.MISSING, dataclasses.asdict(P(1)),
+                    [x.name for x in dataclasses.fields(other)], P(1).y is P(1).y)
+    """,
+}
+
+
+@pytest.mark.parametrize("cell", ONE_OBJECT.values(), ids=ONE_OBJECT)
+def test_one_object_stays_one(notebook, cell):
+    agree(notebook, cell)
+
+
+def test_arguments_and_globals_are_one_graph(notebook):
+    notebook.run("class A: pass\na = A()\nheld = [a]")
+    a = notebook.values["a"]
+    assert notebook.launch("def f(rank, a): return a is held[0]", a)
+
+
+def test_a_methods_object_and_an_argument_of_it_are_one(notebook):
+    notebook.run(
+        "class T:\n    def __init__(self): self.part = [1]\n"
+        "    def go(self, rank, part): return self.part is part\nt = T()"
+    )
+    t = notebook.values["t"]
+    assert notebook.call(t.go, t.part)
+
+
+def test_a_list_read_where_the_cell_stands_and_in_a_closure_is_one(notebook):
+    notebook.run(
+        "log = []\ndef make():\n    def add(x): log.append(x)\n    return add\nadd = make()"
+    )
+    assert notebook.launch(
+        "mine = log\ndef f(rank):\n    add(1)\n    return mine is log, mine"
+    ) == (
+        True,
+        [1],
+    )
+
+
+# --- live state is kept -----------------------------------------------------------------------
+
+
+LIVE_STATE = {
+    "class attributes set later": [
+        "from pathlib import Path\nfrom collections import defaultdict\n"
+        "class C:\n    root = None\n    items = dict()\n    counts = defaultdict(int)",
+        "C.root = Path('/x')\nC.items['k'] = C\nC.counts['a'] += 2\nC.added = lambda self: 7",
+        "def f(rank): return C.root, C.items['k'] is C, dict(C.counts), C().added()",
+    ],
+    "an attribute set on a dataclass": [
+        "from dataclasses import dataclass\n@dataclass\nclass D:\n    x: int = 1",
+        "D.extra = [2]\nD.x = 5",
+        "def f(rank): return D.extra, D().x, D.x",
+    ],
+    "defaults as they are now": [
+        "N = 2\ndef g(n=N * 10, to=[]):\n    to.append(n)\n    return list(to)",
+        "N = 7\ng()\ng.__kwdefaults__ = None\ng.__defaults__ = (3, g.__defaults__[1])",
+        "def f(rank): return g()[:2]",
+    ],
+    "a class body is not executed again": [
+        "import itertools\nids = itertools.count()\nclass A:\n    id = next(ids)",
+        "def f(rank): return A.id",
+    ],
+    "a decorator is not applied again": [
+        "FACTOR = 2\ndef times(n):\n    return lambda fn: lambda x: n * fn(x)\n"
+        "@times(FACTOR)\ndef g(x): return x",
+        "FACTOR = 5",
+        "def f(rank): return g(1)",
+    ],
+    "a base class that was defined anew since": [
+        "class B:\n    def g(self): return 1",
+        "class A(B): pass",
+        "class B:\n    def g(self): return 2",
+        "def f(rank): return A().g(), B().g(), issubclass(A, B)",
+    ],
+    "attributes of functions": [
+        "def g(): return g.n\ng.n = 4\ng.deep = {'g': g}",
+        "def f(rank): return g(), g.deep['g'] is g",
+    ],
+    "functions registered with a single dispatch": [
+        "import functools\n@functools.singledispatch\ndef area(x): return 'any'",
+        "@area.register\ndef _(x: int): return 'int'\nclass C: pass\n"
+        "@area.register(C)\ndef _(x): return 'C'",
+        "def f(rank):\n    area.register(str, lambda x: 'str')\n"
+        "    return area(1), area(C()), area('x'), area(1.5), len(area.registry)",
+    ],
+    "classes registered with an abstract one": [
+        "import abc\nclass Base(abc.ABC):\n    @abc.abstractmethod\n    def go(self): ...",
+        "class V: pass\nBase.register(V)\nclass W(Base):\n    def go(self): return 1",
+        "def f(rank):\n    try: Base()\n    except TypeError as e: told = str(e)\n"
+        "    return issubclass(V, Base), isinstance(V(), Base), W().go(), told",
+    ],
+    "slots, properties and class methods": [
+        "import functools\nclass S:\n    __slots__ = ('a', '__b')\n"
+        "    def __init__(self): self.a, self.__b = 1, 2\n"
+        "    @property\n    def b(self): return self.__b\n"
+        "    @classmethod\n    def make(cls): return cls()\n"
+        "    @staticmethod\n    def three(): return 3\n"
+        "class C:\n    @functools.cached_property\n    def v(self): return [1]\n"
+        "s, c = S(), C()\nc.v",
+        "def f(rank): return s.a, s.b, S.make().b, S.three(), c.v is c.v, C().v",
+    ],
+    "generic, named and typed classes": [
+        "import typing, collections\nT = typing.TypeVar('T')\n"
+        "class Box(typing.Generic[T]):\n    def __init__(self, x: T): self.x = x\n"
+        "class P(typing.NamedTuple):\n    x: int\n    y: int = 2\n"
+        "class TD(typing.TypedDict):\n    x: int\n"
+        "@typing.runtime_checkable\nclass Go(typing.Protocol):\n    def go(self): ...\n"
+        "class G:\n    def go(self): return 1\nQ = collections.namedtuple('Q', 'x y')",
+        "def f(rank): return (Box[int](3).x, Box.__parameters__ == (T,), P(1), P(1)._asdict(),"
+        " TD(x=1), isinstance(G(), Go), isinstance(3, Go), Q(1, 2)._replace(x=5))",
+    ],
+    "recursive functions and methods that call super": [
+        "def outer():\n    def rec(n): return 1 if n < 2 else n * rec(n - 1)\n    return rec\n"
+        "rec = outer()\ndef even(n): return n == 0 or odd(n - 1)\n"
+        "def odd(n): return n != 0 and even(n - 1)\n"
+        "class A:\n    def go(self): return 'A'\n"
+        "class B(A):\n    def go(self): return super().go() + 'B'",
+        "def f(rank): return rec(5), even(10), B().go()",
+    ],
+    "a library's decorator": [
+        "import contextlib, functools\n@contextlib.contextmanager\ndef opened(x):\n"
+        "    yield x + n\nn = 4\npart = functools.partial(pow, 2)\n"
+        "@functools.wraps(opened)\ndef wrapped(*a): return opened(*a)",
+        "def f(rank):\n    with opened(1) as x, wrapped(2) as y:\n"
+        "        return x, y, part(3), wrapped.__name__",
+    ],
+}
+
+
+@pytest.mark.parametrize("cells", LIVE_STATE.values(), ids=LIVE_STATE)
+def test_live_state_is_kept(notebook, cells):
+    agree(notebook, *cells)
+
+
+def test_lambdas_and_closures_share_the_globals_of_the_module(notebook):
+    notebook.run(
+        "scale = 1\nmul = lambda x: x * scale\ndef make():\n    return lambda x: x + scale"
+    )
+    notebook.run("add = make()\ndef grow():\n    global scale\n    scale = 10")
+    assert notebook.launch("def f(rank):\n    grow()\n    return mul(2), add(2), scale") == (
+        20,
+        12,
+        10,
+    )
+
+
+def test_what_the_launched_cell_binds_is_what_earlier_functions_see(notebook):
+    notebook.run("lr = 1\ndef get(): return lr")
+    assert notebook.launch("lr = 5\ndef f(rank): return get()") == 5
+
+
+def test_a_value_made_before_the_launched_cell_defines_its_class_anew_is_of_the_former_one(
+    notebook,
+):
+    notebook.run("class A:\n    n = 1\na = A()")
+    program = notebook.build("class A:\n    n = 2\ndef f(rank): return a.n, A.n, isinstance(a, A)")
+    assert notebook.rank(program) == (1, 2, False)
+    assert any("`A` is defined anew" in note for note in program.notes)
+
+
+def test_a_function_carries_only_the_globals_that_its_code_names(notebook):
+    notebook.run("bad = (n for n in ())\nunrelated = lambda: bad\nn = 3\ngood = lambda: n")
+    program = notebook.build("def f(rank): return good()")
+    assert set(program.restored) == {"good", "n"}
+    assert notebook.rank(program) == 3
+
+
+# --- what cannot be pickled -------------------------------------------------------------------
+
+
+def test_a_definition_that_cannot_be_sent_as_it_is_is_executed_again_with_a_note(notebook):
+    notebook.run(
+        "import threading\ndef guarded(fn):\n    lock = threading.Lock()\n"
+        "    def inner(*a):\n        with lock: return fn(*a)\n    return inner"
+    )
+    notebook.run("k = 2\n@guarded\ndef g(x): return h(x) + k\ndef h(x): return 10 * x")
+    program = notebook.build("def f(rank): return g(1)")
+    assert notebook.rank(program) == 12
+    (note,) = program.notes
+    assert note.startswith("Cell In[2], line 2: `g` cannot be sent as it is (")
+    assert "execute its definition again" in note
+
+
+def test_a_value_inside_a_function_is_refused_by_its_own_name(notebook):
+    notebook.run("rows = (n for n in ())\ndef g(): return rows\ndef h(): return g()")
+    with pytest.raises(ShippingError, match=r"Cannot send `rows` \(builtins.generator, defined in"):
+        notebook.build("def f(rank): return h()")
+
+
+# --- conditions -------------------------------------------------------------------------------
+
+
+def test_a_guarded_import_that_failed_fails_only_where_it_is_used(notebook):
+    notebook.run(
+        "try:\n    import not_here_at_all as m\n    HAVE = True\n"
+        "except ImportError:\n    HAVE = False"
+    )
+    notebook.run("def g(x): return m.go(x) if HAVE else x")
+    assert notebook.launch("def f(rank): return g(4)") == 4
+    assert notebook.launch("def f(rank): return m.go(4) if HAVE else 5") == 5
+
+
+@pytest.mark.parametrize(
+    "binds",
+    [
+        "for _ in ():\n    n = 1",
+        "while False:\n    n = 1",
+        "try:\n    1 / 0\n    n = 1\nexcept ZeroDivisionError:\n    pass",
+        "match 3:\n    case 4:\n        n = 1",
+        "if not True:\n    n = 1",
+    ],
+)
+def test_what_may_not_be_bound_does_not_hide_the_notebooks_value(notebook, binds):
+    notebook.run("n = 5")
+    assert notebook.launch(f"{binds}\ndef f(rank): return n") == 5
+    assert notebook.launch(f"{binds}\nn") == 5
+
+
+# --- what an attack found ---------------------------------------------------------------------
+
+
+FOUND = {
+    "instances that its class holds by their hash": """
+        class P:
+            seen = {}
+            def __init__(self, x): self.x = x
+            def __hash__(self): return hash(self.x)
+            def __eq__(self, o): return self.x == o.x
+        for i in range(3): P.seen[P(i)] = i
+        def f(rank): return [P.seen.get(P(i)) for i in range(3)]
+    """,
+    "instances that a frozen dataclass holds in a set": """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True)
+        class P:
+            x: int
+        P.known = {P(1), P(2)}
+        def f(rank): return P(1) in P.known
+    """,
+    "what a cached method holds": """
+        import functools
+        class A:
+            def __init__(self, x): self.x = x
+            def __hash__(self): return hash(self.x)
+            def __eq__(self, o): return self.x == o.x
+            @functools.lru_cache
+            def go(self): return [self.x]
+        a = A(1); kept = a.go()
+        def f(rank): return a.go() is kept, A.go.cache_info().currsize
+    """,
+    "hooks of parameters": """
+        import torch
+        from torch import nn
+        p = nn.Parameter(torch.ones(2)); h = p.register_hook(lambda g: g * 2)
+        def f(rank):
+            p.grad = None
+            p.sum().backward(); return p.grad.tolist()
+    """,
+    "hooks and attributes of optimizers": """
+        import torch
+        log = []
+        m = torch.nn.Linear(1,1)
+        opt = torch.optim.SGD(m.parameters(), lr=.1)
+        opt.register_step_post_hook(lambda *a: log.append(1))
+        opt.tag = 'x'
+        def f(rank):
+            log.clear()
+            m(torch.ones(1,1)).sum().backward(); opt.step(); return log, opt.tag
+    """,
+    "an optimizer of the notebook": """
+        import torch, math
+        class Look(torch.optim.Optimizer):
+            def __init__(self, ps):
+                super().__init__(ps, {})
+                self.k = 5
+            def step(self): return self.k
+        opt = Look([torch.ones(1, requires_grad=True)])
+        def f(rank): return opt.step()
+    """,
+    "views of a dict": """
+        d = {'a': 1}
+        ks, vs = d.keys(), d.items()
+        def f(rank):
+            d['b'] = 2
+            return list(ks), list(vs)
+    """,
+    "members of an enum that is executed again": """
+        import enum, threading
+        class Color(enum.Enum):
+            R = 1
+        Color.lock = threading.Lock()
+        c = Color.R
+        def f(rank): return c is Color.R, Color(1) is c
+    """,
+    "a named tuple that is its own class's attribute": """
+        from typing import NamedTuple
+        class P(NamedTuple):
+            x: int
+            y: int
+        P.ORIGIN = P(0, 0)
+        def f(rank): return P.ORIGIN, P(1, 2)
+    """,
+    "a frozen instance that is its own class's attribute": """
+        from dataclasses import dataclass
+        @dataclass(frozen=True, slots=True)
+        class Cfg:
+            a: int = 1
+        Cfg.DEFAULT = Cfg()
+        def f(rank): return Cfg.DEFAULT == Cfg(), repr(Cfg.DEFAULT)
+    """,
+    "new types and parameters of types": """
+        from typing import *
+        UserId = NewType('UserId', int)
+        P = ParamSpec('P')
+        Ts = TypeVarTuple('Ts')
+        def deco(fn: Callable[P, int]): return fn
+        @deco
+        def g(x): return UserId(x)
+        def f(rank): return g(3), UserId.__name__, UserId.__supertype__ is int
+    """,
+    "names in bodies of classes inside functions": """
+        from dataclasses import dataclass
+        from typing import List
+        SIZE = 4
+        def make():
+            @dataclass
+            class A:
+                xs: List[int]
+                size: int = SIZE
+            return A
+        def f(rank): return make()([1]).xs, make()([1]).size
+    """,
+    "names in annotations that are text": """
+        from __future__ import annotations
+        import typing
+        class Inner: pass
+        class A:
+            x: Inner
+            y: typing.Optional[Inner]
+        def g(a: Inner) -> A: ...
+        def f(rank): return sorted(typing.get_type_hints(A)), sorted(typing.get_type_hints(g))
+    """,
+    "a tuple whose class takes other arguments": """
+        class T(tuple):
+            def __new__(cls, a, b): return super().__new__(cls, (a, b))
+        t = T(1, 2)
+        def f(rank): return t, type(t).__name__
+    """,
+    "slots of a class that refuses to set them": """
+        class F:
+            __slots__ = ('a',)
+            def __init__(self): object.__setattr__(self, 'a', 3)
+            def __setattr__(self, *a): raise AttributeError('frozen')
+        x = F()
+        def f(rank): return x.a
+    """,
+    "an instance that delegates": """
+        class M: v = 3
+        class D:
+            def __init__(self): self.m = M()
+            def __getattr__(self, k): return getattr(self.m, k)
+        d = D()
+        def f(rank): return d.v
+    """,
+    "an instance whose class wants arguments": """
+        class Nw:
+            def __new__(cls, x):
+                o = super().__new__(cls); o.x = x; return o
+        n = Nw(3)
+        def f(rank): return n.x
+    """,
+    "enums of dataclasses and dates": """
+        import enum, datetime
+        from dataclasses import dataclass
+        @dataclass
+        class Body:
+            m: float
+            r: float
+        class Planet(Body, enum.Enum):
+            EARTH = 1.0, 2.0
+            MARS = 3.0, 4.0
+        class Day(datetime.date, enum.Enum):
+            A = 2020, 1, 2
+        def f(rank): return Planet.EARTH.m, Planet(Planet.MARS.value) is Planet.MARS, Day.A.year
+    """,
+    "values and arrays of multiprocessing": """
+        import multiprocessing as mp
+        v = mp.Value('i', 5); a = mp.Array('d', [1., 2.])
+        def f(rank):
+            with v.get_lock(): v.value += 1
+            r = v.value, list(a)
+            v.value = 5
+            return r
+    """,
+    "a list of 5,000 linked nodes": """
+        class N:
+            def __init__(self, n): self.n = n
+        head = None
+        for _ in range(5000): head = N(head)
+        def f(rank):
+            k, x = 0, head
+            while x is not None: k, x = k + 1, x.n
+            return k
+    """,
+    "hooks of modules": """
+        import torch
+        m = torch.nn.Linear(1,1); seen = []
+        m.register_forward_hook(lambda *a: seen.append(1))
+        def f(rank):
+            seen.clear(); m(torch.ones(1,1)); return seen
+    """,
+    "one instance as default, in a list and as attribute": """
+        class A:
+            def __init__(self, x): self.x = x
+            def __eq__(self, o): return self.x == o.x
+            __hash__ = None
+        D = A(3)
+        def g(a=D, *, b=[D], c=A): return a is D, b[0] is a, c is A
+        class B(A):
+            d = D
+            def go(self, a=D): return self.d is a
+        def f(rank): return g(), B(1).go()
+    """,
+    "containers whose class takes other arguments": """
+        import collections
+        class C(collections.OrderedDict):
+            def __init__(self, k, **kw): super().__init__(**kw); self.k = k
+        c = C(4, a=1)
+        class DD(collections.defaultdict):
+            def __init__(self): super().__init__(list)
+        d = DD(); d['x'].append(1)
+        def f(rank): return c.k, dict(c), dict(d), d['new']
+    """,
+}
+
+
+#: The cells of which libraries keep something for as long as the process lives.
+LEAVE = {
+    "values and arrays of multiprocessing": pytest.mark.leaves("files"),
+    "hooks and attributes of optimizers": pytest.mark.leaves("temporary"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, id=name, marks=LEAVE.get(name, ())) for name, cell in FOUND.items()],
+)
+def test_it_is_on_a_rank_what_it_is_in_the_notebook(notebook, cell):
+    agree(notebook, cell)
+
+
+def test_functions_that_call_each_other_in_a_long_chain_are_sent_as_they_are(notebook):
+    chain = "\n".join(f"def f{n}(x): return f{n + 1}(x) if x else {n}" for n in range(400))
+    notebook.run(f"{chain}\ndef f400(x): return x")
+    program = notebook.build("def f(rank): return f0(0), f399(1)")
+    assert (notebook.rank(program), program.notes) == ((0, 1), ())
+
+
+def test_a_function_may_use_what_only_the_launched_cell_binds(notebook):
+    notebook.run("def g(): return w")
+    assert notebook.launch("w = 5\ndef f(rank): return g()") == 5
+
+
+def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(notebook, tmp_path):
+    (tmp_path / "local_s.py").write_text(
+        "class D(dict): pass\nclass S: __slots__ = ('a',)\nd, s = D(lr=1), S()\ns.a = 1"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        notebook.run("from local_s import d, s\nd['lr'], s.a = 5, 9")
+        program = notebook.build("def f(rank): return d['lr'], s.a")
+        del sys.modules["local_s"]
+        assert notebook.rank(program) == (5, 9)
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("local_s", None)

@@ -1,0 +1,349 @@
+"""Functions and classes as they are now, for a pickle: not executed again where it is opened.
+
+cloudpickle makes both anew from their code, and with that calls metaclasses and `__init_subclass__`
+a second time, gives each closure variables of its own and drops what caches hold. Here a class is
+its `__dict__`, a closure keeps the variables it shares, and functions of the notebook get the
+globals of the module that the pickle is opened in.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import enum
+import functools
+import gc
+import sys
+import types
+import typing
+import weakref
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+from xla_nb.protocol import parts, remake
+from xla_nb.protocol.remake import EMPTY, Source
+
+
+class Call:
+    """Stands in a pickle for the result of a call, or for the call itself."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+class Live:
+    """Reduces functions and classes of the notebook, and what is made of them.
+
+    `held` are the notebook's names, `label` gives the cell that was compiled under a file name,
+    `newer` the names whose definition travels as source, `known` those that every module has, and
+    `executed` the definitions that are executed again, by id. A pickle collects
+
+    used      the names that functions use, with their values
+    wanted    those of `newer` that functions use
+    absent    names that nothing binds, with the code that uses them; `assigned` are those that a
+              function assigns
+    named     the definitions that the notebook has under their own name
+    outdated  names of `newer` whose former definition is sent
+    shell     code with IPython's syntax
+    notes     sentences for the user
+    later     what is filled in after all code is there: while a pickle is opened, instances are
+              hashed, compared and given their state by their classes' own methods
+    seen      labels of the cells that code is from
+    """
+
+    def __init__(
+        self,
+        held: Mapping[str, object],
+        label: Callable[[str], str | None],
+        newer: Container[str] = (),
+        known: Container[str] = (),
+        executed: Mapping[int, Source] | None = None,
+    ) -> None:
+        self.used: dict[str, object] = {}
+        self.wanted: set[str] = set()
+        self.absent: dict[str, types.CodeType] = {}
+        self.named: dict[str, object] = {}
+        self.assigned: set[str] = set()
+        self.outdated: set[str] = set()
+        self.shell: list[types.CodeType] = []
+        self.notes: set[str] = set()
+        self.later: list[Call] = []
+        self.seen: set[str] = set()
+        self._held = held
+        self._label = label
+        self._newer = newer
+        self._known = known
+        self._executed = executed or {}
+        self._main = vars(sys.modules["__main__"])
+        self._own = Call(remake.namespace, ())
+        self._modules: dict[str, Call] = {}
+        self._other: dict[int, dict[str, Any]] = {}
+        self._bases: dict[type, tuple[type | None, object]] = {}
+        self._made_here: dict[type, bool] = {}
+        self._constants: dict[int, tuple[str, str]] | None = None
+
+    def reduce(self, obj: Any) -> Any:
+        """The object as a reducer's value, or NotImplemented."""
+        if id(obj) in self._executed:
+            return self._as_source(obj)
+        kind = type(obj)
+        if kind is types.FunctionType:
+            return NotImplemented if parts.importable(obj) else self._function(obj)
+        if issubclass(kind, type):
+            return self._class(obj) if parts.is_made_here(obj) else NotImplemented
+        if issubclass(kind, enum.Enum):
+            return self._member(obj) if parts.is_made_here(kind) else NotImplemented
+        if reducer := _REDUCERS.get(kind):
+            return reducer(self, obj)
+        if kind not in self._made_here:
+            self._made_here[kind] = parts.is_made_here(kind)
+        return self._instance(obj) if self._made_here[kind] else self._constant(obj)
+
+    # Functions
+
+    def _function(self, function: types.FunctionType) -> Any:
+        closure = function.__closure__ or ()
+        used, contents = self._globals_used(function), list(map(parts.content, closure))
+        defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
+        state: dict[str, Any] = {
+            "globals": self._ready(remake.fill_globals, self._globals_of(function), used),
+            "closure": tuple(
+                self._fill_content(*pair) for pair in zip(closure, contents, strict=True)
+            ),
+            "attributes": {name: getattr(function, name) for name in parts.ATTRIBUTES}
+            | self._ready(remake.fill_attributes, function, defaults),
+            "dict": self._ready(remake.fill_attributes, function, vars(function)),
+            "bound": self._bound(function),
+            "submodules": cloudpickle._find_imported_submodules(
+                function.__code__, [*used.values(), *contents]
+            ),
+        }
+        made = (function.__code__, self._globals_of(function), function.__name__, closure or None)
+        return remake.new_function, made, state, None, None, remake.fill_function
+
+    def _ready(
+        self, fill: Callable[..., None], target: object, wanted: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Those that can be there at once; the others are filled in later."""
+        now = {name: part for name, part in wanted.items() if parts.is_ready(part)}
+        if len(now) < len(wanted):
+            late = {name: part for name, part in wanted.items() if name not in now}
+            self.later.append(Call(fill, (target, late)))
+        return now
+
+    def _fill_content(self, cell: types.CellType, content: object) -> object:
+        if parts.is_ready(content):
+            return content
+        self.later.append(Call(remake.fill_cell, (cell, content)))
+        return EMPTY
+
+    def _globals_of(self, function: types.FunctionType) -> Any:
+        globals_ = function.__globals__
+        if globals_ is self._main:
+            return self._own
+        name = globals_.get("__name__")
+        if isinstance(name, str) and parts.is_modules(globals_, name):
+            return self._modules.setdefault(name, Call(remake.module_globals, (name,)))
+        return self._other.setdefault(id(globals_), {"__name__": name})
+
+    def _globals_used(self, function: types.FunctionType) -> dict[str, object]:
+        """The globals that the code names, where it does not find them in its module."""
+        place = self._globals_of(function)
+        names = [*cloudpickle._extract_code_globals(function.__code__)]
+        names += [n for n in parts.softly_named(function) if n in self._held and n not in names]
+        if place is self._own:
+            return {name: self.used[name] for name in names if self._uses(name, function)}
+        if isinstance(place, Call):
+            return {}
+        return {name: function.__globals__[name] for name in names if name in function.__globals__}
+
+    def _uses(self, name: str, function: types.FunctionType) -> bool:
+        """Whether the notebook's value of this name is sent with the function."""
+        if name in self._newer:
+            self.wanted.add(name)
+        elif name in self._held:
+            self.used[name] = self._held[name]
+            return True
+        elif name == "get_ipython":
+            self.shell.append(function.__code__)
+        elif name not in self._known:
+            self.absent.setdefault(name, function.__code__)
+            if parts.assigns(function.__code__, name):
+                self.assigned.add(name)
+        return False
+
+    def _bound(self, definition: Any) -> Call | None:
+        name = definition.__name__
+        if self._held.get(name, EMPTY) is not definition:
+            return None
+        if name in self._newer:
+            self.outdated.add(name)
+            return None
+        self.named[name] = definition
+        return self._own
+
+    def _code(self, code: types.CodeType) -> Any:
+        label = self._label(code.co_filename)
+        if label is None:
+            return NotImplemented
+        self.seen.add(label)
+        return cloudpickle._code_reduce(code.replace(co_filename=label))
+
+    def _cell(self, _: types.CellType) -> Any:
+        return remake.new_cell, ()  # filled with the functions that have it
+
+    # Classes
+
+    def _class(self, cls: type) -> Any:
+        content = {n: part for n, part in vars(cls).items() if not parts.is_made_by_type(cls, part)}
+        given: dict[str, Any] = {
+            n: content.pop(n) for n in ("__module__", "__slots__") if n in content
+        }
+        registered = None
+        if isinstance(cls, abc.ABCMeta):
+            content.pop("_abc_impl", None)
+            content.pop("__abstractmethods__", None)
+            registered = [found for ref in abc._get_dump(cls)[0] if (found := ref())]  # type: ignore
+        given["__qualname__"] = cls.__qualname__
+        hinted = (n for n in parts.in_hints(cls) if n in self._held and n not in self._newer)
+        soft = {name: self._held[name] for name in hinted}
+        self.used |= soft
+        if soft:  # names in annotations that are text
+            self.later.append(Call(remake.fill_globals, (self._own, soft)))
+        state = {
+            "dict": {n: part for n, part in content.items() if parts.is_ready_in_class(n, part)},
+            "registered": registered,
+            "bound": self._bound(cls),
+        }
+        late = {n: part for n, part in content.items() if not parts.is_ready_in_class(n, part)}
+        if late:
+            self.later.append(Call(remake.fill_attributes, (cls, late)))
+        made = (type(cls), cls.__name__, cls.__bases__, given)
+        return remake.new_class, made, state, None, None, remake.fill_class
+
+    def _member(self, member: enum.Enum) -> Any:
+        cls = type(member)
+        if id(cls) in self._executed:
+            return getattr, (cls, member.name)
+        kind: type = cls._member_type_  # type: ignore[attr-defined]
+        args = parts.new_arguments(kind, member)
+        state = dict(vars(member))
+        return remake.new_instance, (kind, cls, args), state, None, None, remake.fill_instance
+
+    def _instance(self, obj: Any) -> Any:
+        """An instance of a class of the notebook: made without its `__new__`, `__init__` and
+        `__getattr__`, which may want other arguments, or attributes that are not there yet."""
+        kind = type(obj)
+        if kind not in self._bases:
+            self._bases[kind] = parts.built_in_base(kind)
+        base, setter = self._bases[kind]
+        if base is None:
+            return self._by_its_base(obj)
+        made: Any = object.__reduce_ex__(obj, 2)
+        state, items, pairs = made[2:]
+        arguments = base, kind, () if base is object else parts.new_arguments(base, obj)
+        fill = remake.fill_instance if state is not None and setter is None else None
+        return remake.new_instance, arguments, state, items, pairs, fill
+
+    def _by_its_base(self, obj: Any) -> Any:
+        """An instance whose base pickles it as a call of its class, as OrderedDict does."""
+        kind = type(obj)
+        if hasattr(kind, "__getnewargs_ex__"):
+            return NotImplemented
+        base = next(one for one in kind.__mro__ if not parts.is_made_here(one))
+        if kind.__reduce__ is not base.__reduce__ or kind.__reduce_ex__ is not base.__reduce_ex__:
+            return NotImplemented
+        made: Any = obj.__reduce_ex__(5)
+        if not isinstance(made, tuple) or made[0] is not kind:
+            return NotImplemented
+        return remake.new_of_base, (base, kind, *made[1]), *made[2:]
+
+    # What is made of functions
+
+    def _cache(self, cache: Any) -> Any:
+        if cloudpickle._lookup_module_and_qualname(cache) is not None:
+            return NotImplemented
+        about = cache.cache_parameters()
+        state = {
+            "function": cache.__wrapped__,
+            "dict": {n: value for n, value in vars(cache).items() if n != "cache_parameters"},
+            "bound": self._bound(cache),
+        }
+        if results := parts.results(cache):
+            self.later.append(Call(remake.fill_results, (cache, results)))
+        made = about["maxsize"], about["typed"]
+        return remake.new_cache, made, state, None, None, remake.fill_cache
+
+    def _as_source(self, definition: Any) -> Any:
+        source = self._executed[id(definition)]
+        return remake.run_source, (self._own, *vars(source).values())
+
+    def _constant(self, obj: Any) -> Any:
+        """An object without state that a module holds is that module's, as sentinels are."""
+        kind = type(obj)
+        if not parts.is_plain(kind) or getattr(obj, "__dict__", None) or kind.__itemsize__:
+            return NotImplemented
+        if self._constants is None:
+            self._constants = parts.stateless()
+        place = self._constants.get(id(obj))
+        if place is None or any(object.__reduce_ex__(obj, 2)[2:]):  # it has slots or items
+            return NotImplemented
+        return remake.module_constant, place
+
+
+# ---------------------------------------------------------------- reducers by exact type
+
+
+def _proxy(_: Live, proxy: Any) -> Any:
+    return types.MappingProxyType, tuple(gc.get_referents(proxy))
+
+
+def _weak(_: Live, ref: Any) -> Any:
+    return NotImplemented if ref.__callback__ is not None else (remake.weak, (ref(),))
+
+
+def _weak_mapping(_: Live, mapping: Any) -> Any:
+    return type(mapping), (dict(mapping),)
+
+
+def _cached_property(_: Live, cached: Any) -> Any:  # with a lock of its own before Python 3.12
+    return remake.cached_property, (cached.func, cached.attrname)
+
+
+def _dict_view(_: Live, view: Any) -> Any:
+    name = type(view).__name__.removeprefix("odict_").removeprefix("dict_")
+    return remake.dict_view, (*gc.get_referents(view), name)
+
+
+def _new_type(_: Live, made: Any) -> Any:
+    return remake.new_type, (made.__name__, made.__supertype__, made.__module__)
+
+
+def _parameters(_: Live, made: Any) -> Any:
+    return remake.type_parameters, (type(made), made.__name__)
+
+
+def _field_kind(_: Live, kind: Any) -> Any:
+    return remake.module_constant, ("dataclasses", kind.name)
+
+
+_REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
+    types.CodeType: Live._code,
+    types.CellType: Live._cell,
+    functools._lru_cache_wrapper: Live._cache,
+    functools.cached_property: _cached_property,
+    types.MappingProxyType: _proxy,
+    weakref.ref: _weak,
+    **dict.fromkeys([type({}.keys()), type({}.values()), type({}.items())], _dict_view),
+    typing.NewType: _new_type,
+    typing.ParamSpec: _parameters,
+    typing.TypeVarTuple: _parameters,
+    weakref.WeakKeyDictionary: _weak_mapping,
+    weakref.WeakValueDictionary: _weak_mapping,
+    dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
+}

@@ -1,0 +1,161 @@
+"""A parcel: one pickle stream in a file, with the memory of arrays and tensors beside it (PEP 574).
+
+The file is a memfd to ranks, a file of the record back. Memory that overlaps is there once, so that
+views of one array still share it. The file is mapped, not read, so that ranks forked after
+unpickling share one copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import mmap
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from xla_nb.protocol import remake
+
+_ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
+_SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
+_HEAD = 16  # the index's length in ASCII digits, then the index, then the data
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A pickle and the memory beside it, which stays the objects' own until it is written."""
+
+    stream: memoryview
+    buffers: tuple[pickle.PickleBuffer, ...]
+    writer: Any  # keeps the memory that the buffers point to
+
+    def write(self, fd: int) -> int:
+        """Write the parcel to an open file; returns its size in bytes."""
+        return _lay_out(fd, self.stream, [buffer.raw() for buffer in self.buffers])
+
+    def to_memfd(self) -> int:
+        """The parcel in a memfd, which the caller closes. Raises OSError."""
+        fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
+        try:
+            self.write(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _lay_out(fd: int, stream: memoryview, buffers: list[memoryview]) -> int:
+    """Write the stream and, once each, the memory that buffers cover."""
+    pieces, slices = _merged(buffers)
+    pieces = [stream, *pieces]
+    places, offset = [], 0
+    for piece in pieces:
+        places.append(offset)
+        offset = _aligned(offset + piece.nbytes)
+    index = json.dumps(
+        {
+            "stream": stream.nbytes,
+            "buffers": [(places[n + 1] + start, size) for n, start, size in slices],
+        }
+    ).encode()
+    os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
+    first = _aligned(_HEAD + len(index))
+    for place, piece in zip(places, pieces, strict=True):
+        at, rest = first + place, piece
+        while rest.nbytes:
+            written = os.pwrite(fd, rest, at)
+            at, rest = at + written, rest[written:]
+    os.ftruncate(fd, max(first + offset, 1))
+    return first + offset
+
+
+def _merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int, int, int]]]:
+    """Pieces of memory that do not overlap, and for each buffer its piece, start and size."""
+    places = [address_of(buffer) for buffer in buffers]
+    order = sorted(range(len(buffers)), key=lambda n: (places[n], -buffers[n].nbytes))
+    pieces: list[memoryview] = []
+    slices = [(0, 0, 0)] * len(buffers)
+    start = end = -1
+    for number in order:
+        address, size = places[number], buffers[number].nbytes
+        if not start <= address < end:
+            pieces.append(buffers[number])
+            start, end = address, address + size
+        elif address + size > end:
+            end = address + size
+            pieces[-1] = memoryview((ctypes.c_ubyte * (end - start)).from_address(start)).cast("B")
+        slices[number] = len(pieces) - 1, address - start, size
+    return pieces, slices
+
+
+def address_of(raw: memoryview) -> int:
+    """Where memory is; for what cannot be written to (`bytes`), a number that is its alone."""
+    if raw.readonly or not raw.nbytes:
+        return -id(raw.obj) << 64
+    return ctypes.addressof(ctypes.c_char.from_buffer(raw))
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGN) * _ALIGN
+
+
+def _content(fd: int) -> Any:
+    size = os.fstat(fd).st_size
+    if size <= _SMALL:  # a map keeps a file descriptor open
+        return bytearray(os.pread(fd, size, 0))
+    # Private: a rank that writes to an array gets its own copy of the page.
+    return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+class Parcel:
+    """A received parcel. The garbage collector closes it, since its values may live longer."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = memoryview(_content(fd))
+        length = int(bytes(self._map[:_HEAD]))
+        index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
+        data = self._map[_aligned(_HEAD + length) :]
+        self._stream = data[: index["stream"]]
+        self._buffers = [data[start : start + size] for start, size in index["buffers"]]
+
+    def open(
+        self,
+        namespace: dict[str, Any] | None = None,
+        resolve: Callable[[str], object] | None = None,
+    ) -> dict[str, object]:
+        """The values by name.
+
+        Functions of the notebook get `namespace` as their globals; `resolve` finds names of
+        ``__main__``. Either is this process's own by default.
+        """
+        stream = io.BytesIO(self._stream)
+        reader = _Unpickler(stream, buffers=self._buffers)
+        reader.namespace, reader.resolve = namespace, resolve
+        values: dict[str, object] = {}
+        while stream.tell() < self._stream.nbytes:  # several pickles with one memory
+            part = reader.load()
+            if isinstance(part, dict):
+                values |= part
+        return values
+
+
+class _Unpickler(pickle.Unpickler):
+    namespace: dict[str, Any] | None = None
+    resolve: Callable[[str], object] | None = None
+
+    def find_class(self, module: str, name: str) -> Any:
+        if self.namespace is not None and (module, name) == _NAMESPACE:
+            return lambda: self.namespace
+        if module != "__main__" or self.resolve is None:
+            return super().find_class(module, name)
+        first, *rest = name.split(".")
+        value = self.resolve(first)
+        for part in rest:
+            value = getattr(value, part)
+        return value
+
+
+_NAMESPACE = remake.namespace.__module__, remake.namespace.__name__

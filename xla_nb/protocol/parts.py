@@ -1,0 +1,179 @@
+"""What functions, classes, instances and caches consist of, found without running any of them."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import gc
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+from xla_nb.protocol.remake import EMPTY
+
+BUILTIN_NEW = type(object.__new__)
+PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
+CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
+ATTRIBUTES = [
+    *("__qualname__", "__annotations__", "__module__", "__doc__"),
+    *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
+]
+
+
+def is_ready(part: object) -> bool:
+    """Whether it is code or a constant, which opening a pickle needs no instances for."""
+    kind = type(part)
+    if kind in PLAIN or issubclass(kind, CODE) or part is EMPTY:
+        return True
+    return kind in (tuple, frozenset) and all(map(is_ready, part))  # type: ignore[call-overload]
+
+
+def is_ready_in_class(name: str, part: object) -> bool:
+    descriptor = hasattr(type(part), "__get__") or hasattr(type(part), "__set_name__")
+    return descriptor or is_ready(part) or (name[:2] == name[-2:] == "__")
+
+
+def softly_named(function: types.FunctionType) -> Iterator[str]:
+    """Names that code uses where it does not say `global`: in bodies of its classes and in
+    annotations that are text."""
+    yield from in_bodies(function.__code__)
+    yield from in_hints(function)
+
+
+@functools.lru_cache(maxsize=4096)
+def in_bodies(code: types.CodeType) -> tuple[str, ...]:
+    found: list[str] = []
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found += in_bodies(inner)
+            if not inner.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
+                found += inner.co_names
+    return tuple(found)
+
+
+def in_hints(definition: Any) -> Iterator[str]:
+    hints = vars(definition).get("__annotations__", {}) if isinstance(definition, type) else None
+    for hint in (definition.__annotations__ if hints is None else hints).values():
+        if isinstance(hint, str):
+            yield from re.findall(r"[^\W\d]\w*", hint)
+
+
+def built_in_base(kind: type) -> tuple[type | None, object]:
+    """The base whose `__new__` is not Python's, None where the class says itself how its instances
+    are pickled; and its `__setstate__`, if it has one."""
+    if not is_plain(kind) or hasattr(kind, "__getnewargs_ex__"):
+        return None, None
+    bases = (base for base in kind.__mro__ if type(vars(base).get("__new__")) is BUILTIN_NEW)
+    return next(bases), getattr(kind, "__setstate__", None)
+
+
+def new_arguments(kind: type, obj: object) -> tuple[Any, ...]:
+    """What `kind.__new__` makes the same of, for a type that is no class of Python code."""
+    if hasattr(kind, "__getnewargs__"):
+        arguments: tuple[Any, ...] = kind.__getnewargs__(obj)
+        return arguments
+    if kind.__flags__ & HEAP_TYPE or is_plain(kind):
+        return ()
+    reduce: Any = kind.__reduce__  # such as datetime.date's
+    return tuple(reduce(obj)[1])
+
+
+HEAP_TYPE = 1 << 9
+
+
+def assigns(code: types.CodeType, name: str) -> bool:
+    if any(i.opname == "STORE_GLOBAL" and i.argval == name for i in dis.get_instructions(code)):
+        return True
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return any(assigns(part, name) for part in inner)
+
+
+def importable(function: types.FunctionType) -> bool:
+    return bool(cloudpickle._should_pickle_by_reference(function))
+
+
+def is_made_here(cls: type) -> bool:
+    """Whether the class is no module's, but the notebook's or made by a function."""
+    if cls.__module__ == "builtins":  # `type(None)`, `function` and such, which have no name there
+        return False
+    return not cloudpickle._should_pickle_by_reference(cls)
+
+
+def is_modules(globals_: dict[str, Any], name: str) -> bool:
+    module = sys.modules.get(name)
+    found = getattr(module, "__spec__", None) is not None
+    return found and name != "__main__" and vars(module) is globals_
+
+
+def content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return EMPTY
+
+
+def is_made_by_type(cls: type, value: object) -> bool:
+    """Whether every class gets this of its own: `__dict__`, `__weakref__` and its slots."""
+    kinds = types.GetSetDescriptorType, types.MemberDescriptorType
+    return isinstance(value, kinds) and value.__objclass__ is cls
+
+
+def results(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], object]]:
+    """What a cache holds: arguments and result, the least recently used first.
+
+    The garbage collector's view of CPython's `_lru_cache_wrapper`: its type, then for each result
+    of a bounded cache key, result (and, from 3.11, a type), then the dict, the function and the
+    mark between positional and named arguments (Modules/_functoolsmodule.c).
+    """
+    parts = gc.get_referents(cache)
+    at = next((n for n, part in enumerate(parts) if part is cache.__wrapped__), 0)
+    if at == 0 or not isinstance(parts[at - 1], dict):
+        return []
+    found, mark = parts[at - 1], parts[at + 1]
+    if cache.cache_parameters()["maxsize"] is None:
+        pairs = list(found.items())
+    else:
+        links = [part for part in parts[: at - 1] if not is_a_links_type(part)]
+        pairs = list(zip(links[::2], links[1::2], strict=True))
+    typed = cache.cache_parameters()["typed"]
+    return [(*arguments(key, mark, typed), result) for key, result in pairs]
+
+
+def is_a_links_type(part: object) -> bool:
+    return isinstance(part, type) and part.__module__ == "functools" and part.__name__[0] == "_"
+
+
+def arguments(key: Any, mark: object, typed: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a cache's key was made of (functools._make_key)."""
+    if not isinstance(key, tuple):
+        return (key,), {}
+    split = next((n for n, part in enumerate(key) if part is mark), None)
+    if split is None:
+        return key[: len(key) // 2] if typed else key, {}
+    rest = key[split + 1 :]
+    if typed:  # as many types as there are arguments
+        rest = rest[: 2 * (len(rest) - split) // 3]
+    return key[:split], dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def is_plain(kind: type) -> bool:
+    """Whether its objects are pickled as `object` does it."""
+    names = "__reduce_ex__", "__reduce__"
+    return all(getattr(kind, name) is getattr(object, name) for name in names)
+
+
+def stateless() -> dict[int, tuple[str, str]]:
+    """Module and name of objects without state that modules hold, by id."""
+    found: dict[int, tuple[str, str]] = {}
+    for name, module in list(sys.modules.items()):
+        if name == "__main__" or getattr(module, "__spec__", None) is None:
+            continue
+        for attribute, value in list(vars(module).items()):
+            if is_plain(type(value)):
+                found.setdefault(id(value), (name, attribute))
+    return found

@@ -1,0 +1,227 @@
+"""Make functions and classes again from a pickle that `live` made, without executing them.
+
+A pickle names the functions here, and calls each once its arguments are made: a thing is made empty
+and filled later, since what fills it may refer to it.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import importlib
+import inspect
+import sys
+import types
+import typing
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+#: Stands for the value of a closure's variable that has none yet.
+EMPTY = inspect.Parameter.empty
+
+
+def namespace() -> dict[str, Any]:
+    """The globals of the module that a pickle is opened in; its Unpickler has its own for this."""
+    return vars(sys.modules["__main__"])
+
+
+def module_globals(name: str) -> dict[str, Any]:
+    return vars(importlib.import_module(name))
+
+
+def new_cell() -> types.CellType:
+    return types.CellType()
+
+
+def new_function(
+    code: types.CodeType, globals_: dict[str, Any], name: str, closure: tuple[Any, ...] | None
+) -> types.FunctionType:
+    return types.FunctionType(code, globals_, name, None, closure)
+
+
+def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> None:
+    """Give a new function its globals, the values of its closure, its attributes and its name."""
+    function.__globals__.update(state["globals"])
+    function.__globals__.setdefault("__builtins__", __builtins__)
+    for cell, value in zip(function.__closure__ or (), state["closure"], strict=True):
+        if value is not EMPTY:
+            cell.cell_contents = value
+    for name, value in state["attributes"].items():
+        setattr(function, name, value)
+    vars(function).update(state["dict"])
+    _bind(function, state)
+
+
+def new_class(
+    metaclass: type, name: str, bases: tuple[type, ...], base_of_dict: dict[str, Any]
+) -> type:
+    """A class without content: neither its metaclass nor `__init_subclass__` is called."""
+    with _no_init_subclass(bases):
+        return type.__new__(metaclass, name, bases, base_of_dict)
+
+
+def fill_class(cls: type, state: Mapping[str, Any]) -> None:
+    """Give a new class what is in its `__dict__`, and an ABC the classes registered with it."""
+    for name, value in state["dict"].items():
+        type.__setattr__(cls, name, value)
+    if state["registered"] is not None:
+        abc._abc_init(cls)  # type: ignore[attr-defined]
+        for other in state["registered"]:
+            abc.ABCMeta.register(cls, other)  # type: ignore[arg-type]
+    _bind(cls, state)
+
+
+def _bind(value: Any, state: Mapping[str, Any]) -> None:
+    """Where the notebook has it under its own name, so does the module."""
+    if state["bound"] is not None:
+        state["bound"][value.__name__] = value
+
+
+@contextmanager
+def _no_init_subclass(bases: tuple[type, ...]) -> Iterator[None]:
+    """`type.__new__` calls `__init_subclass__`, which was called when the class was defined."""
+    hooks = {}
+    for owner in {owner for base in bases for owner in base.__mro__} - {object}:
+        if "__init_subclass__" in vars(owner):
+            hooks[owner] = vars(owner)["__init_subclass__"]
+            type.__setattr__(owner, "__init_subclass__", classmethod(lambda cls, **_: None))
+    try:
+        yield
+    finally:
+        for owner, hook in hooks.items():
+            type.__setattr__(owner, "__init_subclass__", hook)
+
+
+def new_instance(base: type, cls: type, args: tuple[object, ...]) -> Any:
+    """An instance by the `__new__` of a built-in base: the class's own may want other arguments,
+    and an enum that is being made does not know its members yet."""
+    return base.__new__(cls, *args)
+
+
+def new_of_base(base: type, cls: type, *args: object) -> Any:
+    """An instance as its base makes one, for a class whose `__init__` takes other arguments."""
+    made = base.__new__(cls, *args)
+    base.__init__(made, *args)  # type: ignore[misc]  # of this base, on purpose
+    return made
+
+
+def fill_instance(instance: Any, state: Any) -> None:
+    """Give a new instance its attributes and slots, past its `__setattr__`."""
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    if attributes:
+        object.__getattribute__(instance, "__dict__").update(attributes)
+    for name, value in (slots or {}).items():
+        object.__setattr__(instance, name, value)
+
+
+def fill_globals(globals_: dict[str, Any], values: Mapping[str, Any]) -> None:
+    globals_.update(values)
+
+
+def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
+    """Give a class or a function attributes, past a metaclass's `__setattr__`."""
+    for name, value in values.items():
+        type.__setattr__(owner, name, value) if isinstance(owner, type) else setattr(
+            owner, name, value
+        )
+
+
+def fill_cell(cell: types.CellType, value: object) -> None:
+    cell.cell_contents = value
+
+
+class Switch:
+    """A cache's function: first the results to be cached, then the real one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def new_cache(maxsize: int | None, typed: bool) -> Any:
+    switch = Switch(lambda *_, **__: None)
+    cache = functools.lru_cache(maxsize, typed)(switch)
+    cache.__wrapped__ = switch
+    return cache
+
+
+def fill_cache(cache: Any, state: Mapping[str, Any]) -> None:
+    """Give a new cache its function and its attributes."""
+    vars(cache)["__wrapped__"].function = state["function"]
+    vars(cache).update(state["dict"], _switch=vars(cache)["__wrapped__"])
+    cache.__wrapped__ = state["function"]
+    _bind(cache, state)
+
+
+def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any], object]]) -> None:
+    """Let a cache hold these results, the newest last."""
+    switch = vars(cache).pop("_switch")
+    function = switch.function
+    for args, kwargs, result in results:
+        switch.function = lambda *_, _result=result, **__: _result
+        cache(*args, **kwargs)
+    switch.function = function
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A definition that cannot be pickled: the statement that binds `name`, of the cell `label`,
+    the compiler's flags for it, and the values that it needs while it is executed."""
+
+    name: str
+    label: str
+    first_line: int
+    text: str
+    flags: int
+    needs: Mapping[str, object]
+
+
+def run_source(
+    globals_: dict[str, Any],
+    name: str,
+    label: str,
+    first_line: int,
+    text: str,
+    flags: int,
+    needs: Mapping[str, object],
+) -> Any:
+    """Execute the definition of a Source; gives what it binds."""
+    for needed, value in needs.items():
+        globals_.setdefault(needed, value)
+    source = "\n" * (first_line - 1) + text
+    exec(compile(source, label, "exec", flags, dont_inherit=True), globals_)
+    return globals_[name]
+
+
+def dict_view(mapping: dict[Any, Any], name: str) -> Any:
+    return getattr(mapping, name)()
+
+
+def new_type(name: str, supertype: Any, module: str) -> Any:
+    made: Any = typing.NewType(name, supertype)  # type: ignore[misc]  # a type checker's rule
+    made.__module__ = module
+    return made
+
+
+def type_parameters(kind: Any, name: str) -> Any:
+    return kind(name)
+
+
+def cached_property(function: Any, name: str | None) -> Any:
+    made: Any = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def weak(target: object) -> Any:
+    """A weak reference; to an object that is gone already where there is no target."""
+    return weakref.ref(type("Gone", (), {})() if target is None else target)
+
+
+def module_constant(module: str, name: str) -> object:
+    return getattr(importlib.import_module(module), name)
