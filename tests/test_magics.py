@@ -627,6 +627,7 @@ def test_without_a_seed_two_launches_draw_other_numbers(notebook):
 
 
 def test_the_users_logging_is_set_up_as_in_a_script(notebook):
+    notebook.ok("import logging\nlogging.getLogger().handlers.clear()")  # another test's
     shown = notebook.ok(
         spawn(
             "import logging\ndef f(rank):\n    logging.basicConfig(level=logging.INFO)\n"
