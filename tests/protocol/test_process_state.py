@@ -48,3 +48,15 @@ def test_arguments_limits_contexts_filters_and_logging_are_the_notebooks():
         "<mine heard>",
     ]
     assert "ImportWarning: as an error" in taken.stderr
+
+
+def test_filters_of_other_packages_warnings_are_left_out_so_that_a_job_does_not_import_them():
+    made = ran(
+        "import sys, types, warnings\n"
+        "class Theirs(Warning): pass\n"
+        "Theirs.__module__ = 'not_here_at_all'\n"
+        "warnings.simplefilter('error', Theirs)\n"
+        "from xla_nb.protocol.process_state import ProcessState\n"
+        "print({one[2].__module__ for one in ProcessState().filters})"
+    )
+    assert made.stdout == "{'builtins'}\n", made.stderr
