@@ -265,6 +265,29 @@ def test_braces_of_arguments_are_the_expressions_and_others_are_filled_in(notebo
     assert notebook.value("len(braces.results)") == "2"
 
 
+def test_a_model_that_is_an_argument_is_the_one_its_global_optimizer_trains(notebook):
+    notebook.ok(
+        "import math, torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
+        "        super().__init__(); self.layer = torch.nn.Linear(2, 1)\n"
+        "    def forward(self, x): return self.layer(x)\n"
+        "    def same(self, rank, layer): return self.layer is layer\n"
+        "model = Net(); optimizer = torch.optim.SGD(model.parameters(), lr=0.5)\n"
+        "schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: math.cos(n))"
+    )
+    notebook.ok(
+        '%%xla_spawn -n 2 --view text --args "(model,)" -o trained\n'
+        "def train(rank, net):\n    before = net.layer.weight.detach().clone()\n"
+        "    net(torch.ones(1, 2)).sum().backward(); optimizer.step(); schedule.step()\n"
+        "    return (bool((before != net.layer.weight).any()), schedule.optimizer is optimizer,\n"
+        "            optimizer.param_groups[0]['lr'] < 0.5)"
+    )
+    assert notebook.value("trained.results[1]") == "(True, True, True)"
+    notebook.ok(
+        "import xla_nb\nown = xla_nb.spawn(model.same, args=(model.layer,), n=2, view='none')"
+    )
+    assert notebook.value("own.results") == "{0: True, 1: True}"
+
+
 def test_lines_count_from_a_magic_above(notebook):
     shown = notebook.run(
         "%%time\n%%xla_spawn -n 2 --view text\ndef f(rank):\n    raise ValueError('boom')"
