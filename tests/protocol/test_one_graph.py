@@ -380,6 +380,16 @@ def test_what_may_not_be_bound_does_not_hide_the_notebooks_value(notebook, binds
 
 
 FOUND = {
+    "the order of a class's and a function's attributes": """
+        class C:
+            a = [1]
+            b = 2
+            c = {}
+        def g(): pass
+        g.x, g.y, g.z = [1], 2, {}
+        def f(rank):
+            return [n for n in vars(C) if n in "abc"], list(vars(g)), C.a, g.z
+    """,
     "instances that its class holds by their hash": """
         class P:
             seen = {}

@@ -117,7 +117,8 @@ class Live:
             ),
             "attributes": {name: getattr(function, name) for name in parts.ATTRIBUTES}
             | self._ready(remake.fill_attributes, function, defaults),
-            "dict": self._ready(remake.fill_attributes, function, vars(function)),
+            "dict": dict.fromkeys(vars(function))
+            | self._ready(remake.fill_attributes, function, vars(function)),
             "bound": self._bound(function),
             "submodules": cloudpickle._find_imported_submodules(
                 function.__code__, [*used.values(), *contents]
@@ -216,7 +217,9 @@ class Live:
         if soft:  # names in annotations that are text
             self.later.append(Call(remake.fill_globals, (self._own, soft)))
         state = {
-            "dict": {n: part for n, part in content.items() if parts.is_ready_in_class(n, part)},
+            "dict": {  # in their order, which filling in later keeps
+                n: part if parts.is_ready_in_class(n, part) else None for n, part in content.items()
+            },
             "registered": registered,
             "bound": self._bound(cls),
         }
