@@ -255,6 +255,13 @@ def test_the_later_definition_counts_also_when_it_came_with_another_name(cells):
     assert cells.run("later(1)") == -1
 
 
+def test_a_name_that_an_older_launch_binds_beside_the_one_that_is_used_stays_the_newest(cells):
+    cells.launch("from math import floor as p, ceil as q\ndef f(rank): pass")
+    cells.launch("p = 5\ndef g(rank): pass")
+    assert cells.run("q(2.5)") == 3
+    assert cells.run("p") == 5
+
+
 @pytest.mark.parametrize(
     "newer", ["def later(rank): return 'new'", "class later:\n    def __new__(c, r): return 'new'"]
 )

@@ -627,6 +627,12 @@ def test_functions_that_call_each_other_in_a_long_chain_are_sent_as_they_are(not
     assert (notebook.rank(program), program.notes) == ((0, 1), ())
 
 
+def test_what_a_cache_holds_survives_a_second_attempt_with_a_larger_stack(notebook):
+    notebook.run("import functools\n@functools.cache\ndef get(x): return [x]\nkept = get(1)")
+    notebook.run("head = None\nfor _ in range(5000): head = [head, get]")
+    assert notebook.launch("def f(rank): return get(1) is kept, len(head)") == (True, 2)
+
+
 def test_a_function_may_use_what_only_the_launched_cell_binds(notebook):
     notebook.run("def g(): return w")
     assert notebook.launch("w = 5\ndef f(rank): return g()") == 5

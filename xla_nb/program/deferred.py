@@ -83,7 +83,9 @@ class Deferred:
             nodes = [node for node in launched.left if node in chosen]
             if nodes:
                 bound = bindings(nodes)
-                newer = {n: namespace[n] for n in bound - launched.names(namespace) & bound}
+                newer = {
+                    n: namespace[n] for n in bound & namespace.keys() - launched.names(namespace)
+                }
                 again = computed_again(launched.cell.label, nodes, "in the notebook")
                 taken.append(Taken(launched.cell, launched.text(nodes), newer, tuple(again)))
                 launched.left = [node for node in launched.left if node not in chosen]
@@ -105,7 +107,10 @@ class Deferred:
                 if node not in chosen and touched(node) & fresh & counting
             ]
             chosen.update(found)
-            needed = {name for node in found for name in names_in([node]).wanted()}
+            # Of what they bind besides, the newest definition must be executed after them.
+            needed = {name for node in found for name in names_in([node]).wanted()} | bindings(
+                found
+            )
             fresh = (needed | _used_by(namespace, needed)) - seen
         return chosen
 

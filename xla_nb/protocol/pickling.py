@@ -186,6 +186,7 @@ class _LivePickler(_Pickler):
 
     def write(self, values: dict[str, object]) -> None:
         """Several pickles with one memory: code before the data whose methods it is."""
+        self._live.later.clear()  # of an attempt that failed
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         for part in (code, {n: value for n, value in values.items() if n not in code}):
             self.dump(part)
