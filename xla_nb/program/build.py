@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from xla_nb.program.cells import Cell, Pending, Section, future_flags
 from xla_nb.program.dependencies import Dependencies, Scope
@@ -75,21 +76,16 @@ def build(
     takes_lock = False
     if plan.entry is not None:
         takes_lock = check_planned(plan, args, scope.values, needs.pending(plan.entry))
-    parcel = needs.pack(args)
-    return Program(
+    return _assembled(
+        needs,
+        args,
+        plan.module,
         name=name,
         label=cell.label,
-        parcel=parcel,
-        sections=(*needs.sections(), *([plan.module] if plan.module else [])),
         entry=plan.entry,
         body=plan.body,
         takes_lock=takes_lock,
-        restored=needs.restored,
-        sources=needs.sources,
         binds=tuple(sorted(plan.names.binds)),
-        defines=tuple(sorted(needs.defines)),
-        futures=tuple(sorted(needs.futures)),
-        notes=tuple(needs.notes),
     )
 
 
@@ -100,17 +96,21 @@ def build_call(
     takes_lock = check_live(fn, args, "args=({},)")
     needs = Dependencies(scope)
     entry = needs.callable(fn)
-    parcel = needs.pack(args)
+    label = name_of(fn) or type(fn).__name__
+    return _assembled(needs, args, name=name, label=label, entry=entry, takes_lock=takes_lock)
+
+
+def _assembled(
+    needs: Dependencies, args: tuple[object, ...], module: Section | None = None, **fields: Any
+) -> Program:
+    parcel = needs.pack(args)  # which decides what else travels as source
     return Program(
-        name=name,
-        label=name_of(fn) or type(fn).__name__,
         parcel=parcel,
-        sections=tuple(needs.sections()),
-        entry=entry,
-        takes_lock=takes_lock,
+        sections=(*needs.sections(), *([module] if module else [])),
         restored=needs.restored,
         sources=needs.sources,
         defines=tuple(sorted(needs.defines)),
         futures=tuple(sorted(needs.futures)),
         notes=tuple(needs.notes),
+        **fields,
     )

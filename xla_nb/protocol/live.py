@@ -128,10 +128,14 @@ class Live:
         return remake.new_function, made, state, None, None, remake.fill_function
 
     def _ready(
-        self, fill: Callable[..., None], target: object, wanted: Mapping[str, Any]
+        self,
+        fill: Callable[..., None],
+        target: object,
+        wanted: Mapping[str, Any],
+        is_ready: Callable[[str, object], bool] = lambda _, part: parts.is_ready(part),
     ) -> dict[str, Any]:
         """Those that can be there at once; the others are filled in later."""
-        now = {name: part for name, part in wanted.items() if parts.is_ready(part)}
+        now = {name: part for name, part in wanted.items() if is_ready(name, part)}
         if len(now) < len(wanted):
             late = {name: part for name, part in wanted.items() if name not in now}
             self.later.append(Call(fill, (target, late)))
@@ -217,15 +221,11 @@ class Live:
         if soft:  # names in annotations that are text
             self.later.append(Call(remake.fill_globals, (self._own, soft)))
         state = {
-            "dict": {  # in their order, which filling in later keeps
-                n: part if parts.is_ready_in_class(n, part) else None for n, part in content.items()
-            },
+            "dict": dict.fromkeys(content)  # in their order, which filling in later keeps
+            | self._ready(remake.fill_attributes, cls, content, parts.is_ready_in_class),
             "registered": registered,
             "bound": self._bound(cls),
         }
-        late = {n: part for n, part in content.items() if not parts.is_ready_in_class(n, part)}
-        if late:
-            self.later.append(Call(remake.fill_attributes, (cls, late)))
         made = (type(cls), cls.__name__, cls.__bases__, given)
         return remake.new_class, made, state, None, None, remake.fill_class
 
@@ -319,7 +319,7 @@ def _cached_property(_: Live, cached: Any) -> Any:  # with a lock of its own bef
 
 
 def _dict_view(_: Live, view: Any) -> Any:
-    name = type(view).__name__.removeprefix("odict_").removeprefix("dict_")
+    name = type(view).__name__.removeprefix("dict_")
     return remake.dict_view, (*gc.get_referents(view), name)
 
 

@@ -49,8 +49,7 @@ def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> Non
     for cell, value in zip(function.__closure__ or (), state["closure"], strict=True):
         if value is not EMPTY:
             cell.cell_contents = value
-    for name, value in state["attributes"].items():
-        setattr(function, name, value)
+    fill_attributes(function, state["attributes"])
     vars(function).update(state["dict"])
     _bind(function, state)
 
@@ -65,8 +64,7 @@ def new_class(
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:
     """Give a new class what is in its `__dict__`, and an ABC the classes registered with it."""
-    for name, value in state["dict"].items():
-        type.__setattr__(cls, name, value)
+    fill_attributes(cls, state["dict"])
     if state["registered"] is not None:
         abc._abc_init(cls)  # type: ignore[attr-defined]
         for other in state["registered"]:
@@ -123,10 +121,9 @@ def fill_globals(globals_: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
     """Give a class or a function attributes, past a metaclass's `__setattr__`."""
+    fill: Any = type.__setattr__ if isinstance(owner, type) else setattr
     for name, value in values.items():
-        type.__setattr__(owner, name, value) if isinstance(owner, type) else setattr(
-            owner, name, value
-        )
+        fill(owner, name, value)
 
 
 def fill_cell(cell: types.CellType, value: object) -> None:
