@@ -14,7 +14,6 @@ from xla_nb.errors import ProgramError
 from xla_nb.program import ipython_syntax
 from xla_nb.program.bindings import Function, bindings
 from xla_nb.program.cells import (
-    ASSIGNMENT,
     DEFINITION,
     FUNCTION,
     IMPORT,
@@ -114,27 +113,6 @@ def only(tree: ast.Module, nodes: Iterable[ast.stmt], source: str) -> str:
     return without(source, [node for node in tree.body if node not in kept])
 
 
-def lasting(tree: ast.Module) -> list[ast.stmt]:
-    """The statements of a launched cell that the notebook itself runs later."""
-    if functions(tree):
-        return [node for node in tree.body if _only_defines(node)]
-    head = [node for node in tree.body if is_future(node)]
-    rest = [node for node in tree.body if not is_future(node)]
-    return head + _hoisted(rest, lazy="annotations" in futures(tree))
-
-
-def computed_again(label: str, nodes: Iterable[ast.stmt], where: str) -> list[str]:
-    """Notes on assignments that call something: the ranks have executed them, with an outcome of
-    their own."""
-    return [
-        f"{label}, line {node.lineno}: `{name}` is computed again {where}; the ranks of that cell "
-        "had a value of their own"
-        for node in nodes
-        if isinstance(node, ASSIGNMENT) and any(isinstance(p, ast.Call) for p in ast.walk(node))
-        for name in sorted(bindings([node]))
-    ]
-
-
 def touched(node: ast.stmt) -> set[str]:
     """The names that a statement binds, and those whose objects it visibly changes: `a[0] = 1`,
     `@registry.add` before a definition."""
@@ -155,20 +133,6 @@ def _root(node: ast.expr) -> ast.expr:
 def is_future(node: ast.stmt) -> bool:
     """Whether this is `from __future__ import`, which goes to the top of the module file."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
-
-
-def _only_defines(node: ast.stmt) -> bool:
-    if isinstance(node, (*IMPORT, *DEFINITION, *ASSIGNMENT, ast.Pass)):
-        return True
-    if type(node).__name__ == "TypeAlias":
-        return True
-    if isinstance(node, ast.Try):  # try: import a  except ImportError: a = None
-        parts = [*node.body, *node.orelse, *node.finalbody]
-        parts += [part for handler in node.handlers for part in handler.body]
-        return all(_only_defines(part) for part in parts)
-    if isinstance(node, ast.If) and not is_main_guard(node):
-        return all(_only_defines(part) for part in [*node.body, *node.orelse])
-    return False
 
 
 def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:

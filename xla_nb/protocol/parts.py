@@ -104,6 +104,15 @@ def is_made_here(cls: type) -> bool:
     return not cloudpickle._should_pickle_by_reference(cls)
 
 
+def is_of_a_module(value: object) -> bool:
+    """Whether it is a module, or a class or function that one defines."""
+    if isinstance(value, type):
+        return not is_made_here(value)
+    if isinstance(value, types.FunctionType):
+        return importable(value)
+    return isinstance(value, types.ModuleType | types.BuiltinFunctionType)
+
+
 def is_modules(globals_: dict[str, Any], name: str) -> bool:
     module = sys.modules.get(name)
     found = getattr(module, "__spec__", None) is not None
