@@ -335,10 +335,7 @@ def test_what_a_launched_cell_computed_is_one_value_for_all(notebook):
 def test_a_launch_waits_for_what_a_run_in_the_background_computes(notebook):
     notebook.ok(
         spawn(
-            "import time, random\n"
-            "time.sleep(1)\n"
-            "seed = random.random()\n"
-            "def f(rank): return seed",
+            "import time, random\ntime.sleep(1)\nseed = random.random()\ndef f(rank): return seed",
             "--bg -o behind",
         )
     )

@@ -558,6 +558,15 @@ def test_what_a_launched_cell_changes_of_the_notebooks_is_told(cells):
     )
 
 
+@pytest.mark.parametrize("then", ["x", "x = f = 1", "get_ipython().run_line_magic('reset', '-f')"])
+def test_the_file_is_deleted_once_nobody_needs_it(cells, then, tmp_path):
+    cells.launch("x = sorted('ab')\ndef f(rank): pass")
+    (file,) = tmp_path.rglob("module.result")
+    cells.run(then)
+    cells.run("1")
+    assert not file.exists()
+
+
 def test_objects_that_the_values_do_not_refer_to_are_let_go(cells):
     cells.run("class Big: pass\nbig = Big()\nheld = []\nimport weakref\nref = weakref.ref(big)")
     cells.launch("box = tuple([held])\nn = id(big)\ndef f(rank): return box")

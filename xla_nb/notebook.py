@@ -113,9 +113,11 @@ class Notebook:
         """Execute what launched cells define, if the cell that is about to run uses it."""
         text = getattr(info, "raw_cell", None) or ""
         self._forget_after_a_reset()
-        self._kept = {one: kept for one, kept in self._kept.items() if one.held}
-        for kept in self._kept.values():
-            kept.trim()
+        for launched, kept in list(self._kept.items()):
+            if launched.held:
+                kept.trim()
+            else:
+                self._kept.pop(launched).discard()
         self._binds = set()
         if self._deferred and not text.lstrip().startswith("%%xla_spawn"):
             source = self.shell.transform_cell(text)
@@ -150,7 +152,6 @@ class Notebook:
         """`%reset` empties the namespace, and what launched cells define is gone with it."""
         if _MARK not in self.shell.user_ns:
             self._deferred.clear()
-            self._kept.clear()
             self.shell.user_ns[_MARK] = self.shell.user_ns_hidden[_MARK] = True
 
     def _define(self, names: set[str]) -> None:

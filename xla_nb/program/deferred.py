@@ -104,6 +104,8 @@ class Deferred:
 
     def clear(self) -> None:
         """The notebook has forgotten everything."""
+        for launched in self._launched:
+            launched.held.clear()
         self._launched.clear()
 
     def pending(self, namespace: Mapping[str, object]) -> list[Pending]:

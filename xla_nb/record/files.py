@@ -168,6 +168,8 @@ def tidy(folder: Folder = "runs") -> None:
         records = [record for record in map(Record, paths) if not record.is_owned]
         ended = [record for record in records if record.summary.exists()]
         lost = [r for r in records if r not in ended and _age(r.path) > _WEEK]
+        for record in ended:  # for their notebooks alone
+            record.module_values.unlink(missing_ok=True)
         for record in [*ended[KEPT:], *lost]:
             shutil.rmtree(record, ignore_errors=True)
 

@@ -28,11 +28,16 @@ class Kept:
         self._sources = sources
         self._trimmed = False
         self._opened = False
+        self._problems: Mapping[str, str] = {}
 
     def trim(self) -> None:
         """Let go of the objects that are not referred to, as soon as that is known."""
         if not self._trimmed and self._run.state.kept:
             self._trim(self._parcel())
+
+    def discard(self) -> None:
+        """Delete the file, which may be large: nobody will open it, or somebody has."""
+        self._run.record.module_values.unlink(missing_ok=True)
 
     def take(
         self,
@@ -53,6 +58,8 @@ class Kept:
                 f"{_names(names)} computed by {where}, whose run ended before the values were "
                 f"kept. Run {where} again."
             )
+        if self._opened:
+            return {}, self._missing(names)
         parcel = self._parcel()
         self._trim(parcel)
 
@@ -62,20 +69,24 @@ class Kept:
             return made(token, self._sources[token])
 
         try:
-            values = {} if self._opened else parcel.open(namespace, held=held)
+            values = parcel.open(namespace, held=held)
         except Exception as problem:
             return {}, (
                 f"{_names(names)} computed by {where}, and cannot be opened in the notebook: "
                 f"{type(problem).__name__}: {problem}. Run {where} again."
             )
         self._opened = True
-        problems: dict[str, str] = parcel.about["problems"]
-        missing = sorted(set(names) & problems.keys())
-        return values, (
-            f"{_names(missing)} computed by {where} and cannot be sent to the notebook: "
-            f"{problems[missing[0]]}."
-            if missing
-            else ""
+        self._problems = parcel.about["problems"]
+        self.discard()
+        return values, self._missing(names)
+
+    def _missing(self, names: Iterable[str]) -> str:
+        missing = sorted(set(names) & self._problems.keys())
+        if not missing:
+            return ""
+        return (
+            f"{_names(missing)} computed by {self._run.label} and cannot be sent to the notebook: "
+            f"{self._problems[missing[0]]}."
         )
 
     def _parcel(self) -> Parcel:
