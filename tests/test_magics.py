@@ -332,14 +332,33 @@ def test_what_a_launched_cell_computed_is_one_value_for_all(notebook):
     assert notebook.value("bool((second[1][1] == first[0][1]).all())") == "True"
 
 
-def test_a_launch_waits_for_what_a_run_in_the_background_computes(notebook):
+def test_waiting_for_what_a_run_computes_can_be_interrupted(notebook):
     notebook.ok(
         spawn(
-            "import time, random\ntime.sleep(1)\nseed = random.random()\ndef f(rank): return seed",
+            "import time\ntime.sleep(60)\nnever = time.time()\ndef f(rank): return never",
             "--bg -o behind",
         )
     )
-    notebook.ok(spawn("def g(rank): return seed", "-o after"))
+
+    def interrupt(shown):
+        if "waiting until Cell In" in shown.stdout and not shown.stderr:
+            notebook.interrupt()
+
+    shown = notebook.run("never", during=interrupt)
+    assert "`never` was not computed yet by Cell In" in shown.stderr
+    assert shown.ename == "NameError"
+    notebook.ok("behind.stop()")
+
+
+def test_a_launch_waits_for_what_a_run_in_the_background_computes(notebook):
+    notebook.ok(
+        spawn(
+            "import time, random\ntime.sleep(2)\nseed = random.random()\ndef f(rank): return seed",
+            "--bg -o behind",
+        )
+    )
+    shown = notebook.ok(spawn("def g(rank): return seed", "-o after"))
+    assert "has computed `seed` …" in shown.stdout
     assert notebook.value("behind.wait()[0] == after[0] == after[1]") == "True"
 
 

@@ -34,8 +34,7 @@ class CellSplit:
     """A launched cell as module text and an entry, or with a body instead of an entry.
 
     `module` is the part of the cell in the module file, if any; `body`, if there is no entry, is
-    the part that every rank runs. `names` are those of both. `early` names are read while the
-    module's part runs; `replaced` names are bound by it.
+    the part that every rank runs. `names` are those of both.
     """
 
     cell: Cell
@@ -44,8 +43,6 @@ class CellSplit:
     module: Section | None
     body: Section | None
     names: Names
-    early: set[str]
-    replaced: set[str]
     defines: set[str]
     futures: set[str]
     notes: tuple[str, ...]
@@ -76,8 +73,6 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
         module=Section(cell.label, 1, only(tree, module, cell.source)) if module else None,
         body=None if entry else Section(cell.label, 1, only(tree, rest, cell.source)),
         names=names_in(nodes, lazy_annotations=lazy),
-        early=set(names_in(module, lazy_annotations=lazy).now),
-        replaced=bindings(module),
         defines={node.name for node in module if isinstance(node, DEFINITION)},
         futures=in_force,
         notes=(*notes, *(_left_out(node, cell, entry) for node in guards)),

@@ -11,6 +11,8 @@ from xla_nb.protocol.parcel import Parcel
 from xla_nb.run.run import Run
 from xla_nb.wording import listed
 
+_PATIENCE = 0.5  # seconds
+
 
 class Kept:
     """The values of one run.
@@ -48,11 +50,11 @@ class Kept:
         """All values that the module bound, and a sentence on those of `names` that are missing.
 
         Functions get `namespace` as their globals; `made` gives what a launched cell's source
-        binds to a name. Waits until the run has kept the values, or has ended.
+        binds to a name. Waits until the run has kept the values, or has ended, and says so.
         """
-        with self._run.changed:
-            self._run.changed.wait_for(lambda: self._run.state.kept or self._run.done)
         where = self._run.label
+        if not self._wait(names):
+            return {}, f"{_names(names)} not computed yet by {where}, which is still loading."
         if not self._run.state.kept:
             return {}, (
                 f"{_names(names)} computed by {where}, whose run ended before the values were "
@@ -79,6 +81,22 @@ class Kept:
         self._problems = parcel.about["problems"]
         self.discard()
         return values, self._missing(names)
+
+    def _wait(self, names: Iterable[str]) -> bool:
+        """Until the run has kept the values, or has ended; False if it was interrupted."""
+
+        def ready() -> bool:
+            return self._run.state.kept or self._run.done
+
+        try:
+            with self._run.changed:
+                if not self._run.changed.wait_for(ready, _PATIENCE):
+                    each = listed((f"`{name}`" for name in sorted(names)), most=3)
+                    print(f"waiting until {self._run.label} has computed {each} …", flush=True)
+                    self._run.changed.wait_for(ready)
+        except KeyboardInterrupt:
+            return False
+        return True
 
     def _missing(self, names: Iterable[str]) -> str:
         missing = sorted(set(names) & self._problems.keys())
