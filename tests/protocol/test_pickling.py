@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from xla_nb.errors import ShippingError
-from xla_nb.protocol import pickling
+from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel
 
@@ -175,7 +175,8 @@ def test_stdout_arrives_as_the_receivers_stdout(through):
 def refusal(name, value):
     with pytest.raises(Exception) as caught:
         pickling.pack({"fine": 1, name: value}, live())
-    return str(ShippingError(pickling.refusal(name, value, "Cell In[7]", caught.value)))
+    details = refusals.described(value, "Cell In[7]")
+    return str(ShippingError(refusals.refusal(name, details, caught.value)))
 
 
 def test_an_open_file_is_refused_with_name_cell_and_advice():
@@ -217,7 +218,7 @@ def test_a_database_connection_is_refused_with_advice():
 
 TORCH = r"""
 import os, sys, numpy, torch
-from xla_nb.protocol import pickling
+from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel
 

@@ -34,11 +34,11 @@ class Program:
     """Everything the ranks need to run a cell.
 
     `label` names what was launched. The module has the values in `parcel`, among them `restored`
-    and the entry's arguments; then its `sections` are executed. `body` is what every rank then runs
-    in the module's namespace, where the cell is plain statements; else ranks call `entry` with
-    their index and the arguments. `defines` are the names whose functions and classes the notebook
-    has as well, so that results refer to them by name. `futures` are in force for the module and
-    the body. `notes` are for the user.
+    and the entry's arguments; then its `sections` are executed. `details` describe those that are
+    no code, for errors. `body` is what every rank then runs in the module's namespace, where the
+    cell is plain statements; else ranks call `entry` with their index and the arguments. `defines`
+    are the names whose functions and classes the notebook has as well, so that results refer to
+    them by name. `futures` are in force for the module and the body. `notes` are for the user.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Program:
     body: Section | None = None
     takes_lock: bool = False
     restored: tuple[str, ...] = ()
+    details: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
@@ -108,6 +109,7 @@ def _assembled(
         parcel=parcel,
         sections=(*needs.sections(), *([module] if module else [])),
         restored=needs.restored,
+        details=needs.details,
         sources=needs.sources,
         defines=tuple(sorted(needs.defines)),
         futures=tuple(sorted(needs.futures)),

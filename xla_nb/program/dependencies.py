@@ -33,10 +33,11 @@ from xla_nb.program.cells import (
 from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES, CellSplit, computed_again, lasting, touched, vet
-from xla_nb.protocol import pickling
+from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
+from xla_nb.protocol.parts import is_ready
 from xla_nb.protocol.remake import Source
 
 _ENTRY = "_xla_nb_entry"
@@ -72,6 +73,7 @@ class Dependencies:
         self.defines: set[str] = set()
         self.notes: list[str] = []
         self.restored: tuple[str, ...] = ()
+        self.details: dict[str, str] = {}
         launched = [pending.cell for pending in scope.pending]
         self.futures = {f for c in (*scope.cells, *launched) for f in futures(parsed(c))}
         self._values = scope.values
@@ -141,7 +143,7 @@ class Dependencies:
             self._need(fresh)
         self._check_absent(live)
         self._vet(live)
-        self._remember(live)
+        self._remember(live, args)
         return parcel
 
     def sections(self) -> Iterator[Section]:
@@ -295,7 +297,8 @@ class Dependencies:
         name, value, problem = culprit
         found = origins.definition(name, value, self._cells, self._mains)
         if found is None or not isinstance(found.node, DEFINITION):
-            raise ShippingError(pickling.refusal(name, value, self._origin(name), problem))
+            described = refusals.described(value, self._origin(name))
+            raise ShippingError(refusals.refusal(name, described, problem))
         return value, self._source(found), problem
 
     def _source(self, found: Statement) -> Source:
@@ -318,9 +321,12 @@ class Dependencies:
         newest = self._cells.newest(name)
         return newest.cell.label if newest else ""
 
-    def _remember(self, live: Live) -> None:
+    def _remember(self, live: Live, args: tuple[object, ...]) -> None:
         self.defines |= live.named.keys()
         self.restored = tuple(sorted({*self._roots, *live.used, *live.named} - {ARGUMENTS}))
+        data = {n: value for n, value in (live.used | self._roots).items() if not is_ready(value)}
+        self.details = {n: refusals.described(value, self._origin(n)) for n, value in data.items()}
+        self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
         for cell in self._cells.cells:
             if cell.label in live.seen or cell.label in self.sources:  # whole, also if half pending
                 self.sources[cell.label] = cell.source

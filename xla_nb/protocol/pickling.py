@@ -23,7 +23,7 @@ import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.protocol import jax_values, parts, remake, shared
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed, address_of
-from xla_nb.wording import in_one_line
+from xla_nb.protocol.refusals import Unshippable
 
 #: What torch leaves out of a tensor that is not computed from others.
 _KEPT = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
@@ -34,14 +34,6 @@ _SPECIAL = {
 }
 _STACK = 512 << 20  # bytes, of which as much is used as a chain is long
 _DEPTH = 100_000
-
-
-class Unshippable(TypeError):
-    """Raised while pickling a value that is or contains `thing`; `advice` is what to do instead."""
-
-    def __init__(self, thing: str, advice: str) -> None:
-        super().__init__(f"it is or contains {thing}")
-        self.advice = advice
 
 
 # ---------------------------------------------------------------- pickling
@@ -76,7 +68,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return self.reduce_code(obj)
 
     def write(self, values: dict[str, object]) -> None:
-        self.dump(values)
+        for name, value in values.items():
+            self.part(name, value)
+
+    def part(self, name: str, value: object, late: bool = False) -> None:
+        """A pickle of its own, after its name: where it cannot be opened, the name is known."""
+        self.dump((name, late))
+        self.dump(value)
 
     def reduce_code(self, obj: Any) -> Any:
         return super().reducer_override(obj)
@@ -185,14 +183,15 @@ class _LivePickler(_Pickler):
         self._whole = whole
 
     def write(self, values: dict[str, object]) -> None:
-        """Several pickles with one memory: code before the data whose methods it is."""
+        """Code before the data whose methods it is."""
         self._live.later.clear()  # of an attempt that failed
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         for part in (code, {n: value for n, value in values.items() if n not in code}):
-            self.dump(part)
+            super().write(part)
             while late := self._live.later:
                 self._live.later = []
-                self.dump(late)
+                for name, call in late:
+                    self.part(name, call, late=True)
 
     def reduce_code(self, obj: Any) -> Any:
         reduced = self._live.reduce(obj)
@@ -415,30 +414,3 @@ def _with_a_large_stack(work: Callable[[], Packed]) -> Packed:
     finally:
         sys.setrecursionlimit(limit)
         threading.stack_size(before)
-
-
-# ---------------------------------------------------------------- errors
-
-_ADVICE = {
-    "_thread.lock": "Use the `lock` parameter, or a lock of multiprocessing",
-    "_thread.RLock": "Use the `lock` parameter, or a lock of multiprocessing",
-    "socket": "Connect inside the function",
-    "Connection": "Connect inside the function",
-    "Cursor": "Connect inside the function",
-    "'module' object": "Import it inside the function",
-}
-
-
-def refusal(name: str, value: object, origin: str, fault: Exception) -> str:
-    """Why a variable, defined in `origin`, cannot be sent, and what to do instead."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    details = f"{kind}, defined in {origin}" if origin else kind
-    told = in_one_line(str(fault), 300).rstrip(".")
-    return f"Cannot send `{name}` ({details}) to ranks: {told}. {_advice(fault)}."
-
-
-def _advice(fault: Exception) -> str:
-    if isinstance(fault, Unshippable):
-        return fault.advice
-    advice = next((text for key, text in _ADVICE.items() if key in str(fault)), None)
-    return advice or "Create it inside the function, or pass what it is built from"
