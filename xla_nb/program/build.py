@@ -38,7 +38,8 @@ class Program:
     no code, for errors. `body` is what every rank then runs in the module's namespace, where the
     cell is plain statements; else ranks call `entry` with their index and the arguments. `defines`
     are the names whose functions and classes the notebook has as well, so that results refer to
-    them by name. `futures` are in force for the module and the body. `notes` are for the user.
+    them by name; `named` are those that travel as they are. `futures` are in force for the module
+    and the body. `notes` are for the user.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Program:
     sources: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
+    named: Mapping[str, object] = field(default_factory=dict)
     futures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -112,6 +114,7 @@ def _assembled(
         details=needs.details,
         sources=needs.sources,
         defines=tuple(sorted(needs.defines)),
+        named=needs.named,
         futures=tuple(sorted(needs.futures)),
         notes=tuple(needs.notes),
         **fields,

@@ -74,6 +74,7 @@ class Dependencies:
         self.notes: list[str] = []
         self.restored: tuple[str, ...] = ()
         self.details: dict[str, str] = {}
+        self.named: dict[str, object] = {}
         launched = [pending.cell for pending in scope.pending]
         self.futures = {f for c in (*scope.cells, *launched) for f in futures(parsed(c))}
         self._values = scope.values
@@ -323,6 +324,7 @@ class Dependencies:
 
     def _remember(self, live: Live, args: tuple[object, ...]) -> None:
         self.defines |= live.named.keys()
+        self.named = live.named
         self.restored = tuple(sorted({*self._roots, *live.used, *live.named} - {ARGUMENTS}))
         data = {n: value for n, value in (live.used | self._roots).items() if not is_ready(value)}
         self.details = {n: refusals.described(value, self._origin(n)) for n, value in data.items()}

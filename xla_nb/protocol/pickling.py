@@ -21,10 +21,13 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import jax_values, parts, remake, shared
+from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed, address_of
 from xla_nb.protocol.refusals import Unshippable
 
+#: The parts of a result's parcel: the value, and fingerprints of the definitions that it names.
+RESULT, DEFINITIONS = "result", "definitions"
 #: What torch leaves out of a tensor that is not computed from others.
 _KEPT = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 #: Packages whose classes have reducers here.
@@ -245,15 +248,23 @@ def _bounds(array: Any) -> tuple[int, int]:
 class _HomePickler(_Pickler):
     """For results: values on devices become CPU tensors and NumPy arrays.
 
-    `by_name` are top-level names of ``__main__`` that the notebook has itself.
+    `by_name` are top-level names of ``__main__`` that the notebook has itself. The fingerprints of
+    those that are used follow the result.
     """
 
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any], by_name: Container[str]):
         super().__init__(file, keep)
         self._by_name = by_name
+        self._named: set[str] = set()
+
+    def write(self, values: dict[str, object]) -> None:
+        super().write(values)
+        main = vars(sys.modules["__main__"])
+        self.part(DEFINITIONS, {name: fingerprint(main[name]) for name in sorted(self._named)})
 
     def reduce_code(self, obj: Any) -> Any:
         if isinstance(obj, type | types.FunctionType) and self._known(obj):
+            self._named.add(obj.__qualname__.partition(".")[0])
             return obj.__qualname__
         return super().reduce_code(obj)
 
@@ -383,7 +394,7 @@ def _touches_another(packed: Packed) -> bool:
 
 def pack_home(value: object, by_name: Container[str]) -> Packed:
     """A rank's result. Raises what pickling raises."""
-    return _pack({"result": value}, lambda file, keep: _HomePickler(file, keep, by_name))
+    return _pack({RESULT: value}, lambda file, keep: _HomePickler(file, keep, by_name))
 
 
 def _pack(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
