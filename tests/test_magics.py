@@ -240,6 +240,37 @@ def test_locks_of_the_notebook_are_shared_by_the_ranks(notebook):
     assert notebook.value("q.results") == "{0: [0, 1], 1: 2}"
 
 
+@pytest.mark.leaves("processes")  # the kernel's tracker of named semaphores
+def test_what_spawn_made_is_shared_with_the_notebook_while_a_run_is_in_the_background(notebook):
+    notebook.ok(
+        "import multiprocessing as mp\nctx = mp.get_context('spawn')\n"
+        "asked, told, go = ctx.Queue(), ctx.Queue(), ctx.Event()\n"
+        "total, lock = ctx.Value('i', 0), ctx.Lock()\nasked.put('who'); lock.acquire()"
+    )
+    notebook.ok(
+        "%%xla_spawn -n 2 --bg -o shared\n"
+        "def f(rank):\n"
+        "    if rank == 0: told.put(asked.get(timeout=60) + ' is there')\n"
+        "    assert not lock.acquire(block=False)\n"
+        "    go.wait(60)\n"
+        "    with total.get_lock(): total.value += 1\n"
+    )
+    assert notebook.value("told.get(timeout=60)") == "'who is there'"
+    notebook.ok("go.set(); shared.wait(60); lock.release()")
+    assert notebook.value("total.value") == "2"
+
+
+def test_a_queue_with_items_that_ranks_would_not_see_is_refused(notebook):
+    made = notebook.ok("import multiprocessing as mp\nfull = mp.Queue(); full.put(1)").number
+    shown = notebook.run(spawn("def f(rank): return full.get(timeout=5)"))
+    assert (
+        f"Cannot send `full` (multiprocessing.queues.Queue, defined in Cell In[{made}]) to ranks: "
+        "it is or contains a queue with items. Make it with "
+        '`multiprocessing.get_context("spawn")`, so that ranks share it'
+    ) in shown.error
+    notebook.ok("full.get(); full.close(); full.join_thread()")
+
+
 def test_a_manager_of_the_notebook_goes_on_working(notebook):
     notebook.ok("import multiprocessing as mp\nmanager = mp.Manager(); board = manager.dict()")
     notebook.ok(spawn("def f(rank):\n    board[rank] = rank * 7"))

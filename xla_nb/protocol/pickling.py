@@ -57,7 +57,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             return self.reduce_code(obj)
         for reduce in (
             _reduce_stream,
-            shared.reduce,
+            self.reduce_shared,
             _reduce_exception,
             self.reduce_array,
             self._reduce_jax,
@@ -84,6 +84,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
 
     def reduce_array(self, obj: Any) -> Any:
         return NotImplemented
+
+    def reduce_shared(self, obj: Any) -> Any:
+        return shared.copied(obj)
 
     def _reduce_torch(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -199,6 +202,17 @@ class _LivePickler(_Pickler):
     def reduce_code(self, obj: Any) -> Any:
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
+
+    def reduce_shared(self, obj: Any) -> Any:
+        return shared.to_ranks(obj, self._live.notes.add)
+
+    def _memory(self, storage: Any) -> Any:
+        if storage.is_shared():
+            self._live.notes.add(
+                "a tensor in shared memory is sent as a copy: neither ranks nor the notebook see "
+                "what is written to another's"
+            )
+        return super()._memory(storage)
 
     def reduce_array(self, obj: Any) -> Any:
         numpy = sys.modules.get("numpy")
