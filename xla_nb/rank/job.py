@@ -30,7 +30,7 @@ from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import Unopened
-from xla_nb.rank import loader
+from xla_nb.rank import helpers, loader
 from xla_nb.rank.process import Inherited, capture, enter, inherit, main
 from xla_nb.record.files import Record
 from xla_nb.runtimes.forking import Latch, Lifecycle
@@ -74,6 +74,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str]) -> None:
     order.request.inheritance.take_on()
     order.request.state.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    helpers.tell_of_lost_helpers()
     try:
         os.chdir(order.request.cwd)
     except OSError as problem:
