@@ -48,7 +48,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any]):
         super().__init__(file, protocol=5, buffer_callback=keep)
         self._alive: dict[int, object] = {}
-        self._ordinary: set[type] = set()
+        self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
         self._storages: dict[tuple[int, int], Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:

@@ -37,14 +37,18 @@ _MADE_BY = {
     "SynchronizedArray": "Array",
     "SynchronizedString": "Array",
 }
+_OPENED = (heap.Arena, connection.Connection)
 _MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
+_CONCERNED = (*_SHAREABLE, *_OPENED, *_MEMORY)
 
 
 def to_ranks(obj: Any, note: Callable[[str], None]) -> Any:
     """A primitive as the notebook's own, or else as a copy with a `note` for the user."""
+    if not isinstance(obj, _CONCERNED):  # of each object of a pickle
+        return NotImplemented
     if isinstance(obj, _SHAREABLE) and _has_a_name(_lock_of(obj)):
         return _as_to_a_spawned_process(obj)
-    if isinstance(obj, heap.Arena | connection.Connection) or _is_shared_memory(obj):
+    if isinstance(obj, _OPENED) or _is_shared_memory(obj):
         return _as_to_a_spawned_process(obj)
     reduced = copied(obj)
     if isinstance(obj, _TOLD):
