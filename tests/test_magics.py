@@ -357,6 +357,64 @@ def test_a_cell_may_launch_twice_and_in_a_loop(notebook):
     assert notebook.value("[run.results for run in made]") == "[{0: 1}, {0: 2, 1: 3}]"
 
 
+def test_each_launch_of_a_cell_has_its_own_lines(notebook):
+    notebook.ok(
+        "launch = get_ipython().run_cell_magic\n"
+        "first = launch('xla_spawn', '-n 1 --view none', 'def f(rank): return 1')\n"
+        "second = launch('xla_spawn', '-n 1 --view none --keep-going', 'def g(rank): 1 / 0')"
+    )
+    assert ", launch 1" in notebook.value("first.label")
+    assert ", launch 2, line 2" in notebook.value("second.errors[0].place")
+    assert "def g(rank): 1 / 0" in notebook.value("second.errors[0].traceback")
+
+
+def test_what_a_launched_cell_computed_is_one_value_for_all(notebook):
+    notebook.ok(
+        spawn(
+            "import random, torch\n"
+            "seed = random.random()\n"
+            "model = torch.nn.Linear(2, 1)\n"
+            "def f(rank): return seed, model.weight.detach().clone()",
+            "-o first",
+        )
+    )
+    assert notebook.value("first[0][0] == first[1][0] == seed") == "True"
+    assert notebook.value("bool((model.weight == first[0][1]).all())") == "True"
+    notebook.ok(spawn("def g(rank): return seed, model.weight.detach().clone()", "-o second"))
+    assert notebook.value("second[1][0] == seed") == "True"
+    assert notebook.value("bool((second[1][1] == first[0][1]).all())") == "True"
+
+
+def test_waiting_for_what_a_run_computes_can_be_interrupted(notebook):
+    notebook.ok(
+        spawn(
+            "import time\ntime.sleep(60)\nnever = time.time()\ndef f(rank): return never",
+            "--bg -o behind",
+        )
+    )
+
+    def interrupt(shown):
+        if "waiting until Cell In" in shown.stdout and not shown.stderr:
+            notebook.interrupt()
+
+    shown = notebook.run("never", during=interrupt)
+    assert "`never` was not computed yet by Cell In" in shown.stderr
+    assert shown.ename == "NameError"
+    notebook.ok("behind.stop()")
+
+
+def test_a_launch_waits_for_what_a_run_in_the_background_computes(notebook):
+    notebook.ok(
+        spawn(
+            "import time, random\ntime.sleep(2)\nseed = random.random()\ndef f(rank): return seed",
+            "--bg -o behind",
+        )
+    )
+    shown = notebook.ok(spawn("def g(rank): return seed", "-o after"))
+    assert "has computed `seed` …" in shown.stdout
+    assert notebook.value("behind.wait()[0] == after[0] == after[1]") == "True"
+
+
 def test_exit_ends_a_rank_without_a_result_of_its_own(notebook):
     notebook.ok(spawn("def f(rank):\n    exit()", "-o left"))
     assert notebook.value("left.results") == "{0: None, 1: None}"

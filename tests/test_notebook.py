@@ -1,6 +1,10 @@
 """What a live IPython holds for a launch, and when it learns what launched cells define."""
 
+import multiprocessing
+import os
 import sys
+import threading
+from types import SimpleNamespace
 
 import IPython
 import pytest
@@ -9,27 +13,79 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from xla_nb import notebook
+from xla_nb.errors import ProgramError
 from xla_nb.notebook import Notebook
+from xla_nb.program import module_file
+from xla_nb.program.build import build
+from xla_nb.rank import keeper, loader
+from xla_nb.record.files import Record
+from xla_nb.run.state import RunState
+
+
+class Ended:
+    """A run that has ended: its module was loaded and kept, in a process of its own, by what a job
+    does it with."""
+
+    def __init__(self, program, label, folder):
+        self.record = Record(folder)
+        self.label = label
+        self.done = True
+        self.changed = threading.Condition()
+        self.state = RunState()
+        if program.keeps:
+            folder.mkdir()
+            path = folder / f"{program.name}.py"
+            module_file.write(program, path)
+            parcel = program.parcel.to_memfd()
+            context = multiprocessing.get_context("fork")
+            job = context.Process(target=self._job, args=(program, path, parcel))
+            job.start()
+            job.join()
+            os.close(parcel)
+            self.state.kept = job.exitcode == 0
+
+    def _job(self, program, path, parcel_fd):
+        request = SimpleNamespace(
+            record=self.record.path, keeps=program.keeps, as_source=program.as_source
+        )
+        os.environ[loader.PARCEL] = loader.parcel_path(parcel_fd)
+        parcel = loader.parcel(os.environ[loader.PARCEL])
+        parcel.remember = True
+        try:
+            namespace = vars(loader.load(path))
+            keeper.keep(request, namespace, parcel.objects)
+        except Exception:
+            os._exit(1)
 
 
 class Shell:
-    """An IPython whose %%xla_spawn only tells the notebook; `scopes` are those it launched."""
+    """An IPython whose %%xla_spawn starts no ranks; `scopes` and `programs` are those launched."""
 
-    def __init__(self):
+    def __init__(self, folder):
+        self._folder = folder
         config = Config()
         config.HistoryManager.enabled = False
         self.shell = InteractiveShell(config=config)
         self.shell.compile = XCachingCompiler()  # a kernel's
         self.notebook = Notebook(self.shell)
         self.scopes = []
+        self.programs = []
         self.shell.register_magic_function(self._launch, "cell", "xla_spawn")
         self.shell.events.register("pre_run_cell", self.notebook.before_cell)
         self.shell.events.register("post_run_cell", self.notebook.after_cell)
 
     def _launch(self, line, cell):
         launched = self.notebook.cell(line, cell)
-        self.scopes.append(self.notebook.scope(launching=True))
-        self.notebook.begun(launched)
+        name = f"xla_nb_cell_{len(self.scopes)}"
+
+        def made(scope):
+            self.scopes.append(scope)
+            return build(launched, scope, entry=None, args=(), name=name)
+
+        program = self.notebook.program(made)
+        self.programs.append(program)
+        run = Ended(program, launched.label, self._folder / name)
+        self.notebook.begun(launched, program, run)
 
     def run(self, text):
         """Run a cell that must succeed; gives its value."""
@@ -40,20 +96,20 @@ class Shell:
     def launch(self, text):
         """Launch a cell; gives it as the notebook knows it."""
         self.run(f"%%xla_spawn -n 2\n{text}")
-        return self.notebook.launched[self.notebook.number]
+        return self.notebook.launched[self.notebook.number][-1]
 
     def has(self, name):
         return name in self.shell.user_ns
 
     @property
     def scope(self):
-        return self.notebook.scope(launching=False)
+        return self.notebook.scope()
 
 
 @pytest.fixture
 def cells(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    made = Shell()
+    made = Shell(tmp_path)
     yield made
     made.shell.restore_sys_module_state()
 
@@ -244,7 +300,7 @@ def test_the_later_definition_counts_also_when_the_earlier_needs_a_name_it_binds
 def test_a_cell_that_is_executed_uses_the_newest_definitions_from_its_first_call_on(cells):
     cells.run("def helper(): return 'old'")
     cells.launch("def later(rank): return helper()")
-    cells.launch("def helper(): return 'new'")
+    cells.launch("def helper(): return 'new'\ndef f(rank): pass")
     assert cells.run("later(0)") == "new"
 
 
@@ -369,15 +425,156 @@ def test_what_a_launched_cell_puts_into_its_own_values_is_there(cells):
     assert cells.run("cfg") == {"a": 1, "b": 2}
 
 
-def test_a_value_that_is_computed_again_is_told_and_a_constant_is_not(cells, capsys):
-    cells.launch("import random\nRATE = 3\nseed = random.random()\ndef f(rank): pass")
-    cells.run("RATE")
-    assert capsys.readouterr().err == ""
-    cells.run("seed")
-    told = (
-        "Cell In[1], line 4: `seed` is computed again in the notebook; the ranks of that cell had"
+# ---------------------------------------------------------------- what only the run can tell
+
+
+def test_a_value_that_a_launched_cell_computed_is_the_runs(cells):
+    cells.launch("import os\nmine = os.getpid()\ndef f(rank): pass")
+    assert cells.run("mine") != os.getpid()
+    assert cells.run("mine") == cells.run("mine")
+
+
+def test_it_is_one_value_for_the_next_launch_too(cells):
+    cells.launch("import random\nseed = random.random()\ndef f(rank): return seed")
+    cells.launch("def g(rank): return seed")
+    cells.launch("def h(rank): return seed")
+    assert cells.scopes[-1].values["seed"] == cells.run("seed")
+
+
+def test_what_it_refers_to_of_the_notebook_is_the_notebooks_own(cells):
+    cells.run("inner = [1]\nouter = {'inner': inner}")
+    cells.launch("pair = list((outer['inner'], 2))\nagain = outer\ndef f(rank): return pair")
+    assert cells.run("pair[0] is inner and again is outer")
+
+
+def test_it_keeps_what_the_notebook_held_at_the_launch(cells):
+    cells.run("N = 1\nheld = [0]")
+    cells.launch("M = N * 10\nbox = dict(held=held)\ndef f(rank): return M")
+    cells.run("N = 5\nfirst, held = held, 'other'")
+    assert cells.run("M") == 10
+    assert cells.run("box['held'] is first")
+
+
+def test_its_functions_and_classes_are_those_that_made_it(cells):
+    cells.launch("class Net:\n    pass\nnet = Net()\nnets = [net]\ndef f(rank): return net")
+    assert cells.run("type(net) is Net and nets[0] is net and f(0) is net")
+
+
+def test_its_functions_see_what_the_notebook_binds_later(cells):
+    cells.launch("import random\nseed = random.random()\nscale = 2\ndef f(rank): return scale")
+    assert cells.run("f(0)") == 2
+    cells.run("scale = 3")
+    assert cells.run("f(0)") == 3
+
+
+def test_what_statements_have_done_to_a_value_is_in_it(cells):
+    cells.launch("table = {}\nfor n in range(3):\n    table[n] = n * n\ndef f(rank): pass")
+    assert cells.run("table") == {0: 0, 1: 1, 2: 4}
+
+
+def test_a_definition_that_is_registered_is_registered_once(cells):
+    cells.launch(
+        "made = {}\ndef register(fn):\n    made[fn.__name__] = fn\n    return fn\n"
+        "@register\ndef g(): return 1\ndef f(rank): pass"
     )
-    assert capsys.readouterr().err.startswith(told)
+    assert cells.run("list(made)") == ["g"]
+    assert cells.run("made['g'] is g and made['g']()") == 1
+
+
+def test_instances_are_of_the_class_that_an_earlier_launched_cell_defines(cells):
+    cells.launch("class Net:\n    pass\ndef f(rank): pass")
+    cells.launch("net = Net()\ndef g(rank): pass")
+    assert cells.run("type(net) is Net")
+
+
+def test_instances_stay_of_the_class_that_they_were_made_of(cells):
+    cells.launch("class Net:\n    def name(self): return 'old'\ndef f(rank): pass")
+    cells.run("Net")
+    cells.launch("net = Net()\ndef g(rank): pass")
+    cells.run("class Net:\n    def name(self): return 'new'")
+    assert cells.run("net.name(), Net().name()") == ("old", "new")
+
+
+def test_a_name_that_the_notebook_has_bound_since_stays_the_notebooks(cells):
+    cells.launch("import random\na = random.random()\nb = random.random()\ndef f(rank): pass")
+    cells.run("a = 'mine'")
+    assert isinstance(cells.run("b"), float)
+    assert cells.run("a") == "mine"
+
+
+def test_imports_and_constants_beside_it_need_no_run(cells, capsys):
+    cells.launch("import not_here_at_all as m\nRATE = 3\nx = m.compute()\ndef f(rank): pass")
+    assert cells.run("RATE") == 3
+    assert capsys.readouterr().err == ""
+
+
+def test_a_value_of_a_run_that_failed_before_is_named(cells, capsys):
+    cells.launch("x = len('abc')\ny = 1 / 0\ndef f(rank): pass")
+    with pytest.raises(NameError):
+        cells.run("x")
+    told = "`x` was computed by Cell In[1], whose run ended before the values were kept. Run Cell"
+    assert told in capsys.readouterr().err
+
+
+def test_a_launch_that_needs_such_a_value_is_refused(cells):
+    cells.launch("x = len('abc')\ny = 1 / 0\ndef f(rank): pass")
+    with pytest.raises(ProgramError, match=r"`x` was computed by Cell In\[1\], whose run ended"):
+        cells.launch("def g(rank): return x")
+
+
+def test_a_value_that_cannot_be_sent_is_named_and_the_others_are_there(cells, capsys):
+    cells.launch(
+        "import threading\nlock = threading.Lock()\nn = len('abc')\ndef f(rank): return lock"
+    )
+    assert cells.run("n") == 3
+    assert capsys.readouterr().err == ""
+    with pytest.raises(NameError):
+        cells.run("lock")
+    told = "`lock` was computed by Cell In[1] and cannot be sent to the notebook: cannot pickle"
+    assert told in capsys.readouterr().err
+
+
+def test_a_value_that_cannot_be_opened_is_named(cells, capsys):
+    cells.launch(
+        "class Odd:\n    def __setstate__(self, state): raise OSError('no')\n"
+        "odd = Odd()\nodd.x = 1\ndef f(rank): pass"
+    )
+    with pytest.raises(NameError):
+        cells.run("odd")
+    told = "cannot be opened in the notebook: OSError: no. Run Cell In[1] again."
+    assert told in capsys.readouterr().err
+
+
+def test_tracebacks_and_inspect_show_the_source_of_functions_that_a_run_kept(cells):
+    cells.launch("import random\nseed = random.random()\ndef f(rank):\n    return seed\n")
+    assert cells.run("import inspect\ninspect.getsource(f)") == "def f(rank):\n    return seed\n"
+
+
+def test_what_a_launched_cell_changes_of_the_notebooks_is_told(cells):
+    cells.run("cfg = {}")
+    made = cells.launch("import random\ncfg['seed'] = random.random()\ndef f(rank): pass")
+    assert cells.programs[-1].notes == (
+        f"{made.label}, line 3: `cfg` is changed on the ranks, not in the notebook",
+    )
+
+
+@pytest.mark.parametrize("then", ["x", "x = f = 1", "get_ipython().run_line_magic('reset', '-f')"])
+def test_the_file_is_deleted_once_nobody_needs_it(cells, then, tmp_path):
+    cells.launch("x = sorted('ab')\ndef f(rank): pass")
+    (file,) = tmp_path.rglob("module.result")
+    cells.run(then)
+    cells.run("1")
+    assert not file.exists()
+
+
+def test_objects_that_the_values_do_not_refer_to_are_let_go(cells):
+    cells.run("class Big: pass\nbig = Big()\nheld = []\nimport weakref\nref = weakref.ref(big)")
+    cells.launch("box = tuple([held])\nn = id(big)\ndef f(rank): return box")
+    cells.scopes.clear()
+    cells.programs.clear()
+    cells.run("del big")
+    cells.run("import gc; gc.collect()")
+    assert cells.run("ref() is None")
 
 
 # ---------------------------------------------------------------- results

@@ -84,9 +84,13 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
         }
     )
     here = notebook.current()
-    scope = here.scope(launching=False) if here else _script()
-    resolve = here.resolve if here else scope.values.__getitem__
-    program = build_call(fn, scope, args=run_options.arguments(args), name="xla_nb_call")
+    values = run_options.arguments(args)
+
+    def made(scope: Scope) -> Program:
+        return build_call(fn, scope, args=values, name="xla_nb_call")
+
+    program = here.program(made) if here else made(_script())
+    resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
     return run(program, options, resolve)
 
 

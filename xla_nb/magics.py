@@ -22,7 +22,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 
 from xla_nb import api, notebook
 from xla_nb.errors import UsageError
-from xla_nb.program.build import build
+from xla_nb.program.build import Program, Scope, build
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
 from xla_nb.run.options import OPTIONS, SETTINGS, Word
@@ -171,16 +171,15 @@ class XlaMagics(Magics):
         options = run_options.options(self._completed(words), flags=True)
         arguments = self._arguments(expression)
         launched = self.notebook.cell(line, cell)
-        program = build(
-            launched,
-            self.notebook.scope(launching=True),
-            entry=entry,
-            args=arguments,
-            name=f"xla_nb_cell_{self.notebook.number}",
-        )
+        name = f"xla_nb_cell_{self.notebook.number}"
+
+        def made(scope: Scope) -> Program:
+            return build(launched, scope, entry=entry, args=arguments, name=name)
+
+        program = self.notebook.program(made)
 
         def begun(run: Run) -> None:
-            self.notebook.begun(launched)
+            self.notebook.begun(launched, program, run)
             if out:
                 self.shell.user_ns[str(out)] = run
 

@@ -18,16 +18,50 @@ def text():
     return text
 
 
-def test_definitions_keep_their_lines_without_the_calls(text):
-    source = "import os\nprint(1)\nlr = 1\n@deco\ndef f(i):\n    return 1\nf(0)\nclass A: pass\n"
+def test_definitions_keep_their_lines(text):
+    source = "import os\na = 2\nlr = 1\n@deco\ndef f(i):\n    return 1\nb = 3\nclass A: pass\n"
     assert text(source, "os", "lr", "f", "A") == [
         "import os\n\nlr = 1\n@deco\ndef f(i):\n    return 1\n\nclass A: pass\n"
     ]
 
 
-def test_assignments_of_a_cell_of_statements_are_not_executed(text):
-    source = "import os\nlr = 1\nclass A:\n    x = 1\nclass B:\n    y = lr\n"
-    assert text(source, "os", "lr", "A", "B") == ["import os\n\nclass A:\n    x = 1\n"]
+@pytest.fixture
+def computing():
+    """A launched cell that computes two of its names."""
+    deferred = Deferred()
+    source = "import os\nlr = 1\na = os.getpid()\nfor n in [1]: b = n\ndef f(i): return a\n"
+    deferred.add(Cell("c", source), {}, {"a", "b", "n", "f"})
+    return deferred
+
+
+def test_what_the_run_has_is_asked_for_and_not_executed(computing):
+    (taken,) = computing.take({"f"}, {})
+    assert taken.text.source == "import os\n"
+    assert taken.computed == {"f", "a"}
+
+
+def test_a_launch_takes_what_the_run_has_and_executes_nothing(computing):
+    (taken,) = computing.take_computed({"f", "lr"}, {})
+    assert (taken.text, taken.computed) == (None, {"f"})
+
+
+def test_what_the_run_has_counts_until_it_is_bound(computing):
+    computing.take({"a"}, {})
+    assert computing.computed({}) == {"a", "b", "n", "f"}
+    assert computing.computed({"a": 1}) == {"b", "n", "f"}
+
+
+def test_what_the_run_has_is_not_pending_source(computing):
+    (pending,) = computing.pending({})
+    assert pending.names == {"os", "lr"}
+    assert pending.cell.source == "import os\nlr = 1\n"
+
+
+def test_a_cell_whose_names_are_all_bound_anew_is_forgotten():
+    deferred = Deferred()
+    for _ in range(3):
+        deferred.add(Cell("c", "def f(i): pass\n"), {})
+    assert len(deferred.pending({})) == 1
 
 
 def test_an_import_is_kept_with_its_fallback(text):
@@ -36,7 +70,7 @@ def test_an_import_is_kept_with_its_fallback(text):
 
 
 def test_a_definition_that_shares_a_line_is_executed_alone(text):
-    (executed,) = text("import os; print(1)\ndef f(i): pass\n", "os", "f")
+    (executed,) = text("import os; a = 1\ndef f(i): pass\n", "os", "f")
     assert executed.startswith("import os; pass\n")
 
 

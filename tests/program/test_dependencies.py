@@ -80,7 +80,7 @@ def test_a_name_in_a_lazy_annotation_is_sent_but_may_be_missing(notebook):
 
 
 def test_a_missing_name_assigned_on_ranks_is_explained(notebook):
-    notebook.pending.append(Cell("Cell In[1]", "loss = 3\nloss"))
+    notebook.cells.append(Cell("Cell In[1]", "loss = 3\nloss"))
     with pytest.raises(ProgramError, match=r"Cell In\[1\] assigns it, but the notebook does not"):
         notebook.build("def f(i): return loss")
 
@@ -191,14 +191,6 @@ def test_definitions_of_a_pending_cell_come_from_its_source(notebook):
     assert notebook.launch("def f(i): return g()") == 6
 
 
-def test_a_pending_value_that_is_computed_again_is_told(notebook):
-    notebook.pending.append(Cell("Cell In[1]", "import random\nn = 3\nm = random.random()\n"
-                                 "def t(i): pass"))  # fmt: skip
-    assert notebook.build("def f(i): return n").notes == ()
-    (note,) = notebook.build("def f(i): return m").notes
-    assert note.startswith("Cell In[1], line 3: `m` is computed again for this launch; the ranks")
-
-
 def test_the_newest_pending_cell_wins(notebook):
     notebook.run("def g(): return 1")
     notebook.pending.append(Cell("Cell In[2]", "def g(): return 2"))
@@ -207,7 +199,7 @@ def test_the_newest_pending_cell_wins(notebook):
 
 
 def test_values_computed_by_a_pending_cell_are_missing(notebook):
-    notebook.pending.append(Cell("Cell In[1]", "n = 3\nn"))
+    notebook.cells.append(Cell("Cell In[1]", "n = 3\nn"))
     with pytest.raises(ProgramError, match="name 'n' is not defined"):
         notebook.build("def f(i): return n")
 

@@ -15,6 +15,7 @@ SAMPLES = [
     events.RankAt(rank=2, place="Cell In[1], line 3", stack="…"),
     events.ProcessDied(pid=3, status=-9),
     events.JobFailed(kind="k", message="m", text="t"),
+    events.ModuleKept(),
     events.StopRequested(why="Stopped by %xla_stop"),
     events.Notice(text="careful"),
     events.JobEnded(status=None),

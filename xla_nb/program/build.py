@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.program.cells import Cell, Pending, Section, future_flags
-from xla_nb.program.dependencies import Dependencies, Scope
+from xla_nb.program.dependencies import Dependencies, OnlyTheRunHas, Scope
 from xla_nb.program.entry import check_live, check_planned
 from xla_nb.program.origins import name_of
 from xla_nb.program.split import RANK_NAMES, split_cell
@@ -20,6 +20,7 @@ from xla_nb.protocol.parcel import Packed
 __all__ = [
     "RANK_NAMES",
     "Cell",
+    "OnlyTheRunHas",
     "Pending",
     "Program",
     "Scope",
@@ -34,11 +35,13 @@ class Program:
     """Everything the ranks need to run a cell.
 
     `label` names what was launched. The module has the values in `parcel`, among them `restored`
-    and the entry's arguments; then its `sections` are executed. `details` describe those that are
-    no code, for errors. `body` is what every rank then runs in the module's namespace, where the
-    cell is plain statements; else ranks call `entry` with their index and the arguments. `defines`
-    are the names whose functions and classes the notebook has as well, so that results refer to
-    them by name; `named` are those that travel as they are. `futures` are in force for the module
+    and the entry's arguments; then its `sections` are executed, the last of which is the cell's own
+    `module`, if it has one. `details` describe those values that are no code, for errors. `body` is
+    what every rank then runs in the module's namespace, where the cell is plain statements; else
+    ranks call `entry` with their index and the arguments. `defines` are the names whose functions
+    and classes the notebook has as well, so that results refer to them by name; `named` are those
+    that travel as they are. `keeps` are names that the notebook takes from the run, and `as_source`
+    those of earlier cells that it has not executed either. `futures` are in force for the module
     and the body. `notes` are for the user.
     """
 
@@ -46,6 +49,7 @@ class Program:
     parcel: Packed
     label: str = ""
     sections: tuple[Section, ...] = ()
+    module: Section | None = None
     entry: str | None = None
     body: Section | None = None
     takes_lock: bool = False
@@ -55,6 +59,8 @@ class Program:
     binds: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
     named: Mapping[str, object] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
+    as_source: tuple[str, ...] = ()
     futures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -71,7 +77,8 @@ def build(
 
     The ranks call `entry`: the function named, else the last one defined at the cell's top
     level, also where plain statements follow it. A cell that defines no function and names
-    none is itself what the ranks run. Raises ProgramError and ShippingError.
+    none is itself what the ranks run. Raises ProgramError and ShippingError; OnlyTheRunHas where
+    the notebook must take names from earlier runs first.
     """
     needs = Dependencies(scope)
     plan = split_cell(cell, entry, needs.futures)
@@ -89,13 +96,14 @@ def build(
         body=plan.body,
         takes_lock=takes_lock,
         binds=tuple(sorted(plan.names.binds)),
+        keeps=tuple(sorted(needs.only_the_run_tells(plan.module))),
     )
 
 
 def build_call(
     fn: Callable[..., object], scope: Scope, *, args: tuple[object, ...], name: str
 ) -> Program:
-    """Make a call of a live function into a Program. Raises ProgramError and ShippingError."""
+    """Make a call of a live function into a Program. Raises as `build` does."""
     takes_lock = check_live(fn, args, "args=({},)")
     needs = Dependencies(scope)
     entry = needs.callable(fn)
@@ -110,11 +118,13 @@ def _assembled(
     return Program(
         parcel=parcel,
         sections=(*needs.sections(), *([module] if module else [])),
+        module=module,
         restored=needs.restored,
         details=needs.details,
         sources=needs.sources,
         defines=tuple(sorted(needs.defines)),
         named=needs.named,
+        as_source=tuple(sorted(needs.as_source())),
         futures=tuple(sorted(needs.futures)),
         notes=tuple(needs.notes),
         **fields,

@@ -8,7 +8,7 @@ import linecache
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 
@@ -18,7 +18,6 @@ from xla_nb.program.bindings import bindings
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITION = (*FUNCTION, ast.ClassDef)
 IMPORT = (ast.Import, ast.ImportFrom)
-ASSIGNMENT = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 #: The label of sections that belong to no cell.
 GENERATED = "<xla_nb>"
 
@@ -70,16 +69,6 @@ class Statement:
         if not _stands_alone(text):  # it shares a line with another: `a = 1; b = 2`
             text = (ast.get_source_segment(self.cell.source, self.node) or "") + "\n"
         return Section(self.cell.label, first, text)
-
-    def without_lines(self, parts: Iterable[ast.expr]) -> Statement:
-        """The same definition with blank lines for these decorators."""
-        lines = self.cell.source.split("\n")
-        for part in parts:
-            for line in range(part.lineno, (part.end_lineno or part.lineno) + 1):
-                lines[line - 1] = ""
-        cell = replace(self.cell, source="\n".join(lines))
-        same = (node for node in parsed(cell).body if node.lineno == self.node.lineno)
-        return Statement(cell, next(same, self.node))
 
 
 def parse(cell: Cell) -> ast.Module:

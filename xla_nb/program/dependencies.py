@@ -20,6 +20,7 @@ from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import (
     DEFINITION,
     GENERATED,
+    IMPORT,
     Cell,
     Cells,
     Pending,
@@ -32,12 +33,14 @@ from xla_nb.program.cells import (
 )
 from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
-from xla_nb.program.split import RANK_NAMES, CellSplit, computed_again, lasting, touched, vet
+from xla_nb.program.outcome import names_of_the_run
+from xla_nb.program.pending import by_name, star_imports, star_module
+from xla_nb.program.split import RANK_NAMES, CellSplit, touched, vet
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.parts import is_ready
+from xla_nb.protocol.parts import CODE, is_of_a_module, is_ready
 from xla_nb.protocol.remake import Source
 
 _ENTRY = "_xla_nb_entry"
@@ -57,12 +60,22 @@ class Scope:
     """What the notebook (or script) contains at this moment.
 
     `values` are its live globals; `cells` ran before, oldest first. The source of `pending` cells
-    is newer than `values`, for the names that count.
+    is newer than `values`, for the names that count; so are the values of `computed` names, which
+    are still with the runs of launched cells.
     """
 
     values: Mapping[str, object]
     cells: Sequence[Cell]
     pending: Sequence[Pending] = ()
+    computed: Set[str] = frozenset()
+
+
+class OnlyTheRunHas(Exception):
+    """Raised while a program is built that needs `names`, which are computed: take them first."""
+
+    def __init__(self, names: Set[str]) -> None:
+        super().__init__(*sorted(names))
+        self.names = names
 
 
 class Dependencies:
@@ -81,9 +94,11 @@ class Dependencies:
         self._cells = Cells(scope.cells)
         self._launched = Cells(launched)
         self._mains = {"__main__", str(scope.values.get("__name__", "__main__"))}
-        self._pending = _by_name(scope.pending)
-        self._stars = _star_imports(launched)
+        self._pending = by_name(scope.pending)
+        self._computed = scope.computed
+        self._stars = star_imports(launched)
         self._known = _BUILTINS | _MODULE_NAMES
+        self._label = ""
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
         self._modules: dict[str, ModuleType] = {}
@@ -93,6 +108,7 @@ class Dependencies:
 
     def cell(self, plan: CellSplit) -> None:
         """Take a launched cell's text and what it needs."""
+        self._label = plan.cell.label
         self.futures = plan.futures
         self.defines |= plan.defines
         self.notes += plan.notes
@@ -117,6 +133,33 @@ class Dependencies:
     def pending(self, name: str) -> Statement | None:
         """The last statement of a pending cell that binds the name."""
         return self._pending[name][-1] if name in self._pending else None
+
+    def as_source(self) -> set[str]:
+        """The names that pending source binds on the ranks."""
+        return bindings([s.node for taken in self._taken.values() for s in taken])
+
+    def only_the_run_tells(self, module: Section | None) -> set[str]:
+        """The names of a launched cell that the notebook is to take from the run."""
+        nodes = ast.parse(module.text).body if module else []
+        names = names_of_the_run(nodes, self._is_steady)
+        for node in nodes if names else []:
+            for name in sorted((touched(node) - bindings(nodes)) & self._values.keys()):
+                if not isinstance(self._values[name], CODE):
+                    self.notes.append(
+                        f"{self._label}, line {node.lineno}: `{name}` is changed on the ranks, not "
+                        "in the notebook"
+                    )
+        return names
+
+    def _is_steady(self, name: str) -> bool:
+        """Whether a name is a builtin or a module, or of a module."""
+        if name in self._pending:
+            return all(isinstance(one.node, IMPORT) for one in self._pending[name])
+        if name in self._computed:
+            return False
+        if name not in self._values:
+            return name in _BUILTINS or bool(self._stars_with(name))
+        return is_of_a_module(self._values[name])
 
     def pack(self, args: tuple[object, ...]) -> Packed:
         """The values that were taken, with all they refer to, and the entry's arguments.
@@ -167,13 +210,16 @@ class Dependencies:
         bound = bindings([statement.node for statement in taken])
         for statement in taken:
             if statement in self._stars:
-                bound |= star_names(_star_module(statement)) or restored
+                bound |= star_names(star_module(statement)) or restored
         return {name: self._values[name] for name in sorted(bound & restored & self._values.keys())}
 
     # Taking
 
     def _need(self, names: Iterable[str]) -> None:
         """Take what these names refer to."""
+        names = set(names)
+        if computed := names & self._computed:
+            raise OnlyTheRunHas(computed)
         for name in sorted(names):
             if name in self._taken or name in self._roots or name in self._modules:
                 continue
@@ -198,8 +244,6 @@ class Dependencies:
             self.notes += vet(statement.node, statement.cell.label)
         self._check(names, statements[-1].cell.label)
         self._paths |= names.paths
-        own = [node for node in nodes if name in bindings([node])]
-        self.notes += computed_again(statements[-1].cell.label, own, "for this launch")
         if isinstance(nodes[-1], DEFINITION):
             self.defines.add(name)
         needed = {n for n in names.wanted() if self._has(n)} | names.now.keys()
@@ -242,7 +286,7 @@ class Dependencies:
         """
         if name not in _BUILTINS:
             return False
-        if name in self._pending:
+        if name in self._pending or name in self._computed:
             return True
         if name not in self._values:
             return False
@@ -252,12 +296,12 @@ class Dependencies:
         return all(part is not python_s for part in origins.unwrapped(held))
 
     def _has(self, name: str) -> bool:
-        held = (self._known, self._bound, self._pending, self._values)
+        held = (self._known, self._bound, self._pending, self._computed, self._values)
         return any(name in names for names in held) or bool(self._stars_with(name))
 
     def _stars_with(self, name: str) -> list[Statement]:
         """The pending `from m import *` that bind the name, or might."""
-        return [s for s in self._stars if name in (star_names(_star_module(s)) or {name})]
+        return [s for s in self._stars if name in (star_names(star_module(s)) or {name})]
 
     # Packing
 
@@ -267,7 +311,7 @@ class Dependencies:
             for name, value in self._values.items()
             if name not in _MODULE_NAMES and (name not in _BUILTINS or self._shadows(name))
         }
-        newer = {*self._pending, *(self._bound - self._roots.keys())}
+        newer = {*self._pending, *self._computed, *(self._bound - self._roots.keys())}
         return Live(held, self._cells.label, newer, self._known, executed)
 
     def _unpacked(
@@ -298,8 +342,8 @@ class Dependencies:
         name, value, problem = culprit
         found = origins.definition(name, value, self._cells, self._mains)
         if found is None or not isinstance(found.node, DEFINITION):
-            described = refusals.described(value, self._origin(name))
-            raise ShippingError(refusals.refusal(name, described, problem))
+            details = refusals.described(value, self._origin(name))
+            raise ShippingError(refusals.refusal(name, details, problem))
         return value, self._source(found), problem
 
     def _source(self, found: Statement) -> Source:
@@ -326,8 +370,8 @@ class Dependencies:
         self.defines |= live.named.keys()
         self.named = live.named
         self.restored = tuple(sorted({*self._roots, *live.used, *live.named} - {ARGUMENTS}))
-        data = {n: value for n, value in (live.used | self._roots).items() if not is_ready(value)}
-        self.details = {n: refusals.described(value, self._origin(n)) for n, value in data.items()}
+        data = ((n, v) for n, v in (live.used | self._roots).items() if not is_ready(v))
+        self.details = {n: refusals.described(v, self._origin(n)) for n, v in data}
         self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
         for cell in self._cells.cells:
             if cell.label in live.seen or cell.label in self.sources:  # whole, also if half pending
@@ -375,8 +419,7 @@ class Dependencies:
         known = {*self._values, *self._pending, *self._bound, *self._known}
         close = difflib.get_close_matches(name, [n for n in known if n[:1] != "_"], n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        written = self._launched.newest(name) or self._cells.newest(name)
-        if written:
+        if written := self._launched.newest(name) or self._cells.newest(name):
             hint = (
                 f" {written.cell.label} assigns it, but the notebook does not have it: that cell "
                 "ran on ranks or failed before that line, or the name was deleted since."
@@ -395,35 +438,6 @@ def _executed_again(source: Source, problem: Exception) -> str:
         f"{source.label}, line {source.first_line}: `{source.name}` cannot be sent as it is "
         f"({problem}); ranks execute its definition again, without what was changed since"
     )
-
-
-def _by_name(pending: Sequence[Pending]) -> dict[str, list[Statement]]:
-    """For each name, the statements of the newest pending cell that define it."""
-    found: dict[str, list[Statement]] = {}
-    for one in pending:
-        nodes = lasting(parsed(one.cell))
-        binds = bindings(nodes)
-        for name in binds if one.names is None else binds & one.names:
-            found[name] = []
-        for node in nodes:
-            for name in touched(node) & found.keys():
-                if one.names is None or name in one.names or name not in binds:
-                    found[name].append(Statement(one.cell, node))
-    return found
-
-
-def _star_imports(pending: Sequence[Cell]) -> list[Statement]:
-    return [
-        Statement(cell, node)
-        for cell in pending
-        for node in parsed(cell).body
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
-    ]
-
-
-def _star_module(statement: Statement) -> str:
-    assert isinstance(statement.node, ast.ImportFrom)
-    return statement.node.module or ""
 
 
 def _prefixes(path: str, module: str) -> Iterator[str]:

@@ -14,7 +14,6 @@ from xla_nb.errors import ProgramError
 from xla_nb.program import ipython_syntax
 from xla_nb.program.bindings import Function, bindings
 from xla_nb.program.cells import (
-    ASSIGNMENT,
     DEFINITION,
     FUNCTION,
     IMPORT,
@@ -35,8 +34,7 @@ class CellSplit:
     """A launched cell as module text and an entry, or with a body instead of an entry.
 
     `module` is the part of the cell in the module file, if any; `body`, if there is no entry, is
-    the part that every rank runs. `names` are those of both. `early` names are read while the
-    module's part runs; `replaced` names are bound by it.
+    the part that every rank runs. `names` are those of both.
     """
 
     cell: Cell
@@ -45,8 +43,6 @@ class CellSplit:
     module: Section | None
     body: Section | None
     names: Names
-    early: set[str]
-    replaced: set[str]
     defines: set[str]
     futures: set[str]
     notes: tuple[str, ...]
@@ -77,8 +73,6 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
         module=Section(cell.label, 1, only(tree, module, cell.source)) if module else None,
         body=None if entry else Section(cell.label, 1, only(tree, rest, cell.source)),
         names=names_in(nodes, lazy_annotations=lazy),
-        early=set(names_in(module, lazy_annotations=lazy).now),
-        replaced=bindings(module),
         defines={node.name for node in module if isinstance(node, DEFINITION)},
         futures=in_force,
         notes=(*notes, *(_left_out(node, cell, entry) for node in guards)),
@@ -114,27 +108,6 @@ def only(tree: ast.Module, nodes: Iterable[ast.stmt], source: str) -> str:
     return without(source, [node for node in tree.body if node not in kept])
 
 
-def lasting(tree: ast.Module) -> list[ast.stmt]:
-    """The statements of a launched cell that the notebook itself runs later."""
-    if functions(tree):
-        return [node for node in tree.body if _only_defines(node)]
-    head = [node for node in tree.body if is_future(node)]
-    rest = [node for node in tree.body if not is_future(node)]
-    return head + _hoisted(rest, lazy="annotations" in futures(tree))
-
-
-def computed_again(label: str, nodes: Iterable[ast.stmt], where: str) -> list[str]:
-    """Notes on assignments that call something: the ranks have executed them, with an outcome of
-    their own."""
-    return [
-        f"{label}, line {node.lineno}: `{name}` is computed again {where}; the ranks of that cell "
-        "had a value of their own"
-        for node in nodes
-        if isinstance(node, ASSIGNMENT) and any(isinstance(p, ast.Call) for p in ast.walk(node))
-        for name in sorted(bindings([node]))
-    ]
-
-
 def touched(node: ast.stmt) -> set[str]:
     """The names that a statement binds, and those whose objects it visibly changes: `a[0] = 1`,
     `@registry.add` before a definition."""
@@ -155,20 +128,6 @@ def _root(node: ast.expr) -> ast.expr:
 def is_future(node: ast.stmt) -> bool:
     """Whether this is `from __future__ import`, which goes to the top of the module file."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
-
-
-def _only_defines(node: ast.stmt) -> bool:
-    if isinstance(node, (*IMPORT, *DEFINITION, *ASSIGNMENT, ast.Pass)):
-        return True
-    if type(node).__name__ == "TypeAlias":
-        return True
-    if isinstance(node, ast.Try):  # try: import a  except ImportError: a = None
-        parts = [*node.body, *node.orelse, *node.finalbody]
-        parts += [part for handler in node.handlers for part in handler.body]
-        return all(_only_defines(part) for part in parts)
-    if isinstance(node, ast.If) and not is_main_guard(node):
-        return all(_only_defines(part) for part in [*node.body, *node.orelse])
-    return False
 
 
 def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:

@@ -137,6 +137,11 @@ class StopRequested(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModuleKept(Event):
+    """What the cell's module has bound is in the record, for the notebook to take."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice(Event):
     """A line for the user, from a rank, or from the launch if `rank` is None."""
 

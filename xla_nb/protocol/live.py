@@ -86,7 +86,7 @@ class Live:
         self._other: dict[int, dict[str, Any]] = {}
         self._bases: dict[type, tuple[type | None, object]] = {}
         self._made_here: dict[type, bool] = {}
-        self._constants: dict[int, tuple[str, str]] | None = None
+        self._constants: dict[type, dict[int, tuple[str, str]]] = {}
 
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""
@@ -303,9 +303,9 @@ class Live:
         kind = type(obj)
         if not parts.is_plain(kind) or getattr(obj, "__dict__", None) or kind.__itemsize__:
             return NotImplemented
-        if self._constants is None:
-            self._constants = parts.stateless()
-        place = self._constants.get(id(obj))
+        if kind not in self._constants:
+            self._constants[kind] = parts.held_by_modules(kind)
+        place = self._constants[kind].get(id(obj))
         if place is None or any(object.__reduce_ex__(obj, 2)[2:]):  # it has slots or items
             return NotImplemented
         return remake.module_constant, place

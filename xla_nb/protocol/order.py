@@ -33,7 +33,8 @@ class Request:
     """What a launch asks for, as the notebook's machine has it.
 
     `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
-    run's folder; `entry` is None for a cell of plain statements.
+    run's folder; `entry` is None for a cell of plain statements. `keeps` are names of the module
+    that the notebook takes from the run; those of `as_source` it executes itself.
     """
 
     run: str
@@ -49,6 +50,8 @@ class Request:
     sys_path: tuple[str, ...]
     authkey: bytes
     inheritance: Inheritance
+    keeps: tuple[str, ...] = ()
+    as_source: tuple[str, ...] = ()
     state: ProcessState = field(default_factory=ProcessState)
 
 

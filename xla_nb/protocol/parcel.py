@@ -13,8 +13,8 @@ import json
 import mmap
 import os
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.protocol import remake
@@ -32,10 +32,16 @@ class Packed:
     stream: memoryview
     buffers: tuple[pickle.PickleBuffer, ...]
     writer: Any  # keeps the memory that the buffers point to
+    about: Mapping[str, Any] = field(default_factory=dict)  # what can be read without opening it
+
+    def objects(self) -> dict[int, object]:
+        """What was pickled, by the numbers that the pickle gave it."""
+        return dict(self.writer.memo.copy().values())
 
     def write(self, fd: int) -> int:
         """Write the parcel to an open file; returns its size in bytes."""
-        return _lay_out(fd, self.stream, [buffer.raw() for buffer in self.buffers])
+        raws = [buffer.raw() for buffer in self.buffers]
+        return _lay_out(fd, self.stream, raws, self.about)
 
     def to_memfd(self) -> int:
         """The parcel in a memfd, which the caller closes. Raises OSError."""
@@ -48,7 +54,9 @@ class Packed:
         return fd
 
 
-def _lay_out(fd: int, stream: memoryview, buffers: list[memoryview]) -> int:
+def _lay_out(
+    fd: int, stream: memoryview, buffers: list[memoryview], about: Mapping[str, Any]
+) -> int:
     """Write the stream and, once each, the memory that buffers cover."""
     pieces, slices = _merged(buffers)
     pieces = [stream, *pieces]
@@ -60,6 +68,7 @@ def _lay_out(fd: int, stream: memoryview, buffers: list[memoryview]) -> int:
         {
             "stream": stream.nbytes,
             "buffers": [(places[n + 1] + start, size) for n, start, size in slices],
+            "about": about,
         }
     ).encode()
     os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
@@ -122,12 +131,19 @@ class Unopened(Exception):
 
 
 class Parcel:
-    """A received parcel. The garbage collector closes it, since its values may live longer."""
+    """A received parcel. The garbage collector closes it, since its values may live longer.
+
+    about      what can be read without opening it
+    remember   have `open` keep what it makes in `objects`, by the numbers that the pickle gave it
+    """
 
     def __init__(self, fd: int) -> None:
+        self.remember = False
+        self.objects: dict[int, Any] = {}
         self._map = memoryview(_content(fd))
         length = int(bytes(self._map[:_HEAD]))
         index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
+        self.about: dict[str, Any] = index["about"]
         data = self._map[_aligned(_HEAD + length) :]
         self._stream = data[: index["stream"]]
         self._buffers = [data[start : start + size] for start, size in index["buffers"]]
@@ -136,15 +152,17 @@ class Parcel:
         self,
         namespace: dict[str, Any] | None = None,
         resolve: Callable[[str], object] | None = None,
+        held: Callable[[int | str], object] | None = None,
     ) -> dict[str, object]:
         """The values by name. Raises Unopened.
 
         Functions of the notebook get `namespace` as their globals; `resolve` finds names of
-        ``__main__``. Either is this process's own by default.
+        ``__main__``. Either is this process's own by default. `held` finds what a parcel of
+        `keeping` refers to.
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self._buffers)
-        reader.namespace, reader.resolve = namespace, resolve
+        reader.namespace, reader.resolve, reader.held = namespace, resolve, held
         values: dict[str, object] = {}
         while stream.tell() < self._stream.nbytes:  # many pickles with one memory
             name, late = reader.load()
@@ -154,12 +172,19 @@ class Parcel:
                 raise Unopened(name, problem) from problem
             if not late:
                 values[name] = value
+        if self.remember:
+            self.objects = reader.memo.copy()
         return values
 
 
 class _Unpickler(pickle.Unpickler):
     namespace: dict[str, Any] | None = None
     resolve: Callable[[str], object] | None = None
+    held: Callable[[int | str], object] | None = None
+
+    def persistent_load(self, token: int | str) -> object:
+        assert self.held is not None
+        return self.held(token)
 
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:

@@ -104,6 +104,15 @@ def is_made_here(cls: type) -> bool:
     return not cloudpickle._should_pickle_by_reference(cls)
 
 
+def is_of_a_module(value: object) -> bool:
+    """Whether it is a module, or a class or function that one defines."""
+    if isinstance(value, type):
+        return not is_made_here(value)
+    if isinstance(value, types.FunctionType):
+        return importable(value)
+    return isinstance(value, types.ModuleType | types.BuiltinFunctionType)
+
+
 def is_modules(globals_: dict[str, Any], name: str) -> bool:
     module = sys.modules.get(name)
     found = getattr(module, "__spec__", None) is not None
@@ -167,13 +176,13 @@ def is_plain(kind: type) -> bool:
     return all(getattr(kind, name) is getattr(object, name) for name in names)
 
 
-def stateless() -> dict[int, tuple[str, str]]:
-    """Module and name of objects without state that modules hold, by id."""
+def held_by_modules(kind: type) -> dict[int, tuple[str, str]]:
+    """Module and name of the objects of exactly this class that modules hold, by id."""
     found: dict[int, tuple[str, str]] = {}
     for name, module in list(sys.modules.items()):
         if name == "__main__" or getattr(module, "__spec__", None) is None:
             continue
         for attribute, value in list(vars(module).items()):
-            if is_plain(type(value)):
+            if type(value) is kind:
                 found.setdefault(id(value), (name, attribute))
     return found

@@ -175,7 +175,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return NotImplemented
 
 
-class _LivePickler(_Pickler):
+class LivePickler(_Pickler):
     """For ranks: the notebook's functions and classes as they are now, tensors with gradients.
 
     NumPy copies an array with gaps (`a[::2]`) into the pickle, and what shared its memory no longer
@@ -388,10 +388,10 @@ def _new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> Bas
 
 def pack(values: Mapping[str, object], live: Live) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
-    packed = _pack(dict(values), lambda file, keep: _LivePickler(file, keep, live, whole=False))
+    packed = pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole=False))
     if not _touches_another(packed):
         return packed
-    return _pack(dict(values), lambda file, keep: _LivePickler(file, keep, live, whole=True))
+    return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole=True))
 
 
 def _touches_another(packed: Packed) -> bool:
@@ -408,10 +408,10 @@ def _touches_another(packed: Packed) -> bool:
 
 def pack_home(value: object, by_name: Container[str]) -> Packed:
     """A rank's result. Raises what pickling raises."""
-    return _pack({RESULT: value}, lambda file, keep: _HomePickler(file, keep, by_name))
+    return pickled({RESULT: value}, lambda file, keep: _HomePickler(file, keep, by_name))
 
 
-def _pack(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
+def pickled(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
     try:
         return _packed(values, pickler)
     except (RecursionError, pickle.PicklingError) as problem:

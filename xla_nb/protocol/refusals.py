@@ -31,11 +31,12 @@ def described(value: object, origin: str = "") -> str:
 def refusal(name: str, details: str, fault: Exception) -> str:
     """Why a variable, `described` by `details`, cannot be sent, and what to do instead."""
     told = in_one_line(str(fault), 300).rstrip(".")
-    return f"Cannot send `{name}` ({details}) to ranks: {told}. {_advice(fault)}."
+    return f"Cannot send `{name}` ({details}) to ranks: {told}. {advice(fault)}."
 
 
-def _advice(fault: Exception) -> str:
+def advice(fault: Exception) -> str:
+    """What to do instead of sending the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return fault.advice
-    advice = next((text for key, text in _ADVICE.items() if key in str(fault)), None)
-    return advice or "Create it inside the function, or pass what it is built from"
+    known = next((text for key, text in _ADVICE.items() if key in str(fault)), None)
+    return known or "Create it inside the function, or pass what it is built from"

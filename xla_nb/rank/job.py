@@ -30,9 +30,10 @@ from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import Unopened
-from xla_nb.rank import helpers, loader
+from xla_nb.rank import helpers, keeper, loader
 from xla_nb.rank.process import Inherited, capture, enter, inherit, main
 from xla_nb.record.files import Record
+from xla_nb.runtimes import Runtime
 from xla_nb.runtimes.forking import Latch, Lifecycle
 from xla_nb.wording import in_one_line
 
@@ -102,7 +103,17 @@ def _complete_flags(imported: Mapping[str, str]) -> None:
 def _start(order: Order, sender: Sender) -> None:
     runtime = runtimes.named(order.request.runtime)
     runtime.set_up()
-    namespace, table = _load(order, runtime.opened)
+    namespace, table, keeping = _load(order, runtime.opened, sender)
+    try:
+        _run_ranks(order, sender, runtime, namespace, table)
+    finally:
+        if keeping is not None:
+            os.waitpid(keeping, 0)
+
+
+def _run_ranks(
+    order: Order, sender: Sender, runtime: Runtime, namespace: dict[str, Any], table: ModuleMap
+) -> None:
     try:
         prepared = runtime.prepare(order)
     except OSError as error:
@@ -144,19 +155,29 @@ def _start(order: Order, sender: Sender) -> None:
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
 
 
-def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], ModuleMap]:
-    """Execute the program's module with one thread: a thread pool does not survive forks."""
+def _load(
+    order: Order, opened: Callable[[], str | None], sender: Sender
+) -> tuple[dict[str, Any], ModuleMap, int | None]:
+    """Execute the program's module with one thread: a thread pool does not survive forks.
+
+    Gives its namespace, the map of its lines, and the process that keeps what it has bound.
+    """
+    parcel = loader.parcel(os.environ[loader.PARCEL])
+    keeps = parcel.remember = bool(order.request.keeps) and order.host_group.index == 0
     path = Path(order.request.program)
     table = ModuleMap.open(path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        module = loader.load(path, opened)
+        namespace = vars(loader.load(path, opened))
+        made = parcel.objects
+        keeping = keeper.start(order.request, namespace, made, sender) if keeps else None
+        parcel.objects = {}
     except BaseException as error:
         raise _refusal("Cannot load the program", error, table) from error
     finally:
         torch.set_num_threads(threads)
-    return vars(module), table
+    return namespace, table, keeping
 
 
 def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:

@@ -46,6 +46,7 @@ class Record:
     program/NAME.py   the module that ranks ran     rank-R.out, rank-R.err   their output
     rank-R.result     what rank R returned          rank-R.history           what it reported
     rank-R.now        its newest sample             job.out, job.err         the job's output
+    module.result     what the cell's module bound
     events.jsonl      what happened                 run.json                 the summary
     stacks, alone     requests to ranks             owner                    who launched the run
     """
@@ -82,6 +83,11 @@ class Record:
 
     def result(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.result"
+
+    @property
+    def module_values(self) -> Path:
+        """What the launched cell's module has bound, for the notebook."""
+        return self.path / "module.result"
 
     def history(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.history"
@@ -162,6 +168,8 @@ def tidy(folder: Folder = "runs") -> None:
         records = [record for record in map(Record, paths) if not record.is_owned]
         ended = [record for record in records if record.summary.exists()]
         lost = [r for r in records if r not in ended and _age(r.path) > _WEEK]
+        for record in ended:  # for their notebooks alone
+            record.module_values.unlink(missing_ok=True)
         for record in [*ended[KEPT:], *lost]:
             shutil.rmtree(record, ignore_errors=True)
 

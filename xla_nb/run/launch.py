@@ -63,6 +63,8 @@ def launch(
         sys_path=tuple(sys.path),
         authkey=bytes(multiprocessing.current_process().authkey),
         inheritance=Inheritance.of_this_process(),
+        keeps=program.keeps,
+        as_source=program.as_source,
     )
     try:
         sock = _start(program, request, fit, engine, on_wait)

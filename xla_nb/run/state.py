@@ -61,7 +61,8 @@ class HostState:
 
 @dataclass
 class RunState:
-    """A whole run. `first_trouble` is the rank that failed or died first, if any."""
+    """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
+    cell's module has bound is in the record."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -73,6 +74,7 @@ class RunState:
     strays: list[events.ProcessDied] = field(default_factory=list)
     notices: list[events.Notice] = field(default_factory=list)
     stopping: str = ""
+    kept: bool = False
 
     def apply(self, event: events.Event) -> None:
         """Take one event in."""
@@ -91,6 +93,8 @@ class RunState:
                 self._close(event)
             case events.StopRequested():
                 self.stopping = self.stopping or event.why
+            case events.ModuleKept():
+                self.kept = True
             case events.Notice():
                 self.notices.append(event)
             case _:

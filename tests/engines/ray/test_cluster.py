@@ -116,6 +116,20 @@ def test_big_results_come_back_whole(on_ray):
     assert on_ray.value(whole) == "True"
 
 
+def test_what_a_launched_cell_computed_comes_from_host_0(on_ray):
+    on_ray.ok(
+        spawn(
+            "import os, numpy as np\n"
+            "where = os.getpid()\n"
+            "array = np.full(3_000_000, where)\n"
+            "def f(rank): return where",
+            "-o made",
+        )
+    )
+    assert on_ray.value("made[0] == made[1] == where, made[2] == where") == "(True, False)"
+    assert on_ray.value("bool((array == where).all()), array.size") == "(True, 3000000)"
+
+
 def test_reported_values_are_in_the_runs_history(on_ray):
     on_ray.ok(
         spawn(
@@ -296,6 +310,7 @@ def test_stacks_come_from_all_hosts(on_ray):
 # ---------------------------------------------------------------- torchax
 
 
+@pytest.mark.slow
 @pytest.mark.leaves("processes")  # servers that have imported JAX, for the next launch
 def test_torchax_ranks_form_one_world_and_end_in_any_order(on_ray):
     on_ray.ok(
@@ -345,6 +360,7 @@ def test_a_lost_host_ends_the_run_and_leaves_no_process(on_ray, nodes):
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
 
 
+@pytest.mark.slow
 @pytest.mark.leaves("processes")  # a new driver, for the next launch
 def test_a_killed_driver_ends_the_run_with_its_signal(on_ray):
     def end(shown):

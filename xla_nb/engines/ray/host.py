@@ -297,13 +297,15 @@ class _Running:
 
     def _due(self) -> list[bytes]:
         """The events that can be sent now: a rank's return only after its value, and the end of its
-        process only after that."""
+        process only after that; that the module's values are kept only after these."""
         unsent = {
             event.rank
             for event in self._waiting
             if isinstance(event, events.RankFinished) and not self._outbox.delivered(event.rank)
         }
         held = [event for event in self._waiting if self._of(event) in unsent]
+        if not self._outbox.delivered(None):
+            held += [event for event in self._waiting if isinstance(event, events.ModuleKept)]
         due = [events.encode(event) for event in self._waiting if event not in held]
         self._waiting = held
         return due

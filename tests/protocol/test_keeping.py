@@ -1,0 +1,65 @@
+"""What a module has bound, sent to the notebook with references to what the notebook has."""
+
+import os
+import threading
+
+import pytest
+
+from xla_nb.protocol.keeping import pack_kept
+from xla_nb.protocol.parcel import Parcel
+
+
+@pytest.fixture
+def sent():
+    """What is sent, with `made` and `named` at the notebook's end."""
+
+    def sent(values, made=None, named=None, there=None):
+        fd = pack_kept(values, made or {}, named or {}).to_memfd()
+        try:
+            parcel = Parcel(fd)
+        finally:
+            os.close(fd)
+        held = {**(made or {}), **(named or {}), **(there or {})}
+        return parcel, parcel.open({}, held=held.__getitem__)
+
+    return sent
+
+
+def test_values_that_share_an_object_share_it(sent):
+    shared = [1]
+    _, values = sent({"a": {"x": shared}, "b": shared})
+    assert values["a"]["x"] is values["b"]
+    assert values["b"] is not shared
+
+
+def test_an_object_of_the_notebook_is_referred_to_by_its_number(sent):
+    inner, other = [1], [2]
+    parcel, values = sent({"a": (inner, 3)}, made={7: inner, 8: other})
+    assert values["a"][0] is inner
+    assert parcel.about["objects"] == [7]
+
+
+def test_what_the_notebook_executes_itself_is_referred_to_by_name(sent):
+    class Net:
+        pass
+
+    class Mine:
+        pass
+
+    _, values = sent({"net": Net()}, named={"Net": Net}, there={"Net": Mine})
+    assert type(values["net"]) is Mine
+
+
+def test_constants_are_sent_by_value(sent):
+    text = "".join(["a", "b"])
+    parcel, values = sent({"a": [text, None, 3, len]}, made={1: text, 2: None, 3: 3, 4: len})
+    assert values["a"] == ["ab", None, 3, len]
+    assert parcel.about["objects"] == []
+
+
+def test_what_cannot_be_sent_is_left_out_with_the_reason(sent):
+    parcel, values = sent({"lock": threading.Lock(), "n": 3, "box": [threading.Lock()]})
+    assert values == {"n": 3}
+    told = "cannot pickle '_thread.lock' object. Use the `lock` parameter, or a lock of"
+    assert parcel.about["problems"]["lock"].startswith(told)
+    assert parcel.about["problems"].keys() == {"lock", "box"}

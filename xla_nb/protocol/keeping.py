@@ -1,0 +1,79 @@
+"""The way back of what a cell's module has bound: by value, but for what the notebook has."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from xla_nb.protocol import parts
+from xla_nb.protocol.live import Live
+from xla_nb.protocol.parcel import Packed
+from xla_nb.protocol.pickling import LivePickler, pickled
+from xla_nb.protocol.refusals import advice
+from xla_nb.wording import in_one_line
+
+#: An object of the notebook's: its number in the parcel that the ranks got, or its name.
+Token: TypeAlias = int | str
+
+
+class _KeptPickler(LivePickler):
+    """For the notebook: what a launched cell's module has bound.
+
+    `origins` are objects that the notebook has, by id: what is written is a token.
+    """
+
+    def __init__(
+        self, file: io.BytesIO, keep: Callable[..., Any], live: Live, origins: Mapping[int, Token]
+    ):
+        super().__init__(file, keep, live, whole=False)
+        self._origins = origins
+        self.tokens: set[Token] = set()
+
+    def persistent_id(self, obj: Any) -> Token | None:
+        token = self._origins.get(id(obj))
+        if token is not None:
+            self.tokens.add(token)
+        return token
+
+
+def pack_kept(
+    values: Mapping[str, object], made: Mapping[int, object], named: Mapping[str, object]
+) -> Packed:
+    """What a launched cell's module has bound, for the notebook.
+
+    `made` are the objects that the notebook's parcel had, by their numbers, and `named` those that
+    the notebook makes itself: both are referred to. The parcel is about `objects` (the numbers it
+    refers to) and `problems` (why names are left out, by name).
+    """
+    origins: dict[int, Token] = {id(one): n for n, one in made.items() if _has_identity(one)}
+    origins |= {id(one): name for name, one in named.items() if _has_identity(one)}
+
+    def packed(wanted: Mapping[str, object]) -> Packed:
+        live = Live({}, lambda filename: None, newer=_Everything())
+        return pickled(dict(wanted), lambda file, keep: _KeptPickler(file, keep, live, origins))
+
+    problems: dict[str, str] = {}
+    try:
+        whole = packed(values)
+    except Exception:
+        for name, value in values.items():
+            try:
+                packed({name: value})
+            except Exception as fault:
+                told = in_one_line(str(fault), 300).rstrip(".")
+                problems[name] = f"{told}. {advice(fault)}"
+        whole = packed({name: value for name, value in values.items() if name not in problems})
+    objects = sorted(token for token in whole.writer.tokens if isinstance(token, int))
+    return replace(whole, about={"objects": objects, "problems": problems})
+
+
+def _has_identity(value: object) -> bool:
+    """Whether it matters which of several equal objects this is."""
+    return not (isinstance(value, parts.PLAIN) or parts.is_of_a_module(value))
+
+
+class _Everything:
+    def __contains__(self, name: object) -> bool:
+        return True
