@@ -85,6 +85,28 @@ def test_functions_classes_imports_and_values_of_earlier_cells_go_along(notebook
     assert notebook.value("type(g[1][3]) is Child") == "True"
 
 
+def test_a_result_is_of_the_class_of_its_launch_where_that_was_redefined_or_deleted(notebook):
+    notebook.ok("class Kept:\n    def __init__(self): self.n = 3")
+    shown = notebook.ok(spawn("def f(rank):\n    return Kept(), Kept", "-o kept"))
+    notebook.ok("was = Kept\nclass Kept:\n    __slots__ = ('other',)")
+    shown = notebook.ok("print(kept[0][0].n, type(kept[0][0]) is was, kept[0][1] is was)")
+    assert shown.stdout == "3 True True\n"
+    assert shown.stderr.startswith("`Kept` was redefined after Cell In[")
+    assert shown.stderr.endswith(" was launched; rank 0's result has the former `Kept`.\n")
+    notebook.ok("del Kept")
+    assert notebook.ok("print(kept[1][0].n)").stdout == "3\n"
+
+
+def test_a_result_of_a_class_that_a_later_launch_defines_otherwise_is_told(notebook):
+    cell = "class Edited:\n    def n(self): return {}\ndef f(rank):\n    return Edited()"
+    notebook.ok(spawn(cell.format(1), "-o first"))
+    notebook.ok(spawn(cell.format(1), "-o same"))
+    assert notebook.ok("print(first[0].n())").stderr == ""
+    notebook.ok(spawn(cell.format(2), "-o second"))
+    shown = notebook.ok("print(second[0].n(), same[0].n())")
+    assert shown.stderr.endswith("rank 0's result is read with the new `Edited`.\n")
+
+
 def test_the_definition_that_is_current_counts(notebook):
     notebook.ok("def version():\n    return 'old'")
     notebook.ok("def version():\n    return 'new'")
@@ -216,6 +238,37 @@ def test_locks_of_the_notebook_are_shared_by_the_ranks(notebook):
         )
     )
     assert notebook.value("q.results") == "{0: [0, 1], 1: 2}"
+
+
+@pytest.mark.leaves("processes")  # the kernel's tracker of named semaphores
+def test_what_spawn_made_is_shared_with_the_notebook_while_a_run_is_in_the_background(notebook):
+    notebook.ok(
+        "import multiprocessing as mp\nctx = mp.get_context('spawn')\n"
+        "asked, told, go = ctx.Queue(), ctx.Queue(), ctx.Event()\n"
+        "total, lock = ctx.Value('i', 0), ctx.Lock()\nasked.put('who'); lock.acquire()"
+    )
+    notebook.ok(
+        "%%xla_spawn -n 2 --bg -o shared\n"
+        "def f(rank):\n"
+        "    if rank == 0: told.put(asked.get(timeout=60) + ' is there')\n"
+        "    assert not lock.acquire(block=False)\n"
+        "    go.wait(60)\n"
+        "    with total.get_lock(): total.value += 1\n"
+    )
+    assert notebook.value("told.get(timeout=60)") == "'who is there'"
+    notebook.ok("go.set(); shared.wait(60); lock.release()")
+    assert notebook.value("total.value") == "2"
+
+
+def test_a_queue_with_items_that_ranks_would_not_see_is_refused(notebook):
+    made = notebook.ok("import multiprocessing as mp\nfull = mp.Queue(); full.put(1)").number
+    shown = notebook.run(spawn("def f(rank): return full.get(timeout=5)"))
+    assert (
+        f"Cannot send `full` (multiprocessing.queues.Queue, defined in Cell In[{made}]) to ranks: "
+        "it is or contains a queue with items. Make it with "
+        '`multiprocessing.get_context("spawn")`, so that ranks share it'
+    ) in shown.error
+    notebook.ok("full.get(); full.close(); full.join_thread()")
 
 
 def test_a_manager_of_the_notebook_goes_on_working(notebook):

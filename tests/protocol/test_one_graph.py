@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ShippingError
+from xla_nb.protocol.parcel import Unopened
 
 notebook = pytest.fixture(opened)
 
@@ -651,3 +652,44 @@ def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(no
     finally:
         sys.path.remove(str(tmp_path))
         sys.modules.pop("local_s", None)
+
+
+# --- what was pickled and cannot be opened ------------------------------------------------------
+
+SHUT = """
+    import collections
+    class Shut(collections.UserDict):
+        def __reduce__(self): return int, ("no number",)
+    shut = Shut()
+"""
+HOLDERS = {
+    "a value that the cell names": ("", "shut"),
+    "a value that a function names": ("def g(): return shut", "shut"),
+    "the first of two, in the order of their names": ("beside = [shut]", "beside"),
+    "the closure of a function": ("def make(s): return lambda: s\ng = make(shut)", "make.<locals>"),
+    "the default of a function": ("def g(x=shut): pass\ndel shut", "g"),
+    "an attribute of a class": ("class C:\n    held = shut\ndel shut", "C"),
+    "what a cache holds": ("@__import__('functools').cache\ndef g(): return shut\ng()", "g"),
+}
+
+
+@pytest.mark.parametrize(("cell", "name"), HOLDERS.values(), ids=HOLDERS.keys())
+def test_what_cannot_be_opened_is_known_by_the_name_of_what_holds_it(notebook, cell, name):
+    notebook.run(SHUT)
+    notebook.run(cell)
+    used = next((n for n in ("beside", "g", "C") if n in notebook.values), "shut")
+    program = notebook.build(f"def f(rank): return {used}, {name if name.isalpha() else used}")
+    with pytest.raises(Unopened) as caught:
+        notebook.rank(program)
+    assert caught.value.name.startswith(name)
+    assert "ValueError: invalid literal for int()" in str(caught.value)
+
+
+def test_a_program_describes_its_values_by_type_and_cell(notebook):
+    notebook.run("import collections\nn = 1\nheld = collections.deque()")
+    notebook.run("def g(): return held, n")
+    program = notebook.build("def f(rank, *a): return g()", args=([], 1))
+    assert program.details == {
+        "held": "collections.deque, defined in Cell In[1]",
+        "__xla_nb_args__": "builtins.list, builtins.int",
+    }

@@ -1,7 +1,6 @@
 """Values sent and received through a parcel in one process, or refused."""
 
 import collections
-import multiprocessing
 import os
 import socket
 import sqlite3
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from xla_nb.errors import ShippingError
-from xla_nb.protocol import pickling
+from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel
 
@@ -111,63 +110,6 @@ def test_a_fortran_ordered_and_a_strided_array_come_back_equal(through):
     assert got["e"].shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "Lock",
-        "RLock",
-        "Event",
-        "Condition",
-        "Semaphore",
-        "BoundedSemaphore",
-        "Queue",
-        "JoinableQueue",
-        "SimpleQueue",
-    ],
-)
-def test_a_multiprocessing_primitive_arrives_as_a_new_one_of_its_kind(through, kind):
-    sent = getattr(multiprocessing, kind)()
-    got = through({"one": sent, "same": sent})
-    assert type(got["one"]) is type(sent)
-    assert got["one"] is got["same"]
-    assert got["one"] is not sent
-    for queue in (sent, got["one"]):
-        if hasattr(queue, "close"):
-            queue.close()
-
-
-def test_a_lock_held_in_the_notebook_arrives_free(through):
-    lock = multiprocessing.Lock()
-    with lock:
-        got = through({"lock": lock})
-    assert got["lock"].acquire(block=False)
-
-
-@pytest.mark.leaves("files")  # a barrier's counter lies in a heap that multiprocessing keeps
-def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept(through):
-    queue = multiprocessing.Queue(7)
-    got = through(
-        {
-            "s": multiprocessing.Semaphore(3),
-            "b": multiprocessing.Barrier(5),
-            "q": queue,
-            "e": multiprocessing.Event(),
-        }
-    )
-    assert got["s"].get_value() == 3
-    assert got["b"].parties == 5
-    assert got["q"]._maxsize == 7
-    got["q"].close()
-    queue.close()
-    assert not got["e"].is_set()
-
-
-def test_an_event_that_is_set_arrives_set(through):
-    event = multiprocessing.Event()
-    event.set()
-    assert through({"e": event})["e"].is_set()
-
-
 def test_stdout_arrives_as_the_receivers_stdout(through):
     assert through({"out": sys.stdout})["out"] is sys.stdout
 
@@ -175,7 +117,8 @@ def test_stdout_arrives_as_the_receivers_stdout(through):
 def refusal(name, value):
     with pytest.raises(Exception) as caught:
         pickling.pack({"fine": 1, name: value}, live())
-    return str(ShippingError(pickling.refusal(name, value, "Cell In[7]", caught.value)))
+    details = refusals.described(value, "Cell In[7]")
+    return str(ShippingError(refusals.refusal(name, details, caught.value)))
 
 
 def test_an_open_file_is_refused_with_name_cell_and_advice():
@@ -217,7 +160,7 @@ def test_a_database_connection_is_refused_with_advice():
 
 TORCH = r"""
 import os, sys, numpy, torch
-from xla_nb.protocol import pickling
+from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel
 
@@ -257,6 +200,10 @@ before = again["layer"].weight.detach().clone()
 again["optimizer"].step()
 print("parametrized:", bool((before != again["layer"].weight).any()))
 
+live = Live({}, {}.get)
+pickling.pack({"m": torch.ones(1), "s": torch.ones(2).share_memory_()}, live)
+print("shared:", live.notes)
+
 x = torch.ones(2, requires_grad=True)
 (2 * x).sum().backward()
 again, _ = through(x=x, g=x.grad, p=torch.nn.Parameter(torch.ones(1)))
@@ -293,6 +240,8 @@ def test_tensors_keep_shared_memory_types_and_tied_modules():
         "with gaps: 5.0 5.0",
         "alone: True (1000,)",
         "parametrized: True",
+        'shared: {"a tensor in shared memory is sent as a copy: neither ranks nor the notebook see '
+        "what is written to another's\"}",
         "gradient: True [2.0, 2.0] None",
         "computed: {'a tensor is sent without the computation behind it (grad_fn): backward() on "
         "ranks ends there'}",

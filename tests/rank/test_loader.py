@@ -26,7 +26,7 @@ def interpreter(monkeypatch):
     """Undo what a load changes in the interpreter."""
     monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("__main__", "a_program"):
+    for name in ("__main__", "__mp_main__", "a_program"):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
     yield
     loader.parcel.cache_clear()
@@ -134,6 +134,11 @@ def test_the_module_is_main_and_importable_by_its_own_name(load):
     assert module.f.__module__ == module.__name__ == "__main__"
     assert sys.modules["__main__"] is module
     assert __import__("a_program") is module
+
+
+def test_what_a_spawned_helper_sends_back_is_of_the_modules_classes(load):
+    module = load((FIRST, 1, "class Net: pass"))
+    assert sys.modules["__mp_main__"].Net is module.Net
 
 
 def test_a_spawned_process_can_import_the_file(load, tmp_path):

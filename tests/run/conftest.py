@@ -108,7 +108,11 @@ class Started:
 
 def a_run(engine, **options):
     where = files.Record.create("r1")
-    return Heard("r1", "Cell In[3]", where, engine, Options(**options), "the notebook's {}".format)
+    return Heard("r1", "Cell In[3]", where, engine, Options(**options), the_notebooks)
+
+
+def the_notebooks(name):
+    return type(f"the notebook's {name}", (), {})
 
 
 def recorded(run):

@@ -54,7 +54,7 @@ def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
     finally:
         del main["Net"]
     job.says(finished(0))
-    assert job.run[0] == "the notebook's Net"
+    assert job.run[0].__name__ == "the notebook's Net"
 
 
 def test_a_rank_that_is_not_there_has_no_result(start):

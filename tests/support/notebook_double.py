@@ -78,8 +78,8 @@ class Notebook:
     def _loaded(self, program: Program) -> tuple[types.ModuleType, ModuleMap]:
         """Sent, written and loaded by what a launch and a rank do it with. What they change of
         this process is put back: the modules and the path here, linecache by `opened`."""
-        self._patch.setitem(sys.modules, "__main__", self.main)
-        self._patch.setitem(sys.modules, program.name, self.main)
+        for name in ("__main__", "__mp_main__", program.name):
+            self._patch.setitem(sys.modules, name, self.main)
         self._patch.setattr(sys, "path", [*sys.path])
         fd = program.parcel.to_memfd()
         try:

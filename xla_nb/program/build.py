@@ -36,12 +36,13 @@ class Program:
 
     `label` names what was launched. The module has the values in `parcel`, among them `restored`
     and the entry's arguments; then its `sections` are executed, the last of which is the cell's own
-    `module`, if it has one. `body` is what every rank then runs
-    in the module's namespace, where the cell is plain statements; else ranks call `entry` with
-    their index and the arguments. `defines` are the names whose functions and classes the notebook
-    has as well, so that results refer to them by name. `keeps` are names that the notebook takes
-    from the run, and `as_source` those of earlier cells that it has not executed either. `futures`
-    are in force for the module and the body. `notes` are for the user.
+    `module`, if it has one. `details` describe those values that are no code, for errors. `body` is
+    what every rank then runs in the module's namespace, where the cell is plain statements; else
+    ranks call `entry` with their index and the arguments. `defines` are the names whose functions
+    and classes the notebook has as well, so that results refer to them by name; `named` are those
+    that travel as they are. `keeps` are names that the notebook takes from the run, and `as_source`
+    those of earlier cells that it has not executed either. `futures` are in force for the module
+    and the body. `notes` are for the user.
     """
 
     name: str
@@ -53,9 +54,11 @@ class Program:
     body: Section | None = None
     takes_lock: bool = False
     restored: tuple[str, ...] = ()
+    details: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
+    named: Mapping[str, object] = field(default_factory=dict)
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
     futures: tuple[str, ...] = ()
@@ -117,8 +120,10 @@ def _assembled(
         sections=(*needs.sections(), *([module] if module else [])),
         module=module,
         restored=needs.restored,
+        details=needs.details,
         sources=needs.sources,
         defines=tuple(sorted(needs.defines)),
+        named=needs.named,
         as_source=tuple(sorted(needs.as_source())),
         futures=tuple(sorted(needs.futures)),
         notes=tuple(needs.notes),

@@ -208,9 +208,9 @@ class Cells:
     def newest(self, name: str) -> Statement | None:
         """The last top-level statement that binds the name."""
         for cell in reversed(self.cells):
-            for node in reversed(parsed(cell).body):
-                if name in bindings([node]):
-                    return Statement(cell, node)
+            if name in _bound(cell.source):
+                nodes = reversed(parsed(cell).body)
+                return next(Statement(cell, node) for node in nodes if name in bindings([node]))
         return None
 
     def statements(self) -> Iterator[Statement]:
@@ -238,6 +238,12 @@ class Cells:
     def _with_text(self, filename: str) -> list[Cell]:
         text = "".join(linecache.getlines(filename)).rstrip()
         return [cell for cell in reversed(self.cells) if text and cell.source.rstrip() == text]
+
+
+@lru_cache(maxsize=512)
+def _bound(source: str) -> set[str]:
+    """The names that a cell binds."""
+    return {name for node in parsed(Cell("", source)).body for name in bindings([node])}
 
 
 def _compiles_to(node: ast.stmt, tree: ast.Module, code: CodeType) -> bool:

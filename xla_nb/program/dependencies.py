@@ -36,11 +36,11 @@ from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import names_of_the_run
 from xla_nb.program.pending import by_name, star_imports, star_module
 from xla_nb.program.split import RANK_NAMES, CellSplit, touched, vet
-from xla_nb.protocol import pickling
+from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.parts import CODE, is_of_a_module
+from xla_nb.protocol.parts import CODE, is_of_a_module, is_ready
 from xla_nb.protocol.remake import Source
 
 _ENTRY = "_xla_nb_entry"
@@ -86,6 +86,8 @@ class Dependencies:
         self.defines: set[str] = set()
         self.notes: list[str] = []
         self.restored: tuple[str, ...] = ()
+        self.details: dict[str, str] = {}
+        self.named: dict[str, object] = {}
         launched = [pending.cell for pending in scope.pending]
         self.futures = {f for c in (*scope.cells, *launched) for f in futures(parsed(c))}
         self._values = scope.values
@@ -185,7 +187,7 @@ class Dependencies:
             self._need(fresh)
         self._check_absent(live)
         self._vet(live)
-        self._remember(live)
+        self._remember(live, args)
         return parcel
 
     def sections(self) -> Iterator[Section]:
@@ -340,7 +342,8 @@ class Dependencies:
         name, value, problem = culprit
         found = origins.definition(name, value, self._cells, self._mains)
         if found is None or not isinstance(found.node, DEFINITION):
-            raise ShippingError(pickling.refusal(name, value, self._origin(name), problem))
+            details = refusals.described(value, self._origin(name))
+            raise ShippingError(refusals.refusal(name, details, problem))
         return value, self._source(found), problem
 
     def _source(self, found: Statement) -> Source:
@@ -363,9 +366,13 @@ class Dependencies:
         newest = self._cells.newest(name)
         return newest.cell.label if newest else ""
 
-    def _remember(self, live: Live) -> None:
+    def _remember(self, live: Live, args: tuple[object, ...]) -> None:
         self.defines |= live.named.keys()
+        self.named = live.named
         self.restored = tuple(sorted({*self._roots, *live.used, *live.named} - {ARGUMENTS}))
+        data = ((n, v) for n, v in (live.used | self._roots).items() if not is_ready(v))
+        self.details = {n: refusals.described(v, self._origin(n)) for n, v in data}
+        self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
         for cell in self._cells.cells:
             if cell.label in live.seen or cell.label in self.sources:  # whole, also if half pending
                 self.sources[cell.label] = cell.source
@@ -412,8 +419,7 @@ class Dependencies:
         known = {*self._values, *self._pending, *self._bound, *self._known}
         close = difflib.get_close_matches(name, [n for n in known if n[:1] != "_"], n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        written = self._launched.newest(name) or self._cells.newest(name)
-        if written:
+        if written := self._launched.newest(name) or self._cells.newest(name):
             hint = (
                 f" {written.cell.label} assigns it, but the notebook does not have it: that cell "
                 "ran on ranks or failed before that line, or the name was deleted since."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from xla_nb.program.build import Program
@@ -33,22 +33,19 @@ class ModuleMap:
     """The map beside a program's file: where its lines come from, and the cells' sources.
 
     `flags` are compiler flags for the ``__future__`` imports in force. `body` is the label, first
-    line and text that every rank runs, if the cell has no entry.
+    line and text that every rank runs, if the cell has no entry. `details` are `Program.details`.
     """
 
     spans: tuple[Span, ...]
     sources: dict[str, str]
     flags: int = 0
     body: tuple[str, int, str] | None = None
+    details: dict[str, str] = field(default_factory=dict)
 
     def save(self, module: Path) -> None:
         """Write it beside the module's file."""
         spans = [(p.start, p.end, p.label, p.first_line) for p in self.spans]
-        _beside(module).write_text(
-            json.dumps(
-                {"spans": spans, "sources": self.sources, "flags": self.flags, "body": self.body}
-            )
-        )
+        _beside(module).write_text(json.dumps({**vars(self), "spans": spans}))
 
     @classmethod
     def open(cls, module: Path) -> ModuleMap:
@@ -56,7 +53,7 @@ class ModuleMap:
         data = json.loads(_beside(module).read_text())
         spans = tuple(Span(*span) for span in data["spans"])
         body = tuple(data["body"]) if data["body"] else None
-        return cls(spans, data["sources"], data["flags"], body)
+        return cls(**{**data, "spans": spans, "body": body})
 
     def cell(self, line: int) -> tuple[str, int] | None:
         """The cell's label and line for a line of the file; None outside cells."""
@@ -98,4 +95,5 @@ def write(program: Program, path: Path) -> None:
         dict(program.sources),
         program.flags,
         (body.label, body.first_line, body.text) if body else None,
+        dict(program.details),
     ).save(path)

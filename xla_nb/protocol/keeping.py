@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 from xla_nb.protocol import parts
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.pickling import LivePickler, advice, pickled
+from xla_nb.protocol.pickling import LivePickler, pickled
+from xla_nb.protocol.refusals import advice
 from xla_nb.wording import in_one_line
 
 #: An object of the notebook's: its number in the parcel that the ranks got, or its name.

@@ -51,8 +51,9 @@ class Live:
     outdated  names of `newer` whose former definition is sent
     shell     code with IPython's syntax
     notes     sentences for the user
-    later     what is filled in after all code is there: while a pickle is opened, instances are
-              hashed, compared and given their state by their classes' own methods
+    later     what is filled in after all code is there, and the name of what holds it: while a
+              pickle is opened, instances are hashed, compared and given their state by their
+              classes' own methods
     seen      labels of the cells that code is from
     """
 
@@ -72,7 +73,7 @@ class Live:
         self.outdated: set[str] = set()
         self.shell: list[types.CodeType] = []
         self.notes: set[str] = set()
-        self.later: list[Call] = []
+        self.later: list[tuple[str, Call]] = []
         self.seen: set[str] = set()
         self._held = held
         self._label = label
@@ -113,7 +114,7 @@ class Live:
         state: dict[str, Any] = {
             "globals": self._ready(remake.fill_globals, self._globals_of(function), used),
             "closure": tuple(
-                self._fill_content(*pair) for pair in zip(closure, contents, strict=True)
+                self._fill_content(function, *pair) for pair in zip(closure, contents, strict=True)
             ),
             "attributes": {name: getattr(function, name) for name in parts.ATTRIBUTES}
             | self._ready(remake.fill_attributes, function, defaults),
@@ -138,13 +139,24 @@ class Live:
         now = {name: part for name, part in wanted.items() if is_ready(name, part)}
         if len(now) < len(wanted):
             late = {name: part for name, part in wanted.items() if name not in now}
-            self.later.append(Call(fill, (target, late)))
+            if fill is remake.fill_globals:
+                self._fill_globals(target, late)
+            else:
+                self._fill(target, fill, late)
         return now
 
-    def _fill_content(self, cell: types.CellType, content: object) -> object:
+    def _fill(self, holder: Any, fill: Callable[..., None], late: object) -> None:
+        self.later.append((holder.__qualname__, Call(fill, (holder, late))))
+
+    def _fill_globals(self, globals_: object, late: Mapping[str, object]) -> None:
+        for name, value in late.items():
+            self.later.append((name, Call(remake.fill_globals, (globals_, {name: value}))))
+
+    def _fill_content(self, function: Any, cell: types.CellType, content: object) -> object:
         if parts.is_ready(content):
             return content
-        self.later.append(Call(remake.fill_cell, (cell, content)))
+        fill = Call(remake.fill_cell, (cell, content))
+        self.later.append((function.__qualname__, fill))
         return EMPTY
 
     def _globals_of(self, function: types.FunctionType) -> Any:
@@ -219,7 +231,7 @@ class Live:
         soft = {name: self._held[name] for name in hinted}
         self.used |= soft
         if soft:  # names in annotations that are text
-            self.later.append(Call(remake.fill_globals, (self._own, soft)))
+            self._fill_globals(self._own, soft)
         state = {
             "dict": dict.fromkeys(content)  # in their order, which filling in later keeps
             | self._ready(remake.fill_attributes, cls, content, parts.is_ready_in_class),
@@ -278,7 +290,7 @@ class Live:
             "bound": self._bound(cache),
         }
         if results := parts.results(cache):
-            self.later.append(Call(remake.fill_results, (cache, results)))
+            self._fill(cache, remake.fill_results, results)
         made = about["maxsize"], about["typed"]
         return remake.new_cache, made, state, None, None, remake.fill_cache
 

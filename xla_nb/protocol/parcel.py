@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.protocol import remake
+from xla_nb.wording import in_one_line
 
 _ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
 _SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
@@ -119,6 +120,16 @@ def _content(fd: int) -> Any:
     return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+class Unopened(Exception):
+    """A value that was pickled and cannot be made again: what holds it is called `name`."""
+
+    def __init__(self, name: str, problem: Exception) -> None:
+        told = in_one_line(f"{type(problem).__name__}: {problem}", 300)
+        super().__init__(f"Cannot open `{name}`: {told}")
+        self.name = name
+        self.problem = problem
+
+
 class Parcel:
     """A received parcel. The garbage collector closes it, since its values may live longer.
 
@@ -143,7 +154,7 @@ class Parcel:
         resolve: Callable[[str], object] | None = None,
         held: Callable[[int | str], object] | None = None,
     ) -> dict[str, object]:
-        """The values by name.
+        """The values by name. Raises Unopened.
 
         Functions of the notebook get `namespace` as their globals; `resolve` finds names of
         ``__main__``. Either is this process's own by default. `held` finds what a parcel of
@@ -153,10 +164,14 @@ class Parcel:
         reader = _Unpickler(stream, buffers=self._buffers)
         reader.namespace, reader.resolve, reader.held = namespace, resolve, held
         values: dict[str, object] = {}
-        while stream.tell() < self._stream.nbytes:  # several pickles with one memory
-            part = reader.load()
-            if isinstance(part, dict):
-                values |= part
+        while stream.tell() < self._stream.nbytes:  # many pickles with one memory
+            name, late = reader.load()
+            try:
+                value = reader.load()
+            except Exception as problem:
+                raise Unopened(name, problem) from problem
+            if not late:
+                values[name] = value
         if self.remember:
             self.objects = reader.memo.copy()
         return values

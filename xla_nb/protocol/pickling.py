@@ -21,10 +21,13 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import jax_values, parts, remake, shared
+from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed, address_of
-from xla_nb.wording import in_one_line
+from xla_nb.protocol.refusals import Unshippable
 
+#: The parts of a result's parcel: the value, and fingerprints of the definitions that it names.
+RESULT, DEFINITIONS = "result", "definitions"
 #: What torch leaves out of a tensor that is not computed from others.
 _KEPT = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 #: Packages whose classes have reducers here.
@@ -36,14 +39,6 @@ _STACK = 512 << 20  # bytes, of which as much is used as a chain is long
 _DEPTH = 100_000
 
 
-class Unshippable(TypeError):
-    """Raised while pickling a value that is or contains `thing`; `advice` is what to do instead."""
-
-    def __init__(self, thing: str, advice: str) -> None:
-        super().__init__(f"it is or contains {thing}")
-        self.advice = advice
-
-
 # ---------------------------------------------------------------- pickling
 
 
@@ -53,7 +48,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any]):
         super().__init__(file, protocol=5, buffer_callback=keep)
         self._alive: dict[int, object] = {}
-        self._ordinary: set[type] = set()
+        self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
         self._storages: dict[tuple[int, int], Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -62,7 +57,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             return self.reduce_code(obj)
         for reduce in (
             _reduce_stream,
-            shared.reduce,
+            self.reduce_shared,
             _reduce_exception,
             self.reduce_array,
             self._reduce_jax,
@@ -76,13 +71,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return self.reduce_code(obj)
 
     def write(self, values: dict[str, object]) -> None:
-        self.dump(values)
+        for name, value in values.items():
+            self.part(name, value)
+
+    def part(self, name: str, value: object, late: bool = False) -> None:
+        """A pickle of its own, after its name: where it cannot be opened, the name is known."""
+        self.dump((name, late))
+        self.dump(value)
 
     def reduce_code(self, obj: Any) -> Any:
         return super().reducer_override(obj)
 
     def reduce_array(self, obj: Any) -> Any:
         return NotImplemented
+
+    def reduce_shared(self, obj: Any) -> Any:
+        return shared.copied(obj)
 
     def _reduce_torch(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -185,18 +189,30 @@ class LivePickler(_Pickler):
         self._whole = whole
 
     def write(self, values: dict[str, object]) -> None:
-        """Several pickles with one memory: code before the data whose methods it is."""
+        """Code before the data whose methods it is."""
         self._live.later.clear()  # of an attempt that failed
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         for part in (code, {n: value for n, value in values.items() if n not in code}):
-            self.dump(part)
+            super().write(part)
             while late := self._live.later:
                 self._live.later = []
-                self.dump(late)
+                for name, call in late:
+                    self.part(name, call, late=True)
 
     def reduce_code(self, obj: Any) -> Any:
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
+
+    def reduce_shared(self, obj: Any) -> Any:
+        return shared.to_ranks(obj, self._live.notes.add)
+
+    def _memory(self, storage: Any) -> Any:
+        if storage.is_shared():
+            self._live.notes.add(
+                "a tensor in shared memory is sent as a copy: neither ranks nor the notebook see "
+                "what is written to another's"
+            )
+        return super()._memory(storage)
 
     def reduce_array(self, obj: Any) -> Any:
         numpy = sys.modules.get("numpy")
@@ -246,15 +262,23 @@ def _bounds(array: Any) -> tuple[int, int]:
 class _HomePickler(_Pickler):
     """For results: values on devices become CPU tensors and NumPy arrays.
 
-    `by_name` are top-level names of ``__main__`` that the notebook has itself.
+    `by_name` are top-level names of ``__main__`` that the notebook has itself. The fingerprints of
+    those that are used follow the result.
     """
 
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any], by_name: Container[str]):
         super().__init__(file, keep)
         self._by_name = by_name
+        self._named: set[str] = set()
+
+    def write(self, values: dict[str, object]) -> None:
+        super().write(values)
+        main = vars(sys.modules["__main__"])
+        self.part(DEFINITIONS, {name: fingerprint(main[name]) for name in sorted(self._named)})
 
     def reduce_code(self, obj: Any) -> Any:
         if isinstance(obj, type | types.FunctionType) and self._known(obj):
+            self._named.add(obj.__qualname__.partition(".")[0])
             return obj.__qualname__
         return super().reduce_code(obj)
 
@@ -384,7 +408,7 @@ def _touches_another(packed: Packed) -> bool:
 
 def pack_home(value: object, by_name: Container[str]) -> Packed:
     """A rank's result. Raises what pickling raises."""
-    return pickled({"result": value}, lambda file, keep: _HomePickler(file, keep, by_name))
+    return pickled({RESULT: value}, lambda file, keep: _HomePickler(file, keep, by_name))
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
@@ -415,30 +439,3 @@ def _with_a_large_stack(work: Callable[[], Packed]) -> Packed:
     finally:
         sys.setrecursionlimit(limit)
         threading.stack_size(before)
-
-
-# ---------------------------------------------------------------- errors
-
-_ADVICE = {
-    "_thread.lock": "Use the `lock` parameter, or a lock of multiprocessing",
-    "_thread.RLock": "Use the `lock` parameter, or a lock of multiprocessing",
-    "socket": "Connect inside the function",
-    "Connection": "Connect inside the function",
-    "Cursor": "Connect inside the function",
-    "'module' object": "Import it inside the function",
-}
-
-
-def refusal(name: str, value: object, origin: str, fault: Exception) -> str:
-    """Why a variable, defined in `origin`, cannot be sent, and what to do instead."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    details = f"{kind}, defined in {origin}" if origin else kind
-    told = in_one_line(str(fault), 300).rstrip(".")
-    return f"Cannot send `{name}` ({details}) to ranks: {told}. {advice(fault)}."
-
-
-def advice(fault: Exception) -> str:
-    if isinstance(fault, Unshippable):
-        return fault.advice
-    advice = next((text for key, text in _ADVICE.items() if key in str(fault)), None)
-    return advice or "Create it inside the function, or pass what it is built from"

@@ -28,12 +28,14 @@ from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.order import Order
-from xla_nb.rank import keeper, loader
+from xla_nb.protocol.order import ARGUMENTS, Order
+from xla_nb.protocol.parcel import Unopened
+from xla_nb.rank import helpers, keeper, loader
 from xla_nb.rank.process import Inherited, capture, enter, inherit, main
 from xla_nb.record.files import Record
 from xla_nb.runtimes import Runtime
 from xla_nb.runtimes.forking import Latch, Lifecycle
+from xla_nb.wording import in_one_line
 
 
 def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, str]) -> int:
@@ -73,6 +75,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str]) -> None:
     order.request.inheritance.take_on()
     order.request.state.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    helpers.tell_of_lost_helpers()
     try:
         os.chdir(order.request.cwd)
     except OSError as problem:
@@ -180,7 +183,23 @@ def _load(
 def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
     if isinstance(error, loader.CellError):
         return _Refused("DeviceTouched", f"{error.place}: {error}")
+    if isinstance(error, Unopened):
+        return _unopened(error, table)
     failure = tracebacks.tell(error, table.sources)
     place = f" at {failure.place}" if failure.place else ""
     message = f"{problem}{place}: {failure.kind}: {failure.message}"
+    return _Refused(failure.kind, message, failure.text)
+
+
+def _unopened(error: Unopened, table: ModuleMap) -> _Refused:
+    """The refusal of a value that was pickled in the notebook and cannot be made again here."""
+    failure = tracebacks.tell(error.problem, table.sources)
+    name = "--args" if error.name == ARGUMENTS else error.name
+    details = table.details.get(error.name)
+    told = f"{failure.kind}: {in_one_line(failure.message, 300).rstrip('.')}"
+    message = (
+        f"Cannot open `{name}`{f' ({details})' if details else ''} on ranks: {told}"
+        f"{f' ({failure.place})' if failure.place else ''}. Create it inside the function, or "
+        "correct how its class is pickled (`__reduce__`, `__setstate__`)."
+    )
     return _Refused(failure.kind, message, failure.text)

@@ -61,7 +61,8 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
     module.__file__ = str(path)
     shell = RankShell()
     vars(module).update(get_ipython=lambda: shell, display=print)
-    sys.modules["__main__"] = sys.modules[path.stem] = module
+    # A spawned helper has the file as `__mp_main__`, and sends objects of its classes back so.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))
     table = ModuleMap.open(path)
     for label, source in table.sources.items():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xla_nb.program.deferred import Launched
-from xla_nb.protocol.parcel import Parcel
+from xla_nb.protocol.parcel import Parcel, Unopened
 from xla_nb.run.run import Run
 from xla_nb.wording import listed
 
@@ -72,7 +72,8 @@ class Kept:
 
         try:
             values = parcel.open(namespace, held=held)
-        except Exception as problem:
+        except Unopened as unopened:
+            problem = unopened.problem
             return {}, (
                 f"{_names(names)} computed by {where}, and cannot be opened in the notebook: "
                 f"{type(problem).__name__}: {problem}. Run {where} again."

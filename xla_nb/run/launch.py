@@ -71,7 +71,7 @@ def launch(
     except BaseException:
         record.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
         raise
-    run = Run(name, program.label, record, engine, options, resolve)
+    run = Run(name, program.label, record, engine, options, resolve, program.named)
     for text in [*program.notes, *fit.notices]:
         run.take(events.Notice(text=text))
     run.follow(sock)

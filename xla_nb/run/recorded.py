@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from xla_nb.errors import UsageError, XlaNbError
@@ -20,6 +21,7 @@ from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home
 from xla_nb.record.sample import Sample, decode
 from xla_nb.run import sentences
+from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import Outcome, Phase, RunState
 from xla_nb.wording import shortened
@@ -38,13 +40,18 @@ class RecordedRun:
     """
 
     def __init__(
-        self, name: str, label: str, files: Record, resolve: Callable[[str], object]
+        self,
+        name: str,
+        label: str,
+        files: Record,
+        resolve: Callable[[str], object],
+        named: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.label = label
         self.record = files
         self.state = RunState()
-        self._resolve = resolve
+        self._definitions = Definitions(label, resolve, named)
         self._results: dict[int, Any] = {}
 
     @classmethod
@@ -93,15 +100,6 @@ class RecordedRun:
         return self._results[rank]
 
     def _read(self, rank: int) -> Any:
-        def resolve(name: str) -> object:
-            try:
-                return self._resolve(name)
-            except KeyError:
-                raise XlaNbError(
-                    f"Rank {rank}'s result needs {name}, which the notebook does not define. Run "
-                    "the cell that defines it first."
-                ) from None
-
         try:
             fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -110,7 +108,7 @@ class RecordedRun:
                 "result with them. Run the cell again."
             ) from None
         try:
-            return Parcel(fd).open(resolve=resolve)["result"]
+            return self._definitions.read(rank, Parcel(fd))
         finally:
             os.close(fd)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from xla_nb.engines.base import Engine
@@ -57,8 +58,9 @@ class Run(RecordedRun):
         engine: Engine,
         options: Options,
         resolve: Callable[[str], object],
+        named: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        super().__init__(name, label, record, resolve)
+        super().__init__(name, label, record, resolve, named)
         self._engine = engine
         self._options = options
         self._began = time.monotonic()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from xla_nb import torchax as xt
-from xla_nb.protocol import pickling
+from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 
 
@@ -340,7 +340,7 @@ def sends_to_others(rank: int) -> list[str]:
     for value in (jax.numpy.ones(2), torch.ones(2, device="jax")):
         try:
             pickling.pack({"x": [value]}, Live({}, {}.get))
-        except pickling.Unshippable as error:
+        except refusals.Unshippable as error:
             messages.append(f"{error}: {error.advice}")
     return messages
 

@@ -1,0 +1,171 @@
+"""Primitives of multiprocessing: the notebook's own on ranks where they have names, else copies."""
+
+import multiprocessing
+import os
+
+import pytest
+
+from xla_nb.protocol import pickling
+from xla_nb.protocol.live import Live
+from xla_nb.protocol.parcel import Parcel, Unopened
+from xla_nb.protocol.refusals import Unshippable
+
+FORK, SPAWN = (multiprocessing.get_context(method) for method in ("fork", "spawn"))
+LOCKS = ["Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"]
+QUEUES = ["Queue", "JoinableQueue", "SimpleQueue"]
+PATIENCE = 60
+
+
+class Sent:
+    """Values in a parcel, and the notes of the launch."""
+
+    def __init__(self, values):
+        live = Live({}, {}.get)
+        self._packed = pickling.pack(values, live)
+        self.notes = live.notes
+
+    def open(self):
+        fd = self._packed.to_memfd()
+        try:
+            return Parcel(fd).open()
+        finally:
+            os.close(fd)
+
+
+def through(**values):
+    return Sent(values).open()
+
+
+def close(*queues):
+    for queue in queues:
+        if hasattr(queue, "close"):
+            queue.close()
+
+
+# ---------------------------------------------------------------- the notebook's own
+
+
+def test_a_lock_with_a_name_is_the_notebooks():
+    lock = SPAWN.Lock()
+    got = through(lock=lock)["lock"]
+    with lock:
+        assert not got.acquire(block=False)
+    assert got.acquire(block=False)
+
+
+@pytest.mark.leaves("threads")  # the queue's feeder, until the process ends
+def test_a_queue_with_names_is_the_notebooks_with_what_is_in_it():
+    queue = SPAWN.Queue()
+    queue.put("from the notebook")
+    got = through(queue=queue)["queue"]
+    assert got.get(timeout=PATIENCE) == "from the notebook"
+    got.put("from a rank")
+    assert queue.get(timeout=PATIENCE) == "from a rank"
+    for each in (queue, got):
+        each.close()
+        each.join_thread()
+
+
+@pytest.mark.leaves("files")  # multiprocessing keeps its heap
+def test_a_copied_value_has_its_content_and_a_note_tells():
+    sent = Sent({"value": FORK.Value("i", 3)})
+    assert [note.partition(" of their own")[0] for note in sent.notes] == ["ranks share one Value"]
+    assert sent.open()["value"].value == 3
+
+
+@pytest.mark.leaves("files")
+def test_an_event_and_values_with_names_are_the_notebooks():
+    event, value, array = SPAWN.Event(), SPAWN.Value("i", 3), SPAWN.Array("d", [1, 2])
+    raw = SPAWN.RawArray("i", 2)
+    got = through(event=event, value=value, array=array, raw=raw)
+    event.set()
+    assert got["event"].is_set()
+    with got["value"].get_lock():
+        got["value"].value += 1
+    got["array"][1], got["raw"][0] = 7, 5
+    assert (value.value, array[:], raw[:]) == (4, [1, 7], [5, 0])
+
+
+def test_the_writing_end_of_a_pipe_is_the_notebooks():
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    with reader, writer, through(writer=writer)["writer"] as got:
+        got.send("hello")
+        assert reader.recv() == "hello"
+
+
+def test_a_connection_in_both_directions_is_refused():
+    one, other = multiprocessing.Pipe()
+    with one, other, pytest.raises(Unshippable, match="an open connection"):
+        Sent({"one": one})
+
+
+def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
+    queue = SPAWN.SimpleQueue()
+    sent = Sent({"queue": queue})
+    queue.close()
+    others = os.pipe()  # which may have the same numbers
+    with pytest.raises(Unopened, match="`queue`: FileNotFoundError: the notebook has closed it"):
+        sent.open()
+    for fd in others:
+        os.close(fd)
+
+
+# ---------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES])
+def test_a_primitive_without_a_name_arrives_as_a_new_one_of_its_kind(kind):
+    sent = getattr(FORK, kind)()
+    got = through(one=sent, same=sent)
+    assert type(got["one"]) is type(sent)
+    assert got["one"] is got["same"]
+    assert got["one"] is not sent
+    close(sent, got["one"])
+
+
+@pytest.mark.leaves("files")  # a barrier's counter lies in a heap that multiprocessing keeps
+def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept():
+    queue = FORK.Queue(7)
+    got = through(s=FORK.Semaphore(3), b=FORK.Barrier(5), q=queue, e=FORK.Event())
+    assert got["s"].get_value() == 3
+    assert got["b"].parties == 5
+    assert got["q"]._maxsize == 7
+    assert not got["e"].is_set()
+    close(queue, got["q"])
+
+
+def test_a_copied_event_that_is_set_arrives_set():
+    event = FORK.Event()
+    event.set()
+    assert through(e=event)["e"].is_set()
+
+
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_queue_that_would_arrive_empty_is_refused(kind):
+    queue = getattr(FORK, kind)()
+    queue.put(1)
+    with pytest.raises(Unshippable, match="a queue with items") as caught:
+        Sent({"queue": queue})
+    assert 'Make it with `multiprocessing.get_context("spawn")`' in caught.value.advice
+    queue.get()
+    close(queue)
+    if hasattr(queue, "join_thread"):
+        queue.join_thread()
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
+def test_a_lock_that_is_held_and_would_arrive_free_is_refused(kind):
+    lock = getattr(FORK, kind)()
+    with lock, pytest.raises(Unshippable, match="a lock that is held"):
+        Sent({"lock": lock})
+
+
+def test_of_copies_that_the_notebook_does_not_share_a_note_tells():
+    event = FORK.Event()
+    assert Sent({"lock": FORK.Lock()}).notes == set()
+    told = (
+        "ranks share one {0} of their own, not the notebook's: to share that, make it with "
+        '`multiprocessing.get_context("spawn").{0}`'
+    )
+    assert Sent({"e": event, "same": event}).notes == {told.format("Event")}
+    assert Sent({"e": SPAWN.Event()}).notes == set()

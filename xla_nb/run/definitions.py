@@ -1,0 +1,101 @@
+"""The notebook's classes and functions that a run's results name, also where it has redefined them.
+
+A value is read with the definition of the launch where the notebook still had that one then. What a
+launched cell defines is executed in the notebook only when it is used, so of that there may be a
+newer one alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xla_nb.errors import XlaNbError
+from xla_nb.protocol.likeness import differ, fingerprint
+from xla_nb.protocol.parcel import Parcel, Unopened
+from xla_nb.protocol.pickling import DEFINITIONS, RESULT
+from xla_nb.wording import in_one_line
+
+_ABSENT = object()
+
+
+class Definitions:
+    """What the results of one launch need: `resolve` finds what the notebook has under a name now,
+    `named` is what it had at the launch."""
+
+    def __init__(
+        self, label: str, resolve: Callable[[str], object], named: Mapping[str, object]
+    ) -> None:
+        self._label = label
+        self._resolve = resolve
+        self._named = named
+        self._told: set[str] = set()
+
+    def read(self, rank: int, parcel: Parcel) -> object:
+        """A rank's result. Raises XlaNbError."""
+        used: dict[str, object] = {}
+
+        def find(name: str) -> object:
+            used[name] = self._find(rank, name)
+            return used[name]
+
+        try:
+            values: Any = parcel.open(resolve=find)
+        except Unopened as unopened:
+            if isinstance(unopened.problem, XlaNbError):
+                raise unopened.problem from None
+            raise XlaNbError(self._unreadable(rank, unopened.problem, used)) from unopened.problem
+        for name, at_launch in values.get(DEFINITIONS, {}).items():
+            if name not in self._named and differ(at_launch, fingerprint(used[name])):
+                self._tell(name, f"rank {rank}'s result is read with the new `{name}`")
+        return values[RESULT]
+
+    def _find(self, rank: int, name: str) -> object:
+        now = self._now(name)
+        if name in self._named:
+            former = self._named[name]
+            if now is former or (_is_code(now) and fingerprint(now) == fingerprint(former)):
+                return now
+            self._tell(name, f"rank {rank}'s result has the former `{name}`")
+            return former
+        if now is _ABSENT:
+            raise XlaNbError(
+                f"Rank {rank}'s result needs {name}, which the notebook does not define. Run the "
+                "cell that defines it first."
+            )
+        if not _is_code(now):
+            raise XlaNbError(
+                f"Rank {rank}'s result needs `{name}` of {self._label}, but in the notebook "
+                f"`{name}` now has type {type(now).__name__}. Run the cell that defines it again."
+            )
+        return now
+
+    def _now(self, name: str) -> object:
+        try:
+            return self._resolve(name)
+        except KeyError:
+            return _ABSENT
+
+    def _tell(self, name: str, what: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            print(
+                f"`{name}` was redefined after {self._label} was launched; {what}.", file=sys.stderr
+            )
+
+    def _unreadable(self, rank: int, problem: Exception, used: Mapping[str, object]) -> str:
+        why = in_one_line(f"{type(problem).__name__}: {problem}", 300).rstrip(".")
+        told = f"Cannot read rank {rank}'s result: {why}."
+        if not used:
+            return f"{told} Return numbers, arrays or CPU tensors instead."
+        names = ", ".join(f"`{name}`" for name in used)
+        return (
+            f"{told} It needs {names} as defined when {self._label} was launched. Run that "
+            "definition again, then read the result."
+        )
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, type | types.FunctionType)
