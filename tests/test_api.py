@@ -88,6 +88,41 @@ def test_a_failure_names_the_scripts_own_line(script):
     )
 
 
+ABOUT_ITSELF = '''"""What it trains."""
+import inspect
+import multiprocessing
+from pathlib import Path
+import xla_nb
+
+class Net:
+    pass
+
+def of_a_worker(_):
+    return Path(__file__).name, __name__
+
+def train(rank):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (in_a_worker,) = pool.map(of_a_worker, [0])
+    data = (Path(__file__).parent / "data.txt").read_text()
+    return __file__, data, __doc__, __spec__, inspect.getsource(Net), in_a_worker
+
+if __name__ == "__main__":
+    print(xla_nb.spawn(train, n=2)[1])
+'''
+
+
+def test_a_script_finds_its_own_file_on_ranks_and_in_their_workers(tmp_path):
+    (tmp_path / "train.py").write_text(ABOUT_ITSELF)
+    (tmp_path / "data.txt").write_text("beside it")
+    done = python("train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = (
+        *(str(tmp_path / "train.py"), "beside it", "What it trains.", None),
+        *("class Net:\n    pass\n", ("train.py", "__mp_main__")),
+    )
+    assert str(found) in done.stdout
+
+
 CELLS = [
     "%load_ext xla_nb",
     "%%xla_spawn -n 2\nimport torch, torch_xla\ndef f(rank):\n    print('on', rank)\n"

@@ -41,7 +41,8 @@ class Program:
     their index and the arguments. `defines` are the names whose functions and classes the notebook
     has as well, so that results refer to them by name. `keeps` are names that the notebook takes
     from the run, and `as_source` those of earlier cells that it has not executed either. `futures`
-    are in force for the module and the body. `notes` are for the user.
+    are in force for the module and the body. `script` is a script's file and, if `python -m` was
+    given one, the name of its module. `notes` are for the user.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Program:
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
     futures: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -121,6 +123,7 @@ def _assembled(
         defines=tuple(sorted(needs.defines)),
         as_source=tuple(sorted(needs.as_source())),
         futures=tuple(sorted(needs.futures)),
+        script=needs.script,
         notes=tuple(needs.notes),
         **fields,
     )

@@ -48,8 +48,8 @@ _NEWER = "_xla_nb_newer"
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
     {
-        *("__name__", "__doc__", "__package__", "__spec__"),
-        *("__file__", "__loader__", "__builtins__", "__annotations__", "__dict__", "__class__"),
+        *("__name__", "__package__", "__spec__", "__loader__"),
+        *("__builtins__", "__annotations__", "__dict__", "__class__"),
         *("get_ipython", "display"),
     }
 )
@@ -88,6 +88,7 @@ class Dependencies:
         self.restored: tuple[str, ...] = ()
         launched = [pending.cell for pending in scope.pending]
         self.futures = {f for c in (*scope.cells, *launched) for f in futures(parsed(c))}
+        self.script = origins.script(scope.values)
         self._values = scope.values
         self._cells = Cells(scope.cells)
         self._launched = Cells(launched)
