@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from xla_nb.errors import ProgramError, ShippingError
-from xla_nb.program import origins
+from xla_nb.program import ipython_syntax, origins
 from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import (
     DEFINITION,
@@ -407,7 +407,7 @@ class Dependencies:
         for code in live.shell:
             found = self._cells.holding(code)
             if found is not None:
-                self.notes += vet(found.node, found.cell.label)
+                self.notes += ipython_syntax.check(found.node, found.cell.label)
 
     def _missing(self, name: str, label: str, line: int) -> str:
         known = {*self._values, *self._pending, *self._bound, *self._known}
