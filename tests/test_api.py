@@ -11,7 +11,7 @@ from xla_nb import api
 from xla_nb.errors import LaunchError
 
 
-def python(*arguments, folder):
+def python(*arguments, folder, given=None):
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -19,6 +19,7 @@ def python(*arguments, folder):
         check=False,
         timeout=180,
         cwd=folder,
+        input=given,
     )
 
 
@@ -166,6 +167,44 @@ def test_relative_imports_work_where_python_was_given_a_module_of_a_package(tmp_
     done = python("-W", "error::ImportWarning", "-m", "package.train", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert str((*["helped"] * 5, "package", "package.train")) in done.stdout
+
+
+PROCESS = """
+import sys, warnings
+import xla_nb
+
+class Found:
+    def __init__(self, values):
+        self.values = values
+
+def look(rank):
+    try:
+        warnings.warn("heard")
+    except UserWarning:
+        heard = "as an error"
+    flags, limit, options = str(sys.flags), sys.get_int_max_str_digits(), sys.warnoptions
+    return Found((flags, limit, options, heard, globals().get("__file__"), __doc__)).values
+
+here, there = look(0), xla_nb.spawn(look, n=2)[1]
+assert here == there, (here, there)
+print("THE SAME")
+"""
+OPTIONS = ["-b", *("-X", "utf8"), *("-X", "int_max_str_digits=9999"), *("-W", "error")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        (["train.py"], None),
+        (["-"], PROCESS),
+        (["-c", PROCESS], None),
+        (["-c", "import runpy; runpy.run_path('train.py')"], None),
+    ],
+)
+def test_ranks_have_the_interpreters_options_however_the_script_is_run(tmp_path, arguments, given):
+    (tmp_path / "train.py").write_text(PROCESS)
+    done = python(*OPTIONS, *arguments, folder=tmp_path, given=given)
+    assert "THE SAME" in done.stdout, done.stderr
 
 
 CELLS = [
