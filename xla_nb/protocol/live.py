@@ -331,6 +331,27 @@ def _parameters(_: Live, made: Any) -> Any:
     return remake.type_parameters, (type(made), made.__name__)
 
 
+def _type_var(_: Live, made: Any) -> Any:
+    """Without cloudpickle's loss of what Python 3.12 and 3.13 have added."""
+    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
+        return NotImplemented
+    names = "bound", "covariant", "contravariant", "infer_variance"
+    given = {name: value for name in names if (value := getattr(made, f"__{name}__", None))}
+    if getattr(made, "has_default", bool)():
+        given["default"] = made.__default__
+    return remake.type_variable, (made.__name__, made.__constraints__, given, made.__module__)
+
+
+def _alias(_: Live, made: Any) -> Any:
+    """What a `type` statement makes. Its value is computed here, since it may use any name."""
+    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
+        return NotImplemented
+    about = made.__name__, made.__module__
+    if made.__type_params__:
+        return remake.generic_alias, (*about, made.__value__, made.__type_params__)
+    return remake.new_alias, about, made.__value__, None, None, remake.fill_alias
+
+
 def _field_kind(_: Live, kind: Any) -> Any:
     return remake.module_constant, ("dataclasses", kind.name)
 
@@ -344,6 +365,8 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     weakref.ref: _weak,
     **dict.fromkeys([type({}.keys()), type({}.values()), type({}.items())], _dict_view),
     typing.NewType: _new_type,
+    getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
+    typing.TypeVar: _type_var,
     typing.ParamSpec: _parameters,
     typing.TypeVarTuple: _parameters,
     weakref.WeakKeyDictionary: _weak_mapping,
