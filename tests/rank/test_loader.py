@@ -142,7 +142,7 @@ def test_a_spawned_process_can_import_the_file(load, tmp_path):
     load((FIRST, 1, "VALUE = 3"))
     about = multiprocessing.spawn.get_preparation_data("worker")
     assert about["init_main_from_name"] == "a_program"
-    assert about["sys_path"][0] == str(tmp_path)
+    assert about["sys_path"][-1] == str(tmp_path)
     assert runpy.run_module("a_program", run_name="__mp_main__")["VALUE"] == 3
 
 

@@ -97,7 +97,7 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
     shell = RankShell()
     vars(module).update(get_ipython=lambda: shell, display=print)
     sys.modules["__main__"] = sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent))
+    sys.path.append(str(path.parent))  # not first, where a script has its own folder
     table = ModuleMap.open(path)
     for label, source in table.sources.items():
         remember(label, source)
