@@ -25,6 +25,9 @@ from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.protocol import parts, remake
 from xla_nb.protocol.remake import EMPTY, Source
 
+#: What a namespace that is no module's says of itself; relative imports need it.
+_PLACE = ("__name__", "__package__", "__path__", "__file__")
+
 
 class Call:
     """Stands in a pickle for the result of a call, or for the call itself."""
@@ -154,7 +157,8 @@ class Live:
         name = globals_.get("__name__")
         if isinstance(name, str) and parts.is_modules(globals_, name):
             return self._modules.setdefault(name, Call(remake.module_globals, (name,)))
-        return self._other.setdefault(id(globals_), {"__name__": name})
+        place = {name: globals_[name] for name in _PLACE if name in globals_}
+        return self._other.setdefault(id(globals_), place)
 
     def _globals_used(self, function: types.FunctionType) -> dict[str, object]:
         """The globals that the code names, where it does not find them in its module."""
