@@ -16,7 +16,7 @@ from benchmarks import Row
 from benchmarks.client import Notebook
 
 RANKS = 4
-ROUNDS = 3
+ROUNDS = 9
 GIB = 2**30
 
 COPY = """
@@ -29,6 +29,8 @@ def use(rank):
     import os, pathlib, time
     first = {array}[0]
     print(f"has {{rank}}")
+    while not pathlib.Path({all_have!r}).exists():  # reading it would slow the other ranks down
+        time.sleep(0.01)
     total = {array}.sum()  # every page of it
     print(f"read {{os.getpid()}} {{os.getppid()}}")
     while not pathlib.Path({released!r}).exists():
@@ -61,8 +63,11 @@ def rows() -> Iterator[Row]:
 
 def use(notebook: Notebook, array: str, released: Path) -> tuple[float, int]:
     """Seconds until every rank has the array, and bytes in use once all have read all of it."""
-    cell = notebook.send(USE.format(ranks=RANKS, array=array, released=str(released)))
+    all_have = released.with_suffix(".all_have")
+    files = {"all_have": str(all_have), "released": str(released)}
+    cell = notebook.send(USE.format(ranks=RANKS, array=array, **files))
     seconds = cell.until(r"has (\d+)", RANKS)
+    all_have.touch()
     cell.until(r"read (\d+)", RANKS)
     pids = {pid for pair in re.findall(r"read (\d+) (\d+)", cell.shown) for pid in pair}
     held = sum(map(pss, pids))

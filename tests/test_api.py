@@ -11,7 +11,7 @@ from xla_nb import api
 from xla_nb.errors import LaunchError
 
 
-def python(*arguments, folder):
+def python(*arguments, folder, given=None):
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -19,6 +19,7 @@ def python(*arguments, folder):
         check=False,
         timeout=180,
         cwd=folder,
+        input=given,
     )
 
 
@@ -86,6 +87,126 @@ def test_a_failure_names_the_scripts_own_line(script):
     assert f"FAILED from a script {script[1]}/train.py, line {line}" in script[0].replace(
         " train.py", f" {script[1]}/train.py"
     )
+
+
+ABOUT_ITSELF = '''"""What it trains."""
+import inspect
+import multiprocessing
+import sys
+from pathlib import Path
+import xla_nb
+
+class Net:
+    pass
+
+def of_a_worker(_):
+    return Path(__file__).name, __name__
+
+def train(rank):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (in_a_worker,) = pool.map(of_a_worker, [0])
+    data = (Path(__file__).parent / "data.txt").read_text()
+    about = __file__, sys.path[0], __doc__, __spec__
+    return *about, data, inspect.getsource(Net), in_a_worker
+
+if __name__ == "__main__":
+    print(xla_nb.spawn(train, n=2)[1])
+'''
+
+
+def test_a_script_finds_its_own_file_on_ranks_and_in_their_workers(tmp_path):
+    (tmp_path / "train.py").write_text(ABOUT_ITSELF)
+    (tmp_path / "data.txt").write_text("beside it")
+    done = python("train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = (
+        *(str(tmp_path / "train.py"), str(tmp_path), "What it trains.", None),
+        *("beside it", "class Net:\n    pass\n", ("train.py", "__mp_main__")),
+    )
+    assert str(found) in done.stdout
+
+
+PACKAGE = """
+import threading
+import xla_nb
+from . import helper
+from .helper import f
+
+def locked(function):
+    lock = threading.Lock()
+    def with_lock(*args):
+        with lock:
+            return function(*args)
+    return with_lock
+
+@locked
+def executed_again():
+    from .helper import f as found
+    return found()
+
+def lazily():
+    from . import helper as found
+    yield found.f()
+
+def train(rank):
+    from .helper import f as found
+    try:
+        get_ipython()
+    except NameError:
+        pass
+    return f(), helper.f(), found(), *lazily(), executed_again(), __package__, __spec__.name
+
+if __name__ == "__main__":
+    print(xla_nb.spawn(train, n=2)[1])
+"""
+
+
+def test_relative_imports_work_where_python_was_given_a_module_of_a_package(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "helper.py").write_text("def f():\n    return 'helped'\n")
+    (tmp_path / "package" / "train.py").write_text(PACKAGE)
+    done = python("-W", "error::ImportWarning", "-m", "package.train", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert str((*["helped"] * 5, "package", "package.train")) in done.stdout
+
+
+PROCESS = """
+import sys, warnings
+import xla_nb
+
+class Found:
+    def __init__(self, values):
+        self.values = values
+
+def look(rank):
+    try:
+        warnings.warn("heard")
+    except UserWarning:
+        heard = "as an error"
+    flags = sys.flags.bytes_warning, sys.flags.utf8_mode, sys.warnoptions
+    limit, file = sys.get_int_max_str_digits(), globals().get("__file__")
+    return Found((flags, limit, heard, file, __doc__)).values
+
+here, there = look(0), xla_nb.spawn(look, n=2)[1]
+print("THE SAME" if here == there else (here, there))
+"""
+OPTIONS = ["-b", *("-X", "utf8"), *("-X", "int_max_str_digits=9999"), *("-W", "error")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        (["train.py"], None),
+        (["-"], PROCESS),
+        (["-c", PROCESS], None),
+        (["-c", "import runpy; runpy.run_path('train.py')"], None),
+    ],
+)
+def test_ranks_have_the_interpreters_options_however_the_script_is_run(tmp_path, arguments, given):
+    (tmp_path / "train.py").write_text(PROCESS)
+    done = python(*OPTIONS, *arguments, folder=tmp_path, given=given)
+    assert "THE SAME" in done.stdout, done.stdout + done.stderr
 
 
 CELLS = [

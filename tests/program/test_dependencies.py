@@ -212,3 +212,30 @@ def test_a_star_import_of_a_pending_cell_binds_names(notebook):
 def test_all_statements_that_bind_a_pending_name_are_sent(notebook):
     notebook.pending.append(Cell("Cell In[1]", "a = 1; b = 2\na += b\ndef t(i): pass"))
     assert notebook.launch("def f(i): return a") == 3
+
+
+@pytest.mark.parametrize("cell", ["def f(i): return __file__", "print(__file__)"])
+def test_a_notebook_has_no_file_of_its_own(notebook, cell):
+    with pytest.raises(ProgramError, match="name '__file__' is not defined in this cell"):
+        notebook.build(cell)
+    notebook.run("def g(): return __file__")
+    with pytest.raises(ProgramError, match="name '__file__' is not defined in this cell"):
+        notebook.build("def f(i): return g()")
+
+
+def test_a_notebook_may_ask_whether_it_has_a_file(notebook):
+    notebook.run("""
+        def g():
+            try:
+                return __file__
+            except NameError:
+                return "none"
+    """)
+    assert notebook.launch("def f(i): return g()") == "none"
+    asks = "try:\n    where = __file__\nexcept NameError:\n    where = 'none'\nwhere"
+    assert notebook.launch(asks) == "none"
+
+
+def test_a_front_ends_name_of_the_notebook_is_a_value(notebook):
+    notebook.run("__vsc_ipynb_file__ = '/home/me/a.ipynb'")
+    assert notebook.launch("def f(i): return __vsc_ipynb_file__") == "/home/me/a.ipynb"

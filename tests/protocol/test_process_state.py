@@ -9,7 +9,7 @@ from xla_nb.protocol.process_state import ProcessState
 state = pickle.loads(bytes.fromhex(sys.argv[1]))
 state.take_on()
 print(sys.argv)
-print(sys.getrecursionlimit())
+print(sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.warnoptions)
 def divided(): print(decimal.Decimal(1) / 3)
 divided()
 thread = threading.Thread(target=divided); thread.start(); thread.join()
@@ -22,6 +22,8 @@ import decimal, logging, pickle, sys, warnings
 from xla_nb.protocol.process_state import ProcessState
 sys.argv[:] = ["train.py", "--lr", "3"]
 sys.setrecursionlimit(4321)
+sys.set_int_max_str_digits(9999)
+sys.warnoptions[:] = ["error::ImportWarning"]
 decimal.getcontext().prec = 4
 warnings.simplefilter("error", ImportWarning)
 logging.basicConfig(level="INFO", format="<%(name)s %(message)s>", stream=sys.stdout)
@@ -42,7 +44,7 @@ def test_arguments_limits_contexts_filters_and_logging_are_the_notebooks():
     taken = ran(TAKES_ON, made.stdout.strip())
     assert taken.stdout.splitlines() == [
         "['train.py', '--lr', '3']",
-        "4321",
+        "4321 9999 ['error::ImportWarning']",
         "0.3333",
         "0.3333",
         "<mine heard>",

@@ -2,6 +2,7 @@
 
 import inspect
 import linecache
+import multiprocessing.spawn
 import os
 import runpy
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import traceback
 
+import cloudpickle
 import pytest
 
 from xla_nb.program.build import future_flags
@@ -142,10 +144,33 @@ def test_what_a_spawned_helper_sends_back_is_of_the_modules_classes(load):
 
 
 def test_a_spawned_process_can_import_the_file(load, tmp_path):
+    load((FIRST, 1, "VALUE = 3"))
+    about = multiprocessing.spawn.get_preparation_data("worker")
+    assert about["init_main_from_name"] == "a_program"
+    assert about["sys_path"][-1] == str(tmp_path)
+    assert runpy.run_module("a_program", run_name="__mp_main__")["VALUE"] == 3
+
+
+def test_code_of_a_cell_finds_no_file_and_no_spec_as_in_a_notebook(load):
+    namespace = vars(load((FIRST, 1, "VALUE = 3")))
+    assert "__file__" not in namespace
+    assert namespace["__spec__"] is None
+
+
+def test_a_script_finds_its_own_file_and_package(parcel, monkeypatch):
+    parcel({})
+    namespace = {"__name__": "__main__"}
+    loader.restore(namespace, "/home/me/pkg/train.py", "pkg.train")
+    assert (namespace["__file__"], namespace["__package__"]) == ("/home/me/pkg/train.py", "pkg")
+    assert namespace["__spec__"].name == "pkg.train"
+    loader.restore(namespace, "/home/me/train.py")
+    assert (namespace["__file__"], namespace["__package__"]) == ("/home/me/train.py", None)
+    assert namespace["__spec__"] is None
+
+
+def test_a_pickle_refers_to_the_main_module_by_its_name(load):
     module = load((FIRST, 1, "VALUE = 3"))
-    assert module.__file__ == str(tmp_path / "a_program.py")
-    assert sys.path[0] == str(tmp_path)
-    assert runpy.run_path(module.__file__)["VALUE"] == 3
+    assert cloudpickle.loads(cloudpickle.dumps(module)) is module
 
 
 def test_future_imports_are_in_force(load):

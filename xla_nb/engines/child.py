@@ -49,7 +49,7 @@ class Child:
         command = [str(theirs.fileno()), json.dumps(path), module, json.dumps(arguments)]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *["-O"] * sys.flags.optimize, "-c", _BOOT, *command],
+                [sys.executable, *_options(), "-c", _BOOT, *command],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
@@ -113,6 +113,13 @@ class Child:
             self.process.kill()
             self.process.wait()
         self._output.close()
+
+
+def _options() -> list[str]:
+    """This interpreter's options, as multiprocessing passes them on. Not those of warnings: `-W
+    error` would end the imports of a process that shows its warnings to nobody."""
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [option for option in options if not option.startswith("-W")]
 
 
 @contextlib.contextmanager

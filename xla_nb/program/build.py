@@ -42,7 +42,8 @@ class Program:
     and classes the notebook has as well, so that results refer to them by name; `named` are those
     that travel as they are. `keeps` are names that the notebook takes from the run, and `as_source`
     those of earlier cells that it has not executed either. `futures` are in force for the module
-    and the body. `notes` are for the user.
+    and the body. `script` is a script's file and, if `python -m` was given one, the name of its
+    module. `notes` are for the user.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Program:
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
     futures: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -126,6 +128,7 @@ def _assembled(
         named=needs.named,
         as_source=tuple(sorted(needs.as_source())),
         futures=tuple(sorted(needs.futures)),
+        script=needs.script,
         notes=tuple(needs.notes),
         **fields,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from xla_nb.errors import ProgramError, ShippingError
-from xla_nb.program import origins
+from xla_nb.program import ipython_syntax, origins
 from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import (
     DEFINITION,
@@ -28,9 +28,9 @@ from xla_nb.program.cells import (
     Statement,
     future_flags,
     futures,
-    imported_modules,
     parsed,
 )
+from xla_nb.program.imports import Imports
 from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import names_of_the_run
@@ -48,8 +48,8 @@ _NEWER = "_xla_nb_newer"
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
     {
-        *("__name__", "__doc__", "__package__", "__spec__"),
-        *("__file__", "__loader__", "__builtins__", "__annotations__", "__dict__", "__class__"),
+        *("__name__", "__package__", "__spec__", "__loader__"),
+        *("__builtins__", "__annotations__", "__dict__", "__class__"),
         *("get_ipython", "display"),
     }
 )
@@ -90,6 +90,7 @@ class Dependencies:
         self.named: dict[str, object] = {}
         launched = [pending.cell for pending in scope.pending]
         self.futures = {f for c in (*scope.cells, *launched) for f in futures(parsed(c))}
+        self.script = origins.script(scope.values)
         self._values = scope.values
         self._cells = Cells(scope.cells)
         self._launched = Cells(launched)
@@ -101,10 +102,9 @@ class Dependencies:
         self._label = ""
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
-        self._modules: dict[str, ModuleType] = {}
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
         self._newer: dict[str, object] = {}  # what the notebook has bound since, put on top
-        self._paths: set[str] = set()
+        self._imports = Imports(self._cells)
 
     def cell(self, plan: CellSplit) -> None:
         """Take a launched cell's text and what it needs."""
@@ -116,7 +116,7 @@ class Dependencies:
         if plan.entry is None:
             self._known |= RANK_NAMES
         self._check(plan.names, plan.cell.label)
-        self._paths |= plan.names.paths
+        self._imports.paths |= plan.names.paths
         self._need(plan.names.wanted())
         if plan.entry is not None and plan.entry not in self._bound:
             self._need([plan.entry])
@@ -192,9 +192,7 @@ class Dependencies:
 
     def sections(self) -> Iterator[Section]:
         """The source before the launched cell: imports, then what is pending, as it was written."""
-        lines = [line for name in sorted(self._modules) for line in self._imports(name)]
-        lines += [f'__import__("{module}")' for module in self._imported_for_its_effect()]
-        if lines:
+        if lines := self._imports.lines():
             yield Section(GENERATED, 1, "\n".join(lines) + "\n")
         statements = {id(s.node): s for taken in self._taken.values() for s in taken}
         order = {id(node): n for n, node in enumerate(self._launched.nodes())}
@@ -221,7 +219,7 @@ class Dependencies:
         if computed := names & self._computed:
             raise OnlyTheRunHas(computed)
         for name in sorted(names):
-            if name in self._taken or name in self._roots or name in self._modules:
+            if name in self._taken or name in self._roots or name in self._imports.modules:
                 continue
             if name in self._known and not self._shadows(name):
                 continue
@@ -243,7 +241,7 @@ class Dependencies:
             self.sources[statement.cell.label] = statement.cell.source
             self.notes += vet(statement.node, statement.cell.label)
         self._check(names, statements[-1].cell.label)
-        self._paths |= names.paths
+        self._imports.paths |= names.paths
         if isinstance(nodes[-1], DEFINITION):
             self.defines.add(name)
         needed = {n for n in names.wanted() if self._has(n)} | names.now.keys()
@@ -251,33 +249,9 @@ class Dependencies:
 
     def _take_value(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
-            self._modules[name] = value
+            self._imports.modules[name] = value
         else:
             self._roots[name] = value
-
-    def _imports(self, name: str) -> Iterator[str]:
-        """`import a.b as name`, and imports of the loaded submodules that the notebook uses."""
-        full = self._modules[name].__name__
-        yield f"import {full}" if name == full else f"import {full} as {name}"
-        asked = {
-            f"{full}{path[len(name) :]}" for path in self._paths if path.startswith(f"{name}.")
-        }
-        if name == full:
-            written = imported_modules(statement.node for statement in self._cells.statements())
-            asked |= {path for path in written if path.startswith(f"{name}.")}
-        for submodule in sorted({part for path in asked for part in _prefixes(path, full)}):
-            yield f'__import__("{submodule}")'
-
-    def _imported_for_its_effect(self) -> Iterator[str]:
-        """`import a.b.c` in a cell, where nothing reads `a.b.c`: it registers something."""
-        imports = [s.node for s in self._cells.statements() if isinstance(s.node, ast.Import)]
-        plain = [alias.name for node in imports for alias in node.names if not alias.asname]
-        dotted = {name for name in plain if "." in name and name in sys.modules}
-        if dotted:
-            cells = [names_in([statement.node]).paths for statement in self._cells.statements()]
-            read = self._paths.union(*cells)
-            unread = (n for n in dotted if not any(f"{p}.".startswith(f"{n}.") for p in read))
-            yield from sorted(unread)
 
     def _shadows(self, name: str) -> bool:
         """Whether the notebook has its own object under the name of a builtin.
@@ -413,7 +387,7 @@ class Dependencies:
         for code in live.shell:
             found = self._cells.holding(code)
             if found is not None:
-                self.notes += vet(found.node, found.cell.label)
+                self.notes += ipython_syntax.check(found.node, found.cell.label)
 
     def _missing(self, name: str, label: str, line: int) -> str:
         known = {*self._values, *self._pending, *self._bound, *self._known}
@@ -438,13 +412,3 @@ def _executed_again(source: Source, problem: Exception) -> str:
         f"{source.label}, line {source.first_line}: `{source.name}` cannot be sent as it is "
         f"({problem}); ranks execute its definition again, without what was changed since"
     )
-
-
-def _prefixes(path: str, module: str) -> Iterator[str]:
-    """The loaded modules along `a.b.c` below `a`."""
-    parts = path.split(".")
-    for end in range(module.count(".") + 2, len(parts) + 1):
-        prefix = ".".join(parts[:end])
-        if prefix not in sys.modules:
-            return
-        yield prefix

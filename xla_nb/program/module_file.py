@@ -74,7 +74,8 @@ def source(program: Program) -> tuple[str, list[Span]]:
     if program.futures:
         text += f"from __future__ import {', '.join(program.futures)}\n"
     text += f"from {_LOADER} import restore as {_RESTORE}\n\n"
-    text += f"{_RESTORE}(globals())  # {', '.join(program.restored)}\n"
+    script = "".join(f", {part!r}" for part in program.script)
+    text += f"{_RESTORE}(globals(){script})  # {', '.join(program.restored)}\n"
     spans = []
     for section in program.sections:
         text += "\n"

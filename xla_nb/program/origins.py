@@ -10,6 +10,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from types import BuiltinFunctionType, CodeType, FunctionType
 
 from xla_nb.program.cells import DEFINITION, FUNCTION, Cells, Statement, span
@@ -69,6 +70,14 @@ def star_names(module: str) -> set[str] | None:
     content = vars(loaded)
     public = content.get("__all__") or [name for name in content if not name.startswith("_")]
     return {str(name) for name in public}
+
+
+def script(values: Mapping[str, object]) -> tuple[str, ...]:
+    """A script's file, and the name that `python -m` was given; a notebook has neither."""
+    file, spec = values.get("__file__"), values.get("__spec__")
+    if not isinstance(file, str):
+        return ()
+    return (file, spec.name) if isinstance(spec, ModuleSpec) else (file,)
 
 
 # --- the statement ----------------------------------------------------------------------------

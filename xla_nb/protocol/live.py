@@ -25,6 +25,9 @@ from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.protocol import parts, remake
 from xla_nb.protocol.remake import EMPTY, Source
 
+#: What a namespace that is no module's says of itself; relative imports need it.
+_PLACE = ("__name__", "__package__", "__path__", "__file__")
+
 
 class Call:
     """Stands in a pickle for the result of a call, or for the call itself."""
@@ -166,7 +169,8 @@ class Live:
         name = globals_.get("__name__")
         if isinstance(name, str) and parts.is_modules(globals_, name):
             return self._modules.setdefault(name, Call(remake.module_globals, (name,)))
-        return self._other.setdefault(id(globals_), {"__name__": name})
+        place = {name: globals_[name] for name in _PLACE if name in globals_}
+        return self._other.setdefault(id(globals_), place)
 
     def _globals_used(self, function: types.FunctionType) -> dict[str, object]:
         """The globals that the code names, where it does not find them in its module."""
@@ -343,6 +347,27 @@ def _parameters(_: Live, made: Any) -> Any:
     return remake.type_parameters, (type(made), made.__name__)
 
 
+def _type_var(_: Live, made: Any) -> Any:
+    """Without cloudpickle's loss of what Python 3.12 and 3.13 have added."""
+    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
+        return NotImplemented
+    names = "bound", "covariant", "contravariant", "infer_variance"
+    given = {name: value for name in names if (value := getattr(made, f"__{name}__", None))}
+    if getattr(made, "has_default", bool)():
+        given["default"] = made.__default__
+    return remake.type_variable, (made.__name__, made.__constraints__, given, made.__module__)
+
+
+def _alias(_: Live, made: Any) -> Any:
+    """What a `type` statement makes. Its value is computed here, since it may use any name."""
+    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
+        return NotImplemented
+    about = made.__name__, made.__module__
+    if made.__type_params__:
+        return remake.generic_alias, (*about, made.__value__, made.__type_params__)
+    return remake.new_alias, about, made.__value__, None, None, remake.fill_alias
+
+
 def _field_kind(_: Live, kind: Any) -> Any:
     return remake.module_constant, ("dataclasses", kind.name)
 
@@ -356,6 +381,8 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     weakref.ref: _weak,
     **dict.fromkeys([type({}.keys()), type({}.values()), type({}.items())], _dict_view),
     typing.NewType: _new_type,
+    getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
+    typing.TypeVar: _type_var,
     typing.ParamSpec: _parameters,
     typing.TypeVarTuple: _parameters,
     weakref.WeakKeyDictionary: _weak_mapping,

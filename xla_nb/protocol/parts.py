@@ -94,14 +94,21 @@ def assigns(code: types.CodeType, name: str) -> bool:
 
 
 def importable(function: types.FunctionType) -> bool:
-    return bool(cloudpickle._should_pickle_by_reference(function))
+    return _has_a_module(function)
 
 
 def is_made_here(cls: type) -> bool:
     """Whether the class is no module's, but the notebook's or made by a function."""
     if cls.__module__ == "builtins":  # `type(None)`, `function` and such, which have no name there
         return False
-    return not cloudpickle._should_pickle_by_reference(cls)
+    return not _has_a_module(cls)
+
+
+def _has_a_module(definition: Any) -> bool:
+    """Whether it can be imported; not from a script that `runpy.run_path` is running."""
+    if definition.__module__ == "<run_path>":
+        return False
+    return bool(cloudpickle._should_pickle_by_reference(definition))
 
 
 def is_of_a_module(value: object) -> bool:

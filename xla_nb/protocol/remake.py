@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import gc
 import importlib
 import inspect
 import sys
@@ -207,6 +208,33 @@ def new_type(name: str, supertype: Any, module: str) -> Any:
 
 def type_parameters(kind: Any, name: str) -> Any:
     return kind(name)
+
+
+def type_variable(
+    name: str, constraints: tuple[Any, ...], given: Mapping[str, Any], module: str
+) -> Any:
+    made: Any = typing.TypeVar(name, *constraints, **given)  # type: ignore[misc]
+    made.__module__ = module
+    return made
+
+
+def new_alias(name: str, module: str) -> Any:
+    """An alias that asks for its value only when that is there, since it may name itself."""
+    place: dict[str, Any] = {"__name__": module}
+    exec(f"type {name} = value", place)
+    return place[name]
+
+
+def fill_alias(alias: Any, value: object) -> None:
+    (compute,) = (part for part in gc.get_referents(alias) if isinstance(part, types.FunctionType))
+    compute.__globals__["value"] = value
+
+
+def generic_alias(name: str, module: str, value: object, parameters: tuple[Any, ...]) -> Any:
+    """An alias with these very parameters, of the module whose name the caller's globals have."""
+    place: dict[str, Any] = {"__name__": module, "given": (name, value, parameters)}
+    exec("import typing; made = typing.TypeAliasType(*given[:2], type_params=given[2])", place)
+    return place["made"]
 
 
 def cached_property(function: Any, name: str | None) -> Any:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
+import importlib.machinery
+import importlib.util
 import linecache
 import os
 import sys
@@ -47,9 +50,42 @@ def parcel(path: str) -> Parcel:
         os.close(fd)
 
 
-def restore(namespace: dict[str, Any]) -> None:
-    """Put the parcel's values into a module. A program's file calls this."""
+def restore(namespace: dict[str, Any], file: str | None = None, spec: str | None = None) -> None:
+    """Put the parcel's values into a module. A program's file calls this.
+
+    `file` is the script's; `spec` is the name that `python -m` was given, which relative imports
+    need, also while the values are made."""
+    if file is not None:
+        found = importlib.machinery.ModuleSpec(spec, None, origin=file) if spec else None
+        package = found.parent if found else None
+        namespace.update(__file__=file, __spec__=found, __package__=package)
     namespace.update(parcel(os.environ[PARCEL]).open(namespace))
+
+
+class _Main(types.ModuleType):
+    """The module ``__main__`` of a rank.
+
+    Its globals say of `__file__` and `__spec__` what the script's or the notebook's say. But a
+    process that multiprocessing spawns must import the program: by the name in the module's
+    `__spec__`, which it prefers to `__file__`. `inspect` finds classes of a launched cell there."""
+
+    __slots__ = ("_program",)  # no global of the cell's
+
+    def __init__(self, program: Path) -> None:
+        super().__init__("__main__")
+        self._program = program
+
+    @property
+    def __spec__(self) -> importlib.machinery.ModuleSpec | None:  # type: ignore[override]
+        return importlib.util.spec_from_file_location(self._program.stem, self._program)
+
+    def __getattr__(self, name: str) -> str:
+        if name == "__file__":
+            return str(self._program)
+        raise AttributeError(f"module '__main__' has no attribute '{name}'")
+
+    def __reduce__(self) -> Any:  # as cloudpickle does it with other modules
+        return importlib.import_module, ("__main__",)
 
 
 def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.ModuleType:
@@ -57,13 +93,12 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
 
     `check` is called after every statement; a message that it returns is raised as a CellError.
     """
-    module = types.ModuleType("__main__")
-    module.__file__ = str(path)
+    module = _Main(path)
     shell = RankShell()
     vars(module).update(get_ipython=lambda: shell, display=print)
     # A spawned helper has the file as `__mp_main__`, and sends objects of its classes back so.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent))
+    sys.path.append(str(path.parent))  # not first, where a script has its own folder
     table = ModuleMap.open(path)
     for label, source in table.sources.items():
         remember(label, source)

@@ -1,0 +1,177 @@
+"""Syntax and built-in types of Python 3.12 and 3.13 are on ranks what they are in the notebook."""
+
+import sys
+import textwrap
+
+import pytest
+
+from tests.support.notebook_double import opened
+from xla_nb.errors import ShippingError
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
+notebook = pytest.fixture(opened)
+
+SYNTAX = {
+    "generic function": """
+    def first[T](xs: list[T]) -> T: return xs[0]
+    def f(rank):
+        names = [p.__name__ for p in first.__type_params__]
+        return first([3, 4]), names, first.__annotations__
+""",
+    "bound and constraints": """
+    class A: pass
+    def first[T: A, S: (int, str), *Ts, **P](x: T): return x
+    def f(rank):
+        t, s, ts, p = first.__type_params__
+        kinds = type(ts).__name__, type(p).__name__
+        return t.__bound__ is A, s.__constraints__, kinds, first.__annotations__["x"] is t
+""",
+    "alias": """
+    type X = int
+    type Pair[T] = tuple[T, X]
+    def f(rank):
+        same = Pair.__value__.__args__ == (*Pair.__type_params__, X)
+        return X.__value__, str(Pair[str]), same, type(X).__name__, X.__module__, Pair.__module__
+""",
+    "lazy alias": """
+    type Later = list[Node]
+    class Node:
+        child: "Later"
+    def f(rank): return Later.__value__.__args__[0] is Node
+""",
+    "recursive alias": """
+    type Tree = int | list[Tree]
+    def f(rank): return Tree.__value__.__args__[1].__args__[0] is Tree
+""",
+    "generic class": """
+    class Box[T]:
+        def __init__(self, x: T): self.x = x
+        def get(self) -> T: return self.x
+        def other[S](self, s: S) -> tuple[T, S]: return self.x, s
+    b = Box[int](3)
+    def f(rank):
+        (t,) = Box.__type_params__
+        same = Box.get.__annotations__["return"] is t, Box.__orig_bases__[0].__args__[0] is t
+        return b.get(), same, str(Box[int]), type(b) is Box, b.other(2)
+""",
+    "generic dataclass": """
+    import dataclasses
+    @dataclasses.dataclass
+    class Pt[T]:
+        x: T
+        y: T = 2
+    p = Pt(1)
+    def f(rank): return p == Pt(1), p.__repr__(), Pt.__type_params__[0].__name__
+""",
+    "comprehensions": """
+    n = 3
+    def g(): return [x * n for x in range(n)], {x: [y for y in range(x)] for x in range(2)}
+    def f(rank):
+        class K:
+            n = 5
+            v = [i for i in range(n)]
+        return g(), K.v, [lambda: x for x in range(2)][0]()
+""",
+    "static attributes": """
+    class K:
+        def __init__(self): self.a = self.b = 1
+        def m(self): return __class__
+    def f(rank):
+        static = sorted(getattr(K, "__static_attributes__", ()))
+        return static, K().m() is K, getattr(K, "__firstlineno__", None)
+""",
+    "override, generic protocol": """
+    from typing import Protocol, override
+    class P[T](Protocol):
+        def m(self) -> T: ...
+    class Q(P[int]):
+        @override
+        def m(self): return 1
+    def f(rank): return Q().m(), Q.m.__override__, Q.__mro__[1] is P
+""",
+    "type var": """
+    from typing import TypeVar, Generic
+    T = TypeVar("T", bound="K")
+    class K(Generic[T]): pass
+    def f(rank): return K.__parameters__[0] is T, T.__bound__.__forward_arg__
+""",
+    "named tuple generic": """
+    from typing import NamedTuple
+    class Pt[T](NamedTuple):
+        x: T
+    p = Pt(3)
+    def f(rank): return p.x, type(p) is Pt, Pt.__type_params__[0].__name__
+""",
+    "cached property": """
+    import functools
+    class K:
+        @functools.cached_property
+        def v(self): return object()
+    k = K(); v = k.v
+    def f(rank): return k.v is v
+""",
+    "enum": """
+    import enum
+    class E(enum.StrEnum):
+        A = enum.auto()
+        B = "bee"
+    class F(enum.Flag):
+        X = 1
+        Y = 2
+    def f(rank): return E.A, E("bee") is E.B, F.X | F.Y, "bee" in E, list(F.X | F.Y)
+""",
+    "a buffer of Python code": """
+    class Buf:
+        def __buffer__(self, flags): return memoryview(b"abc")
+    b = Buf()
+    def f(rank): return bytes(memoryview(b))
+""",
+    "typeddict": """
+    from typing import TypedDict
+    class TD[T](TypedDict):
+        x: T
+    def f(rank): return TD(x=1), sorted(TD.__required_keys__)
+""",
+    "super in generic": """
+    class A:
+        def m(self): return 1
+    class B[T](A):
+        def m(self): return super().m() + 1
+    b = B()
+    def f(rank): return b.m()
+""",
+    "type params in closure": """
+    def outer[T](x: T):
+        def inner(y: T) -> T: return y
+        return inner
+    g = outer(3)
+    def f(rank): return g(4), g.__annotations__["y"].__name__
+""",
+}
+
+
+@pytest.mark.parametrize("cell", SYNTAX.values(), ids=SYNTAX)
+def test_what_a_plain_cell_defines_is_the_same_on_ranks(notebook, cell):
+    notebook.run(cell)
+    program = notebook.build("f(0)")
+    assert program.notes == ()
+    assert repr(notebook.rank(program)) == repr(notebook.values["f"](0))
+
+
+@pytest.mark.parametrize("cell", SYNTAX.values(), ids=SYNTAX)
+def test_what_a_launched_cell_defines_is_the_same_on_ranks(notebook, cell):
+    notebook.run(cell)
+    here = notebook.values.pop("f")(0)
+    assert repr(notebook.launch(textwrap.dedent(cell))) == repr(here)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="defaults came with Python 3.13")
+def test_a_type_variable_keeps_its_default(notebook):
+    notebook.run("def g[T = int](x: T): return x")
+    assert notebook.launch("def f(rank): return g.__type_params__[0].__default__") is int
+
+
+def test_an_alias_with_parameters_that_names_itself_is_refused(notebook):
+    notebook.run("type Tree[T] = T | list[Tree[T]]")
+    with pytest.raises(ShippingError, match="Cannot send `Tree`"):
+        notebook.launch("def f(rank): return Tree")
