@@ -326,8 +326,7 @@ def test_only_what_a_cell_uses_of_a_launched_one_is_executed(cells, capsys):
 
 def test_what_a_launched_cell_puts_into_its_own_values_is_there(cells):
     cells.launch("cfg = {}\ncfg['a'] = 1\ndef f(rank): pass")
-    cells.launch("cfg['b'] = 2\ndef g(rank): pass")
-    assert cells.run("cfg") == {"a": 1, "b": 2}
+    assert cells.run("cfg") == {"a": 1}
 
 
 # ---------------------------------------------------------------- what only the run can tell
@@ -455,12 +454,87 @@ def test_tracebacks_and_inspect_show_the_source_of_functions_that_a_run_kept(cel
     assert cells.run("import inspect\ninspect.getsource(f)") == "def f(rank):\n    return seed\n"
 
 
-def test_what_a_launched_cell_changes_of_the_notebooks_is_told(cells):
-    cells.run("cfg = {}")
-    made = cells.launch("import random\ncfg['seed'] = random.random()\ndef f(rank): pass")
-    assert cells.programs[-1].notes == (
-        f"{made.label}, line 3: `cfg` is changed on the ranks, not in the notebook",
+@pytest.mark.parametrize(
+    ("before", "text", "names"),
+    [
+        ("cfg = {}", "cfg['seed'] = id(cfg)", "cfg"),
+        ("rows = []", "rows += [1]", "rows"),
+        ("rows = []", "rows.append(len(rows))", "rows"),
+        ("box = [[]]", "box[0].append(1)", "box"),
+        ("import numpy as np\na = np.ones(3)", "a *= 2", "a"),
+        ("import torch\nm = torch.nn.Linear(1, 1)", "torch.nn.init.ones_(m.weight)", "m"),
+        ("class Net: depth = 1", "Net.depth = len('ab')", "Net"),
+        ("def step(): step.calls = 1", "step()", "step"),
+        ("seen = set()", "seen.add(3)", "seen"),
+        ("a = [1]\nb = [2]", "print(a, b)", ""),
+    ],
+)
+def test_what_a_launched_cell_changes_of_the_notebooks_is_found(cells, before, text, names):
+    cells.run(before)
+    cells.launch(f"{text}\ndef f(rank): pass")
+    assert cells.runs[-1].changes == names
+
+
+def test_a_launched_cell_that_failed_to_load_leaves_what_the_notebook_had(cells):
+    cells.run("x = 'mine'")
+    cells.launch("x = len('abc')\ny = 1 / 0\ndef f(rank): pass")
+    assert cells.run("x") == "mine"
+
+
+def test_a_launched_cell_may_run_again_on_what_it_made(cells):
+    cells.run("x = 1")
+    for _ in range(2):
+        cells.launch("x = x + 1\ndef f(rank): pass")
+    assert cells.run("x") == 3
+
+
+def test_a_constant_that_is_bound_anew_changes_nothing_that_was_made_of_it(cells):
+    cells.launch("BATCH = 8\nTOTAL = BATCH * 10\ndef f(rank): return TOTAL")
+    cells.run("BATCH = 16")
+    assert cells.run("TOTAL, BATCH, f(0)") == (80, 16, 80)
+
+
+def test_a_name_that_the_cell_deletes_is_gone(cells):
+    cells.run("tmp = 5")
+    cells.launch("tmp = len('abc')\ny = tmp\ndel tmp\ndef f(rank): pass")
+    assert cells.run("y") == 3
+    with pytest.raises(NameError):
+        cells.run("tmp")
+    with pytest.raises(ProgramError, match="name 'tmp' is not defined"):
+        cells.launch("def g(rank): return tmp")
+
+
+def test_what_a_function_of_the_cell_sets_is_the_runs(cells):
+    cells.launch(
+        "count = 0\ndef bump():\n    global count\n    count += 1\nbump()\n"
+        "def f(rank): return count"
     )
+    assert cells.run("count") == 1
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "import functools\ndef outer(fn):\n    @functools.wraps(fn)\n"
+        "    def inner(): return fn()\n    return inner\n@outer\ndef use(): return model",
+        "import functools\n@functools.cache\ndef use(): return model",
+        "import functools\nuse = functools.partial(lambda n: model, 1)",
+        "class A:\n    @property\n    def p(self): return model\nuse = lambda: A().p",
+        "class A:\n    @classmethod\n    def p(cls): return model\nuse = A.p",
+        "held = [lambda: model]\nuse = lambda: held[0]()",
+    ],
+)
+def test_what_functions_use_however_they_are_wrapped_is_taken(cells, wrapped):
+    cells.run(f"model = 'old'\n{wrapped}")
+    cells.launch("model = str(3)\ndef f(rank): pass")
+    assert cells.run("use()") == "3"
+
+
+def test_the_line_of_a_magic_is_filled_in_with_what_launched_cells_define(cells):
+    cells.run("N = 1")
+    cells.launch("N = 3\nM = len('ab')\ndef f(rank): pass")
+    cells.notebook.define_for_line("-n {N} --env A=$M")
+    assert cells.run("N, M") == (3, 2)
 
 
 @pytest.mark.parametrize("then", ["x", "x = f = 1", "get_ipython().run_line_magic('reset', '-f')"])

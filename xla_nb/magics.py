@@ -40,9 +40,8 @@ def load(shell: InteractiveShell) -> None:
     """Register the magics; start to warm the fork server, and the panel where there is one."""
     shell.register_magics(XlaMagics(shell))
     here = notebook.of(shell)
-    for event, hook in (("pre_run_cell", here.before_cell), ("post_run_cell", here.after_cell)):
-        if hook not in shell.events.callbacks[event]:
-            shell.events.register(event, hook)
+    if here.before_cell not in shell.events.callbacks["pre_run_cell"]:
+        shell.events.register("pre_run_cell", here.before_cell)
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
         import_panel = functools.partial(importlib.import_module, "xla_nb.views.panel.view")
@@ -52,7 +51,6 @@ def load(shell: InteractiveShell) -> None:
 def unload(shell: InteractiveShell) -> None:
     """End what `load` started."""
     shell.events.unregister("pre_run_cell", notebook.of(shell).before_cell)
-    shell.events.unregister("post_run_cell", notebook.of(shell).after_cell)
     api.close()
 
 
@@ -301,6 +299,7 @@ class XlaMagics(Magics):
     def _expanded(self, line: str) -> str:
         """The line with `{N}` and `$N` filled in as IPython does, but for --args: an expression has
         braces of its own."""
+        self.notebook.define_for_line(line)
         depth, frame = 0, sys._getframe()
         while frame.f_back is not None and frame.f_code.co_name != "run_cell_magic":
             depth, frame = depth + 1, frame.f_back

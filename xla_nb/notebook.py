@@ -12,7 +12,7 @@ import functools
 import linecache
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,14 @@ from xla_nb.errors import ProgramError
 from xla_nb.program.bindings import bindings
 from xla_nb.program.build import Cell, OnlyTheRunHas, Program, Scope
 from xla_nb.program.cells import future_flags, futures, parsed
-from xla_nb.program.deferred import Deferred, Launched, Taken
-from xla_nb.program.names import Names, names_in
+from xla_nb.program.deferred import ABSENT, Deferred, Launched, Taken
+from xla_nb.program.names import names_in
 from xla_nb.run.kept import Kept
 from xla_nb.run.run import Run
+from xla_nb.wording import listed
 
 _WORD = re.compile(r"[^\W\d]\w*")
+_FILLED = re.compile(r"\{[^{}]*\}|\$\w+")
 _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 
 
@@ -38,7 +40,6 @@ class Notebook:
         self.launched: dict[int, list[Cell]] = {}
         self._deferred = Deferred()
         self._kept: dict[Launched, Kept] = {}
-        self._binds: set[str] = set()
 
     @property
     def number(self) -> int:
@@ -81,7 +82,7 @@ class Notebook:
             values=values,
             cells=cells,
             pending=self._deferred.pending(values),
-            computed=self._deferred.computed(values),
+            computed=self._deferred.taken_first(values),
         )
 
     def program(self, make: Callable[[Scope], Program]) -> Program:
@@ -89,56 +90,64 @@ class Notebook:
 
         Raises ProgramError where that cannot be had, and what `make` raises.
         """
+        missing: Set[str] = frozenset()
         while True:
             try:
                 return make(self.scope())
             except OnlyTheRunHas as wanted:
-                for taken in self._deferred.take_computed(wanted.names, self.shell.user_ns):
-                    if problem := self._take_computed(taken):
-                        raise ProgramError(f"{problem} No rank was started.") from None
+                problem = self._define(wanted.names, deep=False)
+                if problem or wanted.names == missing:
+                    names = listed((f"`{name}`" for name in sorted(wanted.names)), most=3)
+                    problem = problem or f"{names}: the launched cell left it without a value."
+                    raise ProgramError(f"{problem} No rank was started.") from None
+                missing = wanted.names
 
     def begun(self, cell: Cell, program: Program, run: Run) -> None:
         """The cell that runs now has been launched."""
         self.launched.setdefault(self.number, []).append(cell)
-        found = {name: self._deferred.of(name, self.shell.user_ns) for name in program.as_source}
+        if program.module is None:
+            return
+        namespace = self.shell.user_ns
+        found = {name: self._deferred.of(name, namespace) for name in program.as_source}
         sources = {name: launched for name, launched in found.items() if launched is not None}
-        if program.module is not None:
-            text = Cell(cell.label, program.module.text)
-            flags = future_flags(futures(parsed(cell)))
-            launched = self._deferred.add(text, self.shell.user_ns, program.keeps, flags)
-            if program.keeps:
-                self._kept[launched] = Kept(run, program.parcel.objects(), sources)
+        text = Cell(cell.label, program.module.text)
+        flags = future_flags(futures(parsed(cell)))
+        launched = self._deferred.add(text, namespace, program.keeps, flags)
+        if program.keeps:
+            self._kept[launched] = Kept(run, program.parcel.objects(), sources)
 
     def before_cell(self, info: Any = None) -> None:
         """Execute what launched cells define, if the cell that is about to run uses it."""
         text = getattr(info, "raw_cell", None) or ""
         self._forget_after_a_reset()
+        self._deferred.close(self.shell.user_ns)
         for launched, kept in list(self._kept.items()):
             if launched.held:
                 kept.trim()
             else:
                 self._kept.pop(launched).discard()
-        self._binds = set()
-        if self._deferred and not text.lstrip().startswith("%%xla_spawn"):
-            source = self.shell.transform_cell(text)
-            self.define_for(source)
-            self._binds = _names(source).certain
-
-    def after_cell(self, result: Any) -> None:
-        """What the cell has bound is newer than what launched cells define."""
-        if getattr(result, "success", False):
-            self._deferred.close(self._binds)
+        if self._deferred and _lines_above_magic(text) is None:
+            self.define_for(self.shell.transform_cell(text))
 
     def define_for(self, source: str) -> None:
         """Execute what launched cells define and this code uses."""
-        names = _names(source).wanted()
+        names = _names_used(source)
         if "get_ipython" in names:  # of IPython's lines (`f?`, `%time f()`) any word
             names |= set(_WORD.findall(source))
-        self._define(names)
+        if problem := self._define(names):
+            print(problem, file=sys.stderr)
+
+    def define_for_line(self, line: str) -> None:
+        """Execute what launched cells define and IPython is to fill in: `{N}`, `$N`."""
+        if self._deferred:
+            filled = " ".join(_FILLED.findall(line))
+            if problem := self._define(set(_WORD.findall(filled))):
+                print(problem, file=sys.stderr)
 
     def resolve(self, name: str) -> object:
         """A name of the notebook, for a result that refers to it. Raises KeyError."""
-        self._define({name})
+        if problem := self._define({name}):
+            print(problem, file=sys.stderr)
         return self.shell.user_ns[name]
 
     def _executed(self, number: int, raw: str, source: str) -> Cell:
@@ -154,46 +163,60 @@ class Notebook:
             self._deferred.clear()
             self.shell.user_ns[_MARK] = self.shell.user_ns_hidden[_MARK] = True
 
-    def _define(self, names: set[str]) -> None:
-        """Bind these names of launched cells, with all that they need."""
-        for taken in self._deferred.take(names, self.shell.user_ns):
+    def _define(self, names: Set[str], deep: bool = True) -> str:
+        """Bind these names of launched cells, with all that they need; gives sentences on those
+        that cannot be had."""
+        problems = []
+        for taken in self._deferred.take(names, self.shell.user_ns, deep):
             if taken.text is not None:
                 self._execute(taken, taken.text)
-            if taken.computed and (problem := self._take_computed(taken)):
-                print(problem, file=sys.stderr)
+            if taken.computed:
+                problems.append(self._take_computed(taken.launched, taken.computed))
+        return " ".join(filter(None, problems))
 
     def _execute(self, taken: Taken, text: Cell) -> None:
-        name = self._file(text.label)
+        """Execute source with what it read when its cell was launched. What the notebook has bound
+        since stays."""
+        launched, namespace = taken.launched, self.shell.user_ns
+        before = dict(namespace)
+        namespace.update(launched.inputs)
         try:
-            code = compile(text.source, name, "exec", taken.launched.flags, dont_inherit=True)
-            exec(code, self.shell.user_ns)
+            code = compile(text.source, self._file(text.label), "exec", launched.flags, True)
+            exec(code, namespace)
         except Exception as problem:
             print(
                 f"{text.label} was launched, but its definitions cannot be executed in the "
                 f"notebook: {type(problem).__name__}: {problem}",
                 file=sys.stderr,
             )
-        names = bindings(ast.parse(text.source).body) & self.shell.user_ns.keys()
-        taken.launched.made.update({name: self.shell.user_ns[name] for name in names})
-        self.shell.user_ns.update(taken.newer)
+        bound = bindings(ast.parse(text.source).body)
+        launched.made.update({name: namespace[name] for name in bound & namespace.keys()})
+        for name in (bound | launched.inputs.keys()) - taken.binds - before.keys():
+            namespace.pop(name, None)
+        namespace.update({n: value for n, value in before.items() if n not in taken.binds})
 
-    def _take_computed(self, taken: Taken) -> str:
+    def _take_computed(self, launched: Launched, names: Set[str]) -> str:
         """Bind names to what a run has kept; gives a sentence on those that cannot be had."""
-        launched = taken.launched
-        kept = self._kept[launched]
-        values, problem = kept.take(taken.computed, self.shell.user_ns, self._made)
-        counting = launched.names(self.shell.user_ns)
-        self.shell.user_ns.update({n: value for n, value in values.items() if n in counting})
-        for name in values:
-            launched.held.pop(name, None)
-        if values:
+        kept, namespace = self._kept[launched], self.shell.user_ns
+        values, problem = kept.take(names, namespace, self._made)
+        if kept.never_loaded:  # as a cell that raises: what the notebook held is there again
+            values = {n: v for n, v in launched.held.items() if v is not ABSENT}
+            problem = "" if names <= values.keys() else problem
+        counting = launched.names(namespace)
+        namespace.update({n: value for n, value in values.items() if n in counting})
+        gone = launched.computed - kept.problems.keys() if kept.is_open else values.keys()
+        for name in launched.held.keys() & gone:
+            del launched.held[name]
+        if values and not kept.never_loaded:
             self._show_source(launched.cell.label)
         return problem
 
     def _made(self, name: str, launched: Launched) -> object:
         """What a launched cell's source binds to a name, executed now if it was not before."""
         if name not in launched.made:
-            self._define({name})
+            taken = self._deferred.all_of(launched, self.shell.user_ns)
+            if taken.text is not None:
+                self._execute(taken, taken.text)
         return launched.made[name]
 
     def _file(self, label: str) -> str:
@@ -236,14 +259,19 @@ def current() -> Notebook | None:
 def _lines_above_magic(raw: str) -> int | None:
     """The number of lines above %%xla_spawn (`%%time`) in a cell that is launched with it; None
     for other cells, though they may call `run_cell_magic`."""
-    lines = raw.split("\n")
-    magics = [number for number, text in enumerate(lines) if text.startswith("%%xla_spawn")]
-    return magics[0] if len(magics) == 1 else None
+    for number, line in enumerate(raw.split("\n")):
+        if line.startswith("%%xla_spawn"):
+            return number
+        if line.strip() and not line.startswith(("%%", "#")):
+            return None
+    return None
 
 
-def _names(source: str) -> Names:
-    """The names that code uses and binds; of what is no Python, any word is used."""
+def _names_used(source: str) -> set[str]:
+    """The names that code reads, or deletes; of what is no Python, any word."""
     try:
-        return names_in(ast.parse(source).body)
+        tree = ast.parse(source)
     except SyntaxError:
-        return Names(now=dict.fromkeys(_WORD.findall(source), 1))
+        return set(_WORD.findall(source))
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return names_in(tree.body).wanted() | {n.id for n in names if isinstance(n.ctx, ast.Del)}

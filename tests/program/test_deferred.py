@@ -41,20 +41,46 @@ def test_what_the_run_has_is_asked_for_and_not_executed(computing):
 
 
 def test_a_launch_takes_what_the_run_has_and_executes_nothing(computing):
-    (taken,) = computing.take_computed({"f", "lr"}, {})
+    (taken,) = computing.take({"f"}, {}, deep=False)
     assert (taken.text, taken.computed) == (None, {"f"})
 
 
 def test_what_the_run_has_counts_until_it_is_bound(computing):
     computing.take({"a"}, {})
-    assert computing.computed({}) == {"a", "b", "n", "f"}
-    assert computing.computed({"a": 1}) == {"b", "n", "f"}
+    assert computing.taken_first({}) == {"a", "b", "n", "f"}
+    assert computing.taken_first({"a": 1}) == {"b", "n", "f"}
 
 
 def test_what_the_run_has_is_not_pending_source(computing):
     (pending,) = computing.pending({})
     assert pending.names == {"os", "lr"}
     assert pending.cell.source == "import os\nlr = 1\n"
+
+
+def test_the_notebook_no_longer_has_what_a_launched_cell_binds():
+    deferred, namespace = Deferred(), {"f": 1, "g": 2}
+    launched = deferred.add(Cell("c", "def f(i): pass\n"), namespace)
+    assert namespace == {"g": 2}
+    assert launched.held == {"f": 1}
+
+
+def test_literals_are_taken_first_so_that_there_is_one():
+    deferred = Deferred()
+    deferred.add(Cell("c", "cfg = {}\nN = 3\ndef f(i): pass\n"), {})
+    assert deferred.taken_first({}) == {"cfg"}
+
+
+def test_definitions_whose_inputs_have_changed_are_taken_first():
+    deferred, base = Deferred(), object()
+    deferred.add(Cell("c", "class A(Base): pass\ndef f(i): pass\n"), {"Base": base})
+    assert deferred.taken_first({"Base": base}) == set()
+    assert deferred.taken_first({"Base": object()}) == {"A", "f"}
+    assert deferred.pending({"Base": object()}) == []
+
+
+def test_a_star_import_is_executed_for_a_name_that_nobody_has(text):
+    source = "from math import *\ndef f(i): return sqrt(i)\n"
+    assert text(source, "f") == [source]
 
 
 def test_a_cell_whose_names_are_all_bound_anew_is_forgotten():

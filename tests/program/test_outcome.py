@@ -24,23 +24,17 @@ def of_the_run(source):
         "'a docstring'",
         "shape = (2, -3)",
         "names: list = ['a', 'b']",
-        "both = RATE * 2, f'{RATE}'",
-        "cfg = dict(a=1)\ncfg['b'] = 2",
-        "dtype = torch.bfloat16",
-        "def f(i, n=3, t=torch.float32): return compute()",
+        "cfg = dict(a=1)",
+        "def f(i, n=3): return compute()",
         "class Net(nn.Module):\n    width = 3\n    def forward(self, x): return make(x)",
-        "class A:\n    @property\n    def x(self): ...\n    @x.setter\n    def x(self, v): ...",
+        "class A:\n    @x.setter\n    def x(self, v): ...\n    def x(self): ...",
         "@torch.no_grad()\ndef f(i): pass",
         "@dataclass\nclass A:\n    x: int = 3",
-        "@app.route('/')\ndef f(i): pass",
         "try:\n    import a\nexcept ImportError:\n    a = None",
-        "def f(i): pass\nTABLE = {'f': f}",
-        "N = 1\nN += 2",
         "double = lambda x: make(x)",
-        "if RATE:\n    def f(i): pass",
     ],
 )
-def test_plain_definitions_and_constants_need_no_run(source):
+def test_plain_definitions_and_literals_need_no_run(source):
     assert of_the_run(source) == set()
 
 
@@ -49,20 +43,30 @@ def test_plain_definitions_and_constants_need_no_run(source):
     [
         ("x = make()", {"x"}),
         ("x = OTHER * 2", {"x"}),
+        ("x = RATE * 2", {"x"}),
         ("x = os.environ['A']", {"x"}),
+        ("x = torch.bfloat16", {"x"}),
+        ("x = {'a', 'b'}", {"x"}),  # in another order in another process
         ("x = [make() for _ in range(3)]", {"x"}),
         ("N += 2", {"N"}),
+        ("N = [1]\nN += [2]", {"N"}),
+        ("cfg = {}\ncfg['a'] = 1", {"cfg"}),
         ("def f(i, x=make()): pass", {"f"}),
-        ("def f(i, x=OTHER): pass", {"f"}),
+        ("def f(i, x=RATE): pass", {"f"}),
+        ("def f(i): pass\nTABLE = {'f': f}", {"f", "TABLE"}),
         ("class A(OTHER): pass", {"A"}),
+        ("class A(nn.Module, metaclass=OTHER): pass", {"A"}),
         ("class A:\n    x = make()", {"A"}),
         ("class A: pass\nclass B(A): pass", {"A", "B"}),
         ("def deco(f): return f\n@deco\ndef g(): pass", {"deco", "g"}),
+        ("@app.route('/')\ndef f(i): pass", {"f"}),
         ("t = {}\nfor i in range(3):\n    t[i] = i", {"t", "i"}),
         ("def f(i): pass\nprint(f)", {"f"}),
+        ("if RATE:\n    def f(i): pass", {"f"}),
         ("if (y := make()):\n    z = 1", {"y", "z"}),
         ("with make() as m: pass", {"m"}),
-        ("len = 3\nx = len('a')", {"x"}),
+        ("dict = 3\nx = dict(a=1)", {"x"}),
+        ("def f(i):\n    global n\n    n = 1\nf(0)", {"f", "n"}),
     ],
 )
 def test_what_is_computed_is_of_the_run(source, names):

@@ -3,7 +3,7 @@
 The last cell calls and compares all that there is."""
 
 import ast
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
@@ -230,11 +230,11 @@ def notebooks(draw: st.DrawFn) -> list[str]:
     return [*cells, probe(cells)]
 
 
-def probe(cells: list[str], without: Set[str] = frozenset()) -> str:
-    """A cell with `f`, which uses everything that these cells bind but for some names."""
+def probe(cells: list[str]) -> str:
+    """A cell with `f`, which uses everything that these cells bind."""
     lines = ["def f(rank):", "    seen, out = {}, {}"]
     bound = bindings(node for cell in cells[1:] for node in ast.parse(cell).body)
-    for name in sorted(bound - without):
+    for name in sorted(bound):
         lines.append(f"    out['{name}'] = shown({name}, seen)")
         if name.startswith(("fn", "C", "Sub")):
             lines.append(f"    out['{name}()'] = shown(called({name}, 3), seen)")

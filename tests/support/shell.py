@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import threading
+import traceback
 from types import SimpleNamespace
 
 from ipykernel.compiler import XCachingCompiler
@@ -27,6 +28,7 @@ class Ended:
         self.done = True
         self.changed = threading.Condition()
         self.state = RunState()
+        self.changes = ""
         if program.keeps:
             folder.mkdir()
             path = folder / f"{program.name}.py"
@@ -38,6 +40,7 @@ class Ended:
             job.join()
             os.close(parcel)
             self.state.kept = job.exitcode == 0
+            self.changes = (folder / "changes").read_text() if self.state.kept else ""
 
     def _job(self, program, path, parcel_fd):
         request = SimpleNamespace(
@@ -49,7 +52,10 @@ class Ended:
         try:
             namespace = vars(loader.load(path))
             keeper.keep(request, namespace, parcel.objects)
+            changes = keeper.changes(parcel, loader.another_parcel(), namespace)
+            self.record.path.joinpath("changes").write_text(" ".join(changes))
         except Exception:
+            traceback.print_exc()
             os._exit(1)
 
 
@@ -65,9 +71,9 @@ class Shell:
         self.notebook = Notebook(self.shell)
         self.scopes = []
         self.programs = []
+        self.runs = []
         self.shell.register_magic_function(self._launch, "cell", "xla_spawn")
         self.shell.events.register("pre_run_cell", self.notebook.before_cell)
-        self.shell.events.register("post_run_cell", self.notebook.after_cell)
 
     def _launch(self, line, cell):
         launched = self.notebook.cell(line, cell)
@@ -80,6 +86,7 @@ class Shell:
         program = self.notebook.program(made)
         self.programs.append(program)
         run = Ended(program, launched.label, self._folder / name)
+        self.runs.append(run)
         self.notebook.begun(launched, program, run)
 
     def run(self, text):

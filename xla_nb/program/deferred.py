@@ -1,72 +1,74 @@
 """What launched cells bind and the notebook does not have yet, name by name while it is newest.
 
 A launched cell binds its names on ranks only. What its source gives again is executed when it is
-used; what the run alone can tell is taken from there. A name stops counting once the notebook binds
-it: when a cell does so in its text, or when the notebook holds another object under it than at the
-launch.
+used; what the run alone can tell is taken from there. Until then the notebook does not have the
+name, so that nothing finds what it held before.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
 
 from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import Cell, Pending, parsed
 from xla_nb.program.names import names_in
-from xla_nb.program.split import only, touched
+from xla_nb.program.origins import star_names
+from xla_nb.program.outcome import is_literal
+from xla_nb.program.reach import names_used_by
+from xla_nb.program.split import only
 
-_ABSENT = object()
+ABSENT = object()
+#: What IPython keeps up to date in a notebook's namespace.
+_DISPLAYED = {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh", "In", "Out"}
 
 
 @dataclass(eq=False)
 class Launched:
     """A launched cell, of which `cell` is the part in its module: the statements that are left,
-    and what the notebook held under the names that they bind and that it has not bound since.
+    and what the notebook held under the names that they bind and that nobody has bound since.
 
-    `computed` names are taken from the run; `made` is what executing the others gave, which takes
-    the compiler `flags`.
+    `computed` names are taken from the run. The others are executed: `inputs` are what that reads
+    of the notebook, `flags` the compiler's, and `made` is what it has given.
     """
 
     cell: Cell
     left: list[ast.stmt]
     held: dict[str, object]
     computed: frozenset[str] = frozenset()
+    inputs: dict[str, object] = field(default_factory=dict)
     flags: int = 0
     made: dict[str, object] = field(default_factory=dict)
 
     def names(self, namespace: Mapping[str, object]) -> set[str]:
-        """The names that still count."""
-        held = self.held.items()
-        return {name for name, value in held if namespace.get(name, _ABSENT) is value}
-
-    @property
-    def matters(self) -> bool:
-        """Whether any of its names may count, or a statement changes what others have bound."""
-        return bool(self.held) or any(not bindings([node]) for node in self.source())
+        """The names that still count: those that the notebook does not have."""
+        return self.held.keys() - namespace.keys()
 
     def source(self) -> list[ast.stmt]:
         """The statements that are left to be executed."""
         if not self.computed:
             return self.left
-        own = ((node, bindings([node])) for node in self.left)
-        return [node for node, names in own if names and not names & self.computed]
+        each = ((node, bindings([node])) for node in self.left)
+        return [n for n, names in each if not names & self.computed and (names or is_star(n))]
 
     def text(self, nodes: Iterable[ast.stmt]) -> Cell:
         """The cell with these statements alone, at their own lines."""
         return Cell(self.cell.label, only(parsed(self.cell), nodes, self.cell.source))
 
+    def has_changed(self, namespace: Mapping[str, object]) -> bool:
+        """Whether the notebook has bound anew what the statements read."""
+        return any(namespace.get(n, ABSENT) is not value for n, value in self.inputs.items())
+
 
 @dataclass(frozen=True)
 class Taken:
-    """What the notebook is to do for names that it uses: execute `text`, then take `computed` names
-    from the run. It has bound `newer` names itself since: put them back afterwards."""
+    """What the notebook is to do for names that it uses: execute `text`, which is to bind the names
+    `binds` and no others, then take `computed` names from the run."""
 
     launched: Launched
     text: Cell | None
-    newer: Mapping[str, object]
+    binds: Set[str]
     computed: Set[str]
 
 
@@ -82,25 +84,30 @@ class Deferred:
     def add(
         self,
         cell: Cell,
-        namespace: Mapping[str, object],
+        namespace: dict[str, object],
         computed: Iterable[str] = (),
         flags: int = 0,
     ) -> Launched:
-        """A cell was launched, of which `cell` is in the module, while the notebook held
-        `namespace`."""
+        """A cell was launched, of which `cell` is in the module: the notebook no longer has what
+        `namespace` held under its names."""
         nodes = list(parsed(cell).body)
-        held = {name: namespace.get(name, _ABSENT) for name in bindings(nodes)}
-        self.close(held)
-        self._launched = [one for one in self._launched if one.matters]
-        launched = Launched(cell, nodes, held, frozenset(computed), flags)
+        bound = (bindings(nodes) | set(computed)) - _DISPLAYED
+        launched = Launched(cell, nodes, {}, frozenset(computed), {}, flags)
+        read = names_in(launched.source()).now.keys() - bound
+        launched.inputs = {name: namespace[name] for name in read & namespace.keys()}
+        launched.held = {name: namespace.pop(name, ABSENT) for name in bound}
+        for earlier in self._launched:
+            for name in bound & earlier.held.keys():
+                launched.held[name] = earlier.held.pop(name)
+        self._launched = [one for one in self._launched if one.held or any(map(is_star, one.left))]
         self._launched.append(launched)
         return launched
 
-    def close(self, names: Iterable[str]) -> None:
-        """The notebook, or a later launch, has bound these names."""
-        for name in names:
-            for launched in self._launched:
-                launched.held.pop(name, None)
+    def close(self, namespace: Mapping[str, object]) -> None:
+        """What the notebook has, it has bound itself: that counts no more, also once deleted."""
+        for launched in self._launched:
+            for name in launched.held.keys() & namespace.keys():
+                del launched.held[name]
 
     def clear(self) -> None:
         """The notebook has forgotten everything."""
@@ -109,61 +116,82 @@ class Deferred:
         self._launched.clear()
 
     def pending(self, namespace: Mapping[str, object]) -> list[Pending]:
-        """The cells with the statements that are left, and the names that still count."""
+        """What ranks may execute themselves: the cells with the statements that are left, and the
+        names that count."""
         return [
             Pending(one.text(one.source()), frozenset(one.names(namespace) - one.computed))
             for one in self._launched
+            if not one.has_changed(namespace)
         ]
 
-    def computed(self, namespace: Mapping[str, object]) -> set[str]:
-        """The names that runs of launched cells have, and that still count."""
-        return {n for one in self._launched for n in one.names(namespace) & one.computed}
+    def all_of(self, launched: Launched, namespace: Mapping[str, object]) -> Taken:
+        """All that is left to be executed of a launched cell, also where it no longer counts."""
+        return _taken(launched, launched.source(), namespace)
+
+    def taken_first(self, namespace: Mapping[str, object]) -> set[str]:
+        """The names that the notebook must take before it launches what uses them: computed ones,
+        literals (of which there would be two), and what would be executed with other inputs."""
+        found: set[str] = set()
+        for one in self._launched:
+            changed = one.has_changed(namespace)
+            here = [node for node in one.source() if changed or is_literal(node)]
+            found |= one.names(namespace) & (one.computed | bindings(here))
+        return found
 
     def of(self, name: str, namespace: Mapping[str, object]) -> Launched | None:
         """The launched cell in which the name counts."""
         return next((one for one in self._launched if name in one.names(namespace)), None)
 
-    def take(self, names: Set[str], namespace: Mapping[str, object]) -> list[Taken]:
-        """The statements that bind these names and what they need in turn, to be executed now."""
-        chosen = self._closure(names | _used_by(namespace, names), namespace)
+    def take(
+        self, names: Set[str], namespace: Mapping[str, object], deep: bool = True
+    ) -> list[Taken]:
+        """What binds these names, and what that needs; where `deep`, also what their functions
+        need when they are called."""
+        chosen = self._closure(names, namespace, deep)
         each = [(one, [node for node in one.left if node in chosen]) for one in self._launched]
         taken = [_taken(launched, nodes, namespace) for launched, nodes in each if nodes]
         self._launched = [one for one in self._launched if one.left]
         return taken
 
-    def take_computed(self, names: Set[str], namespace: Mapping[str, object]) -> list[Taken]:
-        """These names from runs, and nothing to execute."""
-        each = [(one, one.names(namespace) & one.computed & names) for one in self._launched]
-        return [Taken(launched, None, {}, asked) for launched, asked in each if asked]
-
-    def _closure(self, names: Set[str], namespace: Mapping[str, object]) -> set[ast.stmt]:
+    def _closure(
+        self, names: Set[str], namespace: Mapping[str, object], deep: bool
+    ) -> set[ast.stmt]:
         chosen: set[ast.stmt] = set()
-        fresh = set(names)
+        fresh = names | (names_used_by(namespace, names) if deep else set())
         seen: set[str] = set()
         while fresh:
             seen |= fresh
             found = [
                 node
-                for launched, counting in self._counting(namespace)
+                for launched in self._launched
                 for node in launched.left
-                if node not in chosen and touched(node) & fresh & counting
+                if node not in chosen and self._binds(launched, node, fresh, namespace)
             ]
             chosen.update(found)
+            each = [names_in([node]) for node in found]
+            needed = {name for read in each for name in (read.wanted() if deep else read.now)}
             # Of what they bind besides, the newest definition must be executed after them.
-            needed = {name for node in found for name in names_in([node]).wanted()} | bindings(
-                found
-            )
-            fresh = (needed | _used_by(namespace, needed)) - seen
+            needed |= bindings(found)
+            fresh = (needed | (names_used_by(namespace, needed) if deep else set())) - seen
         return chosen
 
-    def _counting(self, namespace: Mapping[str, object]) -> Iterator[tuple[Launched, set[str]]]:
-        """Each launched cell with the names that count in it: its own, and of earlier cells those
-        that it does not bind but may change (`cfg["a"] = 1`)."""
-        earlier: set[str] = set()
-        for launched in self._launched:
-            own = launched.names(namespace)
-            yield launched, own | (earlier - bindings(launched.left))
-            earlier |= own
+    def _binds(
+        self,
+        launched: Launched,
+        node: ast.stmt,
+        names: Set[str],
+        namespace: Mapping[str, object],
+    ) -> bool:
+        if not is_star(node):
+            return bool(bindings([node]) & names & launched.names(namespace))
+        assert isinstance(node, ast.ImportFrom)
+        found = star_names(node.module or "")
+        missing = names - namespace.keys() - {n for one in self._launched for n in one.held}
+        return bool(missing if found is None else missing & found)
+
+
+def is_star(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
 
 
 def _taken(launched: Launched, nodes: list[ast.stmt], namespace: Mapping[str, object]) -> Taken:
@@ -171,39 +199,8 @@ def _taken(launched: Launched, nodes: list[ast.stmt], namespace: Mapping[str, ob
     until the notebook has them."""
     source = [node for node in launched.source() if node in nodes]
     bound, counting = bindings(source), launched.names(namespace)
-    newer = {name: namespace[name] for name in bound & namespace.keys() - counting}
     launched.left = [node for node in launched.left if node not in source]
     for name in bound:
         launched.held.pop(name, None)
     text = launched.text(source) if source else None
-    return Taken(launched, text, newer, bindings(nodes) & launched.computed & counting)
-
-
-def _used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[str]:
-    """Names that the notebook's own functions and classes among `names`, and the classes of its
-    objects, use through each other."""
-    seen: set[str] = set()
-    todo = list(names)
-    while todo:
-        for code in _code_of(namespace.get(todo.pop())):
-            fresh = _globals_of(code) - seen
-            seen |= fresh
-            todo += fresh
-    return seen
-
-
-def _code_of(value: object) -> Iterator[CodeType]:
-    if isinstance(value, FunctionType):
-        if value.__module__ == "__main__":
-            yield value.__code__
-        return
-    for cls in value.__mro__ if isinstance(value, type) else type(value).__mro__:
-        if cls.__module__ == "__main__":
-            for part in vars(cls).values():
-                if isinstance(part, FunctionType):
-                    yield part.__code__
-
-
-def _globals_of(code: CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*map(_globals_of, inner))
+    return Taken(launched, text, bound & counting, bindings(nodes) & launched.computed & counting)

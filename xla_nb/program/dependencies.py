@@ -35,12 +35,12 @@ from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import names_of_the_run
 from xla_nb.program.pending import by_name, star_imports, star_module
-from xla_nb.program.split import RANK_NAMES, CellSplit, touched, vet
+from xla_nb.program.split import RANK_NAMES, CellSplit, vet
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.parts import CODE, is_of_a_module, is_ready
+from xla_nb.protocol.parts import is_of_a_module, is_ready
 from xla_nb.protocol.remake import Source
 
 _ENTRY = "_xla_nb_entry"
@@ -99,7 +99,6 @@ class Dependencies:
         self._computed = scope.computed
         self._stars = star_imports(launched)
         self._known = _BUILTINS | _MODULE_NAMES
-        self._label = ""
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
@@ -108,7 +107,6 @@ class Dependencies:
 
     def cell(self, plan: CellSplit) -> None:
         """Take a launched cell's text and what it needs."""
-        self._label = plan.cell.label
         self.futures = plan.futures
         self.defines |= plan.defines
         self.notes += plan.notes
@@ -141,25 +139,19 @@ class Dependencies:
     def only_the_run_tells(self, module: Section | None) -> set[str]:
         """The names of a launched cell that the notebook is to take from the run."""
         nodes = ast.parse(module.text).body if module else []
-        names = names_of_the_run(nodes, self._is_steady)
-        for node in nodes if names else []:
-            for name in sorted((touched(node) - bindings(nodes)) & self._values.keys()):
-                if not isinstance(self._values[name], CODE):
-                    self.notes.append(
-                        f"{self._label}, line {node.lineno}: `{name}` is changed on the ranks, not "
-                        "in the notebook"
-                    )
-        return names
+        return names_of_the_run(nodes, self._is_steady)
 
     def _is_steady(self, name: str) -> bool:
-        """Whether a name is a builtin or a module, or of a module."""
+        """Whether a name is a builtin, a module, or what a module has under the same name."""
         if name in self._pending:
             return all(isinstance(one.node, IMPORT) for one in self._pending[name])
         if name in self._computed:
             return False
         if name not in self._values:
             return name in _BUILTINS or bool(self._stars_with(name))
-        return is_of_a_module(self._values[name])
+        value = self._values[name]
+        own = isinstance(value, ModuleType) or origins.name_of(value) == name
+        return own and is_of_a_module(value)
 
     def pack(self, args: tuple[object, ...]) -> Packed:
         """The values that were taken, with all they refer to, and the entry's arguments.
@@ -379,8 +371,13 @@ class Dependencies:
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound where a condition holds that did not: `try: import m …`."""
-        written = self._launched.newest(name) or self._cells.newest(name)
-        return written is not None and name not in names_in([written.node]).certain
+        written = self._newest(name)
+        if written is None or isinstance(written.node, ast.Delete):
+            return False
+        return name not in names_in([written.node]).certain
+
+    def _newest(self, name: str) -> Statement | None:
+        return self._launched.newest(name) or self._cells.newest(name)
 
     def _vet(self, live: Live) -> None:
         """Refuse functions of the notebook with magics that do not work on ranks."""

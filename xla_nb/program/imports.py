@@ -1,4 +1,4 @@
-"""The imports that a program repeats on the ranks: of what it uses, and of what registers itself."""
+"""The imports that ranks repeat: of what a program uses, and of what registers itself."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from xla_nb.program.bindings import Binder, Comprehension, Function, bindings
 
 _MANGLED_BY_CLASS = "__"
+DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass
@@ -17,10 +18,10 @@ class Names:
     """The global names of some statements, each with the line of its first use.
 
     `now` are read while the statements run, before they bind them; `later` when one of their
-    functions is called; `hints` may be missing (annotations kept as text, names under
-    `except NameError`). `binds` are bound by the statements, `certain` on every branch, and `sets`
-    by their functions through `global`. `stars` are the modules of `from m import *`; `paths` are
-    the dotted names read ("torch.utils.data").
+    functions is called, `early` of these maybe before they are bound; `hints` may be missing
+    (annotations kept as text, names under `except NameError`). `binds` are bound by the statements,
+    `certain` on every branch, and `sets` by their functions through `global`. `stars` are the
+    modules of `from m import *`; `paths` are the dotted names read ("torch.utils.data").
     """
 
     now: dict[str, int] = field(default_factory=dict)
@@ -29,6 +30,7 @@ class Names:
     binds: set[str] = field(default_factory=set)
     certain: set[str] = field(default_factory=set)
     sets: set[str] = field(default_factory=set)
+    early: set[str] = field(default_factory=set)
     stars: list[str] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
 
@@ -40,7 +42,7 @@ class Names:
     def wanted(self) -> set[str]:
         """Names to take from outside if they exist: required, hinted, or maybe not yet bound."""
         late = {name for name in {**self.later, **self.hints} if name not in self.certain}
-        return late | set(self.now) | {n for n in self.sets if n not in self.certain}
+        return late | set(self.now) | self.early | {n for n in self.sets if n not in self.certain}
 
 
 def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Names:
@@ -264,7 +266,12 @@ class _Reader(ast.NodeVisitor):
 
     def block(self, nodes: Iterable[ast.stmt]) -> None:
         for node in nodes:
+            before = set(self.bound)
             self.visit(node)
+            if not self._scopes and not isinstance(node, ast.Import | ast.ImportFrom):
+                calls = node.decorator_list if isinstance(node, DEFINED) else [node]
+                if any(isinstance(part, ast.Call) for one in calls for part in ast.walk(one)):
+                    self.names.early |= self.names.later.keys() - before
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.visit(node.value)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import Cell, Pending, Statement, parsed
-from xla_nb.program.split import touched
 
 
 def by_name(pending: Sequence[Pending]) -> dict[str, list[Statement]]:
@@ -19,8 +18,8 @@ def by_name(pending: Sequence[Pending]) -> dict[str, list[Statement]]:
         for name in binds if one.names is None else binds & one.names:
             found[name] = []
         for node in nodes:
-            for name in touched(node) & found.keys():
-                if one.names is None or name in one.names or name not in binds:
+            for name in bindings([node]) & found.keys():
+                if one.names is None or name in one.names:
                     found[name].append(Statement(one.cell, node))
     return found
 

@@ -108,23 +108,6 @@ def only(tree: ast.Module, nodes: Iterable[ast.stmt], source: str) -> str:
     return without(source, [node for node in tree.body if node not in kept])
 
 
-def touched(node: ast.stmt) -> set[str]:
-    """The names that a statement binds, and those whose objects it visibly changes: `a[0] = 1`,
-    `@registry.add` before a definition."""
-    targets: list[ast.expr] = list(getattr(node, "targets", ()))
-    targets += [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
-    targets += node.decorator_list if isinstance(node, DEFINITION) else []
-    roots = {part.id for part in map(_root, targets) if isinstance(part, ast.Name)}
-    return bindings([node]) | roots
-
-
-def _root(node: ast.expr) -> ast.expr:
-    """`a` of `a.b[0](c).d`."""
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node
-
-
 def is_future(node: ast.stmt) -> bool:
     """Whether this is `from __future__ import`, which goes to the top of the module file."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"

@@ -50,18 +50,19 @@ def pack_kept(
     origins: dict[int, Token] = {id(one): n for n, one in made.items() if _has_identity(one)}
     origins |= {id(one): name for name, one in named.items() if _has_identity(one)}
 
+    live = Live({}, lambda filename: None, newer=_Everything())
+
     def packed(wanted: Mapping[str, object]) -> Packed:
-        live = Live({}, lambda filename: None, newer=_Everything())
         return pickled(dict(wanted), lambda file, keep: _KeptPickler(file, keep, live, origins))
 
     problems: dict[str, str] = {}
     try:
         whole = packed(values)
-    except Exception:
+    except BaseException:
         for name, value in values.items():
             try:
                 packed({name: value})
-            except Exception as fault:
+            except BaseException as fault:
                 told = in_one_line(str(fault), 300).rstrip(".")
                 problems[name] = f"{told}. {advice(fault)}"
         whole = packed({name: value for name, value in values.items() if name not in problems})

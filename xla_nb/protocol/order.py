@@ -34,7 +34,8 @@ class Request:
 
     `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
     run's folder; `entry` is None for a cell of plain statements. `keeps` are names of the module
-    that the notebook takes from the run; those of `as_source` it executes itself.
+    that the notebook takes from the run; those of `as_source` it executes itself. `label` is the
+    launched cell's.
     """
 
     run: str
@@ -50,6 +51,7 @@ class Request:
     sys_path: tuple[str, ...]
     authkey: bytes
     inheritance: Inheritance
+    label: str = ""
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
     state: ProcessState = field(default_factory=ProcessState)

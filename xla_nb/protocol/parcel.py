@@ -134,12 +134,14 @@ class Parcel:
     """A received parcel. The garbage collector closes it, since its values may live longer.
 
     about      what can be read without opening it
-    remember   have `open` keep what it makes in `objects`, by the numbers that the pickle gave it
+    remember   have `open` keep what it makes: `values` by name, and all `objects` by the numbers
+               that the pickle gave them
     """
 
     def __init__(self, fd: int) -> None:
         self.remember = False
         self.objects: dict[int, Any] = {}
+        self.values: dict[str, object] = {}
         self._map = memoryview(_content(fd))
         length = int(bytes(self._map[:_HEAD]))
         index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
@@ -173,8 +175,12 @@ class Parcel:
             if not late:
                 values[name] = value
         if self.remember:
-            self.objects = reader.memo.copy()
+            self.objects, self.values = reader.memo.copy(), dict(values)
         return values
+
+    def forget(self) -> None:
+        """No longer hold what was remembered."""
+        self.remember, self.objects, self.values = False, {}, {}
 
 
 class _Unpickler(pickle.Unpickler):

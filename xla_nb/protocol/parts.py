@@ -14,7 +14,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol.remake import EMPTY
+from xla_nb.protocol.remake import EMPTY, Switch
 
 BUILTIN_NEW = type(object.__new__)
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
@@ -147,7 +147,8 @@ def results(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], object]]:
     mark between positional and named arguments (Modules/_functoolsmodule.c).
     """
     parts = gc.get_referents(cache)
-    at = next((n for n, part in enumerate(parts) if part is cache.__wrapped__), 0)
+    function = cache.__wrapped__
+    at = next((n for n, p in enumerate(parts) if p is function or isinstance(p, Switch)), 0)
     if at == 0 or not isinstance(parts[at - 1], dict):
         return []
     found, mark = parts[at - 1], parts[at + 1]
@@ -186,8 +187,9 @@ def is_plain(kind: type) -> bool:
 def held_by_modules(kind: type) -> dict[int, tuple[str, str]]:
     """Module and name of the objects of exactly this class that modules hold, by id."""
     found: dict[int, tuple[str, str]] = {}
+    main = sys.modules["__main__"]  # on ranks it has two names more
     for name, module in list(sys.modules.items()):
-        if name == "__main__" or getattr(module, "__spec__", None) is None:
+        if module is main or getattr(module, "__spec__", None) is None:
             continue
         for attribute, value in list(vars(module).items()):
             if type(value) is kind:

@@ -34,7 +34,7 @@ def refusal(name: str, details: str, fault: Exception) -> str:
     return f"Cannot send `{name}` ({details}) to ranks: {told}. {advice(fault)}."
 
 
-def advice(fault: Exception) -> str:
+def advice(fault: BaseException) -> str:
     """What to do instead of sending the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return fault.advice

@@ -170,9 +170,8 @@ def _load(
     torch.set_num_threads(1)
     try:
         namespace = vars(loader.load(path, opened))
-        made = parcel.objects
-        keeping = keeper.start(order.request, namespace, made, sender) if keeps else None
-        parcel.objects = {}
+        keeping = keeper.start(order.request, namespace, parcel, sender) if keeps else None
+        parcel.forget()
     except BaseException as error:
         raise _refusal("Cannot load the program", error, table) from error
     finally:

@@ -43,6 +43,13 @@ def parcel_path(fd: int) -> str:
 
 @functools.lru_cache(maxsize=1)
 def parcel(path: str) -> Parcel:
+    """The run's values, opened by all in one memory."""
+    return another_parcel(path)
+
+
+def another_parcel(path: str | None = None) -> Parcel:
+    """The run's values, in memory of their own."""
+    path = path or os.environ[PARCEL]
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         return Parcel(fd)

@@ -19,7 +19,8 @@ class Kept:
 
     `objects` are those of the notebook that the run was sent, by their numbers in its parcel, and
     `sources` the launched cells whose source it executed, by name: of both, values refer to what
-    the notebook has itself.
+    the notebook has itself. `is_open` once the values have been taken; `problems` says why some
+    could not be sent, by name.
     """
 
     def __init__(
@@ -29,8 +30,13 @@ class Kept:
         self._objects = objects
         self._sources = sources
         self._trimmed = False
-        self._opened = False
-        self._problems: Mapping[str, str] = {}
+        self.is_open = False
+        self.problems: Mapping[str, str] = {}
+
+    @property
+    def never_loaded(self) -> bool:
+        """Whether the run has ended while its module was loaded, as a cell that raises."""
+        return self._run.done and not self._run.state.kept and self._run.state.started is None
 
     def trim(self) -> None:
         """Let go of the objects that are not referred to, as soon as that is known."""
@@ -60,7 +66,7 @@ class Kept:
                 f"{_names(names)} computed by {where}, whose run ended before the values were "
                 f"kept. Run {where} again."
             )
-        if self._opened:
+        if self.is_open:
             return {}, self._missing(names)
         parcel = self._parcel()
         self._trim(parcel)
@@ -78,8 +84,8 @@ class Kept:
                 f"{_names(names)} computed by {where}, and cannot be opened in the notebook: "
                 f"{type(problem).__name__}: {problem}. Run {where} again."
             )
-        self._opened = True
-        self._problems = parcel.about["problems"]
+        self.is_open = True
+        self.problems = parcel.about["problems"]
         self.discard()
         return values, self._missing(names)
 
@@ -100,12 +106,12 @@ class Kept:
         return True
 
     def _missing(self, names: Iterable[str]) -> str:
-        missing = sorted(set(names) & self._problems.keys())
+        missing = sorted(set(names) & self.problems.keys())
         if not missing:
             return ""
         return (
             f"{_names(missing)} computed by {self._run.label} and cannot be sent to the notebook: "
-            f"{self._problems[missing[0]]}."
+            f"{self.problems[missing[0]]}."
         )
 
     def _parcel(self) -> Parcel:

@@ -63,6 +63,7 @@ def launch(
         sys_path=tuple(sys.path),
         authkey=bytes(multiprocessing.current_process().authkey),
         inheritance=Inheritance.of_this_process(),
+        label=program.label,
         keeps=program.keeps,
         as_source=program.as_source,
     )
@@ -71,7 +72,8 @@ def launch(
     except BaseException:
         record.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
         raise
-    run = Run(name, program.label, record, engine, options, resolve, program.named)
+    keeps = bool(program.keeps)
+    run = Run(name, program.label, record, engine, options, resolve, program.named, keeps)
     for text in [*program.notes, *fit.notices]:
         run.take(events.Notice(text=text))
     run.follow(sock)

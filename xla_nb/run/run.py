@@ -27,6 +27,8 @@ from xla_nb.run.state import ENDED
 STOP_PATIENCE = 1.0
 #: Seconds that processes have to exit after every rank has returned.
 EXIT_PATIENCE = 3.0
+#: The same, where what the cell's module has bound has not been kept yet.
+KEEP_PATIENCE = 60.0
 _TICK = 0.1
 
 
@@ -59,6 +61,7 @@ class Run(RecordedRun):
         options: Options,
         resolve: Callable[[str], object],
         named: Mapping[str, object] = MappingProxyType({}),
+        keeps: bool = False,
     ) -> None:
         super().__init__(name, label, record, resolve, named)
         self._engine = engine
@@ -67,7 +70,8 @@ class Run(RecordedRun):
         self._settled: float | None = None
         self._trouble: float | None = None
         self._kill_at: float | None = None
-        self._lingering = False  # the ranks are done, their processes have been given time to go
+        self._lingering = False  # the ranks are done, their processes have had time to go
+        self._keeps = keeps
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         self.changed = threading.Condition()
@@ -81,6 +85,11 @@ class Run(RecordedRun):
     @property
     def elapsed(self) -> float:
         return (self._settled or time.monotonic()) - self._began
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that processes have to exit once the ranks have ended."""
+        return KEEP_PATIENCE if self._keeps and not self.state.kept else EXIT_PATIENCE
 
     # ------------------------------------------------------------ steering
 
@@ -185,9 +194,9 @@ class Run(RecordedRun):
             self._engine.kill(self.name)
             self._kill_at = None
         elif self._settled is not None:
-            if self._kill_at is None and not self._lingering:
+            if not self._lingering and now >= self._settled + self._patience:
                 self._lingering = True
-                self._kill_at = self._settled + EXIT_PATIENCE
+                self._engine.kill(self.name)
         elif self._trouble is not None and now - self._trouble >= self._options.grace:
             self.stop(f"Stopped {self._options.grace:g} s after the first failure (grace)")
         elif self._options.timeout is not None and now - self._began >= self._options.timeout:

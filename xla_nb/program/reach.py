@@ -1,0 +1,81 @@
+"""Which global names the notebook's objects use when they are called, found without calling any."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FunctionType, MethodType
+
+_MOST = 10_000  # objects to look at
+
+
+def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[str]:
+    """The names that the notebook's functions and classes use, through each other, of what is found
+    under `names` and in what that holds."""
+    used: set[str] = set()
+    seen: set[int] = set()
+    todo = [namespace[name] for name in names if name in namespace]
+    while todo and len(seen) < _MOST:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType) and value.__module__ == "__main__":
+            fresh = _globals_of(value.__code__) - used
+            used |= fresh
+            todo += [namespace[name] for name in fresh if name in namespace]
+        todo += _held_by(value)
+    return used
+
+
+def _held_by(value: object) -> Iterator[object]:
+    """What may be called through an object."""
+    match value:
+        case FunctionType():
+            yield from _contents(value)
+            yield from vars(value).values()
+            yield from value.__defaults__ or ()
+        case MethodType() | staticmethod() | classmethod():
+            yield from (value.__func__, getattr(value, "__self__", None))
+        case functools.partial():
+            yield from (value.func, *value.args, *value.keywords.values())
+        case property():
+            yield from (value.fget, value.fset, value.fdel)
+        case functools.cached_property():
+            yield value.func
+        case dict():
+            yield from dict.values(value)
+        case list():  # the iterator of the base runs nobody's code
+            yield from list.__iter__(value)
+        case tuple():
+            yield from tuple.__iter__(value)
+        case type():
+            for cls in value.__mro__:
+                if cls.__module__ == "__main__":
+                    yield from vars(cls).values()
+        case _:
+            yield from _held_by_instance(value)
+
+
+def _held_by_instance(value: object) -> Iterator[object]:
+    if type(value) is functools._lru_cache_wrapper:
+        yield value.__wrapped__
+    elif any(cls.__module__ == "__main__" for cls in type(value).__mro__):
+        yield type(value)
+        if hasattr(type(value), "__dict__"):
+            with contextlib.suppress(AttributeError):
+                yield from object.__getattribute__(value, "__dict__").values()
+
+
+def _contents(function: FunctionType) -> Iterator[object]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*map(_globals_of, inner))
