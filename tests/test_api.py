@@ -198,9 +198,11 @@ OPTIONS = ["-b", *("-X", "utf8"), *("-X", "int_max_str_digits=9999"), *("-W", "e
     ("arguments", "given"),
     [
         (["train.py"], None),
-        (["-"], PROCESS),
-        (["-c", PROCESS], None),
-        (["-c", "import runpy; runpy.run_path('train.py')"], None),
+        pytest.param(["-"], PROCESS, marks=pytest.mark.slow),
+        pytest.param(["-c", PROCESS], None, marks=pytest.mark.slow),
+        pytest.param(
+            ["-c", "import runpy; runpy.run_path('train.py')"], None, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_ranks_have_the_interpreters_options_however_the_script_is_run(tmp_path, arguments, given):

@@ -17,7 +17,7 @@ FOUR, TWO_BY_TWO = {"model": 4}, {"data": 2, "model": 2}
         ("mlp", "adamw", TWO_BY_TWO),
         pytest.param("block", "sgd", TWO_BY_TWO, marks=pytest.mark.slow),
         ("block", "adamw", FOUR),
-        ("sequence", "adamw", TWO_BY_TWO),
+        pytest.param("sequence", "adamw", TWO_BY_TWO, marks=pytest.mark.slow),
         ("by head", "sgd", TWO_BY_TWO),
         ("tied", "sgd", FOUR),
         pytest.param("tied", "adamw", TWO_BY_TWO, marks=pytest.mark.slow),
