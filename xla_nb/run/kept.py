@@ -100,7 +100,9 @@ class Kept:
                 if not self._run.changed.wait_for(ready, _PATIENCE):
                     each = listed((f"`{name}`" for name in sorted(names)), most=3)
                     print(f"waiting until {self._run.label} has computed {each} …", flush=True)
-                    self._run.changed.wait_for(ready)
+                # In turns: an interrupt that another thread receives does not end a wait.
+                while not self._run.changed.wait_for(ready, _PATIENCE):
+                    pass
         except KeyboardInterrupt:
             return False
         return True
