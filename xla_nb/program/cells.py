@@ -176,6 +176,13 @@ def imported_modules(nodes: Iterable[ast.stmt]) -> list[str]:
     return list(dict.fromkeys(modules))
 
 
+def star_module(node: ast.stmt) -> str | None:
+    """`m` of `from m import *`; None for other statements."""
+    if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+        return node.module or ""
+    return None
+
+
 def future_flags(names: Iterable[str]) -> int:
     """The compiler flags for these `__future__` names."""
     flags = 0

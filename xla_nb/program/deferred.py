@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from xla_nb.program.bindings import bindings
-from xla_nb.program.cells import Cell, Pending, parsed
+from xla_nb.program.cells import Cell, Pending, parsed, star_module
 from xla_nb.program.names import names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import is_literal
@@ -50,7 +50,7 @@ class Launched:
         if not self.computed:
             return self.left
         each = ((node, bindings([node])) for node in self.left)
-        return [n for n, names in each if not names & self.computed and (names or is_star(n))]
+        return [n for n, names in each if not names & self.computed and (names or _is_star(n))]
 
     def text(self, nodes: Iterable[ast.stmt]) -> Cell:
         """The cell with these statements alone, at their own lines."""
@@ -99,7 +99,7 @@ class Deferred:
         for earlier in self._launched:
             for name in bound & earlier.held.keys():
                 launched.held[name] = earlier.held.pop(name)
-        self._launched = [one for one in self._launched if one.held or any(map(is_star, one.left))]
+        self._launched = [one for one in self._launched if one.held or any(map(_is_star, one.left))]
         self._launched.append(launched)
         return launched
 
@@ -182,16 +182,16 @@ class Deferred:
         names: Set[str],
         namespace: Mapping[str, object],
     ) -> bool:
-        if not is_star(node):
+        module = star_module(node)
+        if module is None:
             return bool(bindings([node]) & names & launched.names(namespace))
-        assert isinstance(node, ast.ImportFrom)
-        found = star_names(node.module or "")
+        found = star_names(module)
         missing = names - namespace.keys() - {n for one in self._launched for n in one.held}
         return bool(missing if found is None else missing & found)
 
 
-def is_star(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+def _is_star(node: ast.stmt) -> bool:
+    return star_module(node) is not None
 
 
 def _taken(launched: Launched, nodes: list[ast.stmt], namespace: Mapping[str, object]) -> Taken:

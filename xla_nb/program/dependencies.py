@@ -34,7 +34,7 @@ from xla_nb.program.imports import Imports
 from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import names_of_the_run
-from xla_nb.program.pending import by_name, star_imports, star_module
+from xla_nb.program.pending import by_name, star_imports
 from xla_nb.program.split import RANK_NAMES, CellSplit, vet
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
@@ -198,9 +198,9 @@ class Dependencies:
         """What is restored, although source that is taken binds it too, with another name."""
         taken = [statement for statements in self._taken.values() for statement in statements]
         bound = bindings([statement.node for statement in taken])
-        for statement in taken:
-            if statement in self._stars:
-                bound |= star_names(star_module(statement)) or restored
+        for statement, module in self._stars:
+            if statement in taken:
+                bound |= star_names(module) or restored
         return {name: self._values[name] for name in sorted(bound & restored & self._values.keys())}
 
     # Taking
@@ -267,7 +267,7 @@ class Dependencies:
 
     def _stars_with(self, name: str) -> list[Statement]:
         """The pending `from m import *` that bind the name, or might."""
-        return [s for s in self._stars if name in (star_names(star_module(s)) or {name})]
+        return [s for s, module in self._stars if name in (star_names(module) or {name})]
 
     # Packing
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 
 from xla_nb.program.bindings import bindings
-from xla_nb.program.cells import Cell, Pending, Statement, parsed
+from xla_nb.program.cells import Cell, Pending, Statement, parsed, star_module
 
 
 def by_name(pending: Sequence[Pending]) -> dict[str, list[Statement]]:
@@ -15,24 +14,19 @@ def by_name(pending: Sequence[Pending]) -> dict[str, list[Statement]]:
     for one in pending:
         nodes = parsed(one.cell).body
         binds = bindings(nodes)
-        for name in binds if one.names is None else binds & one.names:
-            found[name] = []
+        counting = binds if one.names is None else binds & one.names
+        found.update({name: [] for name in counting})
         for node in nodes:
-            for name in bindings([node]) & found.keys():
-                if one.names is None or name in one.names:
-                    found[name].append(Statement(one.cell, node))
+            for name in bindings([node]) & counting:
+                found[name].append(Statement(one.cell, node))
     return found
 
 
-def star_imports(pending: Sequence[Cell]) -> list[Statement]:
+def star_imports(pending: Sequence[Cell]) -> list[tuple[Statement, str]]:
+    """Every `from m import *`, with `m`."""
     return [
-        Statement(cell, node)
+        (Statement(cell, node), module)
         for cell in pending
         for node in parsed(cell).body
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        if (module := star_module(node)) is not None
     ]
-
-
-def star_module(statement: Statement) -> str:
-    assert isinstance(statement.node, ast.ImportFrom)
-    return statement.node.module or ""

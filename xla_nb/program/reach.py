@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
+
+from xla_nb.protocol import parts
 
 _MOST = 10_000  # objects to look at
 
@@ -25,7 +28,7 @@ def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[
             fresh = _globals_of(value.__code__) - used
             used |= fresh
             todo += [namespace[name] for name in fresh if name in namespace]
-        todo += _held_by(value)
+        todo += itertools.islice(_held_by(value), _MOST)  # of a list with millions, no more
     return used
 
 
@@ -33,7 +36,7 @@ def _held_by(value: object) -> Iterator[object]:
     """What may be called through an object."""
     match value:
         case FunctionType():
-            yield from _contents(value)
+            yield from map(parts.content, value.__closure__ or ())
             yield from vars(value).values()
             yield from value.__defaults__ or ()
         case MethodType() | staticmethod() | classmethod():
@@ -66,14 +69,6 @@ def _held_by_instance(value: object) -> Iterator[object]:
         if hasattr(type(value), "__dict__"):
             with contextlib.suppress(AttributeError):
                 yield from object.__getattribute__(value, "__dict__").values()
-
-
-def _contents(function: FunctionType) -> Iterator[object]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
 
 
 def _globals_of(code: CodeType) -> set[str]:

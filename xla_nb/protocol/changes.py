@@ -58,11 +58,13 @@ def _key(part: object, numbers: Mapping[int, int]) -> Hashable:
     if isinstance(part, tuple) and type(part) is tuple:
         return tuple(_key(one, numbers) for one in part)
     if type(part) in _ATOMS or parts.is_of_a_module(part):
-        return type(part).__name__, repr(part) if isinstance(part, float | complex) else id_of(part)
+        return type(part).__name__, repr(part) if isinstance(part, float | complex) else _id_of(
+            part
+        )
     return numbers.get(id(part), type(part).__name__)
 
 
-def id_of(part: object) -> Hashable:
+def _id_of(part: object) -> Hashable:
     return part if isinstance(part, int | str | bytes | bool) else id(part)
 
 
@@ -80,7 +82,7 @@ def _content(value: object) -> Iterator[tuple[Hashable, object]]:
         case deque():
             yield from enumerate(deque.__iter__(value))
         case set():
-            yield "set", tuple(sorted(map(id_of, set.__iter__(value)), key=str))
+            yield "set", tuple(sorted(map(_id_of, set.__iter__(value)), key=str))
         case types.FunctionType():
             yield "defaults", value.__defaults__
             yield "kwdefaults", value.__kwdefaults__
