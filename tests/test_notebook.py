@@ -467,6 +467,8 @@ def test_tracebacks_and_inspect_show_the_source_of_functions_that_a_run_kept(cel
         ("def step(): step.calls = 1", "step()", "step"),
         ("seen = set()", "seen.add(3)", "seen"),
         ("a = [1]\nb = [2]", "print(a, b)", ""),
+        ("class A: pass\nseen = {A(), A(), 'x'}", "n = len(seen)", ""),
+        ("class A: pass\na = A()\nseen = {a, A()}", "seen.remove(a)", "seen"),
     ],
 )
 def test_what_a_launched_cell_changes_of_the_notebooks_is_found(cells, before, text, names):

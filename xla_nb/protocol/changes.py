@@ -48,7 +48,8 @@ def _differ(
     if type(fresh) is not type(now):
         return False  # a stand-in
     before = [(name, _key(part, numbers)) for name, part in _content(fresh)]
-    if before != [(name, _key(part, numbers_now)) for name, part in _content(now)]:
+    after = [(name, _key(part, numbers_now)) for name, part in _content(now)]
+    if set(before) != set(after) if isinstance(fresh, set) else before != after:
         return True
     return not _same_memory(fresh, now)
 
@@ -82,7 +83,7 @@ def _content(value: object) -> Iterator[tuple[Hashable, object]]:
         case deque():
             yield from enumerate(deque.__iter__(value))
         case set():
-            yield "set", tuple(sorted(map(_id_of, set.__iter__(value)), key=str))
+            yield from (("item", part) for part in set.__iter__(value))
         case types.FunctionType():
             yield "defaults", value.__defaults__
             yield "kwdefaults", value.__kwdefaults__
