@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PINS   := requirements/dev.txt
 UV     := uv==0.13.8
+WORKERS ?= 2
+# A file's tests, or a folder's, go to one worker, longest first (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 COLAB  := .venv-colab
 COLAB_PINS := requirements/colab.txt
 # Errors alone: pip warns of settings that the machine has for others (folders of wheels, root).
@@ -20,11 +23,11 @@ help:  ## list the targets
 demo: $(STAMP)  ## run notebooks/quickstart.ipynb on 4 simulated ranks and show what they returned
 	$(BIN)/python notebooks/run_demo.py
 
-test: $(STAMP)  ## the tests, but for the slow ones
-	$(BIN)/python -m pytest -q -m "not (slow or chaos)"
+test: $(STAMP)  ## the tests, but for the slow ones, on WORKERS=2
+	$(PYTEST) -m "not (slow or chaos)"
 
 test-all: $(STAMP)  ## every test: whole notebooks, and machines of their own that are lost
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPython, ipykernel and ipywidgets
 	$(COLAB)/bin/python -m pytest -q tests/test_magics.py tests/test_api.py tests/views/panel/test_view.py

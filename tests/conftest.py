@@ -37,6 +37,17 @@ from xla_nb.runtimes import torchax_versions
 PATIENCE = 60.0  # seconds for what is on its way out
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
 MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
+HERE = Path(__file__).parent
+# Folders whose tests share something slow to start: they go to one worker of pytest-xdist.
+TOGETHER = ("browser", "simulation", "spmd", "torchax")
+# Files and folders that take longest. They come first, or one worker would end long after another.
+FIRST = (
+    "engines/ray/test_cluster.py",
+    "browser",
+    "test_notebooks.py",
+    "spmd",
+    "program/test_differential.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +55,23 @@ def pytest_configure(config: pytest.Config) -> None:
     # These stay once anything needs them: there from the start, no test seems to leave them.
     resource_tracker.ensure_running()
     ensure_event_loop()  # which Jupyter's clients share
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.config.pluginmanager.hasplugin("xdist"):  # Colab's environment does without
+        folder, file = parts(item)
+        item.add_marker(pytest.mark.xdist_group(folder if folder in TOGETHER else file))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: min(places.get(name, len(places)) for name in parts(item)))
+
+
+def parts(item: pytest.Item) -> tuple[str, str]:
+    """The folder of tests/ that has it, and its file: ("spmd", "spmd/test_start.py")."""
+    file = item.path.relative_to(HERE)
+    return file.parts[0], str(file)
 
 
 @pytest.fixture(scope="session", autouse=True)
