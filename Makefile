@@ -9,7 +9,7 @@ PINS   := requirements/dev.txt
 UV     := uv==0.13.8
 WORKERS ?= 2
 # A file's tests, or a folder's, go to one worker, longest first (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
 COLAB  := .venv-colab
 COLAB_PINS := requirements/colab.txt
 # Errors alone: pip warns of settings that the machine has for others (folders of wheels, root).

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import re
@@ -37,7 +38,6 @@ from xla_nb.runtimes import torchax_versions
 PATIENCE = 60.0  # seconds for what is on its way out
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
 MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
-HERE = Path(__file__).parent
 # Folders whose tests share something slow to start: they go to one worker of pytest-xdist.
 TOGETHER = ("browser", "simulation", "spmd", "torchax")
 # Files and folders that take longest. They come first, or one worker would end long after another.
@@ -57,21 +57,28 @@ def pytest_configure(config: pytest.Config) -> None:
     ensure_event_loop()  # which Jupyter's clients share
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.config.pluginmanager.hasplugin("xdist"):  # Colab's environment does without
-        folder, file = parts(item)
-        item.add_marker(pytest.mark.xdist_group(folder if folder in TOGETHER else file))
+@pytest.hookimpl(optionalhook=True)  # Colab's environment does without pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    scheduling = importlib.import_module("xdist.scheduler").LoadScopeScheduling
+
+    class ByGroup(scheduling):  # type: ignore[misc, valid-type]
+        def _split_scope(self, nodeid: str) -> str:
+            folder, file = parts(nodeid)
+            return folder if folder in TOGETHER else file
+
+    config.option.loadscopereorder = False  # FIRST has the order
+    return ByGroup(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: min(places.get(name, len(places)) for name in parts(item)))
+    items.sort(key=lambda item: min(places.get(name, len(places)) for name in parts(item.nodeid)))
 
 
-def parts(item: pytest.Item) -> tuple[str, str]:
-    """The folder of tests/ that has it, and its file: ("spmd", "spmd/test_start.py")."""
-    file = item.path.relative_to(HERE)
-    return file.parts[0], str(file)
+def parts(nodeid: str) -> tuple[str, str]:
+    """The folder of tests/ that has a test, and its file: ("spmd", "spmd/test_start.py")."""
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return file.partition("/")[0], file
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -198,7 +205,9 @@ def open_files() -> set[tuple[str, str]]:
 
 
 def in_temporary() -> set[str]:
-    return {entry.name for entry in os.scandir(tempfile.gettempdir())}
+    torchs = getattr(sys.modules.get("torch.distributed.nn.jit.instantiator"), "_TEMP_DIR", None)
+    its = {Path(torchs.name).name} if torchs else set()  # made by an import, gone at the exit
+    return {entry.name for entry in os.scandir(tempfile.gettempdir())} - its
 
 
 # What is looked at: everything there, and what to say of a thing that is new ("": not ours).
@@ -215,6 +224,8 @@ def kernel(home: None) -> Iterator[Notebook]:
     """A kernel for all tests, its fork server warm; each test uses names of its own."""
     notebook = Notebook()
     notebook.ok("import xla_nb\n%load_ext xla_nb")
+    # A process that stays, as those of `pytest_configure`: of the first semaphore with a name.
+    notebook.ok("from multiprocessing import resource_tracker; resource_tracker.ensure_running()")
     notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
     yield notebook
     notebook.close()

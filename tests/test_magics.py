@@ -240,24 +240,50 @@ def test_locks_of_the_notebook_are_shared_by_the_ranks(notebook):
     assert notebook.value("q.results") == "{0: [0, 1], 1: 2}"
 
 
-@pytest.mark.leaves("processes")  # the kernel's tracker of named semaphores
-def test_what_spawn_made_is_shared_with_the_notebook_while_a_run_is_in_the_background(notebook):
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_primitives_are_shared_with_the_notebook_while_a_run_is_in_the_background(notebook, method):
     notebook.ok(
-        "import multiprocessing as mp\nctx = mp.get_context('spawn')\n"
+        f"import multiprocessing as mp\nctx = mp.get_context('{method}')\n"
         "asked, told, go = ctx.Queue(), ctx.Queue(), ctx.Event()\n"
-        "total, lock = ctx.Value('i', 0), ctx.Lock()\nasked.put('who'); lock.acquire()"
+        "total = ctx.Value('i', 0); lock = total.get_lock()"
     )
     notebook.ok(
         "%%xla_spawn -n 2 --bg -o shared\n"
         "def f(rank):\n"
         "    if rank == 0: told.put(asked.get(timeout=60) + ' is there')\n"
-        "    assert not lock.acquire(block=False)\n"
         "    go.wait(60)\n"
+        "    assert not lock.acquire(block=False)\n"
+        "    told.put(rank)\n"
         "    with total.get_lock(): total.value += 1\n"
     )
+    notebook.ok("asked.put('who')")
     assert notebook.value("told.get(timeout=60)") == "'who is there'"
-    notebook.ok("go.set(); shared.wait(60); lock.release()")
+    notebook.ok("lock.acquire(); go.set()")
+    assert notebook.value("{told.get(timeout=60), told.get(timeout=60)}") == "{0, 1}"
+    notebook.ok("lock.release(); shared.wait(60)")
     assert notebook.value("total.value") == "2"
+
+
+@pytest.mark.leaves("files")
+def test_tensors_and_arrays_in_shared_memory_are_the_notebooks(notebook):
+    notebook.ok(
+        "import tempfile, numpy, torch\nfrom multiprocessing.shared_memory import SharedMemory\n"
+        "counts = torch.zeros(4).share_memory_()\n"
+        "block = SharedMemory(create=True, size=16); bytes_ = numpy.ndarray(16, 'u1', block.buf)\n"
+        "on_disk = numpy.memmap(tempfile.TemporaryFile(), 'f8', 'w+', shape=(600,))"
+    )
+    shown = notebook.ok(
+        spawn(
+            "def f(rank):\n"
+            "    counts[rank], bytes_[rank], on_disk[rank] = 1 + rank, 10 + rank, 100 + rank\n"
+            "    return type(on_disk).__name__"
+        )
+    )
+    assert "are the notebook's own on ranks: what one writes there, all see" in shown.stderr
+    assert notebook.value("counts.tolist()[:2], bytes_[:2].tolist(), on_disk[:2].tolist()") == (
+        "([1.0, 2.0], [10, 11], [100.0, 101.0])"
+    )
+    notebook.ok("del bytes_; block.close(); block.unlink()")
 
 
 def test_a_queue_with_items_that_ranks_would_not_see_is_refused(notebook):

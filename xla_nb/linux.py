@@ -1,7 +1,8 @@
-"""Linux process settings: end with the parent, adopt orphans, set the process name."""
+"""Linux processes: end with the parent, adopt orphans, set the name, find children."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -24,6 +25,23 @@ def adopt_orphans() -> None:
 def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show (the first 15 bytes)."""
     Path("/proc/self/comm").write_text(name)
+
+
+def children() -> list[int]:
+    """The pids of this process's children (proc(5), task/TID/children)."""
+    files = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for file in files for pid in file.read_text().split()]
+
+
+def forked_children() -> list[int]:
+    """Those of them that were forked and have executed no other program since."""
+    own = Path("/proc/self/cmdline").read_bytes()
+    found = []
+    for pid in children():
+        with contextlib.suppress(OSError):  # it has ended
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == own:
+                found.append(pid)
+    return found
 
 
 def _prctl(option: int, value: int) -> None:

@@ -1,7 +1,11 @@
-"""Primitives of multiprocessing: the notebook's own on ranks where they have names, else copies."""
+"""Primitives of multiprocessing: the notebook's own on ranks where they have names or can be given
+some, else copies."""
 
+import gc
 import multiprocessing
 import os
+import threading
+import time
 
 import pytest
 
@@ -67,16 +71,10 @@ def test_a_queue_with_names_is_the_notebooks_with_what_is_in_it():
 
 
 @pytest.mark.leaves("files")  # multiprocessing keeps its heap
-def test_a_copied_value_has_its_content_and_a_note_tells():
-    sent = Sent({"value": FORK.Value("i", 3)})
-    assert [note.partition(" of their own")[0] for note in sent.notes] == ["ranks share one Value"]
-    assert sent.open()["value"].value == 3
-
-
-@pytest.mark.leaves("files")
-def test_an_event_and_values_with_names_are_the_notebooks():
-    event, value, array = SPAWN.Event(), SPAWN.Value("i", 3), SPAWN.Array("d", [1, 2])
-    raw = SPAWN.RawArray("i", 2)
+@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
+def test_events_and_values_are_the_notebooks(context):
+    event, value, array = context.Event(), context.Value("i", 3), context.Array("d", [1, 2])
+    raw = context.RawArray("i", 2)
     got = through(event=event, value=value, array=array, raw=raw)
     event.set()
     assert got["event"].is_set()
@@ -110,11 +108,99 @@ def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
         os.close(fd)
 
 
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_queue_that_nobody_uses_yet_is_the_notebooks(kind):
+    queue = getattr(FORK, kind)()
+    got = through(queue=queue)["queue"]
+    if kind == "SimpleQueue":
+        queue.put("from the notebook")
+        assert got.get() == "from the notebook"
+    else:
+        got.put("from a rank")
+        assert queue.get(timeout=PATIENCE) == "from a rank"
+        got.close()
+        got.join_thread()
+    if kind == "JoinableQueue":
+        queue.task_done()
+        assert got._unfinished_tasks._semlock._is_zero()
+    close(queue)
+
+
+@pytest.mark.leaves("files")
+@pytest.mark.parametrize("order", [["value", "lock"], ["lock", "value"]])
+def test_a_value_and_the_lock_it_was_made_with_stay_one(order):
+    lock = FORK.Lock()
+    value = FORK.Value("i", 3, lock=lock)
+    both = {"value": value, "lock": lock}
+    got = through(**{name: both[name] for name in order})
+    with value.get_lock():
+        assert not got["lock"].acquire(block=False)
+    with got["lock"]:
+        assert not value.acquire(block=False)
+
+
+@pytest.mark.parametrize("kind", ["Lock", "Event"])
+def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kind):
+    one = getattr(FORK, kind)()
+    fd = pickling.pack({"one": one}, Live({}, {}.get)).to_memfd()
+    del one
+    gc.collect()  # and its name with it
+    parcel = Parcel(fd)
+    os.close(fd)
+    if kind == "Lock":
+        assert parcel.open()["one"].acquire(block=False)
+    else:
+        with pytest.raises(Unopened, match=r"`one`.*runs on another machine"):
+            parcel.open()
+
+
 # ---------------------------------------------------------------- copies
 
 
+@pytest.fixture
+def forked():
+    """A process that was forked from this one."""
+    reader, writer = os.pipe()
+    process = FORK.Process(target=os.read, args=(reader, 1))
+    process.start()
+    yield
+    os.close(writer)  # which the process has too
+    process.terminate()
+    process.join()
+    os.close(reader)
+
+
+@pytest.mark.leaves("files")
+def test_a_value_that_a_forked_process_may_use_is_copied_and_a_note_tells(forked):
+    sent = Sent({"value": FORK.Value("i", 3)})
+    assert [note.partition(" of their own")[0] for note in sent.notes] == ["ranks share one Value"]
+    assert sent.open()["value"].value == 3
+
+
+@pytest.mark.leaves("files")
+def test_a_value_whose_lock_arrives_as_a_new_one_is_copied():
+    lock = FORK.Lock()
+    kept = lock.acquire
+    sent = Sent({"lock": lock, "value": FORK.Value("i", 3, lock=lock)})
+    assert kept()
+    assert len(sent.notes) == 1
+    assert sent.open()["value"].value == 3
+
+
+def test_a_semaphore_that_a_thread_waits_for_is_not_replaced():
+    event = FORK.Event()
+    waiting = threading.Thread(target=event.wait)
+    waiting.start()
+    while event._cond._sleeping_count._semlock._is_zero():
+        time.sleep(0.001)
+    assert len(Sent({"event": event}).notes) == 1
+    event.set()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+
+
 @pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES])
-def test_a_primitive_without_a_name_arrives_as_a_new_one_of_its_kind(kind):
+def test_a_primitive_without_a_name_arrives_as_a_new_one_of_its_kind(kind, forked):
     sent = getattr(FORK, kind)()
     got = through(one=sent, same=sent)
     assert type(got["one"]) is type(sent)
@@ -124,7 +210,7 @@ def test_a_primitive_without_a_name_arrives_as_a_new_one_of_its_kind(kind):
 
 
 @pytest.mark.leaves("files")  # a barrier's counter lies in a heap that multiprocessing keeps
-def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept():
+def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept(forked):
     queue = FORK.Queue(7)
     got = through(s=FORK.Semaphore(3), b=FORK.Barrier(5), q=queue, e=FORK.Event())
     assert got["s"].get_value() == 3
@@ -134,14 +220,14 @@ def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept():
     close(queue, got["q"])
 
 
-def test_a_copied_event_that_is_set_arrives_set():
+def test_a_copied_event_that_is_set_arrives_set(forked):
     event = FORK.Event()
     event.set()
     assert through(e=event)["e"].is_set()
 
 
 @pytest.mark.parametrize("kind", QUEUES)
-def test_a_queue_that_would_arrive_empty_is_refused(kind):
+def test_a_queue_that_would_arrive_empty_is_refused(kind, forked):
     queue = getattr(FORK, kind)()
     queue.put(1)
     with pytest.raises(Unshippable, match="a queue with items") as caught:
@@ -160,12 +246,12 @@ def test_a_lock_that_is_held_and_would_arrive_free_is_refused(kind):
         Sent({"lock": lock})
 
 
-def test_of_copies_that_the_notebook_does_not_share_a_note_tells():
+def test_of_copies_that_the_notebook_does_not_share_a_note_tells(forked):
     event = FORK.Event()
     assert Sent({"lock": FORK.Lock()}).notes == set()
     told = (
-        "ranks share one {0} of their own, not the notebook's: to share that, make it with "
-        '`multiprocessing.get_context("spawn").{0}`'
+        "ranks share one {0} of their own, not the notebook's, which another process or thread is "
+        'using: to share that, make it with `multiprocessing.get_context("spawn").{0}`'
     )
     assert Sent({"e": event, "same": event}).notes == {told.format("Event")}
     assert Sent({"e": SPAWN.Event()}).notes == set()

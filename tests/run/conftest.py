@@ -18,6 +18,8 @@ PATIENCE = 60  # seconds for what must come
 class Engine:
     """Keeps what was asked of it; `start` gives `sock`, or raises `refuses`."""
 
+    here = False
+
     def __init__(self):
         self.interrupted, self.killed = [], []
         self.asked = threading.Condition()

@@ -33,8 +33,11 @@ class Shown:
 
     @property
     def lines(self) -> list[str]:
-        """What the cell printed, but for the text view's summary."""
-        return [line for line in self.stdout.splitlines() if " · files in " not in line]
+        """What the cell printed, as a terminal shows it, but for the text view's summary."""
+        shown = [line.rpartition("\r")[2] for line in self.stdout.split("\n")]
+        return [
+            line for line in shown[: -1 if not shown[-1] else None] if " · files in " not in line
+        ]
 
     def seen(self, text: str) -> float:
         """When an output with this text arrived, in seconds since the cell was sent."""

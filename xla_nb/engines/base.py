@@ -30,7 +30,12 @@ class Where:
 
 
 class Engine(Protocol):
-    """What a launch and its run ask of the place where the ranks are."""
+    """What a launch and its run ask of the place where the ranks are.
+
+    here: the ranks are on this machine, and can map its files
+    """
+
+    here: bool
 
     def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
         """What a launch gets there. Raises XlaNbError where that will not do."""

@@ -19,10 +19,9 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb.linux import adopt_orphans, die_with_parent, name_process
+from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded
 
@@ -162,7 +161,7 @@ class ForkServer:
     def _end_orphans(self) -> None:
         """End the processes we inherited from a job: it adopts its ranks' orphans, then we do."""
         ours = {*self._jobs, self._spare.pid if self._spare else None}
-        while orphans := [pid for pid in _children() if pid not in ours]:
+        while orphans := [pid for pid in children() if pid not in ours]:
             for pid in orphans:
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):
                     os.kill(pid, signal.SIGKILL)
@@ -176,12 +175,6 @@ def _ended_child() -> tuple[int, int] | None:
     except ChildProcessError:
         return None
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
-
-
-def _children() -> list[int]:
-    """The pids of this process's children (proc(5), task/TID/children)."""
-    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    return [int(pid) for pid in text.split()]
 
 
 def main(fd: int, imports: list[str]) -> None:

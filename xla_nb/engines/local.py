@@ -28,6 +28,8 @@ class LocalEngine:
     imports do not affect the processes of another.
     """
 
+    here = True
+
     def __init__(self) -> None:
         self._servers: dict[tuple[str, ...], _Server] = {}
         self._lock = threading.RLock()  # one launch at a time

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from xla_nb.protocol import parts
+from xla_nb.protocol import parts, shared
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed
 from xla_nb.protocol.pickling import LivePickler, pickled
@@ -30,6 +30,9 @@ class _KeptPickler(LivePickler):
         super().__init__(file, keep, live, whole=False)
         self._origins = origins
         self.tokens: set[Token] = set()
+
+    def reduce_shared(self, obj: Any) -> Any:
+        return shared.copied(obj)  # this process ends, and what it would share with it
 
     def persistent_id(self, obj: Any) -> Token | None:
         token = self._origins.get(id(obj))

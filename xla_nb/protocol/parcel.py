@@ -1,27 +1,34 @@
 """A parcel: one pickle stream in a file, with the memory of arrays and tensors beside it (PEP 574).
 
 The file is a memfd to ranks, a file of the record back. Memory that overlaps is there once, so that
-views of one array still share it. The file is mapped, not read, so that ranks forked after
+views of one array still share it; memory that the notebook shares by a file (`mapped`) is not
+copied, but mapped on ranks as well. The parcel is mapped, not read, so that ranks forked after
 unpickling share one copy.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import json
 import mmap
 import os
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.protocol import remake
+from xla_nb.protocol.mapped import Mapping as SharedMapping
+from xla_nb.protocol.mapped import holding, open_part, shared_mappings
 from xla_nb.wording import in_one_line
 
 _ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
 _SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
+#: The name of what cannot be opened where it is memory of several values.
+SHARED_MEMORY = "shared memory"
 _HEAD = 16  # the index's length in ASCII digits, then the index, then the data
 
 
@@ -38,43 +45,69 @@ class Packed:
         """What was pickled, by the numbers that the pickle gave it."""
         return dict(self.writer.memo.copy().values())
 
-    def write(self, fd: int) -> int:
-        """Write the parcel to an open file; returns its size in bytes."""
+    def shares(self) -> bool:
+        """Whether there is memory that the notebook shares by a file, and can write to."""
+        mappings = [one for one in self._mappings if one.writable]
         raws = [buffer.raw() for buffer in self.buffers]
-        return _lay_out(fd, self.stream, raws, self.about)
+        return any(holding(mappings, address_of(raw), raw.nbytes) for raw in raws)
 
-    def to_memfd(self) -> int:
+    def write(self, fd: int, share: bool = False) -> int:
+        """Write the parcel to an open file; returns its size in bytes.
+
+        share: what is opened on this machine maps the memory that this process shares by files
+        """
+        raws = [buffer.raw() for buffer in self.buffers]
+        return _lay_out(fd, self.stream, raws, self.about, self._mappings if share else [])
+
+    def to_memfd(self, share: bool = False) -> int:
         """The parcel in a memfd, which the caller closes. Raises OSError."""
         fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
         try:
-            self.write(fd)
+            self.write(fd, share)
         except BaseException:
             os.close(fd)
             raise
         return fd
 
+    @functools.cached_property
+    def _mappings(self) -> list[SharedMapping]:
+        return shared_mappings() if self.buffers else []
+
 
 def _lay_out(
-    fd: int, stream: memoryview, buffers: list[memoryview], about: Mapping[str, Any]
+    fd: int,
+    stream: memoryview,
+    buffers: list[memoryview],
+    about: Mapping[str, Any],
+    mappings: list[SharedMapping],
 ) -> int:
-    """Write the stream and, once each, the memory that buffers cover."""
-    pieces, slices = _merged(buffers)
-    pieces = [stream, *pieces]
-    places, offset = [], 0
-    for piece in pieces:
-        places.append(offset)
-        offset = _aligned(offset + piece.nbytes)
+    """Write the stream and, once each, the memory that buffers cover but for that of `mappings`."""
+    merged, slices = _merged(buffers)
+    pieces, offset = [stream], _aligned(stream.nbytes)
+    places: list[tuple[int, int]] = []
+    parts: list[dict[str, Any]] = []
+    for piece in merged:
+        address = address_of(piece)
+        if mapping := holding(mappings, address, piece.nbytes):
+            places.append((1 + len(parts), 0))
+            parts.append(mapping.part(address, piece.nbytes))
+        else:
+            places.append((0, offset))
+            pieces.append(piece)
+            offset = _aligned(offset + piece.nbytes)
     index = json.dumps(
         {
             "stream": stream.nbytes,
-            "buffers": [(places[n + 1] + start, size) for n, start, size in slices],
+            # each in the parcel (0) or in one of the parts after it
+            "buffers": [(places[n][0], places[n][1] + start, size) for n, start, size in slices],
+            "parts": parts,
             "about": about,
         }
     ).encode()
     os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
-    first = _aligned(_HEAD + len(index))
-    for place, piece in zip(places, pieces, strict=True):
-        at, rest = first + place, piece
+    first = at = _aligned(_HEAD + len(index))
+    for piece in pieces:
+        at, rest = _aligned(at), piece
         while rest.nbytes:
             written = os.pwrite(fd, rest, at)
             at, rest = at + written, rest[written:]
@@ -103,9 +136,19 @@ def _merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int
 
 def address_of(raw: memoryview) -> int:
     """Where memory is; for what cannot be written to (`bytes`), a number that is its alone."""
-    if raw.readonly or not raw.nbytes:
+    if not raw.nbytes:
         return -id(raw.obj) << 64
+    if raw.readonly:
+        return _read_only(raw)
     return ctypes.addressof(ctypes.c_char.from_buffer(raw))
+
+
+def _read_only(raw: memoryview) -> int:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or isinstance(raw.obj, bytes):
+        return -id(raw.obj) << 64
+    address: int = numpy.frombuffer(raw, numpy.uint8).__array_interface__["data"][0]
+    return address
 
 
 def _aligned(offset: int) -> int:
@@ -133,6 +176,8 @@ class Unopened(Exception):
 class Parcel:
     """A received parcel. The garbage collector closes it, since its values may live longer.
 
+    Raises Unopened if memory is gone that the notebook shared.
+
     about      what can be read without opening it
     remember   have `open` keep what it makes: `values` by name, and all `objects` by the numbers
                that the pickle gave them
@@ -148,7 +193,11 @@ class Parcel:
         self.about: dict[str, Any] = index["about"]
         data = self._map[_aligned(_HEAD + length) :]
         self._stream = data[: index["stream"]]
-        self._buffers = [data[start : start + size] for start, size in index["buffers"]]
+        try:
+            sources = [data, *map(open_part, index["parts"])]
+        except FileNotFoundError as problem:
+            raise Unopened(SHARED_MEMORY, problem) from problem
+        self._buffers = [sources[n][start : start + size] for n, start, size in index["buffers"]]
 
     def open(
         self,

@@ -23,6 +23,7 @@ import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.protocol import jax_values, parts, remake, shared
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
+from xla_nb.protocol.mapped import holding, shared_mappings
 from xla_nb.protocol.parcel import Packed, address_of
 from xla_nb.protocol.refusals import Unshippable
 
@@ -187,6 +188,7 @@ class LivePickler(_Pickler):
         self.gaps: list[tuple[int, int]] = []
         self._live = live
         self._whole = whole
+        self._primitives = shared.ToRanks(live.notes.add)
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
@@ -204,18 +206,12 @@ class LivePickler(_Pickler):
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
     def reduce_shared(self, obj: Any) -> Any:
-        return shared.to_ranks(obj, self._live.notes.add)
-
-    def _memory(self, storage: Any) -> Any:
-        if storage.is_shared():
-            self._live.notes.add(
-                "a tensor in shared memory is sent as a copy: neither ranks nor the notebook see "
-                "what is written to another's"
-            )
-        return super()._memory(storage)
+        return self._primitives.reduce(obj)
 
     def reduce_array(self, obj: Any) -> Any:
         numpy = sys.modules.get("numpy")
+        if numpy is not None and type(obj) is numpy.memmap:  # NumPy would copy it into the pickle
+            return _as_memmap, (obj.view(numpy.ndarray), obj.filename, obj.offset, obj.mode)
         if numpy is None or type(obj) is not numpy.ndarray or obj.dtype.hasobject:
             return NotImplemented
         if obj.flags.forc or not obj.flags.writeable or not obj.size:
@@ -352,6 +348,13 @@ def _raw_storage(memory: Any) -> Any:
     return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
 
 
+def _as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
+    numpy: Any = importlib.import_module("numpy")
+    made = array.view(numpy.memmap)
+    made._mmap, made.filename, made.offset, made.mode = None, filename, offset, mode
+    return made
+
+
 def _reduce_stream(obj: Any) -> Any:
     for name in ("stdout", "stderr", "stdin"):
         if obj is getattr(sys, name):
@@ -395,7 +398,7 @@ def pack(values: Mapping[str, object], live: Live) -> Packed:
 
 
 def _touches_another(packed: Packed) -> bool:
-    """Whether an array with gaps shares memory with anything else."""
+    """Whether an array with gaps shares memory with anything else, of this process or not."""
     gaps: list[tuple[int, int]] = packed.writer.gaps
     if not gaps:
         return False
@@ -403,7 +406,10 @@ def _touches_another(packed: Packed) -> bool:
     starts = [(address_of(raw), raw.nbytes) for raw in raws]
     ordered = sorted([*gaps, *((start, start + size) for start, size in starts)])
     inside = [(start, end) for start, end in ordered if start >= 0]
-    return any(one[1] > other[0] for one, other in itertools.pairwise(inside))
+    mappings = shared_mappings()
+    return any(one[1] > other[0] for one, other in itertools.pairwise(inside)) or any(
+        holding(mappings, start, end - start) for start, end in gaps
+    )
 
 
 def pack_home(value: object, by_name: Container[str]) -> Packed:

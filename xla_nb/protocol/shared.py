@@ -2,22 +2,34 @@
 
 A semaphore of the start methods "spawn" and "forkserver" has a name, and what stands on such ones
 (queues, events, values) is made to be opened by a process that was not forked: ranks share it with
-the notebook. One of "fork" has none, so ranks get a new one, and nothing that it holds is lost in
-silence.
+the notebook. One of "fork" has none, and is replaced by one with a name at its first launch, unless
+somebody is using it: then a new primitive arrives, and nothing that it held is lost in silence.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
+import gc
 import multiprocessing
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing import connection, context, heap, queues, reduction, sharedctypes, synchronize
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing import (
+    connection,
+    context,
+    heap,
+    queues,
+    reduction,
+    resource_tracker,
+    sharedctypes,
+    synchronize,
+    util,
+)
 from typing import Any
 
+from xla_nb.linux import forked_children
+from xla_nb.protocol.opened import GONE, File
 from xla_nb.protocol.refusals import Unshippable
 
 _SPAWN = 'multiprocessing.get_context("spawn")'
@@ -31,7 +43,9 @@ _SHAREABLE = (
     sharedctypes.SynchronizedBase,
 )
 #: What ranks do with a copy of these the notebook would miss; locks it seldom shares with them.
-_TOLD = (queues.Queue, queues.SimpleQueue, synchronize.Event, sharedctypes.SynchronizedBase)
+_READ = (queues.Queue, queues.SimpleQueue, synchronize.Event, sharedctypes.SynchronizedBase)
+#: What gets semaphores with names: all but barriers, which nobody looks into.
+_NAMED = (*_READ, synchronize.SemLock, synchronize.Condition)
 _MADE_BY = {
     "Synchronized": "Value",
     "SynchronizedArray": "Array",
@@ -42,22 +56,39 @@ _MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
 _CONCERNED = (*_SHAREABLE, *_OPENED, *_MEMORY)
 
 
-def to_ranks(obj: Any, note: Callable[[str], None]) -> Any:
-    """A primitive as the notebook's own, or else as a copy with a `note` for the user."""
-    if not isinstance(obj, _CONCERNED):  # of each object of a pickle
-        return NotImplemented
-    if isinstance(obj, _SHAREABLE) and _has_a_name(_lock_of(obj)):
-        return _as_to_a_spawned_process(obj)
-    if isinstance(obj, _OPENED) or _is_shared_memory(obj):
-        return _as_to_a_spawned_process(obj)
-    reduced = copied(obj)
-    if isinstance(obj, _TOLD):
-        kind = _MADE_BY.get(type(obj).__name__, type(obj).__name__)
-        note(
-            f"ranks share one {kind} of their own, not the notebook's: to share that, make it with "
-            f"`{_SPAWN}.{kind}`"
-        )
-    return reduced
+class ToRanks:
+    """Reduces the primitives of one pickle; `note` gets a sentence for the user."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._copied: list[Any] = []
+        self._parts: list[Any] = []  # of what a new one elsewhere would be no event of the notebook
+
+    def reduce(self, obj: Any) -> Any:
+        """A primitive as the notebook's own, or else as a copy with a note."""
+        if not isinstance(obj, _CONCERNED):  # of each object of a pickle
+            return NotImplemented
+        if isinstance(obj, _NAMED) and not any(one in self._copied for one in _semaphores(obj)):
+            _give_names(obj)
+        if isinstance(obj, synchronize.SemLock) and _has_a_name(obj):
+            other = None if any(obj is one for one in self._parts) else _arguments(obj)
+            return _opened, (_as_to_a_spawned_process(obj)[2], type(obj).__name__, other)
+        if isinstance(obj, _SHAREABLE) and _has_a_name(_lock_of(obj)):
+            if isinstance(obj, synchronize.Event):
+                self._parts += _semaphores(obj)
+            return _as_to_a_spawned_process(obj)
+        if isinstance(obj, _OPENED) or _is_shared_memory(obj):
+            return _as_to_a_spawned_process(obj)
+        reduced = copied(obj)
+        if reduced is not NotImplemented:
+            self._copied.append(obj)
+        if isinstance(obj, _READ):
+            kind = _MADE_BY.get(type(obj).__name__, type(obj).__name__)
+            self._note(
+                f"ranks share one {kind} of their own, not the notebook's, which another process "
+                f"or thread is using: to share that, make it with `{_SPAWN}.{kind}`"
+            )
+        return reduced
 
 
 def copied(obj: Any) -> Any:
@@ -82,51 +113,14 @@ def copied(obj: Any) -> Any:
 # ---------------------------------------------------------------- the notebook's own
 
 
-@dataclass(frozen=True)
-class _File:
-    """An open pipe or memory of the notebook's process, which a rank's job opens again.
-
-    The number may be another file's by then, or of another machine: `identity` tells.
-    """
-
-    path: str
-    access: int
-    identity: tuple[int, int]
-
-    @classmethod
-    def of(cls, fd: int) -> _File:
-        access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-        return cls(f"/proc/{os.getpid()}/fd/{fd}", access, _identity(fd))
-
-    def detach(self) -> int:
-        """Open it; multiprocessing calls this where it would receive a descriptor."""
-        try:
-            fd = os.open(self.path, self.access | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as problem:
-            raise FileNotFoundError(_GONE) from problem
-        if _identity(fd) != self.identity:
-            os.close(fd)
-            raise FileNotFoundError(_GONE)
-        os.set_blocking(fd, True)
-        return fd
-
-
-_GONE = "the notebook has closed it, or runs on another machine"
-
-
-def _identity(fd: int) -> tuple[int, int]:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino
-
-
 class _Spawning:
     """What multiprocessing asks for descriptors while it pickles for a new process."""
 
     def duplicate_for_child(self, fd: int) -> int:
         return fd
 
-    def DupFd(self, fd: int) -> _File:  # its own name
-        return _File.of(fd)
+    def DupFd(self, fd: int) -> File:  # its own name
+        return File.of(fd)
 
 
 def _as_to_a_spawned_process(obj: Any) -> Any:
@@ -170,6 +164,79 @@ def _has_a_name(lock: Any) -> bool:
     return getattr(getattr(lock, "_semlock", None), "name", None) is not None
 
 
+# ---------------------------------------------------------------- names
+
+
+def _give_names(obj: Any) -> None:
+    """Replace the semaphores without a name in a primitive by named ones with the same count.
+
+    Not if somebody uses the former ones: a process that was forked from this one, a lock that is
+    held, or a method that is being called or kept elsewhere (a queue's feeding thread does both).
+    """
+    unnamed = [one for one in _semaphores(obj) if not _has_a_name(one)]
+    if not unnamed or forked_children() or any(map(_is_held, unnamed)):
+        return
+    holders = [one for one in (obj, *vars(obj).values()) if isinstance(one, _HOLDERS)]
+    for one in unnamed:
+        if not _holds_all(holders, one):
+            holders += _referring(one)
+        if not _holds_all(holders, one):
+            return
+    for one in unnamed:
+        _give_name(one)
+    for holder in holders:
+        if isinstance(holder, synchronize.Condition):
+            holder._make_methods()  # type: ignore[attr-defined]
+        else:
+            lock = holder.get_lock()
+            holder.acquire, holder.release = lock.acquire, lock.release
+
+
+#: What copies the methods of its lock.
+_HOLDERS = (synchronize.Condition, sharedctypes.SynchronizedBase)
+
+
+def _semaphores(obj: Any) -> Iterator[Any]:
+    if isinstance(obj, synchronize.SemLock):
+        yield obj
+        return
+    for part in vars(obj).values():
+        if isinstance(part, synchronize.SemLock | synchronize.Condition):
+            yield from _semaphores(part)
+
+
+def _is_held(lock: Any) -> bool:
+    is_a_lock = isinstance(lock, synchronize.Lock | synchronize.RLock)
+    return is_a_lock and bool(lock._semlock._is_zero())
+
+
+def _holds_all(holders: list[Any], lock: Any) -> bool:
+    """Whether nothing but the lock and these objects refers to its methods."""
+    for name in ("acquire", "release"):
+        method = vars(lock)[name]
+        known = sum(vars(holder).get(name) is method for holder in holders)
+        if sys.getrefcount(method) > known + 3:  # the lock's, `method`'s and getrefcount's own
+            return False
+    return True
+
+
+def _referring(lock: Any) -> list[Any]:
+    """The objects that copy a lock's methods, wherever they are."""
+    found = [one for one in gc.get_objects() if issubclass(type(one), _HOLDERS)]
+    return [one for one in found if vars(one).get("acquire") is vars(lock)["acquire"]]
+
+
+def _give_name(lock: Any) -> None:
+    """As multiprocessing makes a semaphore where it does not fork (synchronize.SemLock)."""
+    former = lock._semlock
+    name = lock._make_name()
+    made = type(former)(former.kind, former._get_value(), former.maxvalue, name, False)
+    lock._semlock, lock._is_fork_ctx = made, False
+    lock._make_methods()
+    resource_tracker.register(name, "semaphore")
+    util.Finalize(lock, synchronize.SemLock._cleanup, (name,), exitpriority=0)  # type: ignore[attr-defined]
+
+
 # ---------------------------------------------------------------- copies
 
 
@@ -205,6 +272,19 @@ def _arguments(obj: Any) -> tuple[Any, ...]:
         case queues.Queue():
             return (obj._maxsize,)  # type: ignore[attr-defined]
     return ()
+
+
+def _opened(state: Any, kind: str, arguments: tuple[Any, ...] | None) -> Any:
+    """The notebook's own semaphore; on another machine a new one with these arguments, which is its
+    host's. None: FileNotFoundError is raised there."""
+    made = getattr(synchronize, kind).__new__(getattr(synchronize, kind))
+    try:
+        made.__setstate__(state)
+    except FileNotFoundError:
+        if arguments is None:
+            raise FileNotFoundError(GONE) from None
+        return _shared(kind, arguments)
+    return made
 
 
 def _shared(kind: str, arguments: tuple[Any, ...]) -> Any:

@@ -29,7 +29,7 @@ from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
-from xla_nb.protocol.parcel import Unopened
+from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
 from xla_nb.rank import helpers, keeper, loader
 from xla_nb.rank.process import Inherited, capture, enter, inherit, main
 from xla_nb.record.files import Record
@@ -162,13 +162,13 @@ def _load(
 
     Gives its namespace, the map of its lines, and the process that keeps what it has bound.
     """
-    parcel = loader.parcel(os.environ[loader.PARCEL])
-    keeps = parcel.remember = bool(order.request.keeps) and order.host_group.index == 0
     path = Path(order.request.program)
     table = ModuleMap.open(path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        parcel = loader.parcel(os.environ[loader.PARCEL])
+        keeps = parcel.remember = bool(order.request.keeps) and order.host_group.index == 0
         namespace = vars(loader.load(path, opened))
         keeping = keeper.start(order.request, namespace, parcel, sender) if keeps else None
         parcel.forget()
@@ -193,6 +193,9 @@ def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
 def _unopened(error: Unopened, table: ModuleMap) -> _Refused:
     """The refusal of a value that was pickled in the notebook and cannot be made again here."""
     failure = tracebacks.tell(error.problem, table.sources)
+    if error.name == SHARED_MEMORY:
+        message = f"Cannot open an array or a tensor in shared memory on ranks: {error.problem}"
+        return _Refused(type(error.problem).__name__, f"{message}. Keep it until the ranks start.")
     name = "--args" if error.name == ARGUMENTS else error.name
     details = table.details.get(error.name)
     told = f"{failure.kind}: {in_one_line(failure.message, 300).rstrip('.')}"

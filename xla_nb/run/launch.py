@@ -26,6 +26,15 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Fit, OnWait
 
+_SHARED = (
+    "Tensors and arrays in shared memory (`share_memory_()`, a DataLoader's workers) are the "
+    "notebook's own on ranks: what one writes there, all see."
+)
+_COPIED = (
+    "Ranks get copies of what is in shared memory: neither they nor the notebook see what another "
+    "writes there."
+)
+
 
 def launch(
     program: Program,
@@ -74,7 +83,8 @@ def launch(
         raise
     keeps = bool(program.keeps)
     run = Run(name, program.label, record, engine, options, resolve, program.named, keeps)
-    for text in [*program.notes, *fit.notices]:
+    shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
+    for text in [*program.notes, *shared, *fit.notices]:
         run.take(events.Notice(text=text))
     run.follow(sock)
     return run
@@ -83,7 +93,7 @@ def launch(
 def _start(
     program: Program, request: Request, fit: Fit, engine: Engine, on_wait: OnWait
 ) -> socket.socket:
-    parcel = program.parcel.to_memfd()
+    parcel = program.parcel.to_memfd(share=engine.here)
     try:
         return engine.start(request, fit, parcel, on_wait)
     finally:

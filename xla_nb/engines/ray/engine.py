@@ -156,6 +156,8 @@ class RayEngine:
     wait: how long the launch may wait for free hosts, in seconds.
     """
 
+    here = False
+
     def __init__(
         self, cluster: ClusterHandle, hosts: int | None, slices: int | None, wait: float
     ) -> None:

@@ -1,0 +1,100 @@
+"""Shared mappings of files: memory that the notebook and the ranks of its machine can both map.
+
+Shared memory is that (tensors after `share_memory_()`, arrays over a `RawArray` or a
+`SharedMemory`), and so is `np.memmap`. Which memory it is tells the kernel, in /proc/self/maps
+(proc(5)), whatever made it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from xla_nb.protocol.opened import File, Identity, identity
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Addresses from `start` up to `end` that are `file` from `offset` on, all in bytes."""
+
+    start: int
+    end: int
+    offset: int
+    writable: bool
+    file: File
+
+    def part(self, address: int, size: int) -> dict[str, Any]:
+        """What `open_part` needs for the memory at an address."""
+        file = asdict(self.file)
+        return {"offset": self.offset + address - self.start, "size": size, "file": file}
+
+
+def shared_mappings() -> list[Mapping]:
+    """Those of this process, but for those of files that nobody could open a second time."""
+    found: list[Mapping] = []
+    opened: dict[Identity, int] | None = None
+    for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
+        addresses, rights, offset, device, inode, *path = line.split(maxsplit=5)
+        if rights[3] != "s" or rights[0] != "r" or not path:
+            continue
+        if opened is None:
+            opened = _open_files()
+        major, minor = (int(part, 16) for part in device.split(":"))
+        file = _file((os.makedev(major, minor), int(inode)), path[0], rights[1] == "w", opened)
+        if file is not None:
+            start, end = (int(part, 16) for part in addresses.split("-"))
+            found.append(Mapping(start, end, int(offset, 16), rights[1] == "w", file))
+    return found
+
+
+def _file(which: Identity, path: str, writable: bool, opened: dict[Identity, int]) -> File | None:
+    access = os.O_RDWR if writable else os.O_RDONLY
+    if which in opened:
+        return File(f"/proc/{os.getpid()}/fd/{opened[which]}", access, which)
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    same = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == which
+    return File(path, access, which) if same else None
+
+
+def _open_files() -> dict[Identity, int]:
+    """The numbers of this process's open files."""
+    found: dict[Identity, int] = {}
+    for entry in os.scandir("/proc/self/fd"):
+        try:
+            if stat.S_ISREG(os.fstat(int(entry.name)).st_mode):
+                found[identity(int(entry.name))] = int(entry.name)
+        except OSError:  # the listing's own
+            continue
+    return found
+
+
+def holding(mappings: Sequence[Mapping], address: int, size: int) -> Mapping | None:
+    """The one that has all of this memory."""
+    for mapping in mappings:
+        if mapping.start <= address and address + size <= mapping.end:
+            return mapping
+    return None
+
+
+def open_part(part: dict[str, Any]) -> memoryview:
+    """Map the memory that `Mapping.part` tells. Raises FileNotFoundError if it is gone."""
+    file = File(part["file"]["path"], part["file"]["access"], tuple(part["file"]["identity"]))
+    fd = file.detach()
+    try:
+        if os.fstat(fd).st_size < part["offset"] + part["size"]:
+            raise FileNotFoundError("its file is shorter by now")
+        before = part["offset"] % mmap.ALLOCATIONGRANULARITY
+        rights = mmap.PROT_READ | (mmap.PROT_WRITE if file.access == os.O_RDWR else 0)
+        length, offset = before + part["size"], part["offset"] - before
+        memory = mmap.mmap(fd, length, mmap.MAP_SHARED, rights, offset=offset)
+    finally:
+        os.close(fd)
+    return memoryview(memory)[before:]
