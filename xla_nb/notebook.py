@@ -8,11 +8,13 @@ it computed is taken from its run.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import linecache
 import re
 import sys
-from collections.abc import Callable, Set
+import threading
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +24,13 @@ from xla_nb.program.build import Cell, OnlyTheRunHas, Program, Scope
 from xla_nb.program.cells import future_flags, futures, parsed
 from xla_nb.program.deferred import ABSENT, Deferred, Launched, Taken
 from xla_nb.program.names import names_in
-from xla_nb.run.kept import Kept
+from xla_nb.run.kept import Interrupted, Kept
 from xla_nb.run.run import Run
 from xla_nb.wording import listed
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _FILLED = re.compile(r"\{[^{}]*\}|\$\w+")
+_SLOW = 1.0  # seconds after which somebody who waits is told why
 _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 
 
@@ -40,6 +43,7 @@ class Notebook:
         self.launched: dict[int, list[Cell]] = {}
         self._deferred = Deferred()
         self._kept: dict[Launched, Kept] = {}
+        self._rejection = _Rejection(shell)
 
     @property
     def number(self) -> int:
@@ -95,7 +99,10 @@ class Notebook:
             try:
                 return make(self.scope())
             except OnlyTheRunHas as wanted:
-                problem = self._define(wanted.names, deep=False)
+                try:
+                    problem = self._define(wanted.names, deep=False)
+                except Interrupted as interrupted:
+                    problem = str(interrupted)
                 if problem or wanted.names == missing:
                     names = listed((f"`{name}`" for name in sorted(wanted.names)), most=3)
                     problem = problem or f"{names}: the launched cell left it without a value."
@@ -119,6 +126,7 @@ class Notebook:
     def before_cell(self, info: Any = None) -> None:
         """Execute what launched cells define, if the cell that is about to run uses it."""
         text = getattr(info, "raw_cell", None) or ""
+        self._rejection.withdraw()
         self._forget_after_a_reset()
         self._deferred.close(self.shell.user_ns)
         for launched, kept in list(self._kept.items()):
@@ -127,7 +135,12 @@ class Notebook:
             else:
                 self._kept.pop(launched).discard()
         if self._deferred and _lines_above_magic(text) is None:
-            self.define_for(self.shell.transform_cell(text))
+            try:
+                self.define_for(self.shell.transform_cell(text))
+            except Interrupted as interrupted:
+                self._rejection.reject(
+                    f"Interrupted, and this cell was not executed: {interrupted}"
+                )
 
     def define_for(self, source: str) -> None:
         """Execute what launched cells define and this code uses."""
@@ -141,14 +154,20 @@ class Notebook:
         """Execute what launched cells define and IPython is to fill in: `{N}`, `$N`."""
         if self._deferred:
             filled = " ".join(_FILLED.findall(line))
-            if problem := self._define(set(_WORD.findall(filled))):
-                print(problem, file=sys.stderr)
+            self._tell(lambda: self._define(set(_WORD.findall(filled))))
 
     def resolve(self, name: str) -> object:
         """A name of the notebook, for a result that refers to it. Raises KeyError."""
-        if problem := self._define({name}):
-            print(problem, file=sys.stderr)
+        self._tell(lambda: self._define({name}))
         return self.shell.user_ns[name]
+
+    def _tell(self, define: Callable[[], str]) -> None:
+        try:
+            problem = define()
+        except Interrupted as interrupted:
+            problem = str(interrupted)
+        if problem:
+            print(problem, file=sys.stderr)
 
     def _executed(self, number: int, raw: str, source: str) -> Cell:
         return Cell(
@@ -165,13 +184,18 @@ class Notebook:
 
     def _define(self, names: Set[str], deep: bool = True) -> str:
         """Bind these names of launched cells, with all that they need; gives sentences on those
-        that cannot be had."""
+        that cannot be had. Raises Interrupted, and they can be had later."""
         problems = []
-        for taken in self._deferred.take(names, self.shell.user_ns, deep):
-            if taken.text is not None:
-                self._execute(taken, taken.text)
-            if taken.computed:
-                problems.append(self._take_computed(taken.launched, taken.computed))
+        bring_back = self._deferred.remember()
+        try:
+            for taken in self._deferred.take(names, self.shell.user_ns, deep):
+                if taken.text is not None:
+                    self._execute(taken, taken.text)
+                if taken.computed:
+                    problems.append(self._take_computed(taken.launched, taken.computed))
+        except Interrupted:
+            bring_back()
+            raise
         return " ".join(filter(None, problems))
 
     def _execute(self, taken: Taken, text: Cell) -> None:
@@ -182,7 +206,14 @@ class Notebook:
         namespace.update(launched.inputs)
         try:
             code = compile(text.source, self._file(text.label), "exec", launched.flags, True)
-            exec(code, namespace)
+            with _told_if_slow(f"executing the imports and definitions of {text.label} …"):
+                exec(code, namespace)
+        except KeyboardInterrupt:
+            namespace.clear()
+            namespace.update(before)
+            raise Interrupted(
+                f"the definitions of {text.label} were still being executed."
+            ) from None
         except Exception as problem:
             print(
                 f"{text.label} was launched, but its definitions cannot be executed in the "
@@ -243,6 +274,28 @@ class Notebook:
         cells[cells.index(cell)] = replace(cell, filename=name)
 
 
+class _Rejection(ast.NodeTransformer):
+    """Keeps IPython from executing a cell: an exception of a callback before it would not."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._why = ""
+
+    def reject(self, why: str) -> None:
+        self._why = why
+        self._shell.ast_transformers.append(self)
+
+    def withdraw(self) -> None:
+        """Also of a cell that could not be parsed."""
+        if self in self._shell.ast_transformers:
+            self._shell.ast_transformers.remove(self)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.withdraw()
+        rejected: type[Exception] = sys.modules["IPython.core.error"].InputRejected
+        raise rejected(self._why)
+
+
 @functools.cache
 def of(shell: Any) -> Notebook:
     """The one Notebook of a shell."""
@@ -254,6 +307,16 @@ def current() -> Notebook | None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return None if shell is None else of(shell)
+
+
+@contextlib.contextmanager
+def _told_if_slow(what: str) -> Iterator[None]:
+    timer = threading.Timer(_SLOW, print, (what,), {"flush": True})
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _lines_above_magic(raw: str) -> int | None:

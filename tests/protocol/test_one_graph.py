@@ -697,6 +697,6 @@ def test_a_program_describes_its_values_by_type_and_cell(notebook):
     notebook.run("def g(): return held, n")
     program = notebook.build("def f(rank, *a): return g()", args=([], 1))
     assert program.details == {
-        "held": "collections.deque, defined in Cell In[1]",
+        "held": "collections.deque, defined in Cell In[1], line 3",
         "__xla_nb_args__": "builtins.list, builtins.int",
     }

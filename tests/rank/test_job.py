@@ -27,7 +27,7 @@ def test_a_value_that_cannot_be_opened_is_refused_by_its_name(cells):
     cells.ok("def use(): return d")
     shown = cells.run("%%xla_spawn -n 2 -o shut\nfine = []\ndef f(rank): return fine, use()")
     assert shown.error.replace("\n", " ").count(
-        f"Cannot open `d` (local_shut.D, defined in Cell In[{made}]) on ranks: TypeError: "
+        f"Cannot open `d` (local_shut.D, defined in Cell In[{made}], line 2) on ranks: TypeError: "
         f"D.__init__() missing 1 required positional argument: 'b'. {ADVICE}"
     )
     assert not shown.lines
@@ -40,7 +40,7 @@ def test_a_value_whose_setstate_raises_is_refused_with_the_line_that_raised(cell
     ).number
     shown = cells.run("%%xla_spawn -n 2\ndef f(rank): return s.n")
     assert (
-        f"Cannot open `s` (__main__.S, defined in Cell In[{made}]) on ranks: ValueError: no state "
+        f"Cannot open `s` (__main__.S, defined in Cell In[{made}], line 5) on ranks: ValueError: no state "
         f"(Cell In[{made}], line 4). {ADVICE}"
     ) in shown.error
 

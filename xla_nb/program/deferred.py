@@ -8,7 +8,7 @@ name, so that nothing finds what it held before.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from xla_nb.program.bindings import bindings
@@ -152,6 +152,18 @@ class Deferred:
         taken = [_taken(launched, nodes, namespace) for launched, nodes in each if nodes]
         self._launched = [one for one in self._launched if one.left]
         return taken
+
+    def remember(self) -> Callable[[], None]:
+        """What is deferred now; calling the result brings it back, if what was taken could not be
+        executed to its end."""
+        each = [(one, list(one.left), dict(one.held)) for one in self._launched]
+
+        def bring_back() -> None:
+            for one, left, held in each:
+                one.left, one.held = left, held
+            self._launched = [one for one, _, _ in each]
+
+        return bring_back
 
     def _closure(
         self, names: Set[str], namespace: Mapping[str, object], deep: bool

@@ -29,6 +29,7 @@ from xla_nb.program.cells import (
     future_flags,
     futures,
     parsed,
+    span,
 )
 from xla_nb.program.imports import Imports
 from xla_nb.program.names import Names, names_in
@@ -309,8 +310,17 @@ class Dependencies:
         found = origins.definition(name, value, self._cells, self._mains)
         if found is None or not isinstance(found.node, DEFINITION):
             details = refusals.described(value, self._origin(name))
-            raise ShippingError(refusals.refusal(name, details, problem))
+            path = refusals.path_to_culprit(value, lambda part: self._can_be_sent(part, executed))
+            refusal = refusals.refusal(name, details, problem, path)
+            raise ShippingError(f"{refusal} No rank was started.")
         return value, self._source(found), problem
+
+    def _can_be_sent(self, value: object, executed: Mapping[int, Source]) -> bool:
+        try:
+            pickling.pack({"": value}, self._live(executed))
+        except Exception:
+            return False
+        return True
 
     def _source(self, found: Statement) -> Source:
         """A definition of the notebook to be executed again, with what it needs."""
@@ -328,9 +338,9 @@ class Dependencies:
         )
 
     def _origin(self, name: str) -> str:
-        """The label of the last cell that binds the name."""
+        """The line of the last statement that binds the name."""
         newest = self._cells.newest(name)
-        return newest.cell.label if newest else ""
+        return f"{newest.cell.label}, line {span(newest.node)[0]}" if newest else ""
 
     def _remember(self, live: Live, args: tuple[object, ...]) -> None:
         self.defines |= live.named.keys()

@@ -45,13 +45,22 @@ def inside(value: object, wanted: set[int]) -> bool:
 def _differ(
     fresh: object, now: object, numbers: dict[int, int], numbers_now: dict[int, int]
 ) -> bool:
-    if type(fresh) is not type(now):
+    if not _of_one_class(fresh, now, numbers, numbers_now):
         return False  # a stand-in
     before = [(name, _key(part, numbers)) for name, part in _content(fresh)]
     after = [(name, _key(part, numbers_now)) for name, part in _content(now)]
     if set(before) != set(after) if isinstance(fresh, set) else before != after:
         return True
     return not _same_memory(fresh, now)
+
+
+def _of_one_class(
+    fresh: object, now: object, numbers: Mapping[int, int], numbers_now: Mapping[int, int]
+) -> bool:
+    """Whether two objects have one class, or each its own of the notebook's."""
+    kinds = type(fresh), type(now)
+    number = numbers.get(id(kinds[0]))
+    return kinds[0] is kinds[1] or (number is not None and number == numbers_now.get(id(kinds[1])))
 
 
 def _key(part: object, numbers: Mapping[int, int]) -> Hashable:
@@ -95,6 +104,16 @@ def _content(value: object) -> Iterator[tuple[Hashable, object]]:
             return
     with contextlib.suppress(AttributeError):
         yield from object.__getattribute__(value, "__dict__").items()
+    yield from _slots(value)
+
+
+def _slots(value: object) -> Iterator[tuple[Hashable, object]]:
+    for kind in type(value).__mro__:
+        if "__slots__" in vars(kind):
+            for name, member in vars(kind).items():
+                if isinstance(member, types.MemberDescriptorType):
+                    with contextlib.suppress(AttributeError):  # nothing is set
+                        yield name, member.__get__(value)
 
 
 def _contents(function: types.FunctionType) -> Iterator[tuple[Hashable, object]]:

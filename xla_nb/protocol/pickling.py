@@ -364,6 +364,8 @@ def _reduce_stream(obj: Any) -> Any:
         raise Unshippable("an open file", "Open it inside the function")
     if isinstance(obj, socket.socket):
         raise Unshippable("an open socket", "Connect inside the function")
+    if isinstance(obj, threading.Thread):
+        raise Unshippable("a thread", "Start it inside the function")
     if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
         raise Unshippable("a generator", "Send a list of its items, or create it in the function")
     return NotImplemented

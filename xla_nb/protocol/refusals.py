@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+
 from xla_nb.wording import in_one_line
 
 _ADVICE = {
@@ -14,24 +19,64 @@ _ADVICE = {
 }
 
 
+#: What a function should return instead, by the thing.
+_HOME = {
+    "an open file": "Return its path or its content",
+    "an open socket": "Return what has been received",
+    "a generator": "Return a list of its items",
+    "a thread": "Return what it has computed",
+}
+_DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
+
+
 class Unshippable(TypeError):
     """Raised while pickling a value that is or contains `thing`; `advice` is what to do instead."""
 
     def __init__(self, thing: str, advice: str) -> None:
         super().__init__(f"it is or contains {thing}")
+        self.thing = thing
         self.advice = advice
 
 
 def described(value: object, origin: str = "") -> str:
-    """The type of a variable's value, and the cell that defines it, where it is known."""
+    """The type of a variable's value, and the line that defines it, where it is known."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return f"{kind}, defined in {origin}" if origin else kind
 
 
-def refusal(name: str, details: str, fault: Exception) -> str:
-    """Why a variable, `described` by `details`, cannot be sent, and what to do instead."""
+def refusal(name: str, details: str, fault: Exception, path: str = "") -> str:
+    """Why a variable, `described` by `details`, cannot be sent, and what to do instead; `path` is
+    the part of it that is to blame (`["log"][0]`)."""
     told = in_one_line(str(fault), 300).rstrip(".")
+    if isinstance(fault, Unshippable):
+        told = f"{f'`{name}{path}`' if path else 'it'} is or contains {fault.thing}"
+    elif path:
+        told = f"`{name}{path}`: {told}"
     return f"Cannot send `{name}` ({details}) to ranks: {told}. {advice(fault)}."
+
+
+def path_to_culprit(value: object, can_be_sent: Callable[[object], bool]) -> str:
+    """Where in a value the innermost part is that cannot be sent: `["log"][0]`, `.file`."""
+    path = ""
+    for _ in range(_DEEPEST):
+        each = itertools.islice(_parts(value), _MOST)
+        found = next(((text, part) for text, part in each if not can_be_sent(part)), None)
+        if found is None:
+            break
+        path, value = path + found[0], found[1]
+    return path
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    """The items of a container, the public attributes of another object."""
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
+    elif isinstance(value, list | tuple | deque):
+        yield from ((f"[{number}]", part) for number, part in enumerate(value))
+    elif not isinstance(value, type):
+        with contextlib.suppress(AttributeError):
+            attributes = object.__getattribute__(value, "__dict__").items()
+            yield from ((f".{name}", part) for name, part in attributes if name[:1] != "_")
 
 
 def advice(fault: BaseException) -> str:
@@ -40,3 +85,10 @@ def advice(fault: BaseException) -> str:
         return fault.advice
     known = next((text for key, text in _ADVICE.items() if key in str(fault)), None)
     return known or "Create it inside the function, or pass what it is built from"
+
+
+def advice_on_result(fault: BaseException) -> str:
+    """What to do instead of returning the value that raised `fault`."""
+    if isinstance(fault, Unshippable):
+        return _HOME.get(fault.thing, fault.advice)
+    return "Return numbers, arrays or CPU tensors instead"

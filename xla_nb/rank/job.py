@@ -173,17 +173,28 @@ def _load(
         keeping = keeper.start(order.request, namespace, parcel, sender) if keeps else None
         parcel.forget()
     except BaseException as error:
-        raise _refusal("Cannot load the program", error, table) from error
+        raise _raised(order.request.label, error, table) from error
     finally:
         torch.set_num_threads(threads)
     return namespace, table, keeping
 
 
-def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
+def _raised(label: str, error: BaseException, table: ModuleMap) -> _Refused:
+    """What the cell's top level raised, by the cell's own line."""
     if isinstance(error, loader.CellError):
         return _Refused("DeviceTouched", f"{error.place}: {error}")
     if isinstance(error, Unopened):
         return _unopened(error, table)
+    own = tracebacks.line_in(error, label)
+    if not own:
+        return _refusal("Cannot load the program", error, table)
+    failure = tracebacks.tell(error, table.sources)
+    inside = "" if failure.place in ("", own) else f" (at {failure.place})"
+    message = f"{own} raised {failure.kind}{inside} before any rank was started: {failure.message}"
+    return _Refused(failure.kind, message, failure.text)
+
+
+def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
     failure = tracebacks.tell(error, table.sources)
     place = f" at {failure.place}" if failure.place else ""
     message = f"{problem}{place}: {failure.kind}: {failure.message}"

@@ -26,7 +26,7 @@ from typing import Any
 from xla_nb.linux import die_with_parent, name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import events, pickling
+from xla_nb.protocol import events, pickling, refusals
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
@@ -245,10 +245,9 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
     except Exception as problem:
         scratch.unlink()
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        usual = "Return numbers, arrays or CPU tensors instead"
-        advice = getattr(problem, "advice", usual)
         raise ResultError(
-            f"Cannot send the result ({kind}) to the notebook: {problem}. {advice}."
+            f"Cannot send the result ({kind}) to the notebook: {problem}. "
+            f"{refusals.advice_on_result(problem)}."
         ) from None
     finally:
         os.close(fd)

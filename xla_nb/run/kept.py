@@ -9,9 +9,13 @@ from typing import Any
 from xla_nb.program.deferred import Launched
 from xla_nb.protocol.parcel import Parcel, Unopened
 from xla_nb.run.run import Run
-from xla_nb.wording import listed
+from xla_nb.wording import in_one_line, listed
 
 _PATIENCE = 0.5  # seconds
+
+
+class Interrupted(Exception):
+    """Raised where the wait for a run's values was interrupted; says what is not there."""
 
 
 class Kept:
@@ -56,16 +60,13 @@ class Kept:
         """All values that the module bound, and a sentence on those of `names` that are missing.
 
         Functions get `namespace` as their globals; `made` gives what a launched cell's source
-        binds to a name. Waits until the run has kept the values, or has ended, and says so.
+        binds to a name. Waits until the run has kept the values, or has ended, and says so. Raises
+        Interrupted.
         """
         where = self._run.label
-        if not self._wait(names):
-            return {}, f"{_names(names)} not computed yet by {where}, which is still loading."
+        self._wait(names)
         if not self._run.state.kept:
-            return {}, (
-                f"{_names(names)} computed by {where}, whose run ended before the values were "
-                f"kept. Run {where} again."
-            )
+            return {}, self._lost(names)
         if self.is_open:
             return {}, self._missing(names)
         parcel = self._parcel()
@@ -89,8 +90,19 @@ class Kept:
         self.discard()
         return values, self._missing(names)
 
-    def _wait(self, names: Iterable[str]) -> bool:
-        """Until the run has kept the values, or has ended; False if it was interrupted."""
+    def _lost(self, names: Iterable[str]) -> str:
+        where, refused = self._run.label, self._run.state.refused
+        if refused is None:
+            return (
+                f"{_names(names)} computed by {where}, whose run ended before the values were "
+                f"kept. Run {where} again."
+            )
+        each = listed((f"`{name}`" for name in sorted(names)), most=3)
+        told = in_one_line(refused.message, 300).rstrip(".")
+        return f"{where} failed and did not bind {each}: {told}. Correct it and run it again."
+
+    def _wait(self, names: Iterable[str]) -> None:
+        """Until the run has kept the values, or has ended."""
 
         def ready() -> bool:
             return self._run.state.kept or self._run.done
@@ -104,8 +116,10 @@ class Kept:
                 while not self._run.changed.wait_for(ready, _PATIENCE):
                     pass
         except KeyboardInterrupt:
-            return False
-        return True
+            raise Interrupted(
+                f"{_names(names)} not computed yet by {self._run.label}, whose top level is still "
+                "running."
+            ) from None
 
     def _missing(self, names: Iterable[str]) -> str:
         missing = sorted(set(names) & self.problems.keys())

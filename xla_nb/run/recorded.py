@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NoReturn, Self, SupportsIndex
 
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events
 from xla_nb.protocol.parcel import Parcel
+from xla_nb.protocol.refusals import Unshippable
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home
 from xla_nb.record.sample import Sample, decode
@@ -69,6 +70,12 @@ class RecordedRun:
             seen = [sample.at for rank in run.state.ranks if (sample := run.sample(rank))]
             run.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
         return run
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise Unshippable(
+            "a run",
+            "Bind what you need of it in the notebook (`values = run.results`) and use that",
+        )
 
     @property
     def ok(self) -> bool:

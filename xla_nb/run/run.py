@@ -35,12 +35,13 @@ _TICK = 0.1
 class RunFailed(XlaNbError):
     """A run that did not return every rank's value. `run` holds what there is.
 
-    brief: its tracebacks have been shown already, by the panel.
+    brief: the tracebacks of its ranks have been shown already, by the panel.
     """
 
     def __init__(self, run: Run, brief: bool = False) -> None:
         self.run = run
-        lines = [sentences.headline(run.state), *([] if brief else sentences.details(run.state))]
+        shown = brief and run.state.refused is None
+        lines = [sentences.headline(run.state), *([] if shown else sentences.details(run.state))]
         super().__init__("\n\n".join([*lines, f"Output and files: {run.record.path}"]))
 
 
