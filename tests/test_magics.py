@@ -290,8 +290,8 @@ def test_a_queue_with_items_that_ranks_would_not_see_is_refused(notebook):
     made = notebook.ok("import multiprocessing as mp\nfull = mp.Queue(); full.put(1)").number
     shown = notebook.run(spawn("def f(rank): return full.get(timeout=5)"))
     assert (
-        f"Cannot send `full` (multiprocessing.queues.Queue, defined in Cell In[{made}], line 2) to ranks: "
-        "it is or contains a queue with items. Make it with "
+        f"Cannot send `full` (multiprocessing.queues.Queue, defined in Cell In[{made}], line 2) "
+        "to ranks: it is or contains a queue with items. Make it with "
         '`multiprocessing.get_context("spawn")`, so that ranks share it'
     ) in shown.error
     notebook.ok("full.get(); full.close(); full.join_thread()")

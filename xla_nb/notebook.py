@@ -19,14 +19,14 @@ from dataclasses import replace
 from typing import Any
 
 from xla_nb.errors import ProgramError
-from xla_nb.program.bindings import bindings
+from xla_nb.program.bindings import bindings, deleted
 from xla_nb.program.build import Cell, OnlyTheRunHas, Program, Scope
 from xla_nb.program.cells import future_flags, futures, parsed
 from xla_nb.program.deferred import ABSENT, Deferred, Launched, Taken
 from xla_nb.program.names import names_in
 from xla_nb.run.kept import Interrupted, Kept
 from xla_nb.run.run import Run
-from xla_nb.wording import listed
+from xla_nb.wording import listed, shortened
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _FILLED = re.compile(r"\{[^{}]*\}|\$\w+")
@@ -43,6 +43,8 @@ class Notebook:
         self.launched: dict[int, list[Cell]] = {}
         self._deferred = Deferred()
         self._kept: dict[Launched, Kept] = {}
+        self._runs: dict[Launched, Run] = {}
+        self._unbound: dict[str, str] = {}  # why names are not there, of cells that failed
         self._rejection = _Rejection(shell)
 
     @property
@@ -95,6 +97,7 @@ class Notebook:
         Raises ProgramError where that cannot be had, and what `make` raises.
         """
         missing: Set[str] = frozenset()
+        self._look_after_runs()
         while True:
             try:
                 return make(self.scope())
@@ -120,6 +123,8 @@ class Notebook:
         text = Cell(cell.label, program.module.text)
         flags = future_flags(futures(parsed(cell)))
         launched = self._deferred.add(text, namespace, program.keeps, flags)
+        self._runs[launched] = run
+        self._unbound = {n: why for n, why in self._unbound.items() if n not in launched.held}
         if program.keeps:
             self._kept[launched] = Kept(run, program.parcel.objects(), sources)
 
@@ -129,12 +134,8 @@ class Notebook:
         self._rejection.withdraw()
         self._forget_after_a_reset()
         self._deferred.close(self.shell.user_ns)
-        for launched, kept in list(self._kept.items()):
-            if launched.held:
-                kept.trim()
-            else:
-                self._kept.pop(launched).discard()
-        if self._deferred and _lines_above_magic(text) is None:
+        self._look_after_runs()
+        if (self._deferred or self._unbound) and _lines_above_magic(text) is None:
             try:
                 self.define_for(self.shell.transform_cell(text))
             except Interrupted as interrupted:
@@ -142,12 +143,24 @@ class Notebook:
                     f"Interrupted, and this cell was not executed: {interrupted}"
                 )
 
+    def _look_after_runs(self) -> None:
+        for launched in list(self._runs):
+            if not launched.held or self._runs[launched].state.started is not None:
+                self._runs.pop(launched)  # all has been taken, or the cell has not raised
+            else:
+                self._forget_failed(launched)
+        for launched, kept in list(self._kept.items()):
+            if launched.held:
+                kept.trim()
+            else:
+                self._kept.pop(launched).discard()
+
     def define_for(self, source: str) -> None:
         """Execute what launched cells define and this code uses."""
         names = _names_used(source)
         if "get_ipython" in names:  # of IPython's lines (`f?`, `%time f()`) any word
             names |= set(_WORD.findall(source))
-        if problem := self._define(names):
+        if problem := self._define(names) or self._why_unbound(names):
             print(problem, file=sys.stderr)
 
     def define_for_line(self, line: str) -> None:
@@ -230,17 +243,40 @@ class Notebook:
         """Bind names to what a run has kept; gives a sentence on those that cannot be had."""
         kept, namespace = self._kept[launched], self.shell.user_ns
         values, problem = kept.take(names, namespace, self._made)
-        if kept.never_loaded:  # as a cell that raises: what the notebook held is there again
-            values = {n: v for n, v in launched.held.items() if v is not ABSENT}
-            problem = "" if names <= values.keys() else problem
+        if self._forget_failed(launched):
+            return self._why_unbound(names)
+        if (
+            kept.is_open
+        ):  # what the cell did not bind after all (`if resume: model = …`) is as before
+            held = {n: v for n, v in launched.held.items() if n in launched.computed}
+            held = {n: v for n, v in held.items() if n not in deleted(parsed(launched.cell).body)}
+            values = {n: v for n, v in held.items() if n not in kept.problems} | values
         counting = launched.names(namespace)
-        namespace.update({n: value for n, value in values.items() if n in counting})
+        values = {n: v for n, v in values.items() if n in counting and v is not ABSENT}
+        namespace.update(values)
         gone = launched.computed - kept.problems.keys() if kept.is_open else values.keys()
         for name in launched.held.keys() & gone:
             del launched.held[name]
-        if values and not kept.never_loaded:
+        if values:
             self._show_source(launched.cell.label)
         return problem
+
+    def _why_unbound(self, names: Set[str]) -> str:
+        unbound = names & self._unbound.keys() - self.shell.user_ns.keys()
+        return "\n".join(self._unbound[name] for name in sorted(unbound))
+
+    def _forget_failed(self, launched: Launched) -> bool:
+        """Whether the cell ended before any rank was started: the notebook has what it had."""
+        run = self._runs.get(launched)
+        if run is None or not run.done or run.state.kept or run.state.started is not None:
+            return False
+        missing = [name for name, value in launched.held.items() if value is ABSENT]
+        self._deferred.undo(launched, self.shell.user_ns)
+        del self._runs[launched]
+        why = f": {shortened(run.state.refused.message, 300)}" if run.state.refused else ""
+        for name in missing:
+            self._unbound[name] = f"{run.label} ended before it bound `{name}`{why}"
+        return True
 
     def _made(self, name: str, launched: Launched) -> object:
         """What a launched cell's source binds to a name, executed now if it was not before."""

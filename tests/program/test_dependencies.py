@@ -113,7 +113,7 @@ def test_a_value_that_cannot_be_sent_is_refused_with_the_last_cell_that_binds_it
     notebook.run("a = 1")
     notebook.run("a = (n for n in ())")
     notebook.run("def g(): return a")
-    told = r"Cannot send `a` \(builtins.generator, defined in Cell In\[2\], line 1\) to ranks: it is or"
+    told = r"Cannot send `a` \(builtins.generator, defined in Cell In\[2\], line 1\) to ranks: it"
     with pytest.raises(ShippingError, match=told):
         notebook.build("def f(i): return g()")
 

@@ -244,8 +244,8 @@ def test_tensors_keep_shared_memory_types_and_tied_modules():
         "parametrized: True",
         "shared: 5.0 5.0",
         "gradient: True [2.0, 2.0] None",
-        "computed: {'a tensor is sent without the computation behind it (grad_fn): backward() on "
-        "ranks ends there'}",
+        "computed: {'a tensor is sent without what computed it (its grad_fn): backward() ends "
+        "there'}",
         "empty: (0,)",
         "half: torch.bfloat16",
         "sent once: True",

@@ -25,6 +25,19 @@ first = in_another_process(current)
 random.seed(1); numpy.random.seed(1); torch.manual_seed(1)
 print("same as in the notebook:", first == draw())
 print("next launch differs:", in_another_process(following)[:3] != first[:3])
+
+def sequences():
+    return [set(numbers) for numbers in (
+        [random.random() for _ in range(50)], numpy.random.rand(50), torch.rand(50).tolist())]
+
+random.seed(1); numpy.random.seed(1); torch.manual_seed(1)
+launches = [Inheritance.of_this_process(), Inheritance.of_this_process()]
+drawn = [sequences()]
+for launch in launches:
+    launch.take_on()
+    drawn.append(sequences())
+shared = [len(a & b) for i in range(3) for a, b in zip(drawn[i], drawn[i - 1])]
+print("numbers drawn twice:", sum(shared))
 """
 BARE = """
 import random, sys
@@ -49,7 +62,11 @@ def output(script):
 
 
 def test_ranks_continue_the_notebooks_generators_and_each_launch_differs():
-    assert output(TORCH) == ["same as in the notebook: True", "next launch differs: True"]
+    assert output(TORCH) == [
+        "same as in the notebook: True",
+        "next launch differs: True",
+        "numbers drawn twice: 0",
+    ]
 
 
 def test_generators_not_imported_in_the_notebook_are_seeded_per_launch():

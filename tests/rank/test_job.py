@@ -40,8 +40,8 @@ def test_a_value_whose_setstate_raises_is_refused_with_the_line_that_raised(cell
     ).number
     shown = cells.run("%%xla_spawn -n 2\ndef f(rank): return s.n")
     assert (
-        f"Cannot open `s` (__main__.S, defined in Cell In[{made}], line 5) on ranks: ValueError: no state "
-        f"(Cell In[{made}], line 4). {ADVICE}"
+        f"Cannot open `s` (__main__.S, defined in Cell In[{made}], line 5) on ranks: "
+        f"ValueError: no state (Cell In[{made}], line 4). {ADVICE}"
     ) in shown.error
 
 

@@ -29,6 +29,7 @@ class Ended:
         self.changed = threading.Condition()
         self.state = RunState()
         self.changes = ""
+        self.state.started = 1.0
         if program.keeps:
             folder.mkdir()
             path = folder / f"{program.name}.py"
@@ -40,6 +41,7 @@ class Ended:
             job.join()
             os.close(parcel)
             self.state.kept = job.exitcode == 0
+            self.state.started = 1.0 if self.state.kept else None
             self.changes = (folder / "changes").read_text() if self.state.kept else ""
 
     def _job(self, program, path, parcel_fd):

@@ -18,6 +18,12 @@ def bindings(nodes: Iterable[ast.AST]) -> set[str]:
     return binder.names - binder.outer
 
 
+def deleted(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that `del` takes away somewhere in these statements."""
+    every = (part for node in nodes for part in ast.walk(node))
+    return {p.id for p in every if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Del)}
+
+
 class Binder(ast.NodeVisitor):
     """Collects the names that a block binds, without entering nested scopes."""
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from xla_nb.program.bindings import bindings
-from xla_nb.program.cells import Cell, Pending, parsed, star_module
+from xla_nb.program.cells import IMPORT, Cell, Pending, parsed, star_module
 from xla_nb.program.names import names_in
-from xla_nb.program.origins import star_names
+from xla_nb.program.origins import imported, star_names
 from xla_nb.program.outcome import is_literal
 from xla_nb.program.reach import names_used_by
 from xla_nb.program.split import only
@@ -44,6 +44,11 @@ class Launched:
     def names(self, namespace: Mapping[str, object]) -> set[str]:
         """The names that still count: those that the notebook does not have."""
         return self.held.keys() - namespace.keys()
+
+    @property
+    def set_by_functions(self) -> frozenset[str]:
+        """Computed names that no statement binds, but a function that says `global`."""
+        return self.computed - bindings(parsed(self.cell).body)
 
     def source(self) -> list[ast.stmt]:
         """The statements that are left to be executed."""
@@ -95,7 +100,8 @@ class Deferred:
         launched = Launched(cell, nodes, {}, frozenset(computed), {}, flags)
         read = names_in(launched.source()).now.keys() - bound
         launched.inputs = {name: namespace[name] for name in read & namespace.keys()}
-        launched.held = {name: namespace.pop(name, ABSENT) for name in bound}
+        same = _imported_again(nodes, namespace) - launched.computed
+        launched.held = {name: namespace.pop(name, ABSENT) for name in bound - same}
         for earlier in self._launched:
             for name in bound & earlier.held.keys():
                 launched.held[name] = earlier.held.pop(name)
@@ -114,6 +120,14 @@ class Deferred:
         for launched in self._launched:
             launched.held.clear()
         self._launched.clear()
+
+    def undo(self, launched: Launched, namespace: dict[str, object]) -> None:
+        """The cell has bound nothing, since it raised: the notebook has what it held."""
+        for name in launched.names(namespace):
+            if launched.held[name] is not ABSENT:
+                namespace[name] = launched.held[name]
+        launched.held.clear()
+        self._launched = [one for one in self._launched if one is not launched]
 
     def pending(self, namespace: Mapping[str, object]) -> list[Pending]:
         """What ranks may execute themselves: the cells with the statements that are left, and the
@@ -149,7 +163,8 @@ class Deferred:
         need when they are called."""
         chosen = self._closure(names, namespace, deep)
         each = [(one, [node for node in one.left if node in chosen]) for one in self._launched]
-        taken = [_taken(launched, nodes, namespace) for launched, nodes in each if nodes]
+        each = [(one, nodes) for one, nodes in each if nodes or names & one.set_by_functions]
+        taken = [_taken(launched, nodes, namespace) for launched, nodes in each]
         self._launched = [one for one in self._launched if one.left]
         return taken
 
@@ -202,6 +217,16 @@ class Deferred:
         return bool(missing if found is None else missing & found)
 
 
+def _imported_again(nodes: list[ast.stmt], namespace: Mapping[str, object]) -> set[str]:
+    """The names that the cell imports, and binds to what the notebook has under them anyway."""
+    found: dict[str, object] = {}
+    for node in nodes:
+        found |= dict.fromkeys(bindings([node]), ABSENT)
+        if isinstance(node, IMPORT):
+            found |= imported(node)
+    return {name for name, value in found.items() if namespace.get(name) is value}
+
+
 def _is_star(node: ast.stmt) -> bool:
     return star_module(node) is not None
 
@@ -215,4 +240,5 @@ def _taken(launched: Launched, nodes: list[ast.stmt], namespace: Mapping[str, ob
     for name in bound:
         launched.held.pop(name, None)
     text = launched.text(source) if source else None
-    return Taken(launched, text, bound & counting, bindings(nodes) & launched.computed & counting)
+    computed = (bindings(nodes) | launched.set_by_functions) & launched.computed
+    return Taken(launched, text, bound & counting, computed & counting)

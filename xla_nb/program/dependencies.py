@@ -12,7 +12,7 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from xla_nb.errors import ProgramError, ShippingError
 from xla_nb.program import ipython_syntax, origins
@@ -41,7 +41,7 @@ from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.parts import is_of_a_module, is_ready
+from xla_nb.protocol.parts import assigns, is_of_a_module, is_ready
 from xla_nb.protocol.remake import Source
 
 _ENTRY = "_xla_nb_entry"
@@ -140,7 +140,11 @@ class Dependencies:
     def only_the_run_tells(self, module: Section | None) -> set[str]:
         """The names of a launched cell that the notebook is to take from the run."""
         nodes = ast.parse(module.text).body if module else []
-        return names_of_the_run(nodes, self._is_steady)
+        return names_of_the_run(nodes, self._is_steady, self._rebinds)
+
+    def _rebinds(self, function: str, name: str) -> bool:
+        value = self._values.get(function)
+        return isinstance(value, FunctionType) and assigns(value.__code__, name)
 
     def _is_steady(self, name: str) -> bool:
         """Whether a name is a builtin, a module, or what a module has under the same name."""

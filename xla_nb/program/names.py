@@ -314,6 +314,12 @@ class _Reader(ast.NodeVisitor):
         self.visit(node.test)
         self.bound = self._perhaps(node.body) & self._perhaps(node.orelse)
 
+    def visit_With(self, node: ast.With) -> None:
+        if any(_suppresses(item.context_expr) for item in node.items):
+            self._perhaps(node.body)
+        else:
+            self.generic_visit(node)
+
     def visit_Match(self, node: ast.Match) -> None:
         self.visit(node.subject)
         for case in node.cases:
@@ -376,6 +382,11 @@ def _parameters(arguments: ast.arguments) -> set[str]:
 def _catches_name_error(handler: ast.ExceptHandler) -> bool:
     caught = ast.walk(handler.type) if handler.type is not None else ()
     return any(isinstance(node, ast.Name) and node.id == "NameError" for node in caught)
+
+
+def _suppresses(node: ast.expr) -> bool:
+    """`contextlib.suppress(…)`, after which the end of a block may not have been reached."""
+    return isinstance(node, ast.Call) and _dotted(node.func).rpartition(".")[2] == "suppress"
 
 
 def _dotted(node: ast.expr) -> str:

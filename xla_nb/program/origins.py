@@ -72,6 +72,20 @@ def star_names(module: str) -> set[str] | None:
     return {str(name) for name in public}
 
 
+def imported(node: ast.Import | ast.ImportFrom) -> dict[str, object]:
+    """What an import binds, by name, as far as that is loaded already."""
+    found: dict[str, object] = {}
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            module = sys.modules.get(node.module or "") if node.level == 0 else None
+            if module is not None and alias.name in vars(module):
+                found[alias.asname or alias.name] = vars(module)[alias.name]
+        elif alias.name in sys.modules:
+            name = alias.asname or alias.name.partition(".")[0]
+            found[name] = sys.modules[alias.name if alias.asname else name]
+    return found
+
+
 def script(values: Mapping[str, object]) -> tuple[str, ...]:
     """A script's file, and the name that `python -m` was given; a notebook has neither."""
     file, spec = values.get("__file__"), values.get("__spec__")

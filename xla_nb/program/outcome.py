@@ -11,19 +11,35 @@ import ast
 from collections.abc import Callable, Iterable, Sequence
 
 from xla_nb.program.bindings import Function, bindings
-from xla_nb.program.cells import DEFINITION
+from xla_nb.program.cells import DEFINITION, star_module
 from xla_nb.program.names import names_in
+from xla_nb.program.origins import star_names
 
 #: Builtins that make the same of the same.
 _MAKERS = {"dict", "list", "tuple", "int", "float", "str", "bytes", "bool", "complex", "bytearray"}
+#: Builtins through which code may bind any name.
+_REBINDING = {"exec", "eval", "globals", "locals", "vars", "setattr"}
 _COMBINED = (ast.Tuple, ast.List, ast.Dict, ast.UnaryOp, ast.BinOp)
 
 
-def names_of_the_run(nodes: Sequence[ast.stmt], steady: Callable[[str], bool]) -> set[str]:
+def names_of_the_run(
+    nodes: Sequence[ast.stmt],
+    steady: Callable[[str], bool],
+    rebinds: Callable[[str, str], bool] = lambda function, name: False,
+) -> set[str]:
     """The names that a launched cell's statements bind and that are taken from its run.
 
-    `steady` says whether a name from outside the cell is a module, or what one calls by this name.
+    `steady` says whether a name from outside the cell is a module, or what one calls by this name;
+    `rebinds`, whether one is a function that says `global` of another name.
     """
+    return _computed(nodes, steady, rebinds) | _before_a_star(nodes)
+
+
+def _computed(
+    nodes: Sequence[ast.stmt],
+    steady: Callable[[str], bool],
+    rebinds: Callable[[str, str], bool],
+) -> set[str]:
     rest = [node for node in nodes if not is_settled(node)]
     bound = bindings(rest)
     settled = [node for node in nodes if node not in rest]
@@ -35,7 +51,22 @@ def names_of_the_run(nodes: Sequence[ast.stmt], steady: Callable[[str], bool]) -
 
     if all(_repeats(node, is_steady) for node in rest) and not _twice(rest):
         return set()
-    return bound | names_in(nodes).sets
+    used = names_in(rest).wanted()
+    constants = bindings(settled) - imported - bound
+    if not used & _REBINDING:
+        constants = {name for name in constants if any(rebinds(one, name) for one in used)}
+    return bound | names_in(nodes).sets | constants
+
+
+def _before_a_star(nodes: Sequence[ast.stmt]) -> set[str]:
+    """What statements bind before a `from m import *` that may bind it anew."""
+    found: set[str] = set()
+    for number, node in enumerate(nodes):
+        if module := star_module(node):
+            names = star_names(module)
+            before = bindings(nodes[:number])
+            found |= before if names is None else before & names
+    return found
 
 
 def _imports(node: ast.AST) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import gc
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 
 from xla_nb.protocol import parts
 
 _MOST = 10_000  # objects to look at
+_ENDS = (*parts.PLAIN, ModuleType, FrameType)  # nothing is called through these
 
 
 def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[str]:
@@ -21,7 +22,7 @@ def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[
     todo = [namespace[name] for name in names if name in namespace]
     while todo and len(seen) < _MOST:
         value = todo.pop()
-        if id(value) in seen:
+        if id(value) in seen or isinstance(value, _ENDS):
             continue
         seen.add(id(value))
         if isinstance(value, FunctionType) and value.__module__ == "__main__":
@@ -62,13 +63,10 @@ def _held_by(value: object) -> Iterator[object]:
 
 
 def _held_by_instance(value: object) -> Iterator[object]:
-    if type(value) is functools._lru_cache_wrapper:
-        yield value.__wrapped__
-    elif any(cls.__module__ == "__main__" for cls in type(value).__mro__):
-        yield type(value)
-        if hasattr(type(value), "__dict__"):
-            with contextlib.suppress(AttributeError):
-                yield from object.__getattribute__(value, "__dict__").values()
+    """What any other object refers to: what the garbage collector sees runs nobody's code."""
+    for one in gc.get_referents(value):
+        if not (isinstance(one, type) and one.__module__ != "__main__"):
+            yield one
 
 
 def _globals_of(code: CodeType) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,6 +32,13 @@ class _KeptPickler(LivePickler):
         self._origins = origins
         self.tokens: set[Token] = set()
 
+    def reduce_code(self, obj: Any) -> Any:
+        if isinstance(obj, enum.Enum) and id(type(obj)) in self._origins:
+            kind = type(obj)  # whose members the notebook has: a second one would equal none
+            named = kind.__members__.get(obj.name or "") is obj
+            return (getattr, (kind, obj.name)) if named else (kind, (obj.value,))
+        return super().reduce_code(obj)
+
     def reduce_shared(self, obj: Any) -> Any:
         return shared.copied(obj)  # this process ends, and what it would share with it
 
@@ -48,7 +56,7 @@ def pack_kept(
 
     `made` are the objects that the notebook's parcel had, by their numbers, and `named` those that
     the notebook makes itself: both are referred to. The parcel is about `objects` (the numbers it
-    refers to) and `problems` (why names are left out, by name).
+    refers to), `problems` (why names are left out, by name) and `notes` (what gets lost).
     """
     origins: dict[int, Token] = {id(one): n for n, one in made.items() if _has_identity(one)}
     origins |= {id(one): name for name, one in named.items() if _has_identity(one)}
@@ -70,7 +78,8 @@ def pack_kept(
                 problems[name] = f"{told}. {advice(fault)}"
         whole = packed({name: value for name, value in values.items() if name not in problems})
     objects = sorted(token for token in whole.writer.tokens if isinstance(token, int))
-    return replace(whole, about={"objects": objects, "problems": problems})
+    notes = sorted(live.notes)
+    return replace(whole, about={"objects": objects, "problems": problems, "notes": notes})
 
 
 def _has_identity(value: object) -> bool:

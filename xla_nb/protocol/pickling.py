@@ -228,8 +228,7 @@ class LivePickler(_Pickler):
     def reduce_tensor(self, tensor: Any) -> Any:
         if tensor.grad_fn is not None:
             self._live.notes.add(
-                "a tensor is sent without the computation behind it (grad_fn): backward() on ranks "
-                "ends there"
+                "a tensor is sent without what computed it (its grad_fn): backward() ends there"
             )
         held = {name: getattr(tensor, name) for name in _KEPT} if tensor.is_leaf else {}
         state = {name: value for name, value in held.items() if value is not None}

@@ -30,7 +30,8 @@ class Inheritance:
 
     @classmethod
     def of_this_process(cls) -> Inheritance:
-        """The current states. Advances each generator, so that the next launch draws others."""
+        """The current states. Each generator goes on from a seed that it draws itself: ranks draw
+        nobody knows how many numbers of its present sequence, which the next launch must not."""
         numpy = _imported("numpy", "random")
         torch = _imported("torch", "get_default_dtype")
         states = cls(
@@ -38,11 +39,11 @@ class Inheritance:
             torch=torch.get_rng_state().numpy() if torch else None,
             dtype=str(torch.get_default_dtype()) if torch else None,
         )
-        random.random()
+        random.seed(random.getrandbits(64))
         if numpy:
-            numpy.random.random()
+            numpy.random.seed(numpy.random.randint(0, 1 << 32, 4, "u4"))
         if torch:
-            torch.rand(1)
+            torch.default_generator.manual_seed(int(torch.randint(1 << 62, (1,), device="cpu")))
         return states
 
     def take_on(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xla_nb.program.deferred import Launched
 from xla_nb.protocol.parcel import Parcel, Unopened
 from xla_nb.run.run import Run
-from xla_nb.wording import in_one_line, listed
+from xla_nb.wording import listed
 
 _PATIENCE = 0.5  # seconds
 
@@ -37,11 +38,6 @@ class Kept:
         self.is_open = False
         self.problems: Mapping[str, str] = {}
 
-    @property
-    def never_loaded(self) -> bool:
-        """Whether the run has ended while its module was loaded, as a cell that raises."""
-        return self._run.done and not self._run.state.kept and self._run.state.started is None
-
     def trim(self) -> None:
         """Let go of the objects that are not referred to, as soon as that is known."""
         if not self._trimmed and self._run.state.kept:
@@ -66,7 +62,10 @@ class Kept:
         where = self._run.label
         self._wait(names)
         if not self._run.state.kept:
-            return {}, self._lost(names)
+            return {}, (
+                f"{_names(names)} computed by {where}, whose run ended before the values were "
+                f"kept. Run {where} again."
+            )
         if self.is_open:
             return {}, self._missing(names)
         parcel = self._parcel()
@@ -87,19 +86,10 @@ class Kept:
             )
         self.is_open = True
         self.problems = parcel.about["problems"]
+        for note in parcel.about["notes"]:
+            print(f"{where}: {note}", file=sys.stderr)
         self.discard()
         return values, self._missing(names)
-
-    def _lost(self, names: Iterable[str]) -> str:
-        where, refused = self._run.label, self._run.state.refused
-        if refused is None:
-            return (
-                f"{_names(names)} computed by {where}, whose run ended before the values were "
-                f"kept. Run {where} again."
-            )
-        each = listed((f"`{name}`" for name in sorted(names)), most=3)
-        told = in_one_line(refused.message, 300).rstrip(".")
-        return f"{where} failed and did not bind {each}: {told}. Correct it and run it again."
 
     def _wait(self, names: Iterable[str]) -> None:
         """Until the run has kept the values, or has ended."""
