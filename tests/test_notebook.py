@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.shell import Shell
 from xla_nb import notebook
-from xla_nb.errors import ProgramError
+from xla_nb.errors import ProgramError, XlaNbError
+from xla_nb.run.kept import Interrupted, Kept
 
 
 @pytest.fixture
@@ -681,3 +682,35 @@ def test_a_computed_tensor_without_its_computation_is_told(cells, capsys):
     assert (
         "without what computed it (its grad_fn): backward() ends there" in capsys.readouterr().err
     )
+
+
+def test_an_interrupted_wait_for_a_value_keeps_the_cell_from_being_executed(cells, monkeypatch):
+    def interrupted(kept, names):
+        raise Interrupted("`x` was not computed yet")
+
+    cells.launch("x = len('abc')\ndef f(rank): pass")
+    with monkeypatch.context() as patch:
+        patch.setattr(Kept, "_wait", interrupted)
+        with pytest.raises(
+            XlaNbError, match="This cell was not executed: `x` was not computed yet"
+        ):
+            cells.run("ran = True\nx")
+    assert "ran" not in cells.shell.user_ns
+    assert cells.run("x") == 3
+
+
+def test_interrupted_definitions_can_be_executed_later(cells, tmp_path, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text("import builtins\nbuiltins.slow_to_import()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    cells.launch("from slow_to_import import __name__ as m\ndef f(rank): return m")
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.slow_to_import", interrupted, raising=False)
+    with pytest.raises(XlaNbError, match=r"the definitions of Cell In\[1\] were still being"):
+        cells.run("ran = m")
+    assert not cells.has("ran")
+    monkeypatch.setattr("builtins.slow_to_import", bool)
+    assert cells.run("m") == "slow_to_import"
+    del sys.modules["slow_to_import"]

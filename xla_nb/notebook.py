@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Any
 
-from xla_nb.errors import ProgramError
+from xla_nb.errors import ProgramError, XlaNbError
 from xla_nb.program.bindings import bindings, deleted
 from xla_nb.program.build import Cell, OnlyTheRunHas, Program, Scope
 from xla_nb.program.cells import future_flags, futures, parsed
@@ -139,9 +139,7 @@ class Notebook:
             try:
                 self.define_for(self.shell.transform_cell(text))
             except Interrupted as interrupted:
-                self._rejection.reject(
-                    f"Interrupted, and this cell was not executed: {interrupted}"
-                )
+                self._rejection.reject(f"This cell was not executed: {interrupted}")
 
     def _look_after_runs(self) -> None:
         for launched in list(self._runs):
@@ -328,8 +326,8 @@ class _Rejection(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> ast.AST:
         self.withdraw()
-        rejected: type[Exception] = sys.modules["IPython.core.error"].InputRejected
-        raise rejected(self._why)
+        kinds = sys.modules["IPython.core.error"].InputRejected, XlaNbError
+        raise type("Interrupted", kinds, {})(self._why)
 
 
 @functools.cache

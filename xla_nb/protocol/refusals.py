@@ -68,12 +68,12 @@ def path_to_culprit(value: object, can_be_sent: Callable[[object], bool]) -> str
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """The items of a container, the public attributes of another object."""
+    """The items of a container, the public attributes of another object that is not ours."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
     elif isinstance(value, list | tuple | deque):
         yield from ((f"[{number}]", part) for number, part in enumerate(value))
-    elif not isinstance(value, type):
+    elif type(value).__module__.partition(".")[0] != __package__.partition(".")[0]:
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()
             yield from ((f".{name}", part) for name, part in attributes if name[:1] != "_")

@@ -1,0 +1,40 @@
+"""The part of a value that is to blame for its refusal."""
+
+import types
+
+import pytest
+
+from xla_nb.protocol.refusals import path_to_culprit
+
+BAD = object()
+
+
+class Holder:
+    def __init__(self, **content):
+        vars(self).update(content)
+
+
+def can_be_sent(value):
+    """As pickling finds it: no container with BAD can be."""
+    if isinstance(value, dict):
+        return all(map(can_be_sent, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(can_be_sent, value))
+    if isinstance(value, Holder | types.SimpleNamespace):
+        return can_be_sent(vars(value))
+    return value is not BAD
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (BAD, ""),
+        ([1, BAD], "[1]"),
+        ({"deep": {"er": (1, [BAD])}}, "['deep']['er'][1][0]"),
+        (Holder(log=[Holder(file=BAD)]), ".log[0].file"),
+        (Holder(_hidden=BAD), ""),
+        ([[]] * 5000 + [BAD], ""),
+    ],
+)
+def test_the_innermost_part_that_cannot_be_sent_is_named(value, path):
+    assert path_to_culprit(value, can_be_sent) == path
