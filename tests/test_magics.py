@@ -307,6 +307,19 @@ def test_a_manager_of_the_notebook_goes_on_working(notebook):
 # ---------------------------------------------------------------- output
 
 
+def test_an_interrupt_ends_a_run_that_prints_faster_than_it_is_shown(notebook):
+    def when_it_prints(shown):
+        if "[0] y" in shown.stdout and not asked:
+            asked.append(True)
+            notebook.interrupt()
+
+    asked: list[bool] = []
+    flood = spawn("import os\ndef f(rank): os.system('yes | head -c 3000000000')")
+    shown = notebook.run(flood, during=when_it_prints)
+    assert "Stopped by an interrupt" in shown.error
+    assert " more lines" in shown.stdout
+
+
 def test_output_of_c_code_and_progress_bars_is_shown_line_by_line(notebook):
     shown = notebook.ok(
         spawn(

@@ -283,3 +283,31 @@ def test_the_last_lines_are_shown_once_every_rank_has_returned(bound, run, view)
     view.finish()
     assert written(view.out).endswith("[0] 99\n[0] from a thread\n")
     assert written(view.out).count("more lines") == 1
+
+
+def test_one_draw_reads_a_bounded_part_of_a_flood(run, view):
+    run.prints(0, "y\n" * 4_000_000)
+    view.draw()
+    view.draw()
+    assert view.out.getvalue().count("[0] y\n") == text.HEAD
+    view.finish()
+    assert "[0] … 3,998,980 more lines in " in view.out.getvalue()
+    assert view.out.getvalue().count("[0] y\n") == text.HEAD + text.TAIL
+
+
+def test_nothing_that_a_rank_prints_moves_the_cursor_or_renames_the_window(run, view):
+    run.prints(0, "\x1b]0;title\x07\x1b[2J\x9b2Jtext \x1b[31mred\x1b[0m \u202eabc\n")
+    view.draw()
+    shown = view.out.getvalue()
+    assert "\x1b[31mred" in shown
+    for odd in ("\x1b]", "\x1b[2J", "\x9b", "\u202e"):
+        assert odd not in shown
+
+
+def test_the_lines_of_a_great_flood_are_not_counted(run, view, monkeypatch):
+    monkeypatch.setattr(text, "_COUNTED", 1 << 21)
+    run.prints(0, "y\n" * 4_000_000 + "last\n")
+    view.draw()
+    view.finish()
+    assert "[0] … more lines, 5 MB of them, in " in view.out.getvalue()
+    assert "[0] last\n" in view.out.getvalue()

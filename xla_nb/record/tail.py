@@ -43,14 +43,10 @@ class Tail:
         self._rest = b""
         self._below = b""  # the text of the line that the cursor moved up from
 
-    def lines(self) -> Iterator[str]:
-        """The lines completed since the last call."""
-        while (piece := self.look(None)) is not None:
-            yield from piece.lines
-
-    def look(self, limit: int | None) -> LineBlock | None:
-        """The last `limit` lines completed in the next megabyte; None at the end of the file."""
-        block = self._take(limit)
+    def look(self, limit: int | None, most: int | None = None) -> LineBlock | None:
+        """The last `limit` lines completed in the next `most` bytes (a megabyte); None at the end
+        of the file."""
+        block = self._take(limit, most)
         if block is None:
             return None
         skipped, lines = block
@@ -62,6 +58,16 @@ class Tail:
         """The unfinished line, and the lines below it."""
         lines = map(shown, [*self._rest.split(b"\n"), self._below])
         return [line for line in lines if line.strip()]
+
+    def jump(self, most: int) -> int:
+        """Leave out all but the last megabyte if more than `most` bytes are left; gives how many
+        bytes are left out, whose lines nobody counts."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size - self._offset <= most:
+            return 0
+        skipped = size - _CHUNK - self._offset
+        self._offset, self._rest, self._below = size - _CHUNK, b"", b""
+        return skipped
 
     def finish(self) -> Iterator[str]:
         """The last lines, including an unfinished one. For a file that is no longer written."""
@@ -79,16 +85,16 @@ class Tail:
             self._rest = self._below = b""
         return lines
 
-    def _take(self, limit: int | None) -> tuple[int, list[bytes]] | None:
+    def _take(self, limit: int | None, most: int | None = None) -> tuple[int, list[bytes]] | None:
         """How many of the next lines are skipped, and the lines after them."""
-        chunk = self._read()
+        chunk = self._read(most or _CHUNK)
         if not chunk:
             return None
         data = self._folded(self._rest + chunk)
         ends = data.count(b"\n")
         # Split off only the lines to show, for a flood has many; one more may be held back.
-        most = ends if limit is None else min(ends, limit + 1)
-        *whole, self._rest = data.rsplit(b"\n", most + 1)[-most - 1 :]
+        split = ends if limit is None else min(ends, limit + 1)
+        *whole, self._rest = data.rsplit(b"\n", split + 1)[-split - 1 :]
         if whole and b"\r" in whole[-1].rstrip(b"\r"):
             self._rest = whole.pop() + b"\n" + self._rest
             ends -= 1
@@ -98,18 +104,18 @@ class Tail:
         lines = whole if limit is None else whole[max(0, len(whole) - limit) :]
         return ends - len(lines), lines
 
-    def _read(self) -> bytes:
+    def _read(self, most: int) -> bytes:
         # Plain system calls, because 256 files are read 20 times a second.
         try:
             size = os.stat(self._name).st_size  # noqa: PTH116
-            self.behind = size - self._offset > _CHUNK
+            self.behind = size - self._offset > most
             if size <= self._offset:
                 return b""
             file = os.open(self._name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return b""
         try:
-            chunk = os.pread(file, min(_CHUNK, size - self._offset), self._offset)
+            chunk = os.pread(file, min(most, size - self._offset), self._offset)
         finally:
             os.close(file)
         self._offset += len(chunk)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
+from xla_nb.ansi import clean
 from xla_nb.record.tail import Tail
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
@@ -19,6 +20,8 @@ from xla_nb.wording import shortened
 
 #: Lines of each stream shown as they come, and last lines shown at the end.
 HEAD, TAIL = 1000, 20
+_FIRST = 1 << 16  # bytes read at once while all lines are shown
+_COUNTED = 1 << 28  # bytes whose lines are counted at the end
 _REDRAW = 0.5  # seconds between two updates of the changing line
 
 
@@ -30,23 +33,39 @@ class _Stream:
         self.tail = tail
         self._count = 0
         self._accounted = 0  # lines that were shown, or counted as left out
+        self._uncounted = 0  # bytes that were left out unread
         self._last: list[str] = []
 
     def show(self) -> Iterator[str]:
-        """The new lines, up to HEAD."""
-        return self._bounded(self.tail.lines())
+        """New lines, up to HEAD. Reads a bounded part: a rank may write faster than this reads, and
+        nobody would come to look whether the run is to be stopped."""
+        yield from self._next() or ()
 
     def settle(self, final: bool) -> Iterator[str]:
-        """The new lines, and the last ones if there are too many; `final`: no more will come."""
-        yield from self._bounded(self.tail.finish() if final else self.tail.lines())
+        """All new lines, and the last ones if there are too many; `final`: no more will come."""
+        while (lines := self._next()) is not None:
+            yield from lines
+            if self._count > HEAD:
+                self._uncounted += self.tail.jump(_COUNTED)
+        if final:
+            yield from self._bounded(0, self.tail.finish())
         left_out = self._count - self._accounted - len(self._last)
-        if left_out > 0:
+        if self._uncounted:
+            megabytes = self._uncounted >> 20
+            yield f"[{self.rank}] … more lines, {megabytes:,} MB of them, in {self.tail.path}"
+        elif left_out > 0:
             yield f"[{self.rank}] … {left_out:,} more lines in {self.tail.path}"
         yield from (f"[{self.rank}] {line}" for line in self._last)
-        self._accounted, self._last = self._count, []
+        self._accounted, self._uncounted, self._last = self._count, 0, []
 
-    def _bounded(self, lines: Iterator[str]) -> Iterator[str]:
-        for line in lines:
+    def _next(self) -> Iterator[str] | None:
+        # Of the first lines all are shown: not more at once than are read in a moment.
+        block = self.tail.look(None, _FIRST) if self._count < HEAD else self.tail.look(TAIL)
+        return None if block is None else self._bounded(block.skipped, block.lines)
+
+    def _bounded(self, skipped: int, lines: Iterable[str]) -> Iterator[str]:
+        self._count += skipped
+        for line in map(clean, lines):
             self._count += 1
             if self._count <= HEAD:
                 self._accounted = self._count
@@ -136,7 +155,9 @@ class TextView:
             return
         self._drawn = now
         open_lines = [
-            f"[{s.rank}] {line}" for s in self._streams.values() for line in s.tail.open_lines
+            f"[{s.rank}] {clean(line)}"
+            for s in self._streams.values()
+            for line in s.tail.open_lines
         ]
         bar = shortened("  ".join(open_lines), 160)
         if bar != self._bar:

@@ -48,9 +48,9 @@ def test_a_full_disk_is_an_error_that_names_the_folder(mirror, tmp_path):
 def test_a_log_can_be_tailed_while_it_is_written(mirror, tmp_path):
     tail = Tail(tmp_path / "rank-0.out")
     mirror.take([FileChunk("rank-0.out", "append", b"one\ntw")])
-    assert list(tail.lines()) == ["one"]
+    assert tail.look(None).lines == ["one"]
     mirror.take([FileChunk("rank-0.out", "append", b"o\n")])
-    assert list(tail.lines()) == ["two"]
+    assert tail.look(None).lines == ["two"]
 
 
 def test_a_sample_shorter_than_the_last_one_can_be_read(mirror, tmp_path):
