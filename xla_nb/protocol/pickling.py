@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import jax_values, parts, remake, shared
+from xla_nb.protocol import exceptions, jax_values, parts, remake, shared
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.mapped import holding, shared_mappings
@@ -59,7 +59,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         for reduce in (
             _reduce_stream,
             self.reduce_shared,
-            _reduce_exception,
+            self._reduce_exception,
             self.reduce_array,
             self._reduce_jax,
             self._reduce_torch,
@@ -82,6 +82,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
 
     def reduce_code(self, obj: Any) -> Any:
         return super().reducer_override(obj)
+
+    def _reduce_exception(self, obj: Any) -> Any:
+        return exceptions.reduce(obj, self.reduce_code)
 
     def reduce_array(self, obj: Any) -> Any:
         return NotImplemented
@@ -369,23 +372,6 @@ def _reduce_stream(obj: Any) -> Any:
     if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
         raise Unshippable("a generator", "Send a list of its items, or create it in the function")
     return NotImplemented
-
-
-def _reduce_exception(obj: Any) -> Any:
-    """An exception whose `__init__` takes other arguments than `args`: pickle would call it with
-    these, and fail where it is opened."""
-    kind = type(obj)
-    if not issubclass(kind, BaseException) or not isinstance(kind.__init__, types.FunctionType):
-        return NotImplemented
-    if kind.__reduce__ is not BaseException.__reduce__:
-        return NotImplemented
-    return _new_exception, (kind, obj.args), vars(obj) or None
-
-
-def _new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    made = kind.__new__(kind, *arguments)
-    made.args = arguments
-    return made
 
 
 # ---------------------------------------------------------------- packing
