@@ -87,7 +87,7 @@ class Live:
         self._own = Call(remake.namespace, ())
         self._modules: dict[str, Call] = {}
         self._other: dict[int, dict[str, Any]] = {}
-        self._bases: dict[type, tuple[type | None, object]] = {}
+        self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: dict[type, bool] = {}
         self._constants: dict[type, dict[int, tuple[str, str]]] = {}
 
@@ -104,6 +104,8 @@ class Live:
             return self._member(obj) if parts.is_made_here(kind) else NotImplemented
         if reducer := _REDUCERS.get(kind):
             return reducer(self, obj)
+        if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
+            return NotImplemented
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
         return self._instance(obj) if self._made_here[kind] else self._constant(obj)
@@ -259,8 +261,10 @@ class Live:
         `__getattr__`, which may want other arguments, or attributes that are not there yet."""
         kind = type(obj)
         if kind not in self._bases:
-            self._bases[kind] = parts.built_in_base(kind)
-        base, setter = self._bases[kind]
+            self._bases[kind] = (*parts.built_in_base(kind), parts.container(kind))
+        base, setter, container = self._bases[kind]
+        if container is not None:
+            return self._container(obj, container)
         if base is None:
             return self._by_its_base(obj)
         made: Any = object.__reduce_ex__(obj, 2)
@@ -269,8 +273,15 @@ class Live:
         fill = remake.fill_instance if state is not None and setter is None else None
         return remake.new_instance, arguments, state, items, pairs, fill
 
+    def _container(self, obj: Any, base: type) -> Any:
+        """A dict, list or such of a class of the notebook: filled by the built-in type's methods,
+        since the class may change, note or refuse what is put in."""
+        made = base, type(obj), *parts.arguments_of_container(base, obj)
+        state = *parts.held_by_container(base, obj), obj.__getstate__()
+        return remake.new_of_base, made, state, None, None, remake.fill_container
+
     def _by_its_base(self, obj: Any) -> Any:
-        """An instance whose base pickles it as a call of its class, as OrderedDict does."""
+        """An instance whose base pickles it as a call of its class, as frozenset does."""
         kind = type(obj)
         if hasattr(kind, "__getnewargs_ex__"):
             return NotImplemented

@@ -116,6 +116,19 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
+def fill_container(made: Any, content: tuple[Callable[..., None], list[list[Any]], object]) -> None:
+    """Give a new container what it holds and its state, as pickle does, past its class's methods
+    for putting things in."""
+    put, columns, state = content
+    for part in zip(*columns, strict=True):
+        put(made, *part)
+    if hasattr(made, "__setstate__"):
+        if state is not None:
+            made.__setstate__(state)
+    elif state is not None:
+        fill_instance(made, state)
+
+
 def fill_globals(globals_: dict[str, Any], values: Mapping[str, Any]) -> None:
     globals_.update(values)
 
