@@ -110,6 +110,11 @@ def test_an_exception_that_is_pickled_as_something_else_is_sent_as_that(through)
     assert through({"e": error}) == {"e": "gone"}
 
 
+def test_a_type_without_a_name_comes_back_as_itself():
+    kinds = [type({}.keys()), type(iter([])), type(collections.OrderedDict().keys()), type(None)]
+    assert home(kinds) == kinds
+
+
 def test_a_large_array_arrives_writable(through):
     array = np.arange(100_000.0)
     got = through({"x": array})

@@ -143,6 +143,13 @@ def is_made_here(cls: type) -> bool:
     return not _has_a_module(cls)
 
 
+def is_unnamed(cls: type) -> bool:
+    """Whether it is a type of Python's own that neither `builtins` nor `types` has a name for."""
+    if cls.__module__ != "builtins" or cls.__flags__ & HEAP_TYPE or _has_a_module(cls):
+        return False
+    return cls not in cloudpickle._BUILTIN_TYPE_NAMES
+
+
 def _has_a_module(definition: Any) -> bool:
     """Whether it can be imported; not from a script that `runpy.run_path` is running."""
     if definition.__module__ == "<run_path>":

@@ -81,6 +81,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         self.dump(value)
 
     def reduce_code(self, obj: Any) -> Any:
+        if type(obj) is type and parts.is_unnamed(obj):  # cloudpickle would make a class of it
+            return remake.unnamed_type, (obj.__base__, obj.__name__)
         return super().reducer_override(obj)
 
     def _reduce_exception(self, obj: Any) -> Any:

@@ -209,6 +209,15 @@ def run_source(
     return globals_[name]
 
 
+def unnamed_type(base: type, name: str) -> type:
+    """A type of Python's own that no module has a name for, such as that of `{}.keys()`."""
+    kinds: list[type] = type.__subclasses__(base)
+    for kind in kinds:
+        if (kind.__module__, kind.__name__) == ("builtins", name):
+            return kind
+    raise LookupError(f"there is no type `{name}` in this process")
+
+
 def dict_view(mapping: dict[Any, Any], name: str) -> Any:
     return getattr(mapping, name)()
 
