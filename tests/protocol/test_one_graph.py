@@ -809,6 +809,56 @@ def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(no
         sys.modules.pop("local_s", None)
 
 
+# --- weak references ----------------------------------------------------------------------------
+
+WEAK = {
+    "a reference": ("weakref.ref(obj)", "made() is obj"),
+    "a proxy": ("weakref.proxy(obj)", "made.itself() is obj"),
+    "a set": ("weakref.WeakSet([obj])", "list(made) == [obj]"),
+    "a dict of values": ("weakref.WeakValueDictionary({1: obj})", "made[1] is obj"),
+    "a dict of keys": ("weakref.WeakKeyDictionary({obj: 1})", "made[obj] == 1"),
+}
+NODE = """
+    import weakref
+    class Node:
+        def itself(self): return self
+    obj = Node()
+"""
+
+
+@pytest.mark.parametrize(("made", "same"), WEAK.values(), ids=WEAK.keys())
+def test_a_weak_reference_is_to_the_same_object_where_that_is_sent(notebook, made, same):
+    notebook.run(NODE)
+    notebook.run(f"made = {made}")
+    program = notebook.build(f"def f(rank): return {same}")
+    assert (notebook.rank(program), program.notes) == (True, ())
+
+
+@pytest.mark.parametrize("made", [made for made, _ in WEAK.values()], ids=WEAK.keys())
+def test_a_note_names_a_weak_reference_to_what_is_not_sent(notebook, made):
+    notebook.run(NODE)
+    notebook.run(f"made = {made}")
+    program = notebook.build("def f(rank): return made is None")
+    told = "a weak reference is sent without the object that it refers to: it is dead on ranks"
+    assert program.notes == (told,)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "obj = Node(); made = weakref.ref(obj); del obj",
+        "made = weakref.ref(dict)",
+        "made = weakref.ref(Node)",
+        "def named(): pass\nmade = weakref.WeakSet([named])",
+        "obj.me, made = obj, weakref.WeakKeyDictionary({obj: [obj]})",
+    ],
+)
+def test_no_note_is_given_where_ranks_have_what_the_notebook_has(notebook, cell):
+    notebook.run(NODE)
+    notebook.run(cell)
+    assert notebook.build("def f(rank): return made is None").notes == ()
+
+
 # --- what was pickled and cannot be opened ------------------------------------------------------
 
 SHUT = """

@@ -22,7 +22,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import parts, remake
+from xla_nb.protocol import parts, remake, weak
 from xla_nb.protocol.remake import EMPTY, Source
 
 #: What a namespace that is no module's says of itself; relative imports need it.
@@ -58,6 +58,7 @@ class Live:
               pickle is opened, instances are hashed, compared and given their state by their
               classes' own methods
     seen      labels of the cells that code is from
+    weak      weak references, and what they refer to
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Live:
         self.notes: set[str] = set()
         self.later: list[tuple[str, Call]] = []
         self.seen: set[str] = set()
+        self.weak = weak.WeakReferences()
         self._held = held
         self._label = label
         self._newer = newer
@@ -333,12 +335,8 @@ def _proxy(_: Live, proxy: Any) -> Any:
     return types.MappingProxyType, tuple(gc.get_referents(proxy))
 
 
-def _weak(_: Live, ref: Any) -> Any:
-    return NotImplemented if ref.__callback__ is not None else (remake.weak, (ref(),))
-
-
-def _weak_mapping(_: Live, mapping: Any) -> Any:
-    return type(mapping), (dict(mapping),)
+def _weak(live: Live, ref: Any) -> Any:
+    return live.weak.reduce(ref)
 
 
 def _cached_property(_: Live, cached: Any) -> Any:  # with a lock of its own before Python 3.12
@@ -389,14 +387,14 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     functools._lru_cache_wrapper: Live._cache,
     functools.cached_property: _cached_property,
     types.MappingProxyType: _proxy,
-    weakref.ref: _weak,
+    **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
+    **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
+    weakref.WeakSet: _weak,
     **dict.fromkeys([type({}.keys()), type({}.values()), type({}.items())], _dict_view),
     typing.NewType: _new_type,
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
     typing.TypeVar: _type_var,
     typing.ParamSpec: _parameters,
     typing.TypeVarTuple: _parameters,
-    weakref.WeakKeyDictionary: _weak_mapping,
-    weakref.WeakValueDictionary: _weak_mapping,
     dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
 }

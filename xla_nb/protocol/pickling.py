@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import exceptions, jax_values, parts, remake, shared
+from xla_nb.protocol import exceptions, jax_values, parts, remake, shared, weak
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.mapped import holding, shared_mappings
@@ -381,10 +381,19 @@ def _reduce_stream(obj: Any) -> Any:
 
 def pack(values: Mapping[str, object], live: Live) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
-    packed = pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole=False))
-    if not _touches_another(packed):
-        return packed
-    return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole=True))
+
+    def packed(whole: bool) -> Packed:
+        return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole))
+
+    made = packed(whole=False)
+    if _touches_another(made):
+        made = packed(whole=True)
+    if live.weak.targets:
+        with live.weak.without_targets():
+            held = packed(whole=False).writer.memo.copy()
+        if live.weak.lost(held, live.named):
+            live.notes.add(weak.NOTE)
+    return made
 
 
 def _touches_another(packed: Packed) -> bool:

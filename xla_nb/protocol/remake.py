@@ -270,5 +270,9 @@ def weak(target: object) -> Any:
     return weakref.ref(type("Gone", (), {})() if target is None else target)
 
 
+def weak_proxy(target: object) -> Any:
+    return weakref.proxy(type("Gone", (), {})() if target is None else target)
+
+
 def module_constant(module: str, name: str) -> object:
     return getattr(importlib.import_module(module), name)
