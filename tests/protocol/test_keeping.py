@@ -63,3 +63,20 @@ def test_what_cannot_be_sent_is_left_out_with_the_reason(sent):
     told = "cannot pickle '_thread.lock' object. Use the `lock` parameter, or a lock of"
     assert parcel.about["problems"]["lock"].startswith(told)
     assert parcel.about["problems"].keys() == {"lock", "box"}
+
+
+def test_a_container_comes_as_it_is_also_where_its_class_changes_what_is_put_in(sent):
+    class Vocab(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value * 2)
+
+    class Log(list):
+        def append(self, item):
+            super().append(item + 100)
+
+    vocab, log = Vocab(), Log()
+    vocab["a"], vocab.seen = 1, [log]
+    log.append(1)
+    _, values = sent({"vocab": vocab, "log": log})
+    assert (values["vocab"], values["log"]) == ({"a": 2}, [101])
+    assert values["vocab"].seen[0] is values["log"]

@@ -602,6 +602,143 @@ FOUND = {
         d = DD(); d['x'].append(1)
         def f(rank): return c.k, dict(c), dict(d), d['new']
     """,
+    "containers whose class changes what is put into them": """
+        import collections
+        class Vocab(dict):
+            def __setitem__(self, k, v): super().__setitem__(k, v * 2)
+            def update(self, *a): raise AssertionError("not again")
+        class Ordered(collections.OrderedDict):
+            def __setitem__(self, k, v): super().__setitem__(k, v * 2)
+        class Default(collections.defaultdict):
+            def __setitem__(self, k, v): super().__setitem__(k, v * 2)
+        class Counts(collections.Counter):
+            def update(self, *a, **kw): super().update(*a, **kw); self["n"] += 1
+        class Log(list):
+            def append(self, x): super().append(x + 100)
+            def extend(self, xs): super().extend(x + 100 for x in xs)
+        class Last(collections.deque):
+            def append(self, x): super().append(x + 100)
+            def extend(self, xs): super().extend(x + 100 for x in xs)
+        class Names(set):
+            def add(self, x): super().add(x.upper())
+            def update(self, xs): super().update(x.upper() for x in xs)
+        voc, od, dd, log, last, names = (
+            Vocab(), Ordered(), Default(int), Log(), Last(maxlen=3), Names()
+        )
+        for d in (voc, od, dd): d["a"], d["b"] = 1, 2
+        od.move_to_end("a")
+        counts = Counts("aab")
+        for x in range(5): log.append(x); last.append(x)
+        names.add("x")
+        list.append(log, log)
+        def f(rank):
+            held = list(od.items()), dict(dd), dd["new"], dict(counts), list(last), last.maxlen
+            return dict(voc), held, log[:5], log[5] is log, sorted(names), type(names).__name__
+    """,
+    "containers whose class changes what is taken from them": """
+        class Shown(dict):
+            def items(self): return [(k, v + 1) for k, v in super().items()]
+        class Twice(list):
+            def __iter__(self): return (2 * x for x in super().__iter__())
+        class Hidden(set):
+            def __iter__(self): return iter([])
+        shown, twice, hidden = Shown(a=1), Twice([1]), Hidden([3])
+        def f(rank): return shown["a"], twice[0], len(hidden)
+    """,
+    "a container whose class notes what is put into it": """
+        class Table(dict):
+            def __init__(self): self.history = []
+            def __setitem__(self, k, v):
+                self.history.append(k)
+                super().__setitem__(k, v)
+        class Slotted(list):
+            __slots__ = ("seen",)
+            def append(self, x):
+                self.seen = x
+                super().append(x)
+        class Restored(dict):
+            def __setstate__(self, state): self.n = len(self), state["n"]
+        table, slotted, restored = Table(), Slotted(), Restored(a=1)
+        restored.n = 5
+        table["a"] = 1
+        slotted.append(3)
+        def f(rank):
+            n = restored.n[1] if isinstance(restored.n, tuple) else restored.n
+            return dict(table), table.history, list(slotted), slotted.seen, n
+    """,
+    "containers in cycles with what they hold": """
+        class Key:
+            def __init__(self, owner, name): self.owner, self.name = owner, name
+            def __hash__(self): return hash(self.name)
+            def __eq__(self, o): return self.name == o.name
+        class D(dict): pass
+        class S(set): pass
+        d, s = D(), S()
+        d[Key(d, "k")] = d
+        s.add(Key(s, "k"))
+        def f(rank):
+            key = Key(None, "k")
+            return d[key] is d, [k.owner is d for k in d], key in s, [k.owner is s for k in s]
+    """,
+    "constants that C code knows by more than their name": """
+        import torch
+        layout = torch.strided
+        def f(rank): return layout is torch.strided, torch.sparse_coo
+    """,
+    "sparse tensors": """
+        import torch
+        t = torch.sparse_coo_tensor([[0, 1]], [1., 2.], (3,)).coalesce()
+        m = torch.nn.Linear(1, 1)
+        m.register_buffer("mask", t)
+        def f(rank): return t.layout, t.to_dense().tolist(), m.mask is t, t.is_coalesced()
+    """,
+    "types of Python without a name": """
+        import collections, types
+        def one_of_each():
+            views = {}.keys(), {}.values(), {}.items(), collections.OrderedDict().keys()
+            constants = None, NotImplemented, ..., types.MappingProxyType({})
+            methods = "".__str__, "".join, str.join, len, int.real, type.__dict__["__doc__"]
+            iterators = map(iter, ([], {}, "", set(), range(3), b"", (), {}.items()))
+            return *views, *constants, *methods, *iterators, (x for x in ()), iter(list, 1)
+        kinds = [type(x) for x in one_of_each()]
+        def f(rank): return [type(x) is kind for x, kind in zip(one_of_each(), kinds)]
+    """,
+    "what exceptions were raised from": """
+        class Bad(ValueError):
+            def __init__(self, code, why):
+                super().__init__(why)
+                self.code = code
+        class Own(Exception):
+            def __init__(self, a, b): self.a, self.b = a, b
+            def __reduce__(self): return Own, (self.a, self.b)
+        try:
+            try: {}["k"]
+            except KeyError as e:
+                e.add_note("a note")
+                raise Bad(5, "no") from e
+        except Bad as e: bad = e
+        try:
+            try: 1 / 0
+            except ZeroDivisionError: raise Own(1, 2)
+        except Own as e: own = e
+        try: raise OSError(2, "gone", "x") from None
+        except OSError as e: gone = e
+        group = ExceptionGroup("some", [bad, own])
+        try:
+            try: raise group
+            except ExceptionGroup as e: raise e.exceptions[0]
+        except Bad: pass
+        first, second = Bad(1, "a"), KeyError("b")
+        first.__cause__, second.__cause__ = second, first
+        def links(e):
+            names = "__cause__", "__context__", "__suppress_context__", "args", "__notes__"
+            return [type(e).__name__, str(e), *(repr(getattr(e, n, None)) for n in names)]
+        def f(rank):
+            held = [bad, own, gone, group, first, bad.__cause__]
+            same = bad.__cause__ is held[-1], bad.__context__ is group, group.exceptions[0] is bad
+            cycle = first.__cause__ is second, second.__cause__ is first
+            return [links(e) for e in held], same, cycle, bad.code, own.b, gone.filename
+    """,
 }
 
 
@@ -646,6 +783,17 @@ def test_a_function_may_use_what_only_the_launched_cell_binds(notebook):
     assert notebook.launch("w = 5\ndef f(rank): return g()") == 5
 
 
+def test_a_class_of_the_notebooks_may_tell_copyreg_how_it_is_pickled(notebook):
+    notebook.run("""
+        import copyreg
+        class Handle:
+            def __init__(self, n): self.n = n
+        copyreg.pickle(Handle, lambda handle: (Handle, (handle.n + 1,)))
+        handle = Handle(1)
+    """)
+    assert notebook.launch("def f(rank): return handle.n") == 2
+
+
 def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(notebook, tmp_path):
     (tmp_path / "local_s.py").write_text(
         "class D(dict): pass\nclass S: __slots__ = ('a',)\nd, s = D(lr=1), S()\ns.a = 1"
@@ -659,6 +807,56 @@ def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(no
     finally:
         sys.path.remove(str(tmp_path))
         sys.modules.pop("local_s", None)
+
+
+# --- weak references ----------------------------------------------------------------------------
+
+WEAK = {
+    "a reference": ("weakref.ref(obj)", "made() is obj"),
+    "a proxy": ("weakref.proxy(obj)", "made.itself() is obj"),
+    "a set": ("weakref.WeakSet([obj])", "list(made) == [obj]"),
+    "a dict of values": ("weakref.WeakValueDictionary({1: obj})", "made[1] is obj"),
+    "a dict of keys": ("weakref.WeakKeyDictionary({obj: 1})", "made[obj] == 1"),
+}
+NODE = """
+    import weakref
+    class Node:
+        def itself(self): return self
+    obj = Node()
+"""
+
+
+@pytest.mark.parametrize(("made", "same"), WEAK.values(), ids=WEAK.keys())
+def test_a_weak_reference_is_to_the_same_object_where_that_is_sent(notebook, made, same):
+    notebook.run(NODE)
+    notebook.run(f"made = {made}")
+    program = notebook.build(f"def f(rank): return {same}")
+    assert (notebook.rank(program), program.notes) == (True, ())
+
+
+@pytest.mark.parametrize("made", [made for made, _ in WEAK.values()], ids=WEAK.keys())
+def test_a_note_names_a_weak_reference_to_what_is_not_sent(notebook, made):
+    notebook.run(NODE)
+    notebook.run(f"made = {made}")
+    program = notebook.build("def f(rank): return made is None")
+    told = "a weak reference is sent without the object that it refers to: it is dead on ranks"
+    assert program.notes == (told,)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "obj = Node(); made = weakref.ref(obj); del obj",
+        "made = weakref.ref(dict)",
+        "made = weakref.ref(Node)",
+        "def named(): pass\nmade = weakref.WeakSet([named])",
+        "obj.me, made = obj, weakref.WeakKeyDictionary({obj: [obj]})",
+    ],
+)
+def test_no_note_is_given_where_ranks_have_what_the_notebook_has(notebook, cell):
+    notebook.run(NODE)
+    notebook.run(cell)
+    assert notebook.build("def f(rank): return made is None").notes == ()
 
 
 # --- what was pickled and cannot be opened ------------------------------------------------------

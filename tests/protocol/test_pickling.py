@@ -59,14 +59,60 @@ def test_an_exception_that_takes_other_arguments_than_its_message_comes_back(thr
     assert (type(got), str(got), got.code) == (Refused, "5: no", 5)
 
 
-def test_a_result_that_is_such_an_exception_comes_back():
+def home(value):
+    """Send a result and read it back."""
     fd = os.memfd_create("home")
     try:
-        pickling.pack_home(Refused(5, "no"), ()).write(fd)
-        got = Parcel(fd).open()["result"]
+        pickling.pack_home(value, ()).write(fd)
+        return Parcel(fd).open()["result"]
     finally:
         os.close(fd)
+
+
+def test_a_result_that_is_such_an_exception_comes_back():
+    got = home(Refused(5, "no"))
     assert (type(got), str(got), got.code) == (Refused, "5: no", 5)
+
+
+class Twice(Exception):
+    """It says itself how it is pickled."""
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    def __reduce__(self):
+        return Twice, (self.a, self.b)
+
+
+@pytest.mark.parametrize("error", [Refused(5, "no"), Twice(1, 2), OSError(2, "gone", "x")])
+@pytest.mark.parametrize("way", ["to ranks", "back"])
+def test_an_exception_keeps_what_it_was_raised_from(through, way, error):
+    error.__cause__, error.__context__ = KeyError("k"), ZeroDivisionError("/")
+    error.__cause__.__context__ = error
+    error.__notes__, error.__suppress_context__ = ["a note"], False
+    got = home(error) if way == "back" else through({"e": error})["e"]
+    assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
+    assert (repr(got.__cause__), repr(got.__context__)) == (
+        "KeyError('k')",
+        repr(error.__context__),
+    )
+    assert got.__cause__.__context__ is got
+    assert not got.__suppress_context__
+
+
+def test_an_exception_that_is_pickled_as_something_else_is_sent_as_that(through):
+    class Gone(Exception):
+        def __reduce__(self):
+            return str, ("gone",)
+
+    error = Gone()
+    error.__cause__ = KeyError()
+    assert through({"e": error}) == {"e": "gone"}
+
+
+def test_a_type_without_a_name_comes_back_as_itself():
+    kinds = [type({}.keys()), type(iter([])), type(collections.OrderedDict().keys()), type(None)]
+    assert home(kinds) == kinds
 
 
 def test_a_large_array_arrives_writable(through):

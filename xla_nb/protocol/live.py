@@ -22,7 +22,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import parts, remake
+from xla_nb.protocol import parts, remake, weak
 from xla_nb.protocol.remake import EMPTY, Source
 
 #: What a namespace that is no module's says of itself; relative imports need it.
@@ -58,6 +58,7 @@ class Live:
               pickle is opened, instances are hashed, compared and given their state by their
               classes' own methods
     seen      labels of the cells that code is from
+    weak      weak references, and what they refer to
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Live:
         self.notes: set[str] = set()
         self.later: list[tuple[str, Call]] = []
         self.seen: set[str] = set()
+        self.weak = weak.WeakReferences()
         self._held = held
         self._label = label
         self._newer = newer
@@ -87,7 +89,7 @@ class Live:
         self._own = Call(remake.namespace, ())
         self._modules: dict[str, Call] = {}
         self._other: dict[int, dict[str, Any]] = {}
-        self._bases: dict[type, tuple[type | None, object]] = {}
+        self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: dict[type, bool] = {}
         self._constants: dict[type, dict[int, tuple[str, str]]] = {}
 
@@ -104,6 +106,8 @@ class Live:
             return self._member(obj) if parts.is_made_here(kind) else NotImplemented
         if reducer := _REDUCERS.get(kind):
             return reducer(self, obj)
+        if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
+            return NotImplemented
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
         return self._instance(obj) if self._made_here[kind] else self._constant(obj)
@@ -259,8 +263,10 @@ class Live:
         `__getattr__`, which may want other arguments, or attributes that are not there yet."""
         kind = type(obj)
         if kind not in self._bases:
-            self._bases[kind] = parts.built_in_base(kind)
-        base, setter = self._bases[kind]
+            self._bases[kind] = (*parts.built_in_base(kind), parts.container(kind))
+        base, setter, container = self._bases[kind]
+        if container is not None:
+            return self._container(obj, container)
         if base is None:
             return self._by_its_base(obj)
         made: Any = object.__reduce_ex__(obj, 2)
@@ -269,8 +275,15 @@ class Live:
         fill = remake.fill_instance if state is not None and setter is None else None
         return remake.new_instance, arguments, state, items, pairs, fill
 
+    def _container(self, obj: Any, base: type) -> Any:
+        """A dict, list or such of a class of the notebook: filled by the built-in type's methods,
+        since the class may change, note or refuse what is put in."""
+        made = base, type(obj), *parts.arguments_of_container(base, obj)
+        state = *parts.held_by_container(base, obj), obj.__getstate__()
+        return remake.new_of_base, made, state, None, None, remake.fill_container
+
     def _by_its_base(self, obj: Any) -> Any:
-        """An instance whose base pickles it as a call of its class, as OrderedDict does."""
+        """An instance whose base pickles it as a call of its class, as frozenset does."""
         kind = type(obj)
         if hasattr(kind, "__getnewargs_ex__"):
             return NotImplemented
@@ -322,12 +335,8 @@ def _proxy(_: Live, proxy: Any) -> Any:
     return types.MappingProxyType, tuple(gc.get_referents(proxy))
 
 
-def _weak(_: Live, ref: Any) -> Any:
-    return NotImplemented if ref.__callback__ is not None else (remake.weak, (ref(),))
-
-
-def _weak_mapping(_: Live, mapping: Any) -> Any:
-    return type(mapping), (dict(mapping),)
+def _weak(live: Live, ref: Any) -> Any:
+    return live.weak.reduce(ref)
 
 
 def _cached_property(_: Live, cached: Any) -> Any:  # with a lock of its own before Python 3.12
@@ -378,14 +387,14 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     functools._lru_cache_wrapper: Live._cache,
     functools.cached_property: _cached_property,
     types.MappingProxyType: _proxy,
-    weakref.ref: _weak,
+    **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
+    **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
+    weakref.WeakSet: _weak,
     **dict.fromkeys([type({}.keys()), type({}.values()), type({}.items())], _dict_view),
     typing.NewType: _new_type,
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
     typing.TypeVar: _type_var,
     typing.ParamSpec: _parameters,
     typing.TypeVarTuple: _parameters,
-    weakref.WeakKeyDictionary: _weak_mapping,
-    weakref.WeakValueDictionary: _weak_mapping,
     dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dis
 import functools
 import gc
@@ -68,8 +69,46 @@ def built_in_base(kind: type) -> tuple[type | None, object]:
     are pickled; and its `__setstate__`, if it has one."""
     if not is_plain(kind) or hasattr(kind, "__getnewargs_ex__"):
         return None, None
-    bases = (base for base in kind.__mro__ if type(vars(base).get("__new__")) is BUILTIN_NEW)
-    return next(bases), getattr(kind, "__setstate__", None)
+    return _making(kind), getattr(kind, "__setstate__", None)
+
+
+def _making(kind: type) -> type:
+    """The class whose `__new__`, which is not Python's, makes the instances of a class."""
+    return next(one for one in kind.__mro__ if type(vars(one).get("__new__")) is BUILTIN_NEW)
+
+
+#: Built-in containers, each with how a part is put into it. The first that a class extends counts.
+_CONTAINERS: dict[type, Any] = {
+    collections.OrderedDict: collections.OrderedDict.__setitem__,
+    collections.defaultdict: dict.__setitem__,
+    dict: dict.__setitem__,
+    list: list.append,
+    collections.deque: collections.deque.append,
+    set: set.add,
+}
+
+
+def container(kind: type) -> type | None:
+    """The built-in container that a class extends, if it leaves to that how it is pickled."""
+    base: Any = next((one for one in _CONTAINERS if issubclass(kind, one)), None)
+    if base is None or _making(kind) not in base.__mro__ or hasattr(kind, "__getnewargs_ex__"):
+        return None
+    own = kind.__reduce__ in (base.__reduce__, collections.Counter.__reduce__)
+    return base if own and kind.__reduce_ex__ is base.__reduce_ex__ else None
+
+
+def arguments_of_container(base: type, obj: Any) -> tuple[Any, ...]:
+    """What `base.__init__` makes an empty one of."""
+    if base is collections.defaultdict:
+        return (obj.default_factory,)
+    return ((), obj.maxlen) if base is collections.deque else ()
+
+
+def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
+    """How parts are put into a container, and what it holds: keys and values, or items. The class
+    may have methods of its own for this, which were called already."""
+    columns = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
+    return _CONTAINERS[base], [list(column(obj)) for column in columns]
 
 
 def new_arguments(kind: type, obj: object) -> tuple[Any, ...]:
@@ -102,6 +141,13 @@ def is_made_here(cls: type) -> bool:
     if cls.__module__ == "builtins":  # `type(None)`, `function` and such, which have no name there
         return False
     return not _has_a_module(cls)
+
+
+def is_unnamed(cls: type) -> bool:
+    """Whether it is a type of Python's own that neither `builtins` nor `types` has a name for."""
+    if cls.__module__ != "builtins" or cls.__flags__ & HEAP_TYPE or _has_a_module(cls):
+        return False
+    return cls not in cloudpickle._BUILTIN_TYPE_NAMES
 
 
 def _has_a_module(definition: Any) -> bool:

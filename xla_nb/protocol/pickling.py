@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import jax_values, parts, remake, shared
+from xla_nb.protocol import exceptions, jax_values, parts, remake, shared, weak
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.mapped import holding, shared_mappings
@@ -59,7 +59,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         for reduce in (
             _reduce_stream,
             self.reduce_shared,
-            _reduce_exception,
+            self._reduce_exception,
             self.reduce_array,
             self._reduce_jax,
             self._reduce_torch,
@@ -81,7 +81,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         self.dump(value)
 
     def reduce_code(self, obj: Any) -> Any:
+        if type(obj) is type and parts.is_unnamed(obj):  # cloudpickle would make a class of it
+            return remake.unnamed_type, (obj.__base__, obj.__name__)
         return super().reducer_override(obj)
+
+    def _reduce_exception(self, obj: Any) -> Any:
+        return exceptions.reduce(obj, self.reduce_code)
 
     def reduce_array(self, obj: Any) -> Any:
         return NotImplemented
@@ -370,32 +375,24 @@ def _reduce_stream(obj: Any) -> Any:
     return NotImplemented
 
 
-def _reduce_exception(obj: Any) -> Any:
-    """An exception whose `__init__` takes other arguments than `args`: pickle would call it with
-    these, and fail where it is opened."""
-    kind = type(obj)
-    if not issubclass(kind, BaseException) or not isinstance(kind.__init__, types.FunctionType):
-        return NotImplemented
-    if kind.__reduce__ is not BaseException.__reduce__:
-        return NotImplemented
-    return _new_exception, (kind, obj.args), vars(obj) or None
-
-
-def _new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    made = kind.__new__(kind, *arguments)
-    made.args = arguments
-    return made
-
-
 # ---------------------------------------------------------------- packing
 
 
 def pack(values: Mapping[str, object], live: Live) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
-    packed = pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole=False))
-    if not _touches_another(packed):
-        return packed
-    return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole=True))
+
+    def packed(whole: bool) -> Packed:
+        return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole))
+
+    made = packed(whole=False)
+    if _touches_another(made):
+        made = packed(whole=True)
+    if live.weak.targets:
+        with live.weak.without_targets():
+            held = packed(whole=False).writer.memo.copy()
+        if live.weak.lost(held, live.named):
+            live.notes.add(weak.NOTE)
+    return made
 
 
 def _touches_another(packed: Packed) -> bool:

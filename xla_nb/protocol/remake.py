@@ -116,6 +116,19 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
+def fill_container(made: Any, content: tuple[Callable[..., None], list[list[Any]], object]) -> None:
+    """Give a new container what it holds and its state, as pickle does, past its class's methods
+    for putting things in."""
+    put, columns, state = content
+    for part in zip(*columns, strict=True):
+        put(made, *part)
+    if hasattr(made, "__setstate__"):
+        if state is not None:
+            made.__setstate__(state)
+    elif state is not None:
+        fill_instance(made, state)
+
+
 def fill_globals(globals_: dict[str, Any], values: Mapping[str, Any]) -> None:
     globals_.update(values)
 
@@ -196,6 +209,15 @@ def run_source(
     return globals_[name]
 
 
+def unnamed_type(base: type, name: str) -> type:
+    """A type of Python's own that no module has a name for, such as that of `{}.keys()`."""
+    kinds: list[type] = type.__subclasses__(base)
+    for kind in kinds:
+        if (kind.__module__, kind.__name__) == ("builtins", name):
+            return kind
+    raise LookupError(f"there is no type `{name}` in this process")
+
+
 def dict_view(mapping: dict[Any, Any], name: str) -> Any:
     return getattr(mapping, name)()
 
@@ -246,6 +268,10 @@ def cached_property(function: Any, name: str | None) -> Any:
 def weak(target: object) -> Any:
     """A weak reference; to an object that is gone already where there is no target."""
     return weakref.ref(type("Gone", (), {})() if target is None else target)
+
+
+def weak_proxy(target: object) -> Any:
+    return weakref.proxy(type("Gone", (), {})() if target is None else target)
 
 
 def module_constant(module: str, name: str) -> object:

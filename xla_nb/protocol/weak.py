@@ -1,0 +1,73 @@
+"""Weak references of the notebook's: what they refer to is sent, and lives if something holds it.
+
+Whether something does is known by pickling again, without what weak references refer to.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from xla_nb.protocol import parts, remake
+
+NOTE = "a weak reference is sent without the object that it refers to: it is dead on ranks"
+
+
+class WeakReferences:
+    """Reduces them, and collects what they refer to.
+
+    targets   the objects, by id, but for those that ranks have anyway
+    """
+
+    def __init__(self) -> None:
+        self.targets: dict[int, object] = {}
+        self._cut = False
+
+    def reduce(self, ref: Any) -> Any:
+        kind = type(ref)
+        if kind is weakref.ref:
+            if ref.__callback__ is not None:
+                return NotImplemented
+            return remake.weak, (self._target(ref()),)
+        if kind in weakref.ProxyTypes:
+            return remake.weak_proxy, (self._target(_behind(ref)),)
+        if kind is weakref.WeakSet:
+            return kind, ([one for one in list(ref) if self._target(one) is not None],)
+        at = 0 if kind is weakref.WeakKeyDictionary else 1
+        pairs = list(ref.items())
+        for pair in pairs:
+            self._target(pair[at])
+        if self._cut:  # never opened; what the mapping itself holds counts
+            return tuple, ([pair[1 - at] for pair in pairs],)
+        return kind, (dict(pairs),)
+
+    @contextmanager
+    def without_targets(self) -> Iterator[None]:
+        """Pickle what they refer to only where something else holds it."""
+        self._cut = True
+        try:
+            yield
+        finally:
+            self._cut = False
+
+    def _target(self, target: object) -> object:
+        if target is None or parts.is_of_a_module(target):
+            return target
+        self.targets[id(target)] = target
+        return None if self._cut else target
+
+    def lost(self, pickled: Container[int], named: Mapping[str, object]) -> bool:
+        """Whether something that is referred to is neither in a pickle without these references
+        nor bound to its name when it is made."""
+        bound = {id(definition) for definition in named.values()}
+        return any(one not in pickled and one not in bound for one in self.targets)
+
+
+def _behind(proxy: Any) -> object:
+    """What a proxy refers to: any method that it is asked for is that object's."""
+    try:
+        return proxy.__reduce_ex__.__self__
+    except ReferenceError:
+        return None
