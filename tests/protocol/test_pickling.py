@@ -100,6 +100,14 @@ def test_an_exception_keeps_what_it_was_raised_from(through, way, error):
     assert not got.__suppress_context__
 
 
+@pytest.mark.parametrize("way", ["to ranks", "back"])
+def test_an_exception_is_not_lost_with_one_that_cannot_be_sent(through, way):
+    error = ValueError("the error")
+    error.__context__ = KeyError(threading.Lock())
+    got = home(error) if way == "back" else through({"e": error})["e"]
+    assert (str(got), got.__context__) == ("the error", None)
+
+
 def test_an_exception_that_is_pickled_as_something_else_is_sent_as_that(through):
     class Gone(Exception):
         def __reduce__(self):

@@ -171,6 +171,9 @@ class Dependencies:
                 parcel = pickling.pack({**self._roots, ARGUMENTS: args}, live)
             except Exception:
                 definition, source, problem = self._unpacked(live, args, executed)
+                if id(definition) in executed:  # and even so it cannot be pickled
+                    details = refusals.described(definition, source.label)
+                    raise ShippingError(refusals.refusal(source.name, details, problem)) from None
                 executed[id(definition)] = source
                 self.notes.append(_executed_again(source, problem))
                 continue

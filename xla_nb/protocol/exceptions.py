@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
 #: What pickle leaves out of an exception, and notes, which a class's own way may leave out.
 _LINKS = ("__cause__", "__context__", "__notes__", "__suppress_context__")
 
@@ -20,7 +22,7 @@ def reduce(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
     if not issubclass(kind, BaseException):
         return NotImplemented
     reduced = _made_again(obj) if _wants_other_arguments(kind) else reduce_otherwise(obj)
-    links = [getattr(obj, name, None) for name in _LINKS]
+    links = [_link(getattr(obj, name, None)) for name in _LINKS]
     if all(link is None or link is False for link in links):
         return reduced
     if reduced is NotImplemented:
@@ -30,6 +32,16 @@ def reduce(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
         return reduced
     make, arguments, state, items, pairs, fill = (*reduced, *[None] * 4)[:6]
     return make, arguments, (state, fill, links), items, pairs, _fill
+
+
+def _link(link: Any) -> Any:
+    """None for an exception that cannot be pickled itself: that is no reason to lose this one."""
+    if isinstance(link, BaseException):
+        try:
+            cloudpickle.dumps(link)
+        except Exception:
+            return None
+    return link
 
 
 def _wants_other_arguments(kind: type[BaseException]) -> bool:
