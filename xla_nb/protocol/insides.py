@@ -24,10 +24,7 @@ from xla_nb.protocol import parts
 from xla_nb.protocol.pickling import HELD_BY_TENSORS
 
 _CHUNK = 16 << 20  # bytes
-_ATOMS = (
-    *(kind for kind in parts.PLAIN if kind is not types.CodeType),
-    types.ModuleType,
-)
+_ATOMS = {*parts.PLAIN, types.ModuleType} - {types.CodeType}
 _LOOKED_INTO = (
     *(types.FunctionType, types.ModuleType, type, functools._lru_cache_wrapper, enum.Enum),
     *(bytearray, set, frozenset),
@@ -104,7 +101,7 @@ class Insides:
     def is_made_beside(self, part: object) -> bool:
         """Whether it is new, and a container or the notebook's, not a library's."""
         kind: Any = type(part)
-        return self.is_new(part) and (kind in _CONTAINERS or is_made_here(kind))
+        return (kind in _CONTAINERS or is_made_here(kind)) and self.is_new(part)
 
     def reach(self, values: Iterable[object]) -> set[int]:
         """Number all that these values lead to; gives the numbers that are new."""
@@ -142,7 +139,7 @@ class Insides:
 
     def content(self, value: object) -> Iterator[tuple[Hashable, object]]:
         """What an object holds, each with the place where it does."""
-        if _is_computed(type(value)):
+        if _is_constant(type(value)):
             return
         if _is_pickled(type(value)):
             yield from self._pickled(value)
@@ -226,10 +223,14 @@ def _pickled_by_us() -> tuple[Any, ...]:
 
 
 @_once
-def _is_computed(kind: type) -> bool:
-    """Whether its objects are what matplotlib computes when it needs it."""
+def _is_constant(kind: type) -> bool:
+    """Whether its objects hold nothing that can be changed: constants, what has a hash of its own
+    and says itself how it is pickled (a date, a path), and what matplotlib computes as needed."""
     transforms: Any = sys.modules.get("matplotlib.transforms")
-    return transforms is not None and issubclass(kind, transforms.TransformNode)
+    if transforms is not None and issubclass(kind, transforms.TransformNode):
+        return True
+    hashed = kind.__hash__ not in (None, object.__hash__) and kind is not types.MethodType
+    return kind in _ATOMS or (hashed and _is_pickled(kind))
 
 
 @_once
@@ -242,9 +243,11 @@ def _of_torch(name: str) -> Any:
 
 
 def _is_atom(part: object) -> bool:
+    if type(part) in _ATOMS:
+        return True
     if isinstance(part, types.BuiltinFunctionType):
         return isinstance(part.__self__, types.ModuleType | type | None)
-    return type(part) in _ATOMS or parts.is_of_a_module(part)
+    return isinstance(part, parts.CODE) and parts.is_of_a_module(part)
 
 
 def _id_of(part: object) -> Hashable:
@@ -284,7 +287,7 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[Hashable, objec
 def _members(cls: type) -> Iterator[tuple[Hashable, object]]:
     """What the class holds, but for what Python notes of it under names of its own."""
     for name, part in list(vars(cls).items()):
-        said = hasattr(part, "__get__") and not parts.is_made_by_type(cls, part)
+        said = hasattr(type(part), "__get__") and not parts.is_made_by_type(cls, part)
         if said if name[:2] == "__" else name != _MADE_BY_READING:
             yield name, part
 
@@ -320,12 +323,16 @@ def _kept_names(kind: type) -> set[str]:
 
 
 def _slots(value: object) -> Iterator[tuple[Hashable, object]]:
-    for kind in type(value).__mro__:
-        if "__slots__" in vars(kind):
-            for name, member in vars(kind).items():
-                if isinstance(member, types.MemberDescriptorType):
-                    with contextlib.suppress(AttributeError):  # nothing is set
-                        yield name, member.__get__(value)
+    for name, member in _members_of_slots(type(value)):
+        with contextlib.suppress(AttributeError):  # nothing is set
+            yield name, member.__get__(value)
+
+
+@_once
+def _members_of_slots(kind: type) -> list[tuple[str, Any]]:
+    slotted = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
+    found = [pair for content in slotted for pair in content.items()]
+    return [(name, one) for name, one in found if isinstance(one, types.MemberDescriptorType)]
 
 
 def _of_tensor(tensor: Any) -> Iterator[tuple[Hashable, object]]:
@@ -342,6 +349,16 @@ def _holds_objects(value: object) -> bool:
 
 def memory(value: Any) -> Memory | None:
     """What an array, a tensor or a bytearray has in memory; None for other objects."""
+    return _memory(value) if _has_memory(type(value)) else None
+
+
+@_once
+def _has_memory(kind: type) -> bool:
+    array = getattr(sys.modules.get("numpy"), "ndarray", ())
+    return issubclass(kind, (bytearray, array, _of_torch("Tensor")))
+
+
+def _memory(value: Any) -> Memory | None:
     if isinstance(value, bytearray):
         return Memory((), value)
     numpy: Any = sys.modules.get("numpy")

@@ -42,7 +42,8 @@ class Keeper:
         """Look at the module as it is before the launched cell's own statements."""
         self._before = dict(namespace)
         source = [namespace[name] for name in self._request.as_source if name in namespace]
-        self._source = Snapshot(source, self._parcel.objects) if source else None
+        with contextlib.suppress(Exception):  # an object of a library's that cannot be looked into
+            self._source = Snapshot(source, self._parcel.objects) if source else None
 
     def start(self, namespace: Mapping[str, Any], fresh: Parcel, sender: Sender) -> int:
         """Start the process; returns its id, to be waited for. `fresh` is what the notebook sent,
