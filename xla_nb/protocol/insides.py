@@ -31,6 +31,8 @@ _LOOKED_INTO = (
 )
 _MADE_BY_READING = "_value2member_map_"  # of an enum: `Flag.A | Flag.B` adds to it
 _CACHE = "_cache"  # where pandas keeps what it has computed
+_BY_VALUE = {int, str, bytes, bool}
+_BARE = {dict, list, tuple, set, frozenset}  # which have no attributes
 _CONTAINERS = {dict, list, set, bytearray, deque, OrderedDict, defaultdict, Counter}
 _PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
 
@@ -76,7 +78,9 @@ class Form:
     def differs(self, other: Form) -> bool:
         if self.kind != other.kind:
             return False  # one stands in for the other
-        return self._beside(other) != other._beside(self) or _differ(self.memory, other.memory)
+        if self.held != other.held and self._beside(other) != other._beside(self):
+            return True
+        return _differ(self.memory, other.memory)
 
     def _beside(self, other: Form) -> list[tuple[Hashable, Hashable]]:
         kept = {place for place, _ in other.held if isinstance(place, Kept)}
@@ -130,11 +134,14 @@ class Insides:
 
     def key(self, part: object) -> Hashable:
         """What two objects have in common that are one: the number, or the value of a constant."""
-        if type(part) is tuple:
-            return tuple(map(self.key, part))
+        kind = type(part)
+        if kind in _BY_VALUE:
+            return kind, part
+        if kind is tuple:
+            return tuple(map(self.key, part))  # type: ignore[call-overload]
         if _is_atom(part):
             exact = isinstance(part, float | complex)
-            return type(part).__name__, repr(part) if exact else _id_of(part)
+            return kind.__name__, repr(part) if exact else id(part)
         return self._numbers.get(id(part), type(part).__name__)
 
     def content(self, value: object) -> Iterator[tuple[Hashable, object]]:
@@ -150,8 +157,9 @@ class Insides:
                 for args, named, result in parts.results(value):
                     yield Kept((self.key(args), self.key(tuple(named.items())))), result
             yield from _elements(value)
-            yield from _attributes(value)
-            yield from _slots(value)
+            if type(value) not in _BARE:
+                yield from _attributes(value)
+                yield from _slots(value)
 
     def _pickled(self, value: object) -> Iterator[tuple[Hashable, object]]:
         """The pickle in which all other objects are numbers, and these objects."""
@@ -229,7 +237,8 @@ def _is_constant(kind: type) -> bool:
     transforms: Any = sys.modules.get("matplotlib.transforms")
     if transforms is not None and issubclass(kind, transforms.TransformNode):
         return True
-    hashed = kind.__hash__ not in (None, object.__hash__) and kind is not types.MethodType
+    own: Any = kind.__hash__
+    hashed = own not in (None, object.__hash__) and kind is not types.MethodType
     return kind in _ATOMS or (hashed and _is_pickled(kind))
 
 
@@ -248,10 +257,6 @@ def _is_atom(part: object) -> bool:
     if isinstance(part, types.BuiltinFunctionType):
         return isinstance(part.__self__, types.ModuleType | type | None)
     return isinstance(part, parts.CODE) and parts.is_of_a_module(part)
-
-
-def _id_of(part: object) -> Hashable:
-    return part if isinstance(part, int | str | bytes | bool) else id(part)
 
 
 def _elements(value: object) -> Iterator[tuple[Hashable, object]]:
