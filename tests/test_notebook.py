@@ -472,12 +472,56 @@ def test_tracebacks_and_inspect_show_the_source_of_functions_that_a_run_kept(cel
         ("a = [1]\nb = [2]", "print(a, b)", ""),
         ("class A: pass\nseen = {A(), A(), 'x'}", "n = len(seen)", ""),
         ("class A: pass\na = A()\nseen = {a, A()}", "seen.remove(a)", "seen"),
+        ("import torch\nm = torch.nn.Linear(1, 1)", "m(torch.ones(1)).backward()", "m"),
+        ("import random\nr = random.Random(1)", "x = r.random()", "r"),
+        ("class Net: pass", "Net.__call__ = lambda self: 1", "Net"),
+        ("count = 0\ndef record():\n    global count\n    count += 1", "record()", "count"),
+        ("n = 'ab'\ndef same():\n    global n\n    n = ''.join('ab')", "same()", ""),
+        ("rows = []\ndef new():\n    global rows\n    rows = []", "new()", "rows"),
+        ("n = 0\ndef drop():\n    global n\n    del n", "drop()", "n"),
+        ("n = 0\ndef own():\n    global n\n    n += 1", "n = len('ab')\nown()", ""),
+        ("floor = 1\ndef g(): return floor", "from math import *\nx = g() or floor(2.5)", ""),
+        ("n = 0\ndef g(): return n", "globals()['n'] = g() + 1", "n"),
     ],
 )
 def test_what_a_launched_cell_changes_of_the_notebooks_is_found(cells, before, text, names):
     cells.run(before)
     cells.launch(f"{text}\ndef f(rank): pass")
     assert cells.runs[-1].changes == names
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "names"),
+    [
+        ("class C:\n    count = 0\n    def __init__(self): C.count += 1", "c = C()", "C"),
+        ("class C: pass", "C.m = lambda self: 1", "C"),
+        ("class C: pass", "C.__call__ = lambda self: 1", "C"),
+        ("class C: items = []", "C.items.append(1)", "C"),
+        ("class C: items = []\nclass D(C): pass", "D.items.append(1)", "C"),
+        ("def g(): pass", "g.calls = 5", "g"),
+        ("def g(): pass\nclass C: use = g", "C.use.calls = len('ab')", "g"),
+        ("from dataclasses import dataclass\n@dataclass\nclass C: n: int = 1", "C.n = 2", "C"),
+        ("rows = []\ndef add(n): rows.append(n)", "add(len('ab'))", "rows"),
+        ("n = 0\ndef add():\n    global n\n    n += 1", "add()", "n"),
+        ("memory = bytearray(b'ab')", "memory[0] = 0", "memory"),
+        ("class C: items = []\ndef g(): return C()", "c = g()\nc.items[:]\nrepr(C)", ""),
+        ("class C: items = []", "class C: items = []\nC.items.append(1)", ""),
+    ],
+)
+def test_what_a_launched_cell_changes_of_what_another_has_defined_is_found(
+    cells, source, text, names
+):
+    cells.launch(f"{source}\ndef f(rank): pass")
+    cells.launch(f"{text}\ndef g2(rank): pass")
+    assert cells.runs[-1].changes == names
+
+
+def test_what_a_launched_cell_changes_of_both_is_named_together(cells):
+    cells.run("rows = []")
+    cells.launch("class C: items = [rows]\ndef f(rank): pass")
+    cells.launch("class D: items = []\ndef f(rank): pass")
+    cells.launch("C.items[0].append(1)\nD.items.append(C)\ndef f(rank): pass")
+    assert cells.runs[-1].changes == "C D"
 
 
 def test_a_launched_cell_that_failed_to_load_leaves_what_the_notebook_had(cells):

@@ -108,9 +108,10 @@ class Started:
         self.theirs.close()
 
 
-def a_run(engine, **options):
+def a_run(engine, keeps=False, **options):
     where = files.Record.create("r1")
-    return Heard("r1", "Cell In[3]", where, engine, Options(**options), the_notebooks)
+    about = "r1", "Cell In[3]", where, engine, Options(**options), the_notebooks
+    return Heard(*about, keeps=keeps)
 
 
 def the_notebooks(name):

@@ -13,7 +13,8 @@ from traitlets.config import Config
 from xla_nb.notebook import Notebook
 from xla_nb.program import module_file
 from xla_nb.program.build import build
-from xla_nb.rank import keeper, loader
+from xla_nb.rank import loader
+from xla_nb.rank.keeper import Keeper
 from xla_nb.record.files import Record
 from xla_nb.run.state import RunState
 
@@ -46,15 +47,18 @@ class Ended:
 
     def _job(self, program, path, parcel_fd):
         request = SimpleNamespace(
-            record=self.record.path, keeps=program.keeps, as_source=program.as_source
+            record=self.record.path,
+            keeps=program.keeps,
+            as_source=program.as_source,
+            binds=program.binds,
         )
         os.environ[loader.PARCEL] = loader.parcel_path(parcel_fd)
         parcel = loader.parcel(os.environ[loader.PARCEL])
-        parcel.remember = True
+        keeper = Keeper(request, parcel)
         try:
-            namespace = vars(loader.load(path))
-            keeper.keep(request, namespace, parcel.objects)
-            changes = keeper.changes(parcel, loader.another_parcel(), namespace)
+            namespace = vars(loader.load(path, before_last=keeper.before_cell))
+            keeper.keep(namespace)
+            changes = keeper.changes(namespace, loader.another_parcel())
             self.record.path.joinpath("changes").write_text(" ".join(changes))
         except Exception:
             traceback.print_exc()

@@ -13,7 +13,8 @@ from typing import Any
 from xla_nb.program.cells import Cell, Pending, Section, future_flags
 from xla_nb.program.dependencies import Dependencies, OnlyTheRunHas, Scope
 from xla_nb.program.entry import check_live, check_planned
-from xla_nb.program.origins import name_of
+from xla_nb.program.names import Names
+from xla_nb.program.origins import name_of, star_names
 from xla_nb.program.split import RANK_NAMES, split_cell
 from xla_nb.protocol.parcel import Packed
 
@@ -97,9 +98,13 @@ def build(
         entry=plan.entry,
         body=plan.body,
         takes_lock=takes_lock,
-        binds=tuple(sorted(plan.names.binds)),
+        binds=tuple(sorted(_bound(plan.names))),
         keeps=tuple(sorted(needs.only_the_run_tells(plan.module))),
     )
+
+
+def _bound(names: Names) -> set[str]:
+    return names.binds.union(names.sets, *(star_names(module) or () for module in names.stars))
 
 
 def build_call(

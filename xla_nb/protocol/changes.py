@@ -1,36 +1,72 @@
-"""Which of the objects that came in a parcel are no longer as they came.
-
-Both sides are opened from one parcel, so that the numbers of its pickle tell which object is which.
-No code of the objects is run.
-"""
+"""Which objects that came in a parcel, or that source has made, are no longer as they were."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import types
-from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from xla_nb.protocol import parts
-
-_CHUNK = 16 << 20  # bytes
-_ATOMS = (*parts.PLAIN, types.BuiltinFunctionType, types.ModuleType)
+from xla_nb.protocol.insides import Insides, own_dicts
 
 
-def changed(fresh: Mapping[int, object], now: Mapping[int, object]) -> set[int]:
-    """The numbers of the objects in `now` that are not as in `fresh`."""
-    numbers = [{id(one): number for number, one in each.items()} for each in (fresh, now)]
-    return {
-        number
-        for number in fresh.keys() & now.keys()
-        if _differ(fresh[number], now[number], *numbers)
+def changed(
+    fresh: Mapping[int, object], now: Mapping[int, object], namespace: Mapping[str, object]
+) -> list[object]:
+    """The objects of `now` that are not as in `fresh`, but for the `namespace` of a module.
+
+    Both are opened from one parcel, so that the numbers of its pickle tell which object is which.
+    What opening has made beside them (a `__setstate__`) gets a number by its place.
+    """
+    before, after = Insides(fresh), Insides(now)
+    apart = {id(held) for one in now.values() for held in own_dicts(one)} | {id(namespace)}
+    found, todo = [], [n for n in fresh.keys() & now.keys() if id(now[n]) not in apart]
+    for number in todo:  # which grows
+        then, one = before.objects[number], after.objects[number]
+        held, holds = list(before.content(then)), list(after.content(one))
+        for (place, part), (there, other) in zip(held, holds, strict=False):
+            beside = before.is_made_beside(part) and after.is_made_beside(other)
+            if beside and place == there != "item" and before.kind(part) == after.kind(other):
+                todo.append(-len(todo) - 1)
+                before.add(todo[-1], part)
+                after.add(todo[-1], other)
+        form = before.form(then, held)
+        # What is not the same twice (a pickle with a counter) tells nothing.
+        if form.differs(after.form(one, holds)) and not form.differs(before.form(then)):
+            found.append(one)
+    return found
+
+
+class Snapshot:
+    """What some objects lead to, as it is now; what is in `known` is left out."""
+
+    def __init__(self, values: Iterable[object], known: Mapping[int, object]) -> None:
+        self._insides = Insides(known)
+        reached = self._insides.reach(values)
+        objects = self._insides.objects
+        self._forms = {number: self._insides.form(objects[number]).copy() for number in reached}
+
+    def changed(self) -> list[object]:
+        """The objects that are no longer as they were."""
+        objects = self._insides.objects
+        return [
+            objects[number]
+            for number, form in self._forms.items()
+            if form.differs(self._insides.form(objects[number]))
+        ]
+
+
+def names_of(
+    objects: Iterable[object], given: Mapping[str, object], known: Mapping[int, object]
+) -> set[str]:
+    """The names under which these objects are, or lead to them where no name is their own."""
+    wanted = {id(one) for one in objects}
+    direct = {name for name, value in given.items() if id(value) in wanted}
+    left = wanted - {id(given[name]) for name in direct}
+    insides, led = Insides(known), dict[int, list[object]]()
+    return direct | {
+        name for name, value in given.items() if left and _leads(value, left, insides, led)
     }
 
 
-def inside(value: object, wanted: set[int]) -> bool:
-    """Whether an object is, or leads to, one whose id is wanted."""
+def _leads(value: object, wanted: set[int], insides: Insides, led: dict[int, list[object]]) -> bool:
     todo, seen = [value], set[int]()
     while todo:
         one = todo.pop()
@@ -38,105 +74,7 @@ def inside(value: object, wanted: set[int]) -> bool:
             return True
         if id(one) not in seen:
             seen.add(id(one))
-            todo += [part for _, part in _content(one)]
+            if id(one) not in led:
+                led[id(one)] = [part for _, part in insides.content(one)]
+            todo += led[id(one)]
     return False
-
-
-def _differ(
-    fresh: object, now: object, numbers: dict[int, int], numbers_now: dict[int, int]
-) -> bool:
-    if not _of_one_class(fresh, now, numbers, numbers_now):
-        return False  # a stand-in
-    before = [(name, _key(part, numbers)) for name, part in _content(fresh)]
-    after = [(name, _key(part, numbers_now)) for name, part in _content(now)]
-    if set(before) != set(after) if isinstance(fresh, set) else before != after:
-        return True
-    return not _same_memory(fresh, now)
-
-
-def _of_one_class(
-    fresh: object, now: object, numbers: Mapping[int, int], numbers_now: Mapping[int, int]
-) -> bool:
-    """Whether two objects have one class, or each its own of the notebook's."""
-    kinds = type(fresh), type(now)
-    number = numbers.get(id(kinds[0]))
-    return kinds[0] is kinds[1] or (number is not None and number == numbers_now.get(id(kinds[1])))
-
-
-def _key(part: object, numbers: Mapping[int, int]) -> Hashable:
-    """What two objects have in common that are one: the number, or the value of a constant."""
-    if isinstance(part, tuple) and type(part) is tuple:
-        return tuple(_key(one, numbers) for one in part)
-    if type(part) in _ATOMS or parts.is_of_a_module(part):
-        return type(part).__name__, repr(part) if isinstance(part, float | complex) else _id_of(
-            part
-        )
-    return numbers.get(id(part), type(part).__name__)
-
-
-def _id_of(part: object) -> Hashable:
-    return part if isinstance(part, int | str | bytes | bool) else id(part)
-
-
-def _content(value: object) -> Iterator[tuple[Hashable, object]]:
-    """What an object holds, each with the place where it does."""
-    match value:
-        case dict():
-            for n, (key, part) in enumerate(dict.items(value)):
-                yield ("key", n), key
-                yield ("value", n), part
-        case list():
-            yield from enumerate(list.__iter__(value))
-        case tuple():
-            yield from enumerate(tuple.__iter__(value))
-        case deque():
-            yield from enumerate(deque.__iter__(value))
-        case set():
-            yield from (("item", part) for part in set.__iter__(value))
-        case types.FunctionType():
-            yield "defaults", value.__defaults__
-            yield "kwdefaults", value.__kwdefaults__
-            yield from _contents(value)
-        case type() if parts.is_made_here(value):
-            yield from ((n, part) for n, part in vars(value).items() if n[:2] != "__")
-            return
-        case type() | types.ModuleType():
-            return
-    with contextlib.suppress(AttributeError):
-        yield from object.__getattribute__(value, "__dict__").items()
-    yield from _slots(value)
-
-
-def _slots(value: object) -> Iterator[tuple[Hashable, object]]:
-    for kind in type(value).__mro__:
-        if "__slots__" in vars(kind):
-            for name, member in vars(kind).items():
-                if isinstance(member, types.MemberDescriptorType):
-                    with contextlib.suppress(AttributeError):  # nothing is set
-                        yield name, member.__get__(value)
-
-
-def _contents(function: types.FunctionType) -> Iterator[tuple[Hashable, object]]:
-    for n, cell in enumerate(function.__closure__ or ()):
-        yield ("closure", n), parts.content(cell)
-
-
-def _same_memory(fresh: Any, now: Any) -> bool:
-    """Whether two arrays or tensors have the same bytes, shape and type; True for other objects."""
-    numpy: Any = sys.modules.get("numpy")
-    torch: Any = sys.modules.get("torch")
-    if isinstance(fresh, bytearray):
-        return bool(fresh == now)
-    if numpy is not None and isinstance(fresh, numpy.ndarray) and not fresh.dtype.hasobject:
-        if (fresh.shape, fresh.dtype) != (now.shape, now.dtype):
-            return False
-        flat = [numpy.ascontiguousarray(one).reshape(-1).view("u1") for one in (fresh, now)]
-        starts = range(0, flat[0].size, _CHUNK)
-        return all(numpy.array_equal(*(one[n : n + _CHUNK] for one in flat)) for n in starts)
-    if torch is not None and isinstance(fresh, torch.Tensor) and fresh.device.type == "cpu":
-        if (fresh.shape, fresh.dtype) != (now.shape, now.dtype):
-            return False
-        with contextlib.suppress(RuntimeError):  # a layout without bytes in a row
-            flat = [t.detach().contiguous().view(-1).view(torch.uint8) for t in (fresh, now)]
-            return bool(torch.equal(*flat))
-    return True

@@ -35,7 +35,7 @@ class Request:
     `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
     run's folder; `entry` is None for a cell of plain statements. `keeps` are names of the module
     that the notebook takes from the run; those of `as_source` it executes itself. `label` is the
-    launched cell's.
+    launched cell's, and `binds` are the names that its text binds.
     """
 
     run: str
@@ -54,6 +54,7 @@ class Request:
     label: str = ""
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
+    binds: tuple[str, ...] = ()
     state: ProcessState = field(default_factory=ProcessState)
 
 

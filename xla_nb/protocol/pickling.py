@@ -30,7 +30,7 @@ from xla_nb.protocol.refusals import Unshippable
 #: The parts of a result's parcel: the value, and fingerprints of the definitions that it names.
 RESULT, DEFINITIONS = "result", "definitions"
 #: What torch leaves out of a tensor that is not computed from others.
-_KEPT = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+HELD_BY_TENSORS = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 #: Packages whose classes have reducers here.
 _SPECIAL = {
     *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
@@ -235,7 +235,7 @@ class LivePickler(_Pickler):
             self._live.notes.add(
                 "a tensor is sent without what computed it (its grad_fn): backward() ends there"
             )
-        held = {name: getattr(tensor, name) for name in _KEPT} if tensor.is_leaf else {}
+        held = {name: getattr(tensor, name) for name in HELD_BY_TENSORS} if tensor.is_leaf else {}
         state = {name: value for name, value in held.items() if value is not None}
         if not state:
             return super().reduce_tensor(tensor)

@@ -30,7 +30,8 @@ from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
-from xla_nb.rank import helpers, keeper, loader
+from xla_nb.rank import helpers, loader
+from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.process import Inherited, capture, enter, inherit, main
 from xla_nb.record.files import Record
 from xla_nb.runtimes import Runtime
@@ -168,9 +169,12 @@ def _load(
     torch.set_num_threads(1)
     try:
         parcel = loader.parcel(os.environ[loader.PARCEL])
-        keeps = parcel.remember = bool(order.request.keeps) and order.host_group.index == 0
-        namespace = vars(loader.load(path, opened))
-        keeping = keeper.start(order.request, namespace, parcel, sender) if keeps else None
+        if order.request.keeps and order.host_group.index == 0:
+            keeper = Keeper(order.request, parcel)
+            namespace = vars(loader.load(path, opened, keeper.before_cell))
+            keeping = keeper.start(namespace, loader.another_parcel(), sender)
+        else:
+            namespace, keeping = vars(loader.load(path, opened)), None
         parcel.forget()
     except BaseException as error:
         raise _raised(order.request.label, error, table) from error

@@ -1,7 +1,8 @@
 """Keep what a launched cell's module has bound, so that the notebook has what the ranks had.
 
 A process of its own, forked from the job before the ranks, writes it to the record: no rank waits
-for it, and none has changed anything yet.
+for it, and none has changed anything yet. It then tells what the cell's top level has changed of
+what the notebook has, or makes, itself.
 """
 
 from __future__ import annotations
@@ -9,76 +10,114 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from xla_nb.linux import die_with_parent, name_process
-from xla_nb.protocol import events, keeping
-from xla_nb.protocol.changes import changed, inside
+from xla_nb.protocol import events, keeping, parts
+from xla_nb.protocol.changes import Snapshot, changed, names_of
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import Request
 from xla_nb.protocol.parcel import Parcel
-from xla_nb.rank import loader
 from xla_nb.record.files import Record, partial
 from xla_nb.wording import listed
 
 _OURS = ("_xla_nb", "__xla_nb")
 
 
-def start(request: Request, namespace: Mapping[str, Any], parcel: Parcel, sender: Sender) -> int:
-    """Start the process; returns its id, to be waited for.
+class Keeper:
+    """Keeps what the launched cell of one request binds. `parcel` is what the notebook sent, and
+    remembers what it makes."""
 
-    The parcel has remembered what the notebook sent.
-    """
-    made = parcel.objects
-    pid = os.fork()
-    if pid == 0:
+    def __init__(self, request: Request, parcel: Parcel) -> None:
+        self._request = request
+        self._parcel = parcel
+        self._before: dict[str, object] = {}
+        self._source: Snapshot | None = None
+        parcel.remember = True
+
+    def before_cell(self, namespace: Mapping[str, object]) -> None:
+        """Look at the module as it is before the launched cell's own statements."""
+        self._before = dict(namespace)
+        source = [namespace[name] for name in self._request.as_source if name in namespace]
+        with contextlib.suppress(Exception):  # an object of a library's that cannot be looked into
+            self._source = Snapshot(source, self._parcel.objects) if source else None
+
+    def start(self, namespace: Mapping[str, Any], fresh: Parcel, sender: Sender) -> int:
+        """Start the process; returns its id, to be waited for. `fresh` is what the notebook sent,
+        to be opened once more."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent()
+                name_process("xla_nb-keeper")
+                self.keep(namespace)
+                sender.send(events.ModuleKept())
+                if names := self.changes(namespace, fresh):
+                    sender.send(events.Notice(text=_told(self._request.label, names)))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        return pid
+
+    def keep(self, namespace: Mapping[str, Any]) -> None:
+        """Write the file; it is whole or absent."""
+        request, made = self._request, self._parcel.objects
+        path = Record(Path(request.record)).module_values
+        values = {name: namespace[name] for name in request.keeps if name in namespace}
+        named = {name: namespace[name] for name in request.as_source if name in namespace}
+        packed = keeping.pack_kept(values, made, named)
+        scratch = partial(path)
+        fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            die_with_parent()
-            name_process("xla_nb-keeper")
-            keep(request, namespace, made)
-            sender.send(events.ModuleKept())
-            if names := changes(parcel, loader.another_parcel(), namespace):
-                sender.send(events.Notice(text=_told(request.label, names)))
-        except BaseException:
-            traceback.print_exc()
+            packed.write(fd)
         finally:
-            os._exit(0)
-    return pid
+            os.close(fd)
+        scratch.rename(path)
+
+    def changes(self, namespace: Mapping[str, Any], fresh: Parcel) -> list[str]:
+        """The names under which the notebook has, or makes, something that its cell has changed on
+        the ranks. Run in a process of its own: it opens and pickles what it compares."""
+        now = self._parcel.objects
+        with _in_silence():
+            fresh.remember = True
+            fresh.open({})
+            found = changed(fresh.objects, now, namespace)
+            found += self._source.changed() if self._source else []
+            came = {id(one) for one in now.values()} | set(map(id, found))
+            given = {n: value for n, value in self._before.items() if id(value) in came}
+            given |= {n: self._before[n] for n in self._request.as_source if n in self._before}
+            given |= self._parcel.values
+            given = {name: value for name, value in given.items() if not name.startswith(_OURS)}
+            return sorted(names_of(found, given, now) | self._bound_anew(namespace))
+
+    def _bound_anew(self, namespace: Mapping[str, Any]) -> set[str]:
+        """The names that something else than the cell's own statements has bound anew."""
+        return {
+            name
+            for name, value in self._before.items()
+            if name not in self._request.binds
+            and not (name in namespace and _is_one(value, namespace[name]))
+        }
 
 
-def keep(request: Request, namespace: Mapping[str, Any], made: Mapping[int, object]) -> None:
-    """Write the file; it is whole or absent."""
-    path = Record(Path(request.record)).module_values
-    values = {name: namespace[name] for name in request.keeps if name in namespace}
-    named = {name: namespace[name] for name in request.as_source if name in namespace}
-    packed = keeping.pack_kept(values, made, named)
-    scratch = partial(path)
-    fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        packed.write(fd)
-    finally:
-        os.close(fd)
-    scratch.rename(path)
+def _is_one(value: object, other: object) -> bool:
+    plain = type(value) is type(other) and type(value) in parts.PLAIN
+    return value is other or (plain and repr(value) == repr(other))
 
 
-def changes(parcel: Parcel, fresh: Parcel, namespace: Mapping[str, Any]) -> list[str]:
-    """The names under which the notebook has something that its cell has changed on the ranks.
-
-    `parcel` is what was opened, `fresh` the same, to be opened once more and compared.
-    """
-    now = {number: one for number, one in parcel.objects.items() if one is not namespace}
-    came = {id(one) for one in now.values()}
-    given = {n: v for n, v in namespace.items() if id(v) in came} | parcel.values
-    given = {name: value for name, value in given.items() if not name.startswith(_OURS)}
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-        fresh.remember = True
-        fresh.open({})
-    found = {id(now[number]) for number in changed(fresh.objects, now)}
-    direct = {name for name, value in given.items() if id(value) in found}
-    left = found - {id(given[name]) for name in direct}
-    return sorted(direct | {name for name, value in given.items() if inside(value, left)})
+@contextlib.contextmanager
+def _in_silence() -> Iterator[None]:
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _told(label: str, names: list[str]) -> str:

@@ -95,10 +95,15 @@ class _Main(types.ModuleType):
         return importlib.import_module, ("__main__",)
 
 
-def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.ModuleType:
+def load(
+    path: Path,
+    check: Callable[[], str | None] = lambda: None,
+    before_last: Callable[[dict[str, Any]], None] = lambda namespace: None,
+) -> types.ModuleType:
     """Execute the program's file as ``__main__``, importable under its own name as well.
 
     `check` is called after every statement; a message that it returns is raised as a CellError.
+    `before_last` gets the namespace before the last section that is a cell's.
     """
     module = _Main(path)
     shell = RankShell()
@@ -109,7 +114,11 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
     table = ModuleMap.open(path)
     for label, source in table.sources.items():
         remember(label, source)
+    last = table.spans[-1].start if table.spans else None
     for statement in ast.parse(path.read_text(), str(path)).body:
+        if last is not None and statement.lineno >= last:
+            before_last(vars(module))
+            last = None
         label, line = _move(statement, table) or (str(path), statement.lineno)
         _execute(statement, label, vars(module), table.flags)
         if message := check():

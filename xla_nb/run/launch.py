@@ -75,6 +75,7 @@ def launch(
         label=program.label,
         keeps=program.keeps,
         as_source=program.as_source,
+        binds=program.binds,
     )
     try:
         sock = _start(program, request, fit, engine, on_wait)

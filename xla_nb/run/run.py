@@ -30,6 +30,10 @@ EXIT_PATIENCE = 3.0
 #: The same, where what the cell's module has bound has not been kept yet.
 KEEP_PATIENCE = 60.0
 _TICK = 0.1
+_KEEPING = (
+    "The ranks have ended; what the cell's top level has computed is still being pickled. "
+    "Interrupt the cell to give it up."
+)
 
 
 class RunFailed(XlaNbError):
@@ -73,6 +77,7 @@ class Run(RecordedRun):
         self._kill_at: float | None = None
         self._lingering = False  # the ranks are done, their processes have had time to go
         self._keeps = keeps
+        self._told_of_keeping = False
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         self.changed = threading.Condition()
@@ -90,7 +95,11 @@ class Run(RecordedRun):
     @property
     def _patience(self) -> float:
         """Seconds that processes have to exit once the ranks have ended."""
-        return KEEP_PATIENCE if self._keeps and not self.state.kept else EXIT_PATIENCE
+        return KEEP_PATIENCE if self._is_keeping else EXIT_PATIENCE
+
+    @property
+    def _is_keeping(self) -> bool:
+        return self._keeps and not self.state.kept
 
     # ------------------------------------------------------------ steering
 
@@ -198,6 +207,10 @@ class Run(RecordedRun):
             if not self._lingering and now >= self._settled + self._patience:
                 self._lingering = True
                 self._engine.kill(self.name)
+            elif not self._told_of_keeping and now >= self._settled + EXIT_PATIENCE:
+                self._told_of_keeping = True
+                if self._is_keeping and self.state.refused is None:
+                    self.take(events.Notice(text=_KEEPING))
         elif self._trouble is not None and now - self._trouble >= self._options.grace:
             self.stop(f"Stopped {self._options.grace:g} s after the first failure (grace)")
         elif self._options.timeout is not None and now - self._began >= self._options.timeout:
