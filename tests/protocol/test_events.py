@@ -16,6 +16,7 @@ SAMPLES = [
     events.ProcessDied(pid=3, status=-9),
     events.JobFailed(kind="k", message="m", text="t"),
     events.ModuleKept(),
+    events.ModuleCompared(),
     events.StopRequested(why="Stopped by %xla_stop"),
     events.Notice(text="careful"),
     events.JobEnded(status=None),

@@ -457,6 +457,27 @@ def test_nothing_is_said_where_values_are_kept_or_ranks_run_or_none_will(engine,
     assert run.state.notices == []
 
 
+def test_changes_that_could_not_be_found_in_time_are_no_secret(engine):
+    run = a_run(engine, keeps=True)
+    for event in [*ranks(1), events.ModuleKept(), finished(0)]:
+        run.take(event)
+    began = time.monotonic()
+    run._act(began + run_module.EXIT_PATIENCE + 1)
+    assert engine.killed == []
+    run._act(began + run_module.COMPARE_PATIENCE + 1)
+    assert engine.killed == ["r1"]
+    assert "was not found out in time" in run.state.notices[0].text
+
+
+def test_processes_are_not_waited_for_once_changes_are_told(engine):
+    run = a_run(engine, keeps=True)
+    for event in [*ranks(1), events.ModuleKept(), events.ModuleCompared(), finished(0)]:
+        run.take(event)
+    run._act(time.monotonic() + run_module.EXIT_PATIENCE + 1)
+    assert engine.killed == ["r1"]
+    assert run.state.notices == []
+
+
 def test_stopping_what_is_done_takes_nothing_back(start, engine):
     job = start(*ranks(1), finished(0))
     job.run.stop()

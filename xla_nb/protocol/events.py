@@ -142,6 +142,11 @@ class ModuleKept(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModuleCompared(Event):
+    """A notice has told what the cell's top level changed of the notebook's, if anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice(Event):
     """A line for the user, from a rank, or from the launch if `rank` is None."""
 

@@ -57,6 +57,7 @@ class Keeper:
                 sender.send(events.ModuleKept())
                 if names := self.changes(namespace, fresh):
                     sender.send(events.Notice(text=_told(self._request.label, names)))
+                sender.send(events.ModuleCompared())
             except BaseException:
                 traceback.print_exc()
             finally:

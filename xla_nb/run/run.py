@@ -29,10 +29,16 @@ STOP_PATIENCE = 1.0
 EXIT_PATIENCE = 3.0
 #: The same, where what the cell's module has bound has not been kept yet.
 KEEP_PATIENCE = 60.0
+#: The same, where it has not been found out yet what the cell changed of the notebook's objects.
+COMPARE_PATIENCE = 10.0
 _TICK = 0.1
 _KEEPING = (
     "The ranks have ended; what the cell's top level has computed is still being pickled. "
     "Interrupt the cell to give it up."
+)
+_NOT_COMPARED = (
+    "Whether the cell's top level changed objects of the notebook was not found out in time. What "
+    "it changed is so on the ranks, not in the notebook."
 )
 
 
@@ -95,11 +101,17 @@ class Run(RecordedRun):
     @property
     def _patience(self) -> float:
         """Seconds that processes have to exit once the ranks have ended."""
-        return KEEP_PATIENCE if self._is_keeping else EXIT_PATIENCE
+        if self._is_keeping:
+            return KEEP_PATIENCE
+        return COMPARE_PATIENCE if self._is_comparing else EXIT_PATIENCE
 
     @property
     def _is_keeping(self) -> bool:
         return self._keeps and not self.state.kept
+
+    @property
+    def _is_comparing(self) -> bool:
+        return self._keeps and self.state.kept and not self.state.compared
 
     # ------------------------------------------------------------ steering
 
@@ -206,6 +218,8 @@ class Run(RecordedRun):
         elif self._settled is not None:
             if not self._lingering and now >= self._settled + self._patience:
                 self._lingering = True
+                if self._is_comparing:
+                    self.take(events.Notice(text=_NOT_COMPARED))
                 self._engine.kill(self.name)
             elif not self._told_of_keeping and now >= self._settled + EXIT_PATIENCE:
                 self._told_of_keeping = True

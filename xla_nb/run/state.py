@@ -62,7 +62,7 @@ class HostState:
 @dataclass
 class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
-    cell's module has bound is in the record."""
+    cell's module has bound is in the record; `compared`: what it has changed is told."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -75,6 +75,7 @@ class RunState:
     notices: list[events.Notice] = field(default_factory=list)
     stopping: str = ""
     kept: bool = False
+    compared: bool = False
 
     def apply(self, event: events.Event) -> None:
         """Take one event in."""
@@ -95,6 +96,8 @@ class RunState:
                 self.stopping = self.stopping or event.why
             case events.ModuleKept():
                 self.kept = True
+            case events.ModuleCompared():
+                self.compared = True
             case events.Notice():
                 self.notices.append(event)
             case _:
