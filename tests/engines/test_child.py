@@ -183,3 +183,24 @@ def test_in_memory_content_is_not_on_disk():
         assert str(Path(f"/proc/self/fd/{fd}").readlink()).startswith("/memfd:")
     with pytest.raises(OSError, match="descriptor"):
         os.fstat(fd)
+
+
+def test_entries_of_the_search_path_that_are_no_text_are_left_out(start, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/a/path"), b"/bytes"])
+    child = start()
+    assert evaluated(child, "said = [entry for entry in sys.path if 'a/path' in entry]") == []
+
+
+def test_it_starts_where_the_working_directory_has_been_deleted(start, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert evaluated(start(), "said = os.getcwd()") == "/"
+
+
+def test_a_temporary_folder_that_is_gone_is_named(start, tmp_path, monkeypatch):
+    told = pytest.raises(LaunchError, match=r"cannot write a temporary file: .*gone.*Set TMPDIR")
+    with monkeypatch.context() as patch, told:
+        patch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+        start()

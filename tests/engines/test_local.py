@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.support.kernel import Notebook
+from xla_nb.engines import local
 
 SPAWN = "%%xla_spawn -n 2 "
 
@@ -204,3 +205,17 @@ def test_an_interrupt_during_the_import_is_one_paragraph():
         assert "Traceback" not in shown.error
     finally:
         notebook.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("MemoryError", ""),
+        ("ImportError", "libtorch_cpu.so: failed to map segment from shared object"),
+        ("OSError", "[Errno 12] Cannot allocate memory"),
+    ],
+)
+def test_packages_that_do_not_fit_into_memory_are_not_said_to_be_missing(kind, problem):
+    told = local._import_failed(kind, problem)
+    assert "do not fit into memory here" in told
+    assert "pip" not in told

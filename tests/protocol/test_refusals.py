@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from xla_nb.protocol.refusals import path_to_culprit
+from xla_nb.protocol.refusals import Unshippable, advice_on_result, path_to_culprit
 
 BAD = object()
 
@@ -38,3 +38,15 @@ def can_be_sent(value):
 )
 def test_the_innermost_part_that_cannot_be_sent_is_named(value, path):
     assert path_to_culprit(value, can_be_sent) == path
+
+
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        (Unshippable("a generator", "Create it in the function"), "Return a list of its items"),
+        (OSError(28, "No space left on device"), "Set XLA_NB_HOME to a folder that has more"),
+        (TypeError("cannot pickle"), "Return numbers, arrays or CPU tensors instead"),
+    ],
+)
+def test_what_to_return_instead_of_a_result_depends_on_why_it_cannot_be_sent(fault, advice):
+    assert advice_on_result(fault).startswith(advice)

@@ -41,11 +41,9 @@ class Child:
     """
 
     def __init__(self, module: str, arguments: list[Any], env: Mapping[str, str]) -> None:
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # closed by close()
+        self._output = _temporary_file()
         self._control, theirs = channel.pair()
-        # Without the notebook's own folder, so that torch does not import a local random.py.
-        path = [entry for entry in sys.path if entry not in ("", str(Path.cwd()))]
-        path.insert(0, str(Path(__file__).parents[2]))
+        path = [str(Path(__file__).parents[2]), *_search_path()]
         command = [str(theirs.fileno()), json.dumps(path), module, json.dumps(arguments)]
         try:
             self.process = subprocess.Popen(
@@ -113,6 +111,26 @@ class Child:
             self.process.kill()
             self.process.wait()
         self._output.close()
+
+
+def _temporary_file() -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile()  # closed by close()
+    except OSError as problem:
+        raise LaunchError(
+            f"xla_nb cannot write a temporary file: {problem}. Set TMPDIR to a folder that exists "
+            "and has free space, and restart the kernel."
+        ) from None
+
+
+def _search_path() -> list[str]:
+    """Where this process finds modules, without the notebook's own folder: torch would import a
+    local random.py. Python looks at no entry that is not text, such as a Path."""
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:  # it has been deleted
+        here = ""
+    return [entry for entry in sys.path if isinstance(entry, str) and entry not in ("", here)]
 
 
 def _options() -> list[str]:

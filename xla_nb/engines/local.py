@@ -189,6 +189,10 @@ def _environment() -> dict[str, str]:
     return env
 
 
+#: What the dynamic linker and the system say.
+_NO_MEMORY = ("Cannot allocate memory", "failed to map segment")
+
+
 def _import_failed(kind: str, problem: str) -> str:
     fix = (
         "Run `pip install 'xla_nb[xla]'` in the notebook's environment "
@@ -196,4 +200,9 @@ def _import_failed(kind: str, problem: str) -> str:
     )
     if kind == "ModuleNotFoundError" and "'torch" in problem:
         return f"The ranks need torch_xla, which is not installed here ({problem}). {fix}"
+    if kind == "MemoryError" or any(sign in problem for sign in _NO_MEMORY):
+        return (
+            f"The ranks' packages do not fit into memory here ({kind}: {problem}). Free memory, or "
+            "raise its limit (`ulimit -v`, the container's), then run the cell again."
+        )
     return f"The ranks' packages cannot be imported here ({kind}: {problem}). {fix}"
