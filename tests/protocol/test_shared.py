@@ -165,7 +165,7 @@ def forked():
     process.start()
     yield
     os.close(writer)  # which the process has too
-    process.terminate()
+    process.kill()  # it has inherited handlers of signals, Ray's too
     process.join()
     os.close(reader)
 

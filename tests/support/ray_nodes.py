@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+
+@contextlib.contextmanager
+def _patience_for_nodes() -> Iterator[None]:
+    """Ray gives up a node that is not up within 30 seconds, which a busy machine may need, and
+    leaves its processes behind: here each look for a node waits until it is there."""
+    services = importlib.import_module("ray._private.services")
+    get_node = services.get_node
+
+    def patient(*args: Any) -> Any:
+        deadline = time.monotonic() + 180
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = patient
+    try:
+        yield
+    finally:
+        services.get_node = get_node
 
 
 class Nodes:
@@ -23,18 +49,19 @@ class Nodes:
         os.environ["RAY_TMPDIR"] = self._folder  # Ray records this machine's cluster here
         Path(self._folder, "ray").mkdir()
         common = {"num_cpus": 2, "object_store_memory": 200 << 20}
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                **common,
-                # Nothing that no test needs: a node must be up within Ray's own 30 seconds.
-                "include_dashboard": False,
-                "include_log_monitor": False,
-                "no_monitor": True,
-                **head,
-            },
-        )
-        self._others = [self._cluster.add_node(**common) for _ in range(count - 1)]
+        with _patience_for_nodes():
+            self._cluster = Cluster(
+                initialize_head=True,
+                head_node_args={
+                    **common,
+                    # Nothing that no test needs.
+                    "include_dashboard": False,
+                    "include_log_monitor": False,
+                    "no_monitor": True,
+                    **head,
+                },
+            )
+            self._others = [self._cluster.add_node(**common) for _ in range(count - 1)]
         self.has_noticed()  # what Ray opens in this process to know, it leaves open
 
     @property
