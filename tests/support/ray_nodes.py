@@ -6,11 +6,23 @@ import contextlib
 import importlib
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+
+def _agents() -> dict[str, int]:
+    """Free ports for a node's agents. Without, its raylet waits 15 seconds until they have chosen
+    some, and aborts where the machine has much else to do."""
+    names = "metrics_agent", "runtime_env_agent", "dashboard_agent_listen"
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in names]
+        for one in found:
+            one.bind(("127.0.0.1", 0))
+        return {f"{n}_port": one.getsockname()[1] for n, one in zip(names, found, strict=True)}
 
 
 @contextlib.contextmanager
@@ -54,6 +66,7 @@ class Nodes:
                 initialize_head=True,
                 head_node_args={
                     **common,
+                    **_agents(),
                     # Nothing that no test needs.
                     "include_dashboard": False,
                     "include_log_monitor": False,
@@ -61,7 +74,7 @@ class Nodes:
                     **head,
                 },
             )
-            self._others = [self._cluster.add_node(**common) for _ in range(count - 1)]
+            self._others = [self._cluster.add_node(**common, **_agents()) for _ in range(count - 1)]
         self.has_noticed()  # what Ray opens in this process to know, it leaves open
 
     @property
