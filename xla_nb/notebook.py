@@ -102,10 +102,7 @@ class Notebook:
             try:
                 return make(self.scope())
             except OnlyTheRunHas as wanted:
-                try:
-                    problem = self._define(wanted.names, deep=False)
-                except Interrupted as interrupted:
-                    problem = str(interrupted)
+                problem = self._try_to_define(wanted.names, deep=False)
                 if problem or wanted.names == missing:
                     names = listed((f"`{name}`" for name in sorted(wanted.names)), most=3)
                     problem = problem or f"{names}: the launched cell left it without a value."
@@ -158,25 +155,27 @@ class Notebook:
         names = _names_used(source)
         if "get_ipython" in names:  # of IPython's lines (`f?`, `%time f()`) any word
             names |= set(_WORD.findall(source))
-        if problem := self._define(names) or self._why_unbound(names):
-            print(problem, file=sys.stderr)
+        self._tell(self._define(names) or self._why_unbound(names))
 
     def define_for_line(self, line: str) -> None:
         """Execute what launched cells define and IPython is to fill in: `{N}`, `$N`."""
         if self._deferred:
             filled = " ".join(_FILLED.findall(line))
-            self._tell(lambda: self._define(set(_WORD.findall(filled))))
+            self._tell(self._try_to_define(set(_WORD.findall(filled))))
 
     def resolve(self, name: str) -> object:
         """A name of the notebook, for a result that refers to it. Raises KeyError."""
-        self._tell(lambda: self._define({name}))
+        self._tell(self._try_to_define({name}))
         return self.shell.user_ns[name]
 
-    def _tell(self, define: Callable[[], str]) -> None:
+    def _try_to_define(self, names: Set[str], deep: bool = True) -> str:
+        """As `_define`, where nothing is given up but these names if it is interrupted."""
         try:
-            problem = define()
+            return self._define(names, deep)
         except Interrupted as interrupted:
-            problem = str(interrupted)
+            return str(interrupted)
+
+    def _tell(self, problem: str) -> None:
         if problem:
             print(problem, file=sys.stderr)
 
@@ -243,12 +242,10 @@ class Notebook:
         values, problem = kept.take(names, namespace, self._made)
         if self._forget_failed(launched):
             return self._why_unbound(names)
-        if (
-            kept.is_open
-        ):  # what the cell did not bind after all (`if resume: model = …`) is as before
-            held = {n: v for n, v in launched.held.items() if n in launched.computed}
-            held = {n: v for n, v in held.items() if n not in deleted(parsed(launched.cell).body)}
-            values = {n: v for n, v in held.items() if n not in kept.problems} | values
+        if kept.is_open:
+            # What the cell did not bind after all (`if resume: model = …`) is as before.
+            unbound = launched.computed - deleted(parsed(launched.cell).body) - kept.problems.keys()
+            values = {n: v for n, v in launched.held.items() if n in unbound} | values
         counting = launched.names(namespace)
         values = {n: v for n, v in values.items() if n in counting and v is not ABSENT}
         namespace.update(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import queue
 import tempfile
@@ -34,10 +35,9 @@ class Shown:
     @property
     def lines(self) -> list[str]:
         """What the cell printed, as a terminal shows it, but for the text view's summary."""
-        shown = [line.rpartition("\r")[2] for line in self.stdout.split("\n")]
-        return [
-            line for line in shown[: -1 if not shown[-1] else None] if " · files in " not in line
-        ]
+        written = (line.removesuffix("\n") for line in io.StringIO(self.stdout))
+        shown = [line.rpartition("\r")[2] for line in written]
+        return [line for line in shown if " · files in " not in line]
 
     def seen(self, text: str) -> float:
         """When an output with this text arrived, in seconds since the cell was sent."""
