@@ -17,7 +17,7 @@ from typing import Any
 def _agents() -> dict[str, int]:
     """Free ports for a node's agents. Without, its raylet waits 15 seconds until they have chosen
     some, and aborts where the machine has much else to do."""
-    names = "metrics_agent", "runtime_env_agent", "dashboard_agent_listen"
+    names = "metrics_agent", "metrics_export", "runtime_env_agent", "dashboard_agent_listen"
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(socket.socket()) for _ in names]
         for one in found:
