@@ -558,7 +558,7 @@ def test_an_interrupt_stops_every_rank_and_says_where_they_were(notebook):
     assert notebook.value("stopped.done") == "True"
 
 
-def test_a_rank_that_ignores_the_interrupt_is_ended_all_the_same(notebook):
+def test_a_rank_that_ignores_every_request_is_ended_all_the_same(notebook):
     def when_running(shown):
         if shown.stdout.count("running") == 2 and not done:
             done.append(True)
@@ -567,13 +567,95 @@ def test_a_rank_that_ignores_the_interrupt_is_ended_all_the_same(notebook):
     done: list[bool] = []
     shown = notebook.run(
         spawn(
-            "import time\ndef f(rank):\n    print('running', flush=True); time.sleep(600)",
-            "-o deaf",
+            "import signal, time\ndef f(rank):\n"
+            "    for number in (signal.SIGINT, signal.SIGTERM):\n"
+            "        signal.signal(number, signal.SIG_IGN)\n"
+            "    print('running', flush=True); time.sleep(600)",
+            "-o deaf --grace 0.2",
         ),
         during=when_running,
     )
-    assert f"Stopped: ranks 0, 1 at Cell In[{shown.number}], line 4" in shown.error
+    assert f"Stopped: ranks 0, 1 at Cell In[{shown.number}], line 6" in shown.error
     assert notebook.value("deaf.done") == "True"
+
+
+WAITS = """
+import multiprocessing, os, queue, select, socket, subprocess, threading, time
+def f(rank):
+    held = threading.Lock(); held.acquire()
+    shared = multiprocessing.Lock(); shared.acquire()
+    one, two = socket.socketpair()
+    waits = [
+        lambda: time.sleep(600),
+        lambda: queue.Queue().get(),
+        lambda: held.acquire(),
+        lambda: shared.acquire(),
+        lambda: one.recv(1),
+        lambda: subprocess.run(["sleep", "600"]),
+        lambda: select.select([one], [], []),
+        lambda: threading.Event().wait(),
+        lambda: multiprocessing.Queue().get(),
+    ]
+    print("up", flush=True)
+    try:
+        waits[rank]()
+    finally:
+        time.sleep(1.2)
+        print("tidied", flush=True)
+"""
+
+
+def test_finally_has_the_grace_period_wherever_a_rank_waits_for_the_system(notebook):
+    notebook.ok(f"%%xla_spawn -n 9 --bg -o waiters --grace 60\n{WAITS}")
+    notebook.ok(
+        "while not waiters.done and not all('up' in waiters.output(r) for r in range(9)): "
+        "__import__('time').sleep(0.02)"
+    )
+    notebook.ok("waiters.stop()\ntry: waiters.wait(60)\nexcept xla_nb.RunFailed: pass")
+    outputs = notebook.value("[waiters.output(rank) for rank in range(9)]")
+    assert outputs == repr(["up\ntidied\n"] * 9)
+    assert "may take 60 s to clean up" in notebook.value("waiters.state.notices[-1].text")
+
+
+def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
+    sent = []
+
+    def interrupt(shown):
+        if shown.stdout.count(["running", "tidying"][min(len(sent), 1)]) == 2 and len(sent) < 2:
+            sent.append(True)
+            notebook.interrupt()
+
+    shown = notebook.run(
+        spawn(
+            "import time\ndef f(rank):\n    try:\n"
+            "        print('running', flush=True); time.sleep(600)\n"
+            "    finally:\n        print('tidying', flush=True); time.sleep(600)",
+            "--grace 600",
+        ),
+        during=interrupt,
+    )
+    assert "Stopped again: SIGTERM for ranks 0, 1." in shown.stderr
+    assert "RunFailed: Stopped by an interrupt" in shown.error
+
+
+def test_a_rank_that_somebody_else_interrupts_is_the_cause_of_the_failure(notebook):
+    notebook.ok(
+        spawn(
+            "import time\nimport torch_xla.core.xla_model as xm\ndef f(rank):\n"
+            "    if rank: xm.rendezvous('never')\n    print('up', flush=True); time.sleep(600)",
+            "--bg -o struck",
+        )
+    )
+    notebook.ok(
+        "import os, signal\nwhile not struck.done and not (\n"
+        "    struck.output(0) and (seen := struck.sample(1)) and seen.activity == 'waiting'\n"
+        "): __import__('time').sleep(0.02)\n"
+        "os.kill(struck.state.ranks[0].pid, signal.SIGINT)"
+    )
+    notebook.ok("try: struck.wait(60)\nexcept xla_nb.RunFailed as failed: told = str(failed)")
+    told = notebook.value("told")
+    assert "Rank 0 was interrupted (SIGINT) at Cell In[" in told.splitlines()[0]
+    assert "1 other followed" in told.splitlines()[0]
 
 
 def test_the_time_limit_stops_a_run(notebook):

@@ -1,11 +1,14 @@
-"""Linux processes: end with the parent, adopt orphans, set the name, find children."""
+"""Linux processes: end with the parent, adopt orphans, set the name, find and end others."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import select
 import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -20,6 +23,16 @@ def die_with_parent() -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent has ended."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def watch_parent(pid: int) -> int:
+    """A pidfd of this process's parent, which is readable when that has ended, whoever still holds
+    its sockets. `pid` is the parent's as it said; exits if that has ended already."""
+    with contextlib.suppress(ProcessLookupError):
+        watched = os.pidfd_open(pid)
+        if os.getppid() == pid:
+            return watched
+    os._exit(1)
 
 
 def name_process(name: str) -> None:
@@ -42,6 +55,47 @@ def forked_children() -> list[int]:
             if Path(f"/proc/{pid}/cmdline").read_bytes() == own:
                 found.append(pid)
     return found
+
+
+def state(pid: int) -> str:
+    """One letter (proc(5)): `T` is stopped, `D` waits for a device, `Z` has ended; "" is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def carrying(variable: str) -> list[int]:
+    """The processes that were started with this `NAME=value` in their environment, or were forked
+    by one that was. Ended ones have none (proc(5), environ)."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if variable.encode() in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+    return found
+
+
+def end(pids: Iterable[int], seconds: float) -> list[int]:
+    """Kill processes and wait until they have ended; gives those that have not after `seconds`, as
+    one that waits for a dead file system."""
+    deadline = time.monotonic() + seconds
+    left = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            watched = os.pidfd_open(pid)
+            try:
+                signal.pidfd_send_signal(watched, signal.SIGKILL)
+                left.append((pid, watched))
+            except (ProcessLookupError, PermissionError):
+                os.close(watched)
+    survivors = []
+    for pid, watched in left:
+        if not select.select([watched], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            survivors.append(pid)
+        os.close(watched)
+    return survivors
 
 
 def _prctl(option: int, value: int) -> None:

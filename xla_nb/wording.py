@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def several(number: int, noun: str) -> str:
@@ -46,17 +46,29 @@ def in_one_line(text: str, longest: int) -> str:
 
 
 def cause_of_death(status: int) -> str:
-    """An exit status in words: `killed by SIGKILL, …`, `exited with status 1 …`."""
+    """A rank's exit status in words: `killed by SIGKILL, …`, `exited with status 1 …`."""
     if status >= 0:
         return f"exited with status {status} before its function returned"
+    hints = {"SIGABRT": ": native code aborted; see the rank's output"}
+    return _killed(status, hints)
+
+
+def ending(status: int) -> str:
+    """How a process of ours ended, behind its name: `was killed by SIGKILL, …`."""
+    return f"exited with status {status}" if status >= 0 else f"was {_killed(status, {})}"
+
+
+def _killed(status: int, more: Mapping[str, str]) -> str:
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
+    if name == "SIGINT":
+        return "interrupted (SIGINT)"
     hints = {
         "SIGKILL": ", often out of memory; check dmesg",
         "SIGSEGV": ", a crash in native code",
-        "SIGABRT": ": native code aborted; see the rank's output",
         "SIGBUS": ", often because /dev/shm is full",
+        **more,
     }
     return f"killed by {name}{hints.get(name, '')}"

@@ -16,7 +16,7 @@ from xla_nb.errors import LaunchError
 # Executes one line of Python at a time and sends the value of `said`, if set.
 MODULE = """
 import json, os, signal, socket, sys, time
-def main(fd, *arguments):
+def main(fd, parent, *arguments):
     control = socket.socket(fileno=fd)
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1 << 16, 4)

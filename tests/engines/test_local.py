@@ -37,6 +37,15 @@ def server_pid(notebook):
     return int(notebook.value("api.engine().pid(xla_runtime.IMPORTS)"))
 
 
+def spare_of(server):
+    deadline = time.monotonic() + 60  # it is forked when the last job has ended
+    while not (spares := [p for p in server.children() if name_of(p) == "xla_nb-spare"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (spare,) = spares
+    return spare
+
+
 def test_the_fork_server_runs_in_a_session_of_its_own(notebook):
     pid = server_pid(notebook)
     assert os.getsid(pid) == pid
@@ -53,18 +62,76 @@ def test_a_dead_fork_server_is_started_again(notebook):
     assert server_pid(notebook) != pid
 
 
+def running(notebook, name, body, *, options="--grace 0"):
+    """Start a run of two ranks in the background, and wait until both have printed `up`."""
+    notebook.ok(f"{SPAWN}--bg -o {name} {options}\n{body}")
+    notebook.ok(
+        f"while not {name}.done and not all('up' in {name}.output(r) for r in (0, 1)): "
+        "__import__('time').sleep(0.02)"
+    )
+
+
+def ended(notebook, name):
+    """What the run says of its end."""
+    notebook.ok(f"try: {name}.wait(60)\nexcept xla_nb.RunFailed as failed: told = str(failed)")
+    return notebook.value("told")
+
+
+SLEEPS = "import time\ndef f(rank):\n    print('up', flush=True); time.sleep(600)"
+FORKS = (
+    "import os, time\ndef f(rank):\n    if os.fork() == 0:\n        os.setsid(); time.sleep(600)\n"
+    "    print('up', flush=True); time.sleep(600)"
+)
+
+
 @pytest.mark.leaves("processes")  # a new fork server, for the tests that follow
-def test_a_run_whose_fork_server_dies_ends_as_failed(notebook):
+@pytest.mark.parametrize("body", [SLEEPS, FORKS], ids=["ranks alone", "with forked processes"])
+def test_a_run_whose_fork_server_is_killed_ends_and_says_so(notebook, body):
     pid = server_pid(notebook)
-    notebook.ok(SPAWN + "--bg -o orphaned\nimport time\ndef f(rank):\n    time.sleep(600)")
-    notebook.ok("while not all(r.pid for r in orphaned.state.ranks.values()) or "
-                "len(orphaned.state.ranks) < 2: __import__('time').sleep(0.01)")  # fmt: skip
-    ranks = processes_of(pid)
+    running(notebook, "orphaned", body)
+    everything = processes_of(pid)
     os.kill(pid, signal.SIGKILL)
-    notebook.ok("try: orphaned.wait(60)\nexcept Exception as e: kind = type(e).__name__")
-    assert notebook.value("kind, orphaned.done") == "('RunFailed', True)"
-    assert survivors(ranks) == []
+    told = ended(notebook, "orphaned")
+    assert "Ranks 0, 1 were lost: the process that starts and ends ranks was killed by" in told
+    assert survivors(everything) == []
     notebook.ok(SPAWN + "\ndef f(rank): return rank")
+
+
+def test_a_run_whose_job_is_killed_says_so(notebook):
+    server = psutil.Process(server_pid(notebook))
+    running(notebook, "jobless", FORKS)
+    (job,) = [child for child in server.children() if name_of(child) == "xla_nb-job"]
+    everything = job.children(recursive=True)
+    job.kill()
+    assert "Ranks 0, 1 were lost: their job was killed by SIGKILL" in ended(notebook, "jobless")
+    assert survivors(everything) == []
+
+
+def test_a_stopped_fork_server_goes_on_for_a_launch_which_says_so(notebook):
+    os.kill(server_pid(notebook), signal.SIGSTOP)
+    shown = notebook.ok(SPAWN + "-o unstopped\ndef f(rank): return rank")
+    assert notebook.value("unstopped.results") == "{0: 0, 1: 1}"
+    assert "had been stopped (SIGSTOP), and was continued" in shown.stderr
+
+
+def test_a_run_ends_at_once_whatever_is_stopped_when_it_is_stopped_itself(notebook):
+    server = psutil.Process(server_pid(notebook))
+    running(notebook, "frozen", SLEEPS)
+    everything = processes_of(server.pid)
+    for process in (*everything, server):
+        process.suspend()
+    notebook.ok("frozen.stop()")
+    assert "Stopped by run.stop()" in ended(notebook, "frozen")
+    assert survivors(everything) == []
+
+
+def test_a_stopped_spare_job_is_replaced(notebook):
+    server = psutil.Process(server_pid(notebook))
+    spare = spare_of(server)
+    spare.suspend()
+    notebook.ok(SPAWN + "-o moved\ndef f(rank): return rank")
+    assert notebook.value("moved.results") == "{0: 0, 1: 1}"
+    assert survivors([spare]) == []
 
 
 def test_processes_are_named_after_their_role(notebook):
@@ -78,11 +145,7 @@ def test_processes_are_named_after_their_role(notebook):
 
 def test_a_killed_spare_job_is_replaced(notebook):
     server = psutil.Process(server_pid(notebook))
-    deadline = time.monotonic() + 60  # it is forked when the last job has ended
-    while not (spares := [p for p in server.children() if name_of(p) == "xla_nb-spare"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    (spare,) = spares
+    spare = spare_of(server)
     spare.kill()
     assert survivors([spare]) == []
     notebook.ok(SPAWN + "-o unspared\ndef f(rank): return rank")
@@ -114,9 +177,12 @@ def test_killing_the_kernel_ends_every_process():
     notebook.ok("while not all(run.output(r) for r in (0, 1)): __import__('time').sleep(0.02)")
     everything = processes_of(notebook.pid)
     assert len(everything) >= 8  # fork server, job, two ranks, four sleeps
+    notebook.ok("import os, time\nforked = os.fork()\nif not forked: time.sleep(600)")
+    forked = psutil.Process(int(notebook.value("forked")))
     os.kill(notebook.pid, signal.SIGKILL)
+    assert survivors(everything) == []  # though what the notebook has forked lives on
+    forked.kill()
     notebook.kill()
-    assert survivors(everything) == []
 
 
 @pytest.mark.slow

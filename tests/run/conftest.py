@@ -1,6 +1,7 @@
 """An engine that only takes notes, and runs whose events come from a test's own socket."""
 
 import os
+import signal
 import threading
 
 import pytest
@@ -21,7 +22,7 @@ class Engine:
     here = False
 
     def __init__(self):
-        self.interrupted, self.killed = [], []
+        self.interrupted, self.terminated, self.killed = [], [], []
         self.asked = threading.Condition()
         self.sock = self.job = self.refuses = self.request = self.fitted = None
         self.values, self.asked_where, self.files = {}, [], {}
@@ -37,20 +38,18 @@ class Engine:
         self.request, self.fitted = request, fit
         if self.refuses:
             raise self.refuses
-        return self.sock
+        return Feed(self, self.sock)
 
-    def interrupt(self, run, pids):
+    def signal(self, run, pids, number):
         self.by_host.append(pids)
-        self._note(self.interrupted, [pid for host in pids.values() for pid in host])
+        where = self.interrupted if number == signal.SIGINT else self.terminated
+        self._note(where, [pid for host in pids.values() for pid in host])
 
     def ask(self, run):
         self.asked_where.append(run)
 
     def fetch(self, run, host, file):
         return self.files.get((host, file))
-
-    def why_lost(self):
-        return self.lost
 
     def kill(self, run):
         self._note(self.killed, run)
@@ -63,6 +62,32 @@ class Engine:
     def until(self, condition):
         with self.asked:
             assert self.asked.wait_for(condition, PATIENCE)
+
+
+class Feed:
+    """Events from a socket; `engine.lost` is why its process has ended."""
+
+    notes = ()
+
+    def __init__(self, engine, sock):
+        self._engine, self._sock = engine, sock
+        self.resumed = self.ended = False
+
+    def wait(self, seconds):
+        if self._sock is not None and channel.ready(self._sock, seconds):
+            yield from channel.receive(self._sock)
+
+    def why_ended(self):
+        return self._engine.lost
+
+    def resume(self):
+        self.resumed = True
+
+    def kill(self):
+        self.ended = True
+
+    def close(self):
+        self._sock.close()
 
 
 class Heard(Run):
@@ -82,8 +107,8 @@ class Started:
 
     def __init__(self, engine, **options):
         ours, self.theirs = channel.pair()
-        self.run = a_run(engine, **options)
-        self.run.follow(ours)
+        self.run = a_run(engine, ours, **options)
+        self.run.follow()
 
     def says(self, *happened):
         """Returns when the run has taken the events in."""
@@ -108,9 +133,10 @@ class Started:
         self.theirs.close()
 
 
-def a_run(engine, keeps=False, **options):
+def a_run(engine, sock=None, keeps=False, **options):
     where = files.Record.create("r1")
-    about = "r1", "Cell In[3]", where, engine, Options(**options), the_notebooks
+    feed = Feed(engine, sock)
+    about = "r1", "Cell In[3]", where, engine, feed, Options(**options), the_notebooks
     return Heard(*about, keeps=keeps)
 
 

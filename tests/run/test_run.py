@@ -188,8 +188,7 @@ def test_when_the_engine_knows_why_nobody_is_left_every_host_was_lost(start, eng
     assert job.run._ended.wait(PATIENCE)
     assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "killed"]
     assert [host.lost for host in job.run.state.hosts.values()] == ["", engine.lost]
-    lost = [event for event in recorded(job.run) if isinstance(event, events.HostLost)]
-    assert [event.host for event in lost] == ["left", "right"]
+    assert recorded(job.run)[-1].why == engine.lost
 
 
 def test_when_the_engine_is_lost_before_there_are_hosts_that_is_why_the_run_was_refused(
@@ -295,20 +294,70 @@ def test_ranks_of_several_hosts_are_interrupted_on_their_own(never, start, engin
     assert engine.by_host == [{"left": [100], "far": [100]}]
 
 
-def test_ranks_that_do_not_stop_are_ended(soon, start, engine):
-    job = start(*ranks(1))
+def test_ranks_that_do_not_stop_are_told_to_and_then_ended(soon, start, engine):
+    job = start(*ranks(2), grace=0.05)
     job.run.stop()
     engine.until(lambda: engine.killed == ["r1"])
-    assert engine.interrupted == [[100]]
+    assert (engine.interrupted, engine.terminated) == ([[100, 101]], [[100, 101]])
 
 
-def test_ranks_are_ended_once(engine):
-    run = a_run(engine)
+def test_who_has_stopped_is_not_told_again(engine):
+    run = a_run(engine, grace=5)
+    for event in ranks(2):
+        run.take(event)
+    run.stop()
+    run.take(events.RankStopped(rank=0))
+    run._climb_if_due(time.monotonic() + 5)
+    assert engine.terminated == [[101]]
+
+
+def test_a_run_that_is_stopped_again_skips_what_is_left_of_the_grace_period(never, start, engine):
+    job = start(*ranks(2), grace=3600)
+    job.run.stop()
+    job.says(events.RankStopped(rank=0))
+    job.run.stop()
+    assert engine.terminated == [[101]]
+    job.run.stop()
+    assert engine.killed == ["r1"]
+    assert [notice.text for notice in job.run.state.notices] == [
+        "Stopped again: SIGTERM for rank 1.",
+        "Stopped again: SIGKILL for rank 1.",
+    ]
+
+
+def test_it_is_said_once_who_takes_time_to_stop_and_how_much_there_is(engine):
+    run = a_run(engine, grace=5)
+    for event in ranks(3):
+        run.take(event)
+    run.stop()
+    run.take(events.RankStopped(rank=1))
+    run._act(time.monotonic())
+    assert run.state.notices == []
+    for seconds in (1.1, 1.2):
+        run._act(time.monotonic() + seconds)
+    (told,) = run.state.notices
+    assert told.text == (
+        "Interrupted; ranks 0, 2 may take 5 s to clean up (grace). Stop again to end now."
+    )
+
+
+def test_ranks_that_have_not_begun_are_not_waited_for_once_the_others_have_stopped(engine):
+    run = a_run(engine, grace=3600)
+    for event in [*ranks(2)[:2], events.Notice(text="")]:
+        run.take(event)
+    run.stop()
+    run.take(events.RankStopped(rank=0))
+    run._act(time.monotonic())
+    assert engine.killed == ["r1"]
+
+
+def test_processes_of_a_stopped_run_that_linger_are_ended_soon(engine):
+    run = a_run(engine, grace=3600)
     for event in ranks(1):
         run.take(event)
     run.stop()
-    for seconds in (1, 2, 3):
-        run._act(time.monotonic() + run_module.STOP_PATIENCE + seconds)
+    run.take(events.RankStopped(rank=0))
+    run._act(time.monotonic() + run_module.STOP_PATIENCE)
     assert engine.killed == ["r1"]
 
 
@@ -324,7 +373,7 @@ def test_ranks_that_have_not_started_yet_are_no_reason_to_wait(never, start, eng
     assert engine.killed == ["r1"]
 
 
-def test_a_run_is_stopped_once(never, start, engine):
+def test_the_first_reason_to_stop_stays(never, start, engine):
     job = start(*ranks(1))
     job.run.stop("first")
     job.run.stop("second")
@@ -417,7 +466,7 @@ def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engi
     run = a_run(engine)
     for event in [*ranks(1), finished(0)]:
         run.take(event)
-    for seconds in (1, 2, 3):
+    for seconds in (1, 2):
         run._act(time.monotonic() + seconds * run_module.EXIT_PATIENCE + 1)
     assert engine.killed == ["r1"]
 

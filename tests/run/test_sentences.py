@@ -145,7 +145,7 @@ def test_a_refused_launch_is_told_by_its_own_message():
 def test_a_run_that_nobody_has_heard_of_yet_is_starting():
     assert sentences.headline(RunState()) == "Starting"
     state = RunState()
-    state.apply(events.JobEnded(status=1))
+    state.apply(events.JobEnded(status=0))
     assert sentences.headline(state) == "No rank was started"
 
 

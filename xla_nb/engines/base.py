@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib
 import re
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from xla_nb.protocol.events import Event
 from xla_nb.protocol.order import Request
 from xla_nb.runtimes.fit import Fit, OnWait
 from xla_nb.topology.slices import Seat
@@ -29,6 +29,30 @@ class Where:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+class Feed(Protocol):
+    """The events of a run, and the process that looks after its ranks there; closed after use.
+
+    notes: what happened to that process before the run, for people.
+    """
+
+    notes: tuple[str, ...]
+
+    def wait(self, seconds: float) -> Iterator[Event | None]:
+        """The events of so many seconds, as soon as there are some; None once no more will come:
+        every sender, or that process, has ended."""
+
+    def why_ended(self) -> str:
+        """Why no more events came of a run that had not ended; empty if nobody knows."""
+
+    def resume(self) -> None:
+        """Let that process go on, if it has been stopped (SIGSTOP)."""
+
+    def kill(self) -> None:
+        """End that process: nobody would end the ranks otherwise."""
+
+    def close(self) -> None: ...
+
+
 class Engine(Protocol):
     """What a launch and its run ask of the place where the ranks are.
 
@@ -40,11 +64,11 @@ class Engine(Protocol):
     def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
         """What a launch gets there. Raises XlaNbError where that will not do."""
 
-    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> socket.socket:
-        """Start it; gives the socket that its events come from. Raises LaunchError."""
+    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> Feed:
+        """Start it; gives its events. Raises LaunchError."""
 
-    def interrupt(self, run: str, pids: Mapping[str, Sequence[int]]) -> None:
-        """Stop these processes of each host at their next line of Python."""
+    def signal(self, run: str, pids: Mapping[str, Sequence[int]], number: int) -> None:
+        """Send these processes of each host a signal; one that is stopped goes on for it."""
 
     def kill(self, run: str) -> None:
         """End all processes of the run."""
@@ -58,8 +82,19 @@ class Engine(Protocol):
     def look(self, waiting: OnWait) -> list[Seat]:
         """The hosts a launch would get, held for it; none: this machine. Raises LaunchError."""
 
-    def why_lost(self) -> str:
-        """Why there are no more events of a run that has not ended; empty if nobody knows."""
+
+#: Attempts to kill a run before the process that looks after it is killed itself.
+_ATTEMPTS = 3
+
+
+def kill(engine: Engine, run: str, feed: Feed, attempt: int) -> None:
+    """End all processes of a run. `attempt` counts those that were in vain: where several were,
+    the process that should have ended them is ended itself."""
+    feed.resume()  # one that is stopped ends nothing
+    if attempt < _ATTEMPTS:
+        engine.kill(run)
+    else:
+        feed.kill()
 
 
 class Provider(Protocol):

@@ -1,25 +1,31 @@
 """A helper process of the notebook's, driven over an inherited socket.
 
-Nothing listens: the process inherits one end of a socket pair. Closing the other end, for whatever
-reason, ends the process and everything it started.
+Nothing listens: the process inherits one end of a socket pair. It ends, with everything it started,
+when the other end is closed or this process ends. Each watches the other process rather than the
+sockets, which processes that the user's code has forked keep open.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from xla_nb import linux
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
+from xla_nb.protocol.events import Event
 
 # Import the xla_nb that runs here first; the rest of its folder keeps its turn on the path.
 _BOOT = """
@@ -28,14 +34,21 @@ home, *sys.path[:] = json.loads(sys.argv[2])
 sys.path.insert(0, home)
 import xla_nb
 del sys.path[0]
-importlib.import_module(sys.argv[3]).main(int(sys.argv[1]), *json.loads(sys.argv[4]))
+from xla_nb.linux import watch_parent
+fds = int(sys.argv[1]), watch_parent(int(sys.argv[5]))
+importlib.import_module(sys.argv[3]).main(*fds, *json.loads(sys.argv[4]))
 """
+_STOPPED = ("T", "t")  # states of proc(5)
+#: The variable by which everything that a child has started is found when it is gone itself.
+MARK = "XLA_NB_CHILD"
 _LARGEST = 1 << 16  # bytes of one message
 _TAIL = 8000  # bytes read from the end of its output
+_SWEEP = 5.0  # seconds for what it has left to end
 
 
 class Child:
-    """`module.main(fd, *arguments)` in a process of its own. The caller closes it.
+    """`module.main(fd, parent, *arguments)` in a process of its own, where `parent` is a pidfd of
+    this one. The caller closes it.
 
     Raises LaunchError if it cannot be started.
     """
@@ -45,14 +58,15 @@ class Child:
         self._control, theirs = channel.pair()
         path = [str(Path(__file__).parents[2]), *_search_path()]
         command = [str(theirs.fileno()), json.dumps(path), module, json.dumps(arguments)]
+        self._mark = f"{MARK}={uuid.uuid4().hex}"
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *_options(), "-c", _BOOT, *command],
+                [sys.executable, *_options(), "-c", _BOOT, *command, str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
-                env=dict(env),
+                env={**env, MARK: self._mark.partition("=")[2]},
                 cwd="/",
                 start_new_session=True,  # the notebook's Ctrl-C does not reach it
             )
@@ -62,6 +76,8 @@ class Child:
             raise LaunchError(f"Could not start a process of xla_nb: {problem}") from None
         finally:
             theirs.close()
+        self.pidfd = os.pidfd_open(self.process.pid)
+        self._was_stopped = False
 
     @property
     def alive(self) -> bool:
@@ -82,17 +98,52 @@ class Child:
         """Send it a request and file descriptors. Raises OSError if it has ended."""
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
 
-    def receive(self, waiting: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
-        """Its next message, None if it has ended; `waiting` is called every 0.1 s until then."""
-        while not channel.ready(self._control, 0.1):
+    def receive(
+        self, waiting: Callable[[], None] = lambda: None, within: float = math.inf
+    ) -> dict[str, Any] | None:
+        """Its next message, None if it has ended; `waiting` is called every 0.1 s until then.
+
+        Raises TimeoutError if it has not answered `within` so many seconds.
+        """
+        deadline = time.monotonic() + within
+        while not channel.ready(self._control, 0.1, self.pidfd):
             waiting()
-        data = self._control.recv(_LARGEST)
+            if linux.state(self.process.pid) in _STOPPED:
+                self._was_stopped = True
+                self.resume()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"it has not answered for {within:g} s")
+        # A process that it has forked may hold the other end of the socket.
+        data = self._control.recv(_LARGEST) if channel.ready(self._control, 0) else b""
         if not data:
             # Its socket closes before it is a zombie: poll() could still say that it lives.
             self.process.wait()
             return None
         message: dict[str, Any] = json.loads(data)
         return message
+
+    def was_stopped(self) -> bool:
+        """Whether it has been found stopped (SIGSTOP) since the last call; it goes on now."""
+        was, self._was_stopped = self._was_stopped, False
+        return was
+
+    def resume(self) -> None:
+        """Let it go on if it has been stopped."""
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once; `sweep` ends what it leaves."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def sweep(self) -> None:
+        """End every process that it has started, after it has ended itself."""
+        deadline = time.monotonic() + _SWEEP
+        while (left := linux.carrying(self._mark)) and time.monotonic() < deadline:
+            linux.end(left, deadline - time.monotonic())
 
     def last_output(self) -> str:
         """The end of what it printed."""
@@ -102,15 +153,59 @@ class Child:
 
     def close(self, *, now: bool = False) -> None:
         """End it. `now` ends it even if it is busy."""
+        self._control.shutdown(socket.SHUT_RDWR)  # a process forked here may hold a copy
         self._control.close()
+        self.resume()
         if now:
-            self.process.send_signal(signal.SIGTERM)
+            self._signal(signal.SIGTERM)
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.process.returncode < 0:
+            self.sweep()
+        os.close(self.pidfd)
         self._output.close()
+
+
+class ChildFeed:
+    """The events of a run that a child looks after; `why` tells how that has ended, or is empty.
+
+    It takes over `sock`, and outlives the child's closing.
+    """
+
+    def __init__(
+        self, sock: socket.socket, child: Child, why: Callable[[], str], notes: tuple[str, ...] = ()
+    ) -> None:
+        self.notes = notes
+        self.why_ended = why
+        self._sock, self._child = sock, child
+        self._pidfd = os.dup(child.pidfd)
+
+    def wait(self, seconds: float) -> Iterator[Event | None]:
+        if not channel.ready(self._sock, seconds, self._pidfd):
+            return
+        ended = channel.ready(self._pidfd, 0)
+        if ended:  # nobody else ends what it leaves, and that might still write
+            self._child.sweep()
+        yield from channel.receive(self._sock)
+        if ended:
+            yield None
+
+    def resume(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close its files; again does nothing."""
+        if self._sock.fileno() >= 0:
+            self._sock.close()
+            os.close(self._pidfd)
 
 
 def _temporary_file() -> IO[bytes]:

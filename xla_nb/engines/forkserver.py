@@ -1,7 +1,8 @@
 """The fork server: a clean process that has imported the ranks' packages and only forks jobs.
 
 It runs no user code, touches no device and starts no thread, because forks of a process that has
-done so can hang. When its control socket closes, it ends with everything it started.
+done so can hang. When its control socket closes or its parent ends, it ends with everything it
+started.
 """
 
 from __future__ import annotations
@@ -16,15 +17,26 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from xla_nb import linux
+from xla_nb.engines.child import MARK
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
+from xla_nb.protocol import channel
 from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.events import JobEnded
+from xla_nb.protocol.events import JobEnded, JobFailed
 
+_ANSWER = 10.0  # seconds for a spare's answer, which takes a millisecond on an idle machine
+_ORPHANS = 5.0  # seconds for processes that were killed to end
+_SPARES = 3  # spares to try for a launch
+_NO_JOB = (
+    "The process that loads the program was killed, or stopped, each time it was to begin. Check "
+    "`dmesg` for a lack of memory, then run the cell again."
+)
 #: Modules of every job and rank, whatever their runtime.
 ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.rank.job")
 
@@ -42,19 +54,31 @@ class _Spare:
     pid: int
     orders: socket.socket
 
+    def takes(self, fds: list[int]) -> bool:
+        """Hand it a run; False if it is dead, or stopped and does not answer."""
+        with self.orders, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self.orders, [b"go"], fds)
+            deadline = time.monotonic() + _ANSWER
+            while not channel.ready(self.orders, 0.2):
+                if linux.state(self.pid) in ("T", "t") or time.monotonic() > deadline:
+                    return False
+            return bool(self.orders.recv(1))
+        return False
+
 
 class ForkServer:
     """Forks jobs on requests from one control socket."""
 
-    def __init__(self, control: socket.socket, imported: Mapping[str, str]) -> None:
+    def __init__(self, control: socket.socket, parent: int, imported: Mapping[str, str]) -> None:
         self._control = control
+        self._parent = parent
         self._imported = imported
         self._jobs: dict[int, _Job] = {}
         self._spare: _Spare | None = None
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Serve until the notebook's end of the control socket is closed."""
+        """Serve until the notebook has closed the control socket, or has ended."""
         wake, alarm = socket.socketpair()
         wake.setblocking(False)
         alarm.setblocking(False)
@@ -62,6 +86,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(wake, selectors.EVENT_READ)
+        self._selector.register(self._parent, selectors.EVENT_READ)
         self._spare = self._fork_spare()
         serving = True
         while serving:
@@ -70,8 +95,10 @@ class ForkServer:
                     with contextlib.suppress(BlockingIOError):
                         wake.recv(4096)
                     self._reap()
-                else:
+                elif key.fileobj is self._control and serving:
                     serving = self._request()
+                else:
+                    serving = False
         for pid in list(self._jobs):
             self._kill(pid)
             os.waitpid(pid, 0)
@@ -95,16 +122,19 @@ class ForkServer:
 
     def _launch(self, run: str, events_fd: int, parcel_fd: int, order_fd: int) -> None:
         sender = Sender(socket.socket(fileno=events_fd))
-        handed_over = False
-        while not handed_over:
+        for _ in range(_SPARES):
             spare = self._spare or self._fork_spare()
             self._spare = None
-            with spare.orders, contextlib.suppress(BrokenPipeError):  # it was killed
-                socket.send_fds(spare.orders, [b"go"], [events_fd, parcel_fd, order_fd])
-                handed_over = True
+            if spare.takes([events_fd, parcel_fd, order_fd]):
+                self._jobs[spare.pid] = _Job(run, sender)
+                break
+            self._kill(spare.pid)
+        else:
+            sender.send(JobFailed(kind="LaunchError", message=_NO_JOB, text=""))
+            sender.send(JobEnded(status=None))
+            sender.sock.close()
         os.close(parcel_fd)
         os.close(order_fd)
-        self._jobs[spare.pid] = _Job(run, sender)
 
     def _fork_spare(self) -> _Spare:
         ours, theirs = socket.socketpair()
@@ -129,10 +159,13 @@ class ForkServer:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._selector.close()
             self._control.close()
+            os.close(self._parent)
             for job in self._jobs.values():
                 job.sender.sock.close()
             message, fds, _, _ = socket.recv_fds(orders, 16, 3)
             if message:
+                orders.send(b"y")  # from now on its end is told as its run's
+                orders.close()
                 run = importlib.import_module("xla_nb.rank.job").run
                 status = run(Sender(socket.socket(fileno=fds[0])), *fds[1:], self._imported)
         except BaseException:
@@ -160,12 +193,15 @@ class ForkServer:
 
     def _end_orphans(self) -> None:
         """End the processes we inherited from a job: it adopts its ranks' orphans, then we do."""
+        deadline = time.monotonic() + _ORPHANS
         ours = {*self._jobs, self._spare.pid if self._spare else None}
         while orphans := [pid for pid in children() if pid not in ours]:
-            for pid in orphans:
-                with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                    os.kill(pid, signal.SIGKILL)
+            left = linux.end(orphans, deadline - time.monotonic())
+            for pid in set(orphans) - set(left):
+                with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
+            if left:  # they wait for a device: nobody can end them now
+                return
 
 
 def _ended_child() -> tuple[int, int] | None:
@@ -177,8 +213,11 @@ def _ended_child() -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def main(fd: int, imports: list[str]) -> None:
-    """Entry point of the process: import, report that it is ready or why not, serve."""
+def main(fd: int, parent: int, imports: list[str]) -> None:
+    """Entry point of the process: import, report that it is ready or why not, serve.
+
+    `fd` is the control socket, `parent` a pidfd of the notebook.
+    """
     control = socket.socket(fileno=fd)
     for stream in (sys.stdout, sys.stderr):
         # Before any import binds them, as xm.master_print does in a default argument.
@@ -208,7 +247,7 @@ def main(fd: int, imports: list[str]) -> None:
         control.send(json.dumps(answer).encode())
     if not answer["ready"]:
         return
-    imported = {k: v for k, v in os.environ.items() if before.get(k) != v}
+    imported = {k: v for k, v in os.environ.items() if before.get(k) != v or k == MARK}
     gc.collect()
     gc.freeze()  # so that collections in the children do not copy our pages
-    ForkServer(control, imported).serve()
+    ForkServer(control, parent, imported).serve()

@@ -6,19 +6,19 @@ import contextlib
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from xla_nb.engines.base import Where
-from xla_nb.engines.child import Child, in_memory
+from xla_nb.engines.child import Child, ChildFeed, in_memory
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import HostGroup, Order, Request
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
 from xla_nb.topology.slices import Seat
+from xla_nb.wording import ending
 
 
 class LocalEngine:
@@ -66,8 +66,8 @@ class LocalEngine:
         parcel: int,
         waiting: OnWait,
         host_group: HostGroup | None = None,
-    ) -> socket.socket:
-        """Start a job with the modules that `fit` needs; returns the socket of its events.
+    ) -> ChildFeed:
+        """Start a job with the modules that `fit` needs; returns its events.
 
         `parcel` is the file of its values. Raises LaunchError if no server can be started.
         """
@@ -77,7 +77,8 @@ class LocalEngine:
 
     def _start(
         self, run: str, files: tuple[int, int], imports: tuple[str, ...], waiting: OnWait
-    ) -> socket.socket:
+    ) -> ChildFeed:
+        notes: list[str] = []
         for attempt in (1, 2):
             server = self._warm(imports)
             server.wait_until_ready(waiting)
@@ -85,25 +86,27 @@ class LocalEngine:
             try:
                 server.child.send({"do": "launch", "run": run}, theirs.fileno(), *files)
                 server.wait_until_taken()
-            except OSError as problem:  # it died since the last launch
+            except OSError as problem:  # it died since the last launch, or does not answer
                 ours.close()
-                server.close()
-                del self._servers[imports]
+                self._servers.pop(imports).give_up(str(problem))
                 if attempt == 2:
                     raise LaunchError(
                         f"Could not reach the fork server: {problem}. Run the cell again."
                     ) from None
+                notes += [_REPLACED.format(problem=problem)]
             else:
-                return ours
+                notes += [_WAS_STOPPED] if server.child.was_stopped() else []
+                return ChildFeed(ours, server.child, server.why_ended, tuple(notes))
             finally:
                 theirs.close()
         raise AssertionError("the second attempt returns or raises")
 
-    def interrupt(self, run: str, pids: Mapping[str, Iterable[int]]) -> None:
-        """Stop ranks, given by their hosts' names, at their next line of Python."""
+    def signal(self, run: str, pids: Mapping[str, Iterable[int]], number: int) -> None:
+        """Send processes, given by their hosts' names, a signal, stopped ones too."""
         for pid in (pid for host in pids.values() for pid in host):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGINT)
+                os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)
 
     def kill(self, run: str) -> None:
         """Kill every process of a run now."""
@@ -122,10 +125,6 @@ class LocalEngine:
         """None: ranks are on this machine."""
         return []
 
-    def why_lost(self) -> str:
-        """Empty: the end of a fork server is reported by the ends of its ranks."""
-        return ""
-
     def close(self) -> None:
         """End the servers and every run."""
         with self._lock:
@@ -143,12 +142,20 @@ def provider() -> LocalEngine:
     return LocalEngine()
 
 
+#: Seconds for the reply to a launch, which takes a millisecond where the machine is idle.
+_ANSWER = 30.0
+_SERVER = "the process that starts and ends ranks"
+_REPLACED = f"{_SERVER[0].upper()}{_SERVER[1:]} was replaced: {{problem}}."
+_WAS_STOPPED = f"{_SERVER[0].upper()}{_SERVER[1:]} had been stopped (SIGSTOP), and was continued."
+
+
 class _Server:
     """A fork server, and whether it is ready."""
 
     def __init__(self, imports: tuple[str, ...]) -> None:
         self._package = imports[0].partition(".")[0]
         self._ready = False
+        self._given_up = ""
         self.child = Child("xla_nb.engines.forkserver", [list(imports)], _environment())
 
     def wait_until_ready(self, waiting: OnWait) -> None:
@@ -169,9 +176,25 @@ class _Server:
         self._ready = True
 
     def wait_until_taken(self) -> None:
-        """Wait for the reply that the server sends before it forks; a dead one sends none."""
-        if self.child.receive() is None:
-            raise ConnectionResetError("it ended")
+        """Wait for the reply to a launch. Raises OSError if none comes."""
+        if self.child.receive(within=_ANSWER) is None:
+            raise ConnectionResetError(f"it {ending(self.child.process.returncode)}")
+
+    def why_ended(self) -> str:
+        """How it ended, with what it said last; empty if it lives."""
+        if not self.child.ended_within(1.0):
+            return ""
+        status = self.child.process.returncode
+        if self._given_up:
+            return f"{_SERVER} was ended by xla_nb: {self._given_up}"
+        said = self.child.last_output() if status >= 0 else ""
+        return f"{_SERVER} {ending(status)}{f'. Its last output: {said}' if said else ''}"
+
+    def give_up(self, why: str) -> None:
+        """End it with everything it has started; `why` is told to whoever has a run there."""
+        self._given_up = why
+        self.child.kill()
+        self.close()
 
     def close(self) -> None:
         """End it; at once if it is still importing, since it has no jobs yet."""

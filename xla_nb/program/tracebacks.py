@@ -56,6 +56,11 @@ def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
     frame: FrameType | None = sys._current_frames().get(thread)
     if frame is None:
         return "", f"thread {thread} has ended"
+    return locate_frame(frame, labels)
+
+
+def locate_frame(frame: FrameType, labels: Container[str]) -> tuple[str, str]:
+    """The innermost notebook line of a frame and those it was called from, and their stack."""
     summary = traceback.extract_stack(frame, limit=DEPTH)
     first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
     kept = traceback.StackSummary.from_list(summary[first:])

@@ -20,11 +20,12 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def ready(file: int | socket.socket, seconds: float) -> bool:
-    """Wait until there is something to read, or the end; False after `seconds`."""
+def ready(file: int | socket.socket, seconds: float, *others: int) -> bool:
+    """Wait until there is something to read in one of them, or its end; False after `seconds`."""
     # Not select(), which refuses descriptors from 1,024 on: many files or ranks reach that.
     poller = select.poll()
-    poller.register(file, select.POLLIN)
+    for each in (file, *others):
+        poller.register(each, select.POLLIN)
     return bool(poller.poll(seconds * 1000))
 
 

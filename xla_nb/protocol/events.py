@@ -156,9 +156,11 @@ class Notice(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnded(OfHost):
-    """Every process of the run on a host is gone; `status` is the job's, None if unknown."""
+    """Every process of the run on a host is gone; `status` is the job's, None if unknown. `why`:
+    what ended them before their time, where it was not the job's own end."""
 
     status: int | None
+    why: str = ""
 
 
 _BY_NAME = {

@@ -36,8 +36,10 @@ def _handle_workers(cls: Any, results: dict[int, Any], *others: Any) -> None:
 
 
 def _join_exited_workers(workers: list[Any]) -> bool:
-    statuses = [worker.exitcode for worker in workers if worker.exitcode]
+    before = list(workers)
     joined: bool = _join(workers)
+    # Not looked up before: one that ends between the two would be joined and never told.
+    statuses = [worker.exitcode for worker in before if worker not in workers and worker.exitcode]
     if statuses:
         how = f"{'was ' if statuses[0] < 0 else ''}{cause_of_death(statuses[0])}"
         error = HelperLost(

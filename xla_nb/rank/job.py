@@ -45,16 +45,26 @@ def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, st
     The two files hold the notebook's values (`Parcel`) and the pickled order; `imported`
     are the environment variables that importing torch_xla set.
     """
-    with open(order_fd, "rb") as file:  # a descriptor, not a path
-        file.seek(0)
-        order = pickle.load(file)
-    _take_on(order, parcel_fd, imported)
     try:
+        order = _begin(parcel_fd, order_fd, imported)
         _start(order, sender)
     except _Refused as refused:
         sender.send(refused.event)
         return 1
     return 0
+
+
+def _begin(parcel_fd: int, order_fd: int, imported: Mapping[str, str]) -> Order:
+    """Read the order, and take on what it says. Raises _Refused."""
+    try:
+        with open(order_fd, "rb") as file:  # a descriptor, not a path
+            file.seek(0)
+            order: Order = pickle.load(file)
+        _take_on(order, parcel_fd, imported)
+    except Exception as error:
+        message = f"Cannot begin to load the program: {type(error).__name__}: {error}"
+        raise _Refused(type(error).__name__, message, traceback.format_exc()) from error
+    return order
 
 
 class _Refused(Exception):

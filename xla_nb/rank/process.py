@@ -141,17 +141,29 @@ def capture(record: Record, rank: int | None) -> None:
         os.close(log)
 
 
-def _interrupt(job: Inherited, pid: int, _signal: int, _frame: FrameType | None) -> None:
-    """Report where each entry is, then raise KeyboardInterrupt in its thread."""
+def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
+    """Report where each entry is, then raise KeyboardInterrupt there.
+
+    In the main thread it ends what waits for the system too (`time.sleep`, `queue.get`). A process
+    with several devices has its entries in other threads, where it is raised at the next line of
+    Python: there is no way to end such a wait from outside.
+    """
     if os.getpid() != pid:  # a process that the user's code forked
         raise KeyboardInterrupt
     job.stopping = True
+    here = threading.get_ident()  # handlers run in the main thread
     for rank, thread in list(job.entries.items()):
-        place, stack = tracebacks.locate(thread, job.table.sources)
+        if thread == here and frame is not None:
+            place, stack = tracebacks.locate_frame(frame, job.table.sources)
+        else:
+            place, stack = tracebacks.locate(thread, job.table.sources)
         job.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
-        )
+        if thread != here:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
+            )
+    if here in job.entries.values():
+        raise KeyboardInterrupt
 
 
 # ---------------------------------------------------------------- the entry

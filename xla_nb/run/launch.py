@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import sys
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from xla_nb.engines.base import Engine
+from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import LaunchError
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
@@ -78,22 +77,20 @@ def launch(
         binds=program.binds,
     )
     try:
-        sock = _start(program, request, fit, engine, on_wait)
+        feed = _start(program, request, fit, engine, on_wait)
     except BaseException:
         record.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
         raise
     keeps = bool(program.keeps)
-    run = Run(name, program.label, record, engine, options, resolve, program.named, keeps)
+    run = Run(name, program.label, record, engine, feed, options, resolve, program.named, keeps)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
-    for text in [*program.notes, *shared, *fit.notices]:
+    for text in [*feed.notes, *program.notes, *shared, *fit.notices]:
         run.take(events.Notice(text=text))
-    run.follow(sock)
+    run.follow()
     return run
 
 
-def _start(
-    program: Program, request: Request, fit: Fit, engine: Engine, on_wait: OnWait
-) -> socket.socket:
+def _start(program: Program, request: Request, fit: Fit, engine: Engine, on_wait: OnWait) -> Feed:
     parcel = program.parcel.to_memfd(share=engine.here)
     try:
         return engine.start(request, fit, parcel, on_wait)

@@ -1,29 +1,30 @@
 """A run from the notebook's side: followed, stopped, read.
 
 However a run ends (all returned, one failed or died, stopped, timed out, fork server lost), it
-goes through one state and one ladder: ask the ranks to stop, then kill what is left. A second way
-to end would be one that Stop does not reach.
+goes through one state and one ladder. A second way to end would be one that Stop does not reach.
 """
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from xla_nb.engines.base import Engine
+from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import XlaNbError
-from xla_nb.protocol import channel, events
+from xla_nb.protocol import events
 from xla_nb.record.files import Record, tidy
 from xla_nb.run import sentences
+from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
+from xla_nb.wording import ranks
 
-#: Seconds between the request to stop and the kill.
+#: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
+#: before it is said who has not.
 STOP_PATIENCE = 1.0
 #: Seconds that processes have to exit after every rank has returned.
 EXIT_PATIENCE = 3.0
@@ -32,6 +33,7 @@ KEEP_PATIENCE = 60.0
 #: The same, where it has not been found out yet what the cell changed of the notebook's objects.
 COMPARE_PATIENCE = 10.0
 _TICK = 0.1
+_ASK = 0.3  # seconds that ranks have to say themselves where they are interrupted
 _KEEPING = (
     "The ranks have ended; what the cell's top level has computed is still being pickled. "
     "Interrupt the cell to give it up."
@@ -40,6 +42,13 @@ _NOT_COMPARED = (
     "Whether the cell's top level changed objects of the notebook was not found out in time. What "
     "it changed is so on the ranks, not in the notebook."
 )
+
+
+def _staying(numbers: list[int], grace: float) -> str:
+    return (
+        f"Interrupted; {ranks(numbers)} may take {grace:g} s to clean up (grace). Stop again to "
+        "end now."
+    )
 
 
 class RunFailed(XlaNbError):
@@ -69,6 +78,7 @@ class Run(RecordedRun):
         label: str,
         record: Record,
         engine: Engine,
+        feed: Feed,
         options: Options,
         resolve: Callable[[str], object],
         named: Mapping[str, object] = MappingProxyType({}),
@@ -76,12 +86,15 @@ class Run(RecordedRun):
     ) -> None:
         super().__init__(name, label, record, resolve, named)
         self._engine = engine
+        self._feed = feed
         self._options = options
         self._began = time.monotonic()
         self._settled: float | None = None
         self._trouble: float | None = None
-        self._kill_at: float | None = None
-        self._lingering = False  # the ranks are done, their processes have had time to go
+        self._ladder = Ladder(name, engine, options.grace)
+        self._stopped: float | None = None
+        self._stopped_at = 0.0  # the same on the clock of events
+        self._asked_who_stays = self._told_who_stays = False
         self._keeps = keeps
         self._told_of_keeping = False
         self._stop_lock = threading.Lock()
@@ -101,6 +114,8 @@ class Run(RecordedRun):
     @property
     def _patience(self) -> float:
         """Seconds that processes have to exit once the ranks have ended."""
+        if self.state.stopping:
+            return STOP_PATIENCE
         if self._is_keeping:
             return KEEP_PATIENCE
         return COMPARE_PATIENCE if self._is_comparing else EXIT_PATIENCE
@@ -130,25 +145,35 @@ class Run(RecordedRun):
             raise RunFailed(self, brief)
 
     def stop(self, why: str = "Stopped by run.stop()") -> None:
-        """Stop every rank: KeyboardInterrupt in its function, and the end a second later.
+        """Stop every rank: KeyboardInterrupt in its function; SIGTERM when the grace period
+        (`--grace`) is over, then SIGKILL. Stopping a run again skips what is left of a period.
 
         why: a headline for people, without a full stop."""
         with self._stop_lock:
-            if self.state.stopping or self.done:
+            if self.state.ended is not None:
                 return
-            if self.state.settled:  # there is nothing left to stop but processes on their way out
-                self._engine.kill(self.name)
-                return
-            self.take(events.StopRequested(why=why))
-            self._kill_at = time.monotonic() + STOP_PATIENCE
+            again = bool(self.state.stopping)
+            if not self.state.settled and not again:  # else there are only processes left
+                request = events.StopRequested(why=why)
+                self._stopped, self._stopped_at = time.monotonic(), request.at
+                self.take(request)
+            staying = self._running()
+            self._climb(time.monotonic())
+            if again and staying:
+                text = f"Stopped again: {self._ladder.signal} for {ranks(staying)}."
+                self.take(events.Notice(text=text))
+
+    def _running(self) -> list[int]:
+        """The ranks whose functions run."""
+        return [r.rank for r in self.state.ranks.values() if r.pid and r.phase not in ENDED]
+
+    def _climb(self, now: float) -> None:
+        """Take the next rung of the ladder. The caller holds the lock of stopping."""
         pids: dict[str, set[int]] = {}
-        for rank in self.state.ranks.values():
-            if rank.pid and rank.phase not in ENDED:
-                pids.setdefault(rank.host, set()).add(rank.pid)
-        if pids:
-            self._engine.interrupt(self.name, {host: sorted(pids[host]) for host in pids})
-        else:
-            self._engine.kill(self.name)
+        for rank in map(self.state.ranks.__getitem__, self._running()):
+            pids.setdefault(rank.host, set()).add(rank.pid or 0)
+        by_host = {host: sorted(pids[host]) for host in pids}
+        self._ladder.climb(now, self._feed, {} if self.state.settled else by_host)
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
@@ -166,17 +191,18 @@ class Run(RecordedRun):
 
     # ------------------------------------------------------------ following
 
-    def follow(self, sock: socket.socket) -> None:
-        """Take events from `sock` in a thread of the run's own, until the run has ended."""
-        threading.Thread(target=self._follow, args=(sock,), name=self.name, daemon=True).start()
+    def follow(self) -> None:
+        """Take events in a thread of the run's own, until the run has ended."""
+        threading.Thread(target=self._follow, name=self.name, daemon=True).start()
 
-    def _follow(self, sock: socket.socket) -> None:
-        with sock:
-            while self.state.ended is None:
-                if channel.ready(sock, _TICK):
-                    for event in channel.receive(sock):
-                        self._take_or_end(event)
-                self._act(time.monotonic())
+    def _follow(self) -> None:
+        while self.state.ended is None:
+            for event in self._feed.wait(_TICK):
+                self._take_or_end(event)
+            self._climb_if_due(time.monotonic())
+            self._act(time.monotonic())
+        with self._stop_lock:  # whoever stops the run uses it
+            self._feed.close()
         self.record.close(self.summary())
         tidy()
         self._ended.set()
@@ -188,12 +214,7 @@ class Run(RecordedRun):
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
             return
-        why = self._engine.why_lost()
-        for host in list(self.state.hosts) if why else []:
-            self.take(events.HostLost(host=host, why=why))
-        if why and not self.state.hosts:  # nobody has named them yet
-            self.take(events.JobFailed(kind="LaunchError", message=why, text=""))
-        self.take(events.JobEnded(status=None))
+        self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
 
     def take(self, event: events.Event) -> None:
         """Fold one event into the state and the record."""
@@ -211,24 +232,50 @@ class Run(RecordedRun):
             self.changed.notify_all()
 
     def _act(self, now: float) -> None:
-        """The ladder: what is due at this moment."""
-        if self._kill_at is not None and now >= self._kill_at:
-            self._engine.kill(self.name)
-            self._kill_at = None
-        elif self._settled is not None:
-            if not self._lingering and now >= self._settled + self._patience:
-                self._lingering = True
-                if self._is_comparing:
-                    self.take(events.Notice(text=_NOT_COMPARED))
-                self._engine.kill(self.name)
-            elif not self._told_of_keeping and now >= self._settled + EXIT_PATIENCE:
-                self._told_of_keeping = True
-                if self._is_keeping and self.state.refused is None:
-                    self.take(events.Notice(text=_KEEPING))
+        """What is due at this moment."""
+        if self._settled is not None:
+            self._end_what_lingers(now)
+        elif self._stopped is not None:
+            self._wait_for_the_stopped(now)
         elif self._trouble is not None and now - self._trouble >= self._options.grace:
             self.stop(f"Stopped {self._options.grace:g} s after the first failure (grace)")
         elif self._options.timeout is not None and now - self._began >= self._options.timeout:
             self.stop(f"Timed out after {self._options.timeout:g} s (timeout)")
+
+    def _climb_if_due(self, now: float) -> None:
+        with self._stop_lock:  # somebody may just be stopping the run again
+            if self._ladder.due is not None and now >= self._ladder.due:
+                self._climb(now)
+
+    def _wait_for_the_stopped(self, now: float) -> None:
+        """Ask once who stays where it is, and say it; kill the ranks that have not begun when all
+        others have ended."""
+        assert self._stopped is not None
+        staying = self._running()
+        if not staying and not self._ladder.is_killing:
+            with self._stop_lock:
+                self._climb(now)
+        elif now >= self._stopped + _ASK and not self._asked_who_stays:
+            self._asked_who_stays = True
+            if any((self.state.ranks[rank].located or 0) < self._stopped_at for rank in staying):
+                self.ask_stacks()  # the handler of the interrupt has not run
+        elif now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
+            self._told_who_stays = True
+            if self._options.grace > STOP_PATIENCE:
+                self.take(events.Notice(text=_staying(staying, self._options.grace)))
+
+    def _end_what_lingers(self, now: float) -> None:
+        """The ranks have ended; their processes have some time to do so too."""
+        assert self._settled is not None
+        if not self._ladder.is_killing and now >= self._settled + self._patience:
+            if self._is_comparing and not self.state.stopping:
+                self.take(events.Notice(text=_NOT_COMPARED))
+            with self._stop_lock:
+                self._climb(now)
+        elif not self._told_of_keeping and now >= self._settled + EXIT_PATIENCE:
+            self._told_of_keeping = True
+            if self._is_keeping and self.state.refused is None:
+                self.take(events.Notice(text=_KEEPING))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """The repr, and the same as data: rank, device, phase and result's preview."""

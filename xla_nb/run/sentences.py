@@ -5,6 +5,7 @@ Pure functions, so that a notebook, a terminal and a saved run say the same.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from xla_nb.run.state import RankState, RunState
@@ -61,15 +62,20 @@ def errors(state: RunState) -> dict[int, RankError]:
                 rank.rank, event.kind, event.message, event.place, event.text
             )
         elif rank.phase == "killed":
-            by_rank[rank.rank] = RankError(rank.rank, KILLED, death(rank), rank.place, "")
+            by_rank[rank.rank] = RankError(rank.rank, KILLED, death(state, rank), rank.place, "")
     return by_rank
 
 
-def death(rank: RankState) -> str:
+def death(state: RunState, rank: RankState) -> str:
     """How a rank ended that did not end by itself."""
     if rank.lost:
-        return f"lost with its host {rank.host}: {rank.lost}"
-    return cause_of_death(rank.death) if rank.death is not None else "ended by an unknown cause"
+        host = state.hosts.get(rank.host)
+        return f"lost{f' with its host {rank.host}' if host and host.lost else ''}: {rank.lost}"
+    if rank.death is None:
+        return "ended by an unknown cause"
+    # It has said where it was; a rank that was killed could not.
+    where = f" at {rank.place}" if rank.death == -signal.SIGINT and rank.place else ""
+    return f"{cause_of_death(rank.death)}{where}"
 
 
 def _in_past(cause: str) -> str:
@@ -83,7 +89,7 @@ def headline(state: RunState) -> str:
         where = f"{state.refused.host}: " if len(state.hosts) > 1 and state.refused.host else ""
         return f"{where}{state.refused.message}"
     by_rank = errors(state)
-    lost = _lost_hosts(state)
+    lost = _lost(state)
     if lost and (state.first_trouble is None or state.ranks[state.first_trouble].lost):
         return lost
     if state.first_trouble is not None and state.first_trouble in by_rank:
@@ -142,17 +148,25 @@ def _is_same(state: RunState, first: RankError, other: RankError) -> bool:
     return first.message == other.message or (len(frames) == 2 and frames[0] == frames[1])
 
 
-def _lost_hosts(state: RunState) -> str:
-    """The hosts that were lost, those with the same reason together; empty where none was."""
-    by_reason: dict[str, list[str]] = {}
+def _lost(state: RunState) -> str:
+    """The hosts that were lost, and the ranks that were lost without their host; those with the
+    same reason together. Empty where none was."""
+    hosts: dict[str, list[str]] = {}
     for host in state.hosts.values():
         if host.lost:
-            by_reason.setdefault(host.lost, []).append(host.name)
+            hosts.setdefault(host.lost, []).append(host.name)
+    alone: dict[str, list[int]] = {}
+    for rank in state.ranks.values():
+        if rank.lost and not any(rank.host in names for names in hosts.values()):
+            alone.setdefault(rank.lost, []).append(rank.rank)
     sentences = []
-    for why, names in by_reason.items():
-        hosts = f"Host {names[0]} was" if len(names) == 1 else f"Hosts {listed(names, most=5)} were"
+    for why, names in hosts.items():
+        who = f"Host {names[0]} was" if len(names) == 1 else f"Hosts {listed(names, most=5)} were"
         numbers = [r.rank for r in state.ranks.values() if r.lost and r.host in names]
-        sentences.append(f"{hosts} lost{f' with {ranks(numbers)}' if numbers else ''}: {why}")
+        sentences.append(f"{who} lost{f' with {ranks(numbers)}' if numbers else ''}: {why}")
+    for why, numbers in alone.items():
+        was = "was" if len(numbers) == 1 else "were"
+        sentences.append(f"{ranks(numbers).capitalize()} {was} lost: {why}")
     return "; ".join(sentences)
 
 

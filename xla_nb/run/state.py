@@ -6,10 +6,12 @@ a thousand simulated ranks cannot differ.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import events
+from xla_nb.wording import ending
 
 Phase = Literal["starting", "running", "finished", "failed", "killed", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
@@ -20,8 +22,8 @@ ENDED: frozenset[Phase] = frozenset({"finished", "failed", "killed", "stopped"})
 @dataclass
 class RankState:
     """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`, at
-    the time `located`. `lost` says why its host is gone, if that ended it. `devices` are named
-    where one process drives several."""
+    the time `located`. `lost` says which other process's end ended it, if one did. `devices` are
+    named where one process drives several."""
 
     rank: int
     phase: Phase = "starting"
@@ -116,11 +118,14 @@ class RunState:
                 self._rank(event.rank).end("finished", event.at)
             case events.RankFailed():
                 rank = self._failed(event)
+                if event.follows and self.stopping:  # of the stop, as of any rank's end
+                    rank.end("stopped", event.at)
+                    return
                 rank.failure, rank.place = event, event.place
                 rank.end("failed", event.at)
                 self._trouble(rank.rank)
             case events.RankStopped():
-                self._rank(event.rank).end("stopped", event.at)
+                self._interrupted(event)
             case events.RankAt():
                 rank = self._rank(event.rank)
                 rank.place, rank.stack, rank.located = event.place, event.stack, event.at
@@ -176,6 +181,15 @@ class RunState:
         waiting = [other for other in self.ranks.values() if other.pid is None]
         return min(waiting, key=lambda one: (one.host != event.host, one.rank), default=rank)
 
+    def _interrupted(self, event: events.RankStopped) -> None:
+        """It ended by an interrupt: of the whole run, or of this rank alone, by somebody else."""
+        rank = self._rank(event.rank)
+        if not self.stopping and rank.phase not in ENDED:
+            rank.death = -signal.SIGINT
+            rank.end("killed", event.at)
+            self._trouble(rank.rank)
+        rank.end("stopped", event.at)
+
     def _host(self, name: str) -> HostState:
         return self.hosts.setdefault(name, HostState(name))
 
@@ -215,14 +229,22 @@ class RunState:
 
     def _close(self, event: events.JobEnded) -> None:
         """One host's job is over; without its name, whatever there was."""
+        why = event.why or (f"their job {ending(event.status)}" if event.status else "")
+        if why and not event.host and len(self.hosts) > 1:
+            for name in list(self.hosts):
+                self._lose(events.HostLost(at=event.at, host=name, why=why))
         for host in self.hosts.values():
             if event.host in ("", host.name) and host.ended is None:
                 host.ended = event.at
         for rank in self._on(event.host):
             if rank.phase not in ENDED:
+                rank.lost = "" if self.stopping else why
                 rank.end("stopped" if self.stopping else "killed", event.at)
                 if event.host:  # the other hosts' ranks go on, and must not for long
                     self._trouble(rank.rank)
+        if why and not self.ranks and not self.stopping and self.refused is None:
+            message = f"No rank was started: {why.replace('their job', 'the job')}"
+            self.refused = events.JobFailed(kind="LaunchError", message=message, text="")
         self._close_if_over(event.at)
 
     def _on(self, host: str) -> list[RankState]:

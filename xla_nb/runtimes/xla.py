@@ -6,9 +6,11 @@ call starts the ranks of a simulated host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from xla_nb.protocol.order import Order
@@ -117,6 +119,7 @@ class Chips:
         import torch
 
         torch.multiprocessing.get_context = self.get_context
+        _run_single_devices_in_the_main_thread()
         self.enter_runtime(local_rank, processes)
         self.clients.open()
 
@@ -157,6 +160,32 @@ class Chips:
         import torch_xla
 
         return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))
+
+
+def _run_single_devices_in_the_main_thread() -> None:
+    """Replace the thread in which torch_xla runs the entry of a process with one device.
+
+    Python delivers signals to the main thread alone: only there does an interrupt end `time.sleep`,
+    `queue.get` or `subprocess.run`, and may a program set handlers of its own. A process with
+    several devices (TPU v2 and v3) needs torch_xla's threads (pjrt._run_thread_per_device).
+    """
+    from torch_xla._internal import pjrt
+
+    own: Any = pjrt.concurrent
+
+    def pool(max_workers: int) -> Any:
+        if max_workers == 1:
+            return contextlib.nullcontext(_MainThread())
+        return own.futures.ThreadPoolExecutor(max_workers=max_workers)
+
+    pjrt.concurrent = SimpleNamespace(futures=SimpleNamespace(ThreadPoolExecutor=pool))
+
+
+class _MainThread:
+    """What torch_xla asks of a pool of threads, in the thread that asks."""
+
+    def map(self, function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
+        return [function(argument) for argument in arguments]
 
 
 def described(device: str, attributes: Mapping[str, object]) -> str:

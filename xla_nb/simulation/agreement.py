@@ -201,7 +201,8 @@ class Agreement:
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
         if self._gone and not self._gone.keys().isdisjoint(others):
             present = frames | {self.mesh.rank: mine} | self._gone
-            failed = any(frame.what.startswith("raised") for frame in self._gone.values())
+            failures = "raised", "was stopped"
+            failed = any(frame.what.startswith(failures) for frame in self._gone.values())
             raise CollectiveMismatch(_disagreement(present, set(others) - present.keys()), failed)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:

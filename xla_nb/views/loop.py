@@ -39,9 +39,11 @@ def follow(run: Run, view: View) -> None:
     """Show a run until it ends; an interrupt stops it."""
     with _interrupts() as interrupts:
         try:
+            answered = 0
             while not run.done:
-                if interrupts:
-                    run.stop("Stopped by an interrupt")
+                if len(interrupts) > answered:
+                    answered += 1
+                    run.stop("Stopped by an interrupt")  # a second time: less time to stop
                 pause = view.draw()
                 with run.changed:
                     if not run.done:

@@ -18,7 +18,7 @@ from xla_nb.record.sample import Loop, Sample
 from xla_nb.record.tail import LineBlock, Tail, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.state import ENDED, RankState
+from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.views.snapshot import NO_SAMPLE, Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
 
 Stream = Literal["out", "err"]
@@ -293,7 +293,7 @@ class Observer:
             host=rank.host,
             pid=rank.pid,
             place=rank.place if ended or sample is None else sample.place,
-            detail=ansi.plain(_detail(rank, sample)),
+            detail=ansi.plain(_detail(self.run.state, rank, sample)),
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended else self._cpu.get(rank.rank),
             bars=(
@@ -351,13 +351,13 @@ def _phase(
     return ("running", rank.started) if sample is None else (sample.activity, sample.since)
 
 
-def _detail(rank: RankState, sample: Sample | None) -> str:
+def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "finished":
         return f"returned {rank.preview}" if rank.preview != "None" else ""
     if rank.failure is not None:
         return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
     if rank.phase == "killed":
-        return sentences.death(rank)
+        return sentences.death(state, rank)
     if rank.phase == "running" and sample is not None and sample.operation:
         late = f", for {wording.ranks(sample.missing)}" if sample.missing else ""
         return f"in {sample.operation}{late}"

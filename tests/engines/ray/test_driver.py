@@ -94,7 +94,10 @@ def serve(ray, tmp_path):
                 control, ours = map(stack.enter_context, channel.pair())
                 control.setblocking(False)
                 ours.setblocking(False)
-                driver = Driver(control, "")
+                kernel_lives, writer = os.pipe()
+                stack.callback(os.close, kernel_lives)
+                stack.callback(os.close, writer)
+                driver = Driver(control, kernel_lives, "")
                 serving = asyncio.ensure_future(driver.serve())
                 async with asyncio.timeout(PATIENCE):
                     await work(Kernel(driver, ours, stack, tmp_path))
@@ -338,20 +341,20 @@ def test_a_look_with_unequal_slices_is_refused(serve, look):
 # ---------------------------------------------------------------- a run in progress
 
 
-def test_interrupt_kill_and_ask_go_to_the_runs_hosts(serve, ray):
+def test_signal_kill_and_ask_go_to_the_runs_hosts(serve, ray):
     host = ready(about=about)
     ray.actors = [host]
 
     async def work(kernel):
         kernel.launches()
         await kernel.answer()
-        kernel.asks("interrupt", run="r1", pids={"m1": [7]})
+        kernel.asks("signal", run="r1", pids={"m1": [7]}, number=15)
         kernel.asks("kill", run="r1")
         kernel.asks("ask", run="elsewhere")
         kernel.asks("ask", run="r1")
         await until(lambda: "ask" in host.calls)
-        calls = [call for call in host.told if call[0] in ("interrupt", "kill", "ask")]
-        assert calls == [("interrupt", "r1", [7]), ("kill", "r1"), ("ask", "r1")]
+        calls = [call for call in host.told if call[0] in ("signal", "kill", "ask")]
+        assert calls == [("signal", "r1", [7], 15), ("kill", "r1"), ("ask", "r1")]
 
     serve(work)
 

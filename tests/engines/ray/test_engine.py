@@ -29,6 +29,8 @@ class Child:
         self.ours, self.theirs = channel.pair()
         self.told, self.output, self.alive, self.closed = [], "", True, False
         self.process = types.SimpleNamespace(returncode=None)
+        self.lives, self._writer = os.pipe()  # readable when it has ended, as a pidfd is
+        self.pidfd = self.lives
         self.hears = lambda request, fds: None
 
     def send(self, request, *fds):
@@ -58,6 +60,9 @@ class Child:
         return self.output
 
     def close(self):
+        if not self.closed:
+            os.close(self.lives)
+            os.close(self._writer)
         self.closed = True
         self.ours.close()
         self.theirs.close()
@@ -240,7 +245,7 @@ def test_the_driver_gets_the_address_and_the_notebooks_environment(launch, child
     assert child.env["MINE"] == "1"
 
 
-def test_a_launch_returns_the_socket_of_its_events(launch, child):
+def test_a_launch_returns_its_events(launch, child):
     kept = []
 
     def hears(request, fds):
@@ -248,10 +253,10 @@ def test_a_launch_returns_the_socket_of_its_events(launch, child):
         started(child, request)
 
     child.hears = hears
-    sock = launch({"hosts": 2})
+    feed = launch({"hosts": 2})
     with kept[0]:
         channel.Sender(kept[0]).send(events.HostsPlaced(names=("a", "b")))
-    placed, end = channel.receive(sock)
+    placed, end = feed.wait(60)
     assert (placed.names, end) == (("a", "b"), None)
     assert child.told == [{"do": "launch", "id": 1, "hosts": 2}]
 
@@ -385,12 +390,12 @@ def engine(cluster):
     return RayEngine(cluster, None, None, 0.0)
 
 
-def test_interrupt_kill_and_ask_go_to_the_process(engine, child):
-    engine.interrupt("r1", {"a": (1, 2), "b": [3]})
+def test_signal_kill_and_ask_go_to_the_process(engine, child):
+    engine.signal("r1", {"a": (1, 2), "b": [3]}, 15)
     engine.kill("r1")
     engine.ask("r1")
     assert child.told == [
-        {"do": "interrupt", "run": "r1", "pids": {"a": [1, 2], "b": [3]}},
+        {"do": "signal", "run": "r1", "pids": {"a": [1, 2], "b": [3]}, "number": 15},
         {"do": "kill", "run": "r1"},
         {"do": "ask", "run": "r1"},
     ]
@@ -434,17 +439,14 @@ def test_closing_ends_the_process(cluster, child):
     assert child.closed
 
 
-def test_why_lost_is_empty_while_the_process_runs(engine, child):
-    assert engine.why_lost() == ""
+def test_nothing_ended_a_run_while_the_process_runs(launch):
+    assert launch().why_ended() == ""
 
 
-def test_why_lost_is_empty_without_a_process(engine):
-    assert engine.why_lost() == ""
-
-
-def test_why_lost_tells_what_ended_the_process(engine, child):
+def test_what_ended_the_process_is_why_its_runs_ended(launch, child):
+    feed = launch()
     child.ends("MemoryError")
-    assert "(MemoryError)" in engine.why_lost()
+    assert "(MemoryError)" in feed.why_ended()
 
 
 # ---------------------------------------------------------------- files of a host

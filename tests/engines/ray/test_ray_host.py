@@ -29,7 +29,7 @@ class Engine:
 
     def __init__(self):
         self.order = self.parcel = self.job = self.refuses = None
-        self.interrupted, self.killed = [], []
+        self.signalled, self.killed = [], []
         self.during = lambda: None
 
     def start(self, request, fit, parcel, waiting, host_group):
@@ -39,13 +39,38 @@ class Engine:
         if self.refuses:
             raise self.refuses
         ours, self.job = channel.pair()
-        return ours
+        self.feed = Feed(ours)
+        return self.feed
 
-    def interrupt(self, run, pids):
-        self.interrupted.append((run, pids))
+    def signal(self, run, pids, number):
+        self.signalled.append((run, pids, number))
 
     def kill(self, run):
         self.killed.append(run)
+
+
+class Feed:
+    """The events of a job, whose fork server never ends by itself."""
+
+    def __init__(self, sock):
+        self._sock = sock
+        self.resumed = self.ended = False
+
+    def wait(self, seconds):
+        if channel.ready(self._sock, seconds):
+            yield from channel.receive(self._sock)
+
+    def why_ended(self):
+        return ""
+
+    def resume(self):
+        self.resumed = True
+
+    def kill(self):
+        self.ended = True
+
+    def close(self):
+        self._sock.close()
 
 
 class Job:
@@ -471,12 +496,23 @@ def test_without_news_an_empty_answer_is_sent(start):
 # ---------------------------------------------------------------- control
 
 
-def test_interrupt_and_kill_go_to_the_engine(start, engine):
+def test_signals_and_kill_go_to_the_engine(start, engine):
     job = start()
-    job.host.interrupt("r1", [100, 101])
+    job.host.signal("r1", [100, 101], 15)
     job.host.kill("r1")
-    assert engine.interrupted == [("r1", {"": [100, 101]})]
+    assert engine.signalled == [("r1", {"": [100, 101]}, 15)]
     assert engine.killed == ["r1"]
+    assert engine.feed.resumed
+
+
+def test_a_run_that_was_killed_in_vain_is_ended_with_its_fork_server(start, engine):
+    job = start()
+    for _ in range(3):
+        job.host.kill("r1")
+    assert not engine.feed.ended
+    job.host.kill("r1")
+    assert engine.feed.ended
+    assert engine.killed == ["r1"] * 3
 
 
 def test_stacks_are_requested_through_the_record(start):

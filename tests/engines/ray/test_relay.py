@@ -312,12 +312,12 @@ async def in_a_loop(call, *args):
     call(*args)
 
 
-def test_an_interrupt_goes_to_each_host_with_its_own_pids(start):
+def test_a_signal_goes_to_each_host_with_its_own_pids(start):
     left, right = ready(), ready()
     relay = start(left, right)
-    asyncio.run(in_a_loop(relay.interrupt, {"m1": [7], "elsewhere": [8]}))
-    assert right.told[-1] == ("interrupt", "r1", [7])
-    assert "interrupt" not in left.calls
+    asyncio.run(in_a_loop(relay.signal, {"m1": [7], "elsewhere": [8]}, 15))
+    assert right.told[-1] == ("signal", "r1", [7], 15)
+    assert "signal" not in left.calls
 
 
 @pytest.mark.parametrize("what", ["kill", "forget", "ask"])

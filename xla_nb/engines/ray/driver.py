@@ -27,8 +27,9 @@ from xla_nb.linux import name_process
 class Driver:
     """Serves requests from one control socket: launches, looks, and control of runs."""
 
-    def __init__(self, control: socket.socket, address: str) -> None:
+    def __init__(self, control: socket.socket, parent: int, address: str) -> None:
         self._control = control
+        self._parent = parent
         self._cluster = Cluster(address)
         self._relays: dict[str, Relay] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -37,14 +38,16 @@ class Driver:
         self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def serve(self) -> None:
-        """Serve until the notebook's end of the control socket is closed."""
+        """Serve until the notebook has closed the control socket, or has ended."""
         loop = asyncio.get_running_loop()
         closed = loop.create_future()
         loop.add_reader(self._control, self._receive, closed)
+        loop.add_reader(self._parent, _set, closed)
         self._spawn(self._cluster.release_idle())
         self._spawn(self._send_replies())
         await closed
         loop.remove_reader(self._control)
+        loop.remove_reader(self._parent)
         for task in [*self._tasks.values(), *self._others]:
             task.cancel()
         await self._cluster.close()
@@ -57,8 +60,7 @@ class Driver:
     def _receive(self, closed: asyncio.Future[None]) -> None:
         message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 4)
         if not message:
-            if not closed.done():
-                closed.set_result(None)
+            _set(closed)
             return
         request = json.loads(message)
         match request["do"]:
@@ -71,7 +73,7 @@ class Driver:
                     self._tasks[request["id"]].cancel()
             case "fetch":
                 self._fetch(request, *fds)
-            case "interrupt" | "kill" | "ask":
+            case "signal" | "kill" | "ask":
                 self._control_run(request)
 
     def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
@@ -171,8 +173,8 @@ class Driver:
         if relay is None:
             return
         match request["do"]:
-            case "interrupt":
-                relay.interrupt(request["pids"])
+            case "signal":
+                relay.signal(request["pids"], request["number"])
             case "kill":
                 relay.kill()
             case "ask":
@@ -202,14 +204,19 @@ class Driver:
                 await asyncio.get_running_loop().sock_sendall(self._control, reply)
 
 
-def main(fd: int, address: str) -> None:
-    """Entry point of the process."""
+def _set(closed: asyncio.Future[None]) -> None:
+    if not closed.done():
+        closed.set_result(None)
+
+
+def main(fd: int, parent: int, address: str) -> None:
+    """Entry point of the process: `fd` is the control socket, `parent` a pidfd of the notebook."""
     name_process("xla_nb-ray")
     control = socket.socket(fileno=fd)
     control.setblocking(False)
 
     async def serve() -> None:
-        await Driver(control, address).serve()
+        await Driver(control, parent, address).serve()
         os._exit(0)  # asyncio would wait for threads that wait for a dead cluster
 
     asyncio.run(serve())

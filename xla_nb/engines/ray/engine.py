@@ -7,9 +7,9 @@ process ends, everything it started ends too.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
-import socket
 import sys
 import threading
 import time
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb.engines.base import Where
-from xla_nb.engines.child import Child, in_memory
+from xla_nb.engines.child import Child, ChildFeed, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
@@ -42,23 +42,24 @@ class ClusterHandle:
 
     def launch(
         self, options: Mapping[str, Any], files: tuple[int, int], waiting: OnWait
-    ) -> socket.socket:
-        """Start a run; returns the socket of its events. Raises LaunchError."""
+    ) -> ChildFeed:
+        """Start a run; returns its events. Raises LaunchError."""
         ours, theirs = channel.pair()
         try:
             with theirs:
-                self._ask({"do": "launch", **options}, (theirs.fileno(), *files), waiting)
+                child = self._ask({"do": "launch", **options}, (theirs.fileno(), *files), waiting)
         except BaseException:
             ours.close()
             raise
-        return ours
+        return ChildFeed(ours, child, functools.partial(_why_ended, child))
 
     def look(self, options: Mapping[str, Any], into: int, waiting: OnWait) -> None:
         """Place hosts, and write their seats into a file. Raises LaunchError."""
         self._ask({"do": "look", **options}, (into,), waiting)
 
-    def _ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: OnWait) -> None:
-        """Send a request and wait until it is done; one at a time. Raises LaunchError."""
+    def _ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: OnWait) -> Child:
+        """Send a request and wait until it is done; one at a time. Gives our process. Raises
+        LaunchError."""
         with self._lock:
             child = self._started()
             self._requests += 1
@@ -69,11 +70,11 @@ class ClusterHandle:
             except LaunchError:
                 raise
             except OSError:  # it has ended just now
-                child.ended_within(1.0)
                 raise LaunchError(_why_ended(child)) from None
             except BaseException:  # an interrupt
                 self.send({"do": "abandon", "id": number})
                 raise
+            return child
 
     def _started(self) -> Child:
         if self._child is None or not self._child.alive:
@@ -107,13 +108,6 @@ class ClusterHandle:
             with contextlib.suppress(OSError):
                 child.send(request, *fds)
 
-    def why_ended(self) -> str:
-        """Why our process has ended; empty if it has not."""
-        child = self._child
-        if child is None or not child.ended_within(1.0):
-            return ""
-        return _why_ended(child)
-
     def close(self) -> None:
         """End our process and everything it started in the cluster."""
         with self._lock:
@@ -123,6 +117,9 @@ class ClusterHandle:
 
 
 def _why_ended(child: Child) -> str:
+    """Why our process has ended; empty if it has not."""
+    if not child.ended_within(1.0):
+        return ""
     return faults.client_ended(child.process.returncode, child.last_output())
 
 
@@ -173,8 +170,8 @@ class RayEngine:
             raise UsageError(f"-n must be at least 1, not {n}.")
         return Fit("", n, changed(), ())
 
-    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> socket.socket:
-        """Start a run on all hosts; returns the socket of its events. Raises LaunchError."""
+    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> ChildFeed:
+        """Start a run on all hosts; returns its events. Raises LaunchError."""
         folder = Path(request.program).parent
         program = {file.name: file.read_bytes() for file in folder.iterdir()}
         with in_memory(pickle.dumps((request, fit.env, program))) as file:
@@ -189,10 +186,10 @@ class RayEngine:
             seats: list[Seat] = pickle.load(file)
         return seats
 
-    def interrupt(self, run: str, pids: Mapping[str, Sequence[int]]) -> None:
-        """Stop ranks, given by their hosts' names, at their next line of Python."""
+    def signal(self, run: str, pids: Mapping[str, Sequence[int]], number: int) -> None:
+        """Send processes, given by their hosts' names, a signal, stopped ones too."""
         lists = {host: list(numbers) for host, numbers in pids.items()}
-        self._cluster.send({"do": "interrupt", "run": run, "pids": lists})
+        self._cluster.send({"do": "signal", "run": run, "pids": lists, "number": number})
 
     def kill(self, run: str) -> None:
         """Kill every process of the run, on all hosts."""
@@ -209,10 +206,6 @@ class RayEngine:
             self._cluster.send({"do": "fetch", "run": run, "host": host, "file": file}, writer)
             os.close(writer)
             return _whole(_until_the_end(pipe.fileno()))
-
-    def why_lost(self) -> str:
-        """Why events stopped: what ended our process; empty if it has not ended."""
-        return self._cluster.why_ended()
 
 
 def _until_the_end(fd: int) -> bytes:

@@ -18,11 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from xla_nb.engines import base
+from xla_nb.engines.base import Feed
 from xla_nb.engines.child import in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import FileChunk, Outbox
 from xla_nb.errors import XlaNbError
-from xla_nb.protocol import channel, events
+from xla_nb.protocol import events
 from xla_nb.protocol.order import HostGroup, Request
 from xla_nb.record.files import Record, tidy
 from xla_nb.runtimes.fit import fit_to_machine
@@ -167,12 +169,12 @@ class HostAgent:
         )
         try:
             with in_memory(parcel) as fd:
-                sock = self._engine.start(here, fit, fd, lambda seconds, what: None, group)
+                feed = self._engine.start(here, fit, fd, lambda seconds, what: None, group)
         except BaseException:
             files.disown()
             files.close({"run": request.run, "ok": False, "headline": "not started"})
             raise
-        running = _Running(part.name, files, sock, several=group.hosts > 1)
+        running = _Running(part.name, files, feed, several=group.hosts > 1)
         running.queue(events.Notice(text=text) for text in fit.notices)
         return running
 
@@ -183,11 +185,16 @@ class HostAgent:
             self._release(run)
         return news
 
-    def interrupt(self, run: str, pids: list[int]) -> None:
-        self._engine.interrupt(run, {"": pids})
+    def signal(self, run: str, pids: list[int], number: int) -> None:
+        self._engine.signal(run, {"": pids}, number)
 
     def kill(self, run: str) -> None:
-        self._engine.kill(run)
+        """End it; with every call by stronger means."""
+        running = self._runs.get(run)
+        if running is None:
+            self._engine.kill(run)
+        else:
+            running.kill(self._engine, run)
 
     def forget(self, run: str) -> None:
         """End a run without a follower, even one still starting."""
@@ -227,10 +234,11 @@ class HostAgent:
 class _Running:
     """A run on this host, and what has been sent of it."""
 
-    def __init__(self, name: str, files: Record, sock: socket.socket, *, several: bool) -> None:
+    def __init__(self, name: str, files: Record, feed: Feed, *, several: bool) -> None:
         self.files = files
         self._name = name
-        self._sock = sock
+        self._feed = feed
+        self._kills = 0
         self._outbox = Outbox(files.path, name if several else "")
         self._answer = HostNews(0, [], [], False)
         self._waiting: list[events.Event] = []  # until the files they refer to have been sent
@@ -248,22 +256,29 @@ class _Running:
                 self._answer = self._gather(seen + 1)
             return self._answer
 
+    def kill(self, engine: LocalEngine, run: str) -> None:
+        with self._lock:
+            if self._ended is None:
+                base.kill(engine, run, self._feed, self._kills)
+                self._kills += 1
+
     def give_up(self) -> None:
         """Close the record of a run without a follower."""
         with self._lock:
             self._finish(ok=False, headline="abandoned")
 
     def _finish(self, *, ok: bool, headline: str) -> None:
-        self._sock.close()
+        self._feed.close()
         self.files.disown()
         self.files.close({"run": self.files.path.name, "ok": ok, "headline": headline})
         tidy("parts")
 
     def _gather(self, number: int) -> HostNews:
         deadline = time.monotonic() + _LONGEST
+        pause = 0.0
         while True:
             # Events first: what was printed before them is then in the files.
-            self._take_events()
+            self._take_events(pause)
             pieces = self._outbox.look(over=self._ended is not None)
             due = self._due()
             over = self._ended is not None and not self._waiting and not pieces
@@ -272,26 +287,20 @@ class _Running:
                 self._finish(ok=True, headline="")
             if due or pieces or over or time.monotonic() >= deadline:
                 return HostNews(number, due, pieces, over)
-            self._pause()
+            pause = _PAUSES[time.monotonic() - self._began > _LIVELY]
 
-    def _pause(self) -> None:
-        lively = time.monotonic() - self._began < _LIVELY
-        pause = _PAUSES[0] if lively else _PAUSES[1]
-        if self._ended is None:
-            channel.ready(self._sock, pause)
-        else:
-            time.sleep(pause)
-
-    def _take_events(self) -> None:
+    def _take_events(self, seconds: float) -> None:
+        """The events of so many seconds, as soon as there are some."""
         if self._ended is not None:
+            time.sleep(seconds)
             return
-        for event in channel.receive(self._sock):
-            new = event or events.JobEnded(status=None)
+        for event in self._feed.wait(seconds):
+            new = event or events.JobEnded(status=None, why=self._feed.why_ended())
             if isinstance(new, events.OfHost):
                 new = replace(new, host=self._name)
             if isinstance(new, events.JobEnded):
                 self._ended = new
-                self._sock.close()
+                self._feed.close()
                 return
             self._waiting.append(new)
 

@@ -192,10 +192,10 @@ class Relay:
 
     # ------------------------------------------------------------ from the notebook
 
-    def interrupt(self, pids: dict[str, list[int]]) -> None:
+    def signal(self, pids: dict[str, list[int]], number: int) -> None:
         for name, numbers in pids.items():
             if name in self.group.names:
-                self._actor(name).interrupt.remote(self.run, numbers)
+                self._actor(name).signal.remote(self.run, numbers, number)
 
     def kill(self) -> None:
         for actor in self.group.actors:

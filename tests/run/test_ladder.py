@@ -1,0 +1,67 @@
+"""The rungs by which ranks are ended that do not end by themselves."""
+
+import signal
+
+import pytest
+
+from tests.run.conftest import Feed
+from xla_nb.run.ladder import KILL_PATIENCE, TERM_PATIENCE, Ladder
+
+HERE = {"": [100, 101]}
+
+
+@pytest.fixture
+def feed(engine):
+    return Feed(engine, None)
+
+
+@pytest.fixture
+def ladder(engine):
+    return Ladder("r1", engine, grace=4)
+
+
+def test_nothing_is_due_before_the_first_rung(ladder):
+    assert ladder.due is None
+    assert not ladder.is_killing
+
+
+def test_ranks_are_interrupted_then_terminated_then_killed(ladder, engine, feed):
+    ladder.climb(10, feed, HERE)
+    assert (engine.interrupted, engine.terminated) == ([[100, 101]], [])
+    assert ladder.due == 14
+    ladder.climb(14, feed, HERE)
+    assert (engine.terminated, engine.killed) == ([[100, 101]], [])
+    assert ladder.due == 14 + TERM_PATIENCE
+    ladder.climb(15, feed, HERE)
+    assert engine.killed == ["r1"]
+    assert ladder.is_killing
+
+
+@pytest.mark.parametrize("rungs", [0, 1])
+def test_without_ranks_that_run_everything_is_killed(ladder, engine, feed, rungs):
+    for _ in range(rungs):
+        ladder.climb(0, feed, HERE)
+    ladder.climb(1, feed, {})
+    assert engine.killed == ["r1"]
+    assert ladder.is_killing
+
+
+def test_each_rung_has_its_signal(ladder, feed):
+    names = []
+    for _ in range(4):
+        ladder.climb(0, feed, HERE)
+        names.append(getattr(signal, ladder.signal).name)
+    assert names == ["SIGINT", "SIGTERM", "SIGKILL", "SIGKILL"]
+
+
+def test_who_looks_after_the_run_goes_on_and_is_asked_again_before_it_is_killed(
+    ladder, engine, feed
+):
+    for second in range(3):
+        ladder.climb(second, feed, {})
+        assert ladder.due == second + KILL_PATIENCE
+    assert engine.killed == ["r1"] * 3
+    assert feed.resumed
+    assert not feed.ended
+    ladder.climb(3, feed, {})
+    assert feed.ended

@@ -1,0 +1,51 @@
+"""How ranks are ended that do not end by themselves: asked, then told, then killed.
+
+Every rung has its time, so that nothing a rank does keeps a cell from ending; whoever stops the run
+again skips what is left of it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+
+from xla_nb.engines import base
+from xla_nb.engines.base import Engine, Feed
+
+#: Seconds that a process has to end after SIGTERM.
+TERM_PATIENCE = 1.0
+#: Seconds until what is left of a run is killed once more, by stronger means.
+KILL_PATIENCE = 5.0
+
+
+class Ladder:
+    """KeyboardInterrupt in the ranks, `grace` seconds later SIGTERM, then SIGKILL to every process
+    of the run. `due` is when the next rung comes, None before the first."""
+
+    def __init__(self, run: str, engine: Engine, grace: float) -> None:
+        self._run, self._engine, self._grace = run, engine, grace
+        self._rung = 0
+        self.due: float | None = None
+
+    @property
+    def is_killing(self) -> bool:
+        return self._rung > 2
+
+    @property
+    def signal(self) -> str:
+        """The signal of the last rung, for people."""
+        return ("", "SIGINT", "SIGTERM", "SIGKILL")[min(self._rung, 3)]
+
+    def climb(self, now: float, feed: Feed, pids: Mapping[str, Sequence[int]]) -> None:
+        """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host:
+        where there are none, the rest is killed."""
+        self._rung = self._rung + 1 if pids else max(3, self._rung + 1)
+        if self._rung == 1:
+            self._engine.signal(self._run, pids, signal.SIGINT)
+            self.due = now + self._grace
+        elif self._rung == 2:
+            self._engine.signal(self._run, pids, signal.SIGTERM)
+            self.due = now + TERM_PATIENCE
+        else:
+            base.kill(self._engine, self._run, feed, self._rung - 3)
+            self.due = now + KILL_PATIENCE
