@@ -193,7 +193,7 @@ OPTIONS = {
         ),
         Option(
             "grace", "--grace", "TIME", 5.0, duration,
-            "how long the other ranks may continue after one has failed", "5 s",
+            "how long others may go on after a failure, and ranks clean up at a stop", "5 s",
         ),
         Option(
             "keep_going", "--keep-going", "", False, _switch,

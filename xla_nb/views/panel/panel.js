@@ -544,17 +544,19 @@ class Store {
 		this.changed("head");
 	}
 
-	/** Asks the kernel to stop; interrupts it if it is silent, or at a second click. */
+	/** Asks the kernel to stop, or to give ranks less time for it at another click; interrupts it
+	 * if it is silent. */
 	halt() {
 		if (this.over) return;
-		if (this.stop !== "no") {
+		if (this.stop === "asked" || this.stop === "interrupted") {
 			this.interrupt();
 			return;
 		}
+		const again = this.stop === "acknowledged";
 		const received = () => {
 			if (this.stop !== "asked") return;
 			this.stop = "acknowledged";
-			this.speak("Stopping the ranks. Click again to interrupt the kernel.");
+			this.speak(again ? "Ending the ranks…" : "Stopping the ranks. Click again to end them now.");
 		};
 		this.stop = "asked";
 		this.speak("Asking the kernel to stop the ranks…");
