@@ -220,15 +220,21 @@ def ask_stacks(run: Run) -> str:
     return stacks.text(stacks.Inquiry(run).wait())
 
 
-def open_run(path: str | os.PathLike[str]) -> OpenedRun:
+def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     """Open a recorded run: `path` is the record's folder, or the run's name (`%xla_runs`).
 
     It has the results, errors, output and history of the run, and displays as the panel's last
-    state. Raises UsageError when no run is recorded there.
+    state.
+
+    Its results are pickles, which can execute code when they are opened. A record that another user
+    may have written is refused unless you `trust` it, such as one that was copied from another
+    machine.
+
+    Raises UsageError when no run is recorded there, and for a record that is refused.
     """
     here = notebook.current()
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
-    return OpenedRun.open(path, resolve)
+    return OpenedRun.open(path, resolve, trust=trust)
 
 
 def _script() -> Scope:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xla_nb.protocol import events
-from xla_nb.record import files
+from xla_nb.record import files, private
 from xla_nb.record.files import Record, home, tidy
 
 WEEK = 7 * 24 * 3600
@@ -204,13 +204,13 @@ def test_closing_writes_the_summary_and_leaves_no_partial_file(at_home):
 
 def test_a_summary_is_whole_or_absent(at_home, monkeypatch):
     record = Record.create("now")
-    write = Path.write_text
+    write = private.write
 
-    def full(path, text):
-        write(path, text[:3])
+    def full(path, content):
+        write(path, content[:3])
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(private, "write", full)
     record.close({"ok": True})
     assert not (record.path / "run.json").exists()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xla_nb.protocol.events import Event, encode
+from xla_nb.record import private
 
 #: Ended runs to keep, newest first; runs of live processes do not count.
 KEPT = 50
@@ -62,12 +63,14 @@ class Record:
 
     @classmethod
     def create(cls, run: str, folder: Folder = "runs") -> Record:
-        """A new, empty record. Raises OSError when it cannot be written."""
-        path = home() / folder / run
-        path.mkdir(parents=True, mode=0o700)
-        record = cls(path)
-        record.program_folder.mkdir(mode=0o700)
-        record._owner.write_text(_process(os.getpid()))
+        """A new, empty record. Raises OSError when it cannot be written, or the home is another
+        user's."""
+        for above in (home(), home() / folder):
+            private.own_folder(above)
+        record = cls(home() / folder / run)
+        private.make_folder(record.path)
+        private.make_folder(record.program_folder)
+        private.write(record._owner, _process(os.getpid()).encode())
         return record
 
     @property
@@ -122,14 +125,16 @@ class Record:
     def is_owned(self) -> bool:
         """Whether the process that launched the run is alive."""
         try:
-            owner = self._owner.read_text()
+            owner = private.read(self._owner).decode()
             return _process(int(owner.split()[0])) == owner
         except (OSError, ValueError, IndexError):
             return False
 
     def add(self, event: Event) -> None:
-        with contextlib.suppress(OSError), self.events.open("ab") as file:
-            file.write(encode(event) + b"\n")
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_APPEND
+            with os.fdopen(private.writing(self.events, flags), "ab") as file:
+                file.write(encode(event) + b"\n")
 
     def disown(self) -> None:
         """Mark the record as no longer needed by the process that launched the run."""
@@ -139,8 +144,16 @@ class Record:
         """Write the summary; from now on `tidy` may remove the record."""
         scratch = partial(self.summary)
         with contextlib.suppress(OSError):
-            scratch.write_text(json.dumps(summary, indent=2))
+            private.write(scratch, json.dumps(summary, indent=2).encode())
             scratch.rename(self.summary)
+
+
+def records(folder: Folder = "runs") -> list[Record]:
+    """All records of the home, the newest first. Raises OSError."""
+    root = home() / folder
+    with os.scandir(root) as entries:
+        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [Record(root / name) for name in sorted(folders, reverse=True) if name[0] != "."]
 
 
 def partial(path: Path) -> Path:

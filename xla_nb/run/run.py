@@ -17,6 +17,7 @@ from typing import Any
 from xla_nb.engines.base import Engine
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
+from xla_nb.record import private
 from xla_nb.record.files import Record, tidy
 from xla_nb.run import sentences
 from xla_nb.run.options import Options, duration
@@ -152,7 +153,7 @@ class Run(RecordedRun):
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
-        self.record.stacks_request.touch()
+        private.touch(self.record.stacks_request)
         self._engine.ask(self.name)
 
     def output(self, rank: int, stream: str = "out") -> str:
