@@ -94,8 +94,33 @@ def _parsed(parser: _Parser, line: str) -> dict[str, Any]:
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
-        raise UsageError(f"{parser.prog} {line}: a quote is not closed.") from None
-    return vars(parser.parse_args(words))
+        raise UsageError(f"{parser.prog}: a quote is not closed.") from None
+    values, unknown = parser.parse_known_args(words)
+    unknown += [word for word in [vars(values).get("entry") or ""] if "=" in word]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(map(_without_value, unknown))}")
+    return vars(values)
+
+
+def _without_value(word: str) -> str:
+    """`NAME=…` for NAME=VALUE, which may be a secret."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=…" if equals else word
+
+
+def _without_values(line: str) -> str:
+    """A line of %%xla_spawn without the values of --env: as a comment it is part of the cell's
+    source, which goes to disk. Raises ValueError where a quote is not closed."""
+    words = shlex.split(line, comments=True)
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "--env":
+            shown.append(_without_value(word))
+        elif word.startswith("--env="):
+            shown.append(f"--env={_without_value(word.removeprefix('--env='))}")
+        else:
+            shown.append(shlex.quote(word))
+    return " ".join(shown).replace("\n", " ")
 
 
 def _with_options(function: _F) -> _F:
@@ -162,13 +187,15 @@ class XlaMagics(Magics):
         Returns a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
         """
-        words = _parsed(_spawn_parser(), self._expanded(line))
+        expanded = self._expanded(line)
+        words = _parsed(_spawn_parser(), expanded)
         entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
         if out is not None:
             run_options.variable("-o", out)
         options = run_options.options(self._completed(words), flags=True)
         arguments = self._arguments(expression)
-        launched = self.notebook.cell(line, cell)
+        shown = _without_values(expanded) if "--env" in f"{line} {expanded}" else line
+        launched = self.notebook.cell(shown, cell)
         name = f"xla_nb_cell_{self.notebook.number}"
 
         def made(scope: Scope) -> Program:

@@ -102,18 +102,18 @@ def _switch(label: str, value: Any) -> bool:
 
 
 def _environment(label: str, value: Any) -> dict[str, str]:
-    """A mapping of names to values, or the words NAME=VALUE of a line."""
+    """A mapping of names to values, or the words NAME=VALUE of a line.
+
+    Errors show no value: it may be a secret, and the notebook is saved."""
     if isinstance(value, list) and all(isinstance(word, Word) for word in value):
         value = dict(_assignment(label, word) for word in value)
     if not isinstance(value, Mapping):
-        raise UsageError(f"{label} must be a dict of names and values, not {_shown(value)}.")
+        raise UsageError(f"{label} must be a dict of names and values, not {_type(value)}.")
     for name, text in value.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise UsageError(f"{label} has a name that no variable can have: {name!r}.")
         if not isinstance(text, str):
-            raise UsageError(
-                f"{label}: the value of {name!r} must be a string, not {_shown(text)}."
-            )
+            raise UsageError(f"{label}: the value of {name!r} must be a string, not {_type(text)}.")
         if "\0" in text:
             raise UsageError(f"{label}: the value of {name!r} has a NUL character. Remove it.")
     return dict(value)
@@ -122,7 +122,7 @@ def _environment(label: str, value: Any) -> dict[str, str]:
 def _assignment(label: str, word: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not equals or not name:
-        raise UsageError(f"{label} needs NAME=VALUE; got {_shown(word)}.")
+        raise UsageError(f"{label} needs NAME=VALUE: the name of a variable, `=` and its value.")
     return name, value
 
 
@@ -131,6 +131,10 @@ def variable(label: str, value: str) -> str:
     if not value.isidentifier() or keyword.iskeyword(value):
         raise UsageError(f"{label} needs a variable name; {_shown(value)} is not one.")
     return str(value)
+
+
+def _type(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
 
 
 def _shown(value: Any) -> str:
