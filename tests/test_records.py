@@ -103,3 +103,117 @@ def test_an_error_about_env_does_not_show_values(notebook, words):
     shown = notebook.run(f"%%xla_spawn {words}\ndef f(rank): pass")
     assert shown.ename == "UsageError"
     assert SECRET not in displayed(shown)
+
+
+# ---------------------------------------------------------------- how long it stays
+
+
+@pytest.fixture
+def launch(notebook, own_home):
+    """Launch a cell; gives its run's name. The home keeps 2 runs."""
+    notebook.ok("%xla_config keep_runs=2")
+
+    def launch(line="", body="def f(rank): return rank", view="none"):
+        before = names(own_home)
+        notebook.ok(f"%%xla_spawn -n 1 --view {view} {line}\n{body}")
+        (name,) = names(own_home) - before
+        return name
+
+    yield launch
+    notebook.ok("%xla_config keep_runs=None keep_bytes=None")
+
+
+def names(home):
+    return {path.name for path in home.glob("runs/*")}
+
+
+def test_old_runs_of_a_living_notebook_are_removed(launch, notebook, own_home):
+    made = [launch() for _ in range(4)]
+    assert names(own_home) == set(made[2:])
+    shown = notebook.run(
+        f"next(r for r in Out.values() if getattr(r, 'name', 0) == {made[0]!r}).output(0)"
+    )
+    assert f"The files of {made[0]} are gone" in shown.error
+    assert "Traceback" not in shown.error
+
+
+def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebook, own_home):
+    notebook.ok("many_runs = []")
+    held = [launch("-o one_run")]
+    for _ in range(2):
+        held.append(launch("-o next_run"))
+        notebook.ok("many_runs.append(next_run); del next_run")
+    notebook.ok("import xla_nb; xla_nb.api._told().clear()")
+    shown = [notebook.ok("%%xla_spawn -n 1 --view none\ndef f(rank): pass") for _ in range(2)]
+    assert set(held) <= names(own_home)
+    assert notebook.value("one_run.results, many_runs[1].results") == "({0: 0}, {0: 0})"
+    told = "".join(each.stdout for each in shown)
+    assert told.count("are kept because variables of open notebooks refer to them") == 1
+    notebook.ok("del one_run, many_runs")
+    last = [launch() for _ in range(2)]
+    assert names(own_home) == set(last)
+
+
+def test_a_run_whose_values_the_notebook_has_not_used_yet_stays(launch, notebook, own_home):
+    computes = launch(body="import os\nlater_used = os.getpid() * 0 + 7\ndef f(rank): pass")
+    others = [launch() for _ in range(3)]
+    assert names(own_home) == {computes, others[-1]}
+    assert notebook.value("later_used") == "7"
+    others += [launch() for _ in range(2)]
+    assert names(own_home) == set(others[-2:])
+
+
+def test_an_opened_run_stays(launch, notebook, own_home):
+    first = launch()
+    notebook.ok(f"import xla_nb\nreopened_run = xla_nb.open_run({first!r})")
+    for _ in range(3):
+        launch()
+    assert notebook.value("reopened_run.results") == "{0: 0}"
+    notebook.ok("del reopened_run")
+
+
+@pytest.mark.parametrize("view", ["text", "panel"])
+def test_a_run_that_nothing_refers_to_is_forgotten(notebook, own_home, view):
+    launched = f"run_cell_magic('xla_spawn', '-n 1 --view {view}', 'def f(rank): pass')"
+    notebook.ok(f"import gc, weakref\nwatching = weakref.ref(get_ipython().{launched})")
+    assert notebook.value("gc.collect() * 0, watching()") == "(0, None)"
+
+
+def test_cleaning_says_what_it_removed_and_what_it_left(launch, notebook, own_home):
+    needed, running = (
+        launch("-o clean_needs"),
+        launch("--bg -o clean_runs", "import time\ndef f(rank): time.sleep(600)"),
+    )
+    notebook.ok("%xla_config keep_runs=20")
+    for _ in range(3):
+        launch()
+    shown = notebook.ok("%xla_runs --clean").stdout
+    assert shown.startswith("Removed 3 runs (")
+    assert f"Kept because variables of open notebooks refer to them: {needed}." in shown
+    assert names(own_home) == {needed, running}
+    notebook.ok("clean_runs.stop()\nassert clean_runs._ended.wait(60)")
+    notebook.ok("del clean_needs, clean_runs")
+
+
+def test_limits_are_set_shown_and_refused(launch, notebook):
+    shown = notebook.ok("%xla_config keep_runs=50 keep_bytes=10G").stdout
+    assert "keep_runs   50 " in shown
+    assert "keep_bytes  10.0 GiB " in shown
+    assert "keep_bytes  2.0 GiB " in notebook.ok("%xla_config keep_bytes=None").stdout
+    assert "keep_runs   50 " in notebook.ok("%xla_config reset").stdout
+    for wrong in ("keep_runs=0", "keep_bytes=much", "keep_bytes"):
+        assert notebook.run(f"%xla_config {wrong}").ename == "UsageError"
+
+
+def test_a_home_of_another_user_is_refused_by_name(notebook, own_home):
+    own_home.mkdir()
+    notebook.ok("_geteuid, _os.geteuid = _os.geteuid, lambda: 1 + _geteuid()")
+    try:
+        launched = notebook.run("%%xla_spawn -n 1\ndef f(rank): pass")
+        cleaned = notebook.run("%xla_runs --clean")
+    finally:
+        notebook.ok("_os.geteuid = _geteuid")
+    assert launched.ename == "LaunchError"
+    assert f"{own_home} belongs to" in launched.error
+    assert not list(own_home.iterdir())
+    assert cleaned.stdout == "Removed 0 runs (0 B).\n"

@@ -22,6 +22,8 @@ ViewName = Literal["panel", "text", "none"]
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _MOST = 10**9  # more than any machine has, or anybody waits
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?")
+_BYTES = {unit: 1024**power for power, unit in enumerate(["", "K", "M", "G", "T"])}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -76,6 +78,14 @@ def duration(label: str, value: Any) -> float:
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < _MOST:
         return float(seconds)
     raise UsageError(f"Invalid {label} {_shown(value)}. Use 90, 5m or 2h.")
+
+
+def nbytes(label: str, value: Any) -> int:
+    """Bytes: `500M`, `2GiB`; powers of 1024."""
+    match = _SIZE.fullmatch(str(value))
+    if match is None:
+        raise UsageError(f"Invalid {label} {_shown(value)}. Use 500M or 2G.")
+    return int(float(match[1]) * _BYTES[match[2]])
 
 
 def _choice(kind: str, names: Sequence[str]) -> Check:
@@ -214,13 +224,20 @@ OPTIONS = {
     )
 }  # fmt: skip
 SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
+#: What `%xla_config` sets for the home of all notebooks, by the names of record/tidying.py.
+LIMITS = {
+    "keep_runs": Option(
+        "runs", "", "", None, count, "ended runs whose files are kept, in all notebooks"
+    ),
+    "keep_bytes": Option("nbytes", "", "", None, nbytes, "bytes that these files may take"),
+}
 
 
 def check(name: str, value: Any, label: str = "") -> Any:
     """A value of the option `name`, in its own type; `label` is what its user calls it.
 
     None stands for the option's default. Raises UsageError."""
-    option = OPTIONS[name]
+    option = OPTIONS.get(name) or LIMITS[name]
     return option.default if value is None else option.check(label or name, value)
 
 

@@ -18,7 +18,7 @@ from xla_nb.engines.base import Engine
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.record import private
-from xla_nb.record.files import Record, tidy
+from xla_nb.record.files import Record
 from xla_nb.run import sentences
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
@@ -179,7 +179,6 @@ class Run(RecordedRun):
                         self._take_or_end(event)
                 self._act(time.monotonic())
         self.record.close(self.summary())
-        tidy()
         self._ended.set()
         with self.changed:
             self.changed.notify_all()

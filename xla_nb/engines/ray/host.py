@@ -25,7 +25,8 @@ from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import HostGroup, Request
 from xla_nb.record import private
-from xla_nb.record.files import Record, tidy
+from xla_nb.record.files import Record
+from xla_nb.record.tidying import tidy
 from xla_nb.runtimes.fit import fit_to_machine
 from xla_nb.topology import addresses
 from xla_nb.topology.chips import count_chips
