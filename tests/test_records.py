@@ -159,8 +159,20 @@ def test_a_run_whose_values_the_notebook_has_not_used_yet_stays(launch, notebook
     others = [launch() for _ in range(3)]
     assert names(own_home) == {computes, others[-1]}
     assert notebook.value("later_used") == "7"
+    notebook.ok("1\nimport gc; gc.collect()")
     others += [launch() for _ in range(2)]
     assert names(own_home) == set(others[-2:])
+
+
+def test_runs_that_only_garbage_refers_to_are_neither_kept_nor_told_of(launch, notebook, own_home):
+    notebook.ok("import gc, xla_nb; gc.disable(); xla_nb.api._told().clear()")
+    made = []
+    for _ in range(4):
+        made.append(launch("-o garbage_run"))
+        notebook.ok("ring = [garbage_run]; ring.append(ring); del ring, garbage_run")
+    notebook.ok("gc.enable()")
+    assert notebook.value("xla_nb.api._told()") == "[]"
+    assert len(names(own_home)) <= 3
 
 
 def test_an_opened_run_stays(launch, notebook, own_home):

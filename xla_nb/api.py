@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import linecache
 import os
 import sys
@@ -227,7 +228,10 @@ def _tidy() -> None:
     """Remove the records of old runs; says once where the limits are not enough for those that are
     needed."""
     done, most = tidying.tidy(needed=_needed()), tidying.limits()
-    if (len(done.needed) > most.runs or done.needed_bytes > most.nbytes) and not _told():
+    if done.is_over(most) and not _told():
+        gc.collect()  # what only garbage refers to is not needed
+        done = tidying.tidy(needed=_needed())
+    if done.is_over(most) and not _told():
         _told().append(
             f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)} of files) are "
             "kept because variables of open notebooks refer to them, more than keep_runs="
@@ -239,6 +243,7 @@ def _tidy() -> None:
 
 def clean() -> tidying.Tidied:
     """Remove the records of all runs but those in progress and those that something refers to."""
+    gc.collect()  # what only garbage refers to is not needed
     done = tidying.clean(needed=_needed())
     parts = tidying.clean("parts")
     done.removed += parts.removed

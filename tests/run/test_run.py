@@ -224,6 +224,7 @@ def test_an_ended_run_has_a_summary_in_its_record(start):
     job.ends()
     written = json.loads((job.run.record.path / "run.json").read_text())
     assert written.pop("elapsed") > 0
+    assert written.pop("bytes") > 0
     assert written == {
         "run": "r1",
         "cell": "Cell In[3]",

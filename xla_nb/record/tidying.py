@@ -38,6 +38,10 @@ class Tidied:
     needed: list[str] = field(default_factory=list)
     needed_bytes: int = 0
 
+    def is_over(self, most: Limits) -> bool:
+        """Whether what is needed has more than the limits alone."""
+        return len(self.needed) > most.runs or self.needed_bytes > most.nbytes
+
 
 def limits() -> Limits:
     """The limits of the home, which all notebooks that use it share."""
