@@ -33,6 +33,7 @@ from jupyter_core.utils import ensure_event_loop
 from tests.support.kernel import Notebook
 from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
+from xla_nb.record import tidying
 from xla_nb.runtimes import torchax_versions
 
 PATIENCE = 60.0  # seconds for what is on its way out
@@ -86,6 +87,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where what outlives a test writes, so that nothing is ever written to the user's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_NB_HOME", str(tmp_path_factory.mktemp("home")))
+        # The kernel of all tests has more runs than a home keeps, and would say so in one of them.
+        tidying.set_limits(runs=10**6, nbytes=1 << 50)
         yield
 
 

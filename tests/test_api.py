@@ -9,6 +9,7 @@ import pytest
 import xla_nb
 from xla_nb import api
 from xla_nb.errors import LaunchError
+from xla_nb.record.files import Record
 
 
 def python(*arguments, folder, given=None):
@@ -267,9 +268,9 @@ def test_a_public_package_needs_no_import_of_its_own(package):
     assert "function mesh" in done.stdout, done.stderr
 
 
-def test_a_run_that_has_ended_is_kept_by_nobody_else(monkeypatch):
+def test_a_run_that_has_ended_is_kept_by_nobody_else(monkeypatch, tmp_path):
     class Ended:
-        done, name = True, "r1"
+        done, name, record = True, "r1", Record(tmp_path)
 
     monkeypatch.setattr(api, "launch", lambda *_: Ended())
     run = xla_nb.spawn(print, bg=True, view="none")

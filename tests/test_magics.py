@@ -754,7 +754,7 @@ WRONG = {
     ),
     "an assignment that is none": (
         "%%xla_spawn --env FOO\ndef f(rank): pass",
-        "--env needs NAME=VALUE; got 'FOO'.",
+        "--env needs NAME=VALUE: the name of a variable, `=` and its value.",
     ),
     "a target that is a keyword": (
         "%%xla_spawn -o class\ndef f(rank): pass",

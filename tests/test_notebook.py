@@ -758,3 +758,15 @@ def test_interrupted_definitions_can_be_executed_later(cells, tmp_path, monkeypa
     monkeypatch.setattr("builtins.slow_to_import", bool)
     assert cells.run("m") == "slow_to_import"
     del sys.modules["slow_to_import"]
+
+
+def test_a_value_whose_runs_files_are_gone_is_told_with_what_to_do(cells, capsys):
+    cells.launch("import os\nmodel = os.getpid()\ndef f(rank): return model")
+    (run,) = cells.runs
+    run.record.module_values.unlink()
+    cells.run("1 + 1")
+    cells.shell.run_cell("model")
+    said = capsys.readouterr()
+    assert "FileNotFoundError" not in said.out + said.err
+    assert "the files of that run are gone from" in said.err
+    assert f"Run {run.label} again." in said.err

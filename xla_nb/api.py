@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import linecache
 import os
 import sys
@@ -20,15 +21,18 @@ from xla_nb.engines.local import LocalEngine
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.rank.process import is_rank
+from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import stacks
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options, ViewName
+from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import drawing, picture
 from xla_nb.views import choose, loop
 from xla_nb.views.saved.opened import OpenedRun
+from xla_nb.wording import listed, several, size
 
 
 def spawn(  # noqa: PLR0913 # an argument for each option of the magic
@@ -114,11 +118,13 @@ def run(
     launched(started)
     view = options.view or default_view()
     if options.bg:
+        _tidy()
         # A text view prints among the output of other cells: only for those who ask for it.
         if view == "panel" or options.view == "text":
             loop.follow_behind(started, choose.make(view, started))
         return started
     loop.follow(started, choose.make(view, started))
+    _tidy()
     if not options.keep_going:
         started.check(brief=view == "panel")
     return started
@@ -184,14 +190,65 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
 
 
 @functools.cache
-def _runs() -> weakref.WeakSet[Run]:
-    """This process's runs. One that is in progress is kept alive by its own thread."""
+def _runs() -> weakref.WeakSet[RecordedRun]:
+    """The runs that this process launched or opened. One that is in progress is kept alive by its
+    own thread."""
     return weakref.WeakSet()
 
 
 def living() -> list[Run]:
     """The runs in progress, oldest first."""
-    return sorted((run for run in _runs() if not run.done), key=lambda run: run.name)
+    own = (run for run in _runs() if isinstance(run, Run))
+    return sorted((run for run in own if not run.done), key=lambda run: run.name)
+
+
+def _needed() -> set[Path]:
+    """The records of the runs that something refers to, be it a variable, a list or a launched
+    cell whose values have not been used yet. IPython's history of what cells displayed does not
+    count: it has nearly every run."""
+    here = notebook.current()
+    runs = list(_runs())
+    # Without the references that the list and the call have.
+    counts = [sys.getrefcount(runs[n]) - 2 for n in range(len(runs))]
+    shown = [here.displays(run) if here else 0 for run in runs]
+    return {
+        run.record.path
+        for run, count, displays in zip(runs, counts, shown, strict=True)
+        if count > displays
+    }
+
+
+@functools.cache
+def _told() -> list[str]:
+    """What this process has said about its records, once."""
+    return []
+
+
+def _tidy() -> None:
+    """Remove the records of old runs; says once where the limits are not enough for those that are
+    needed."""
+    done, most = tidying.tidy(needed=_needed()), tidying.limits()
+    if done.is_over(most) and not _told():
+        gc.collect()  # what only garbage refers to is not needed
+        done = tidying.tidy(needed=_needed())
+    if done.is_over(most) and not _told():
+        _told().append(
+            f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)} of files) are "
+            "kept because variables of open notebooks refer to them, more than keep_runs="
+            f"{most.runs} or keep_bytes={size(most.nbytes)}: {listed(done.needed, most=3)}. "
+            "`del` those you no longer need, or raise the limit with %xla_config."
+        )
+        print(*_told())
+
+
+def clean() -> tidying.Tidied:
+    """Remove the records of all runs but those in progress and those that something refers to."""
+    gc.collect()  # what only garbage refers to is not needed
+    done = tidying.clean(needed=_needed())
+    parts = tidying.clean("parts")
+    done.removed += parts.removed
+    done.freed += parts.freed
+    return done
 
 
 def _on_wait() -> OnWait:
@@ -220,15 +277,23 @@ def ask_stacks(run: Run) -> str:
     return stacks.text(stacks.Inquiry(run).wait())
 
 
-def open_run(path: str | os.PathLike[str]) -> OpenedRun:
+def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     """Open a recorded run: `path` is the record's folder, or the run's name (`%xla_runs`).
 
     It has the results, errors, output and history of the run, and displays as the panel's last
-    state. Raises UsageError when no run is recorded there.
+    state.
+
+    Its results are pickles, which can execute code when they are opened. A record that another user
+    may have written is refused unless you `trust` it, such as one that was copied from another
+    machine.
+
+    Raises UsageError when no run is recorded there, and for a record that is refused.
     """
     here = notebook.current()
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
-    return OpenedRun.open(path, resolve)
+    run = OpenedRun.open(path, resolve, trust=trust)
+    _runs().add(run)
+    return run
 
 
 def _script() -> Scope:

@@ -23,14 +23,15 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from xla_nb import api, notebook
 from xla_nb.errors import UsageError
 from xla_nb.program.build import Program, Scope, build
+from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
-from xla_nb.run.options import OPTIONS, SETTINGS, Word
+from xla_nb.run.options import LIMITS, OPTIONS, SETTINGS, Word
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
 from xla_nb.views.saved import opened
-from xla_nb.wording import listed
+from xla_nb.wording import listed, several, size
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
@@ -94,8 +95,33 @@ def _parsed(parser: _Parser, line: str) -> dict[str, Any]:
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
-        raise UsageError(f"{parser.prog} {line}: a quote is not closed.") from None
-    return vars(parser.parse_args(words))
+        raise UsageError(f"{parser.prog}: a quote is not closed.") from None
+    values, unknown = parser.parse_known_args(words)
+    unknown += [word for word in [vars(values).get("entry") or ""] if "=" in word]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(map(_without_value, unknown))}")
+    return vars(values)
+
+
+def _without_value(word: str) -> str:
+    """`NAME=…` for NAME=VALUE, which may be a secret."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=…" if equals else word
+
+
+def _without_values(line: str) -> str:
+    """A line of %%xla_spawn without the values of --env: as a comment it is part of the cell's
+    source, which goes to disk. Raises ValueError where a quote is not closed."""
+    words = shlex.split(line, comments=True)
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "--env":
+            shown.append(_without_value(word))
+        elif word.startswith("--env="):
+            shown.append(f"--env={_without_value(word.removeprefix('--env='))}")
+        else:
+            shown.append(shlex.quote(word))
+    return " ".join(shown).replace("\n", " ")
 
 
 def _with_options(function: _F) -> _F:
@@ -162,13 +188,15 @@ class XlaMagics(Magics):
         Returns a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
         """
-        words = _parsed(_spawn_parser(), self._expanded(line))
+        expanded = self._expanded(line)
+        words = _parsed(_spawn_parser(), expanded)
         entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
         if out is not None:
             run_options.variable("-o", out)
         options = run_options.options(self._completed(words), flags=True)
         arguments = self._arguments(expression)
-        launched = self.notebook.cell(line, cell)
+        shown = _without_values(expanded) if "--env" in f"{line} {expanded}" else line
+        launched = self.notebook.cell(shown, cell)
         name = f"xla_nb_cell_{self.notebook.number}"
 
         def made(scope: Scope) -> Program:
@@ -187,13 +215,16 @@ class XlaMagics(Magics):
     def xla_config(self, line: str) -> None:
         """Show the defaults of %%xla_spawn, or set them: `%xla_config n=8 grace=10`.
 
-        `%xla_config n=None` restores one, `%xla_config reset` all of them.
+        `%xla_config n=None` restores one, `%xla_config reset` all of them. keep_runs and keep_bytes
+        are limits for the files of ended runs, for all notebooks and until they are set again:
+        `%xla_config keep_runs=50 keep_bytes=10G`. `reset` leaves them.
         """
         changes: dict[str, Any] = {}
         for word in line.split():
             name, equals, value = word.partition("=")
-            if word != "reset" and name not in SETTINGS:
-                raise UsageError(f"Unknown setting {name!r}. Choose {listed(SETTINGS, 'or')}.")
+            if word != "reset" and name not in {**SETTINGS, **LIMITS}:
+                names = listed([*SETTINGS, *LIMITS], "or")
+                raise UsageError(f"Unknown setting {name!r}. Choose {names}.")
             if word != "reset" and not equals:
                 raise UsageError(f"Setting {name!r} needs a value. Write {name}=VALUE.")
             changes[name] = None if value == "None" else Word(value)
@@ -204,11 +235,21 @@ class XlaMagics(Magics):
         }
         if "reset" in changes:
             self._reset()
+        self._set_limits({name: checked.pop(name) for name in LIMITS if name in checked})
         self.settings.update(checked)
         for name, option in SETTINGS.items():
             value = self.settings[name]
             otherwise = f" (default: {option.otherwise})" if value is None else ""
             print(f"{name:<11} {value!s:<6} {option.meaning}{otherwise}")
+        kept = tidying.limits()
+        for name, shown in zip(LIMITS, (kept.runs, size(kept.nbytes)), strict=True):
+            print(f"{name:<11} {shown!s:<6} {LIMITS[name].meaning}")
+
+    def _set_limits(self, limits: dict[str, int | None]) -> None:
+        try:
+            tidying.set_limits(**{LIMITS[name].name: value for name, value in limits.items()})
+        except OSError as problem:
+            raise UsageError(f"Cannot write the limits of the runs' folder: {problem}.") from None
 
     @line_magic
     def xla_topology(self, line: str) -> None:
@@ -263,9 +304,17 @@ class XlaMagics(Magics):
     def xla_runs(self, line: str) -> None:
         """List recorded runs, newest first: `%xla_runs`, or `%xla_runs 5` for five of them.
 
-        `xla_nb.open_run(NAME)` opens one.
+        `xla_nb.open_run(NAME)` opens one. `%xla_runs --clean` removes the files of all runs, except
+        those in progress and those that variables of open notebooks refer to.
         """
         entries = recorded.entries()
+        if line.split() == ["--clean"]:
+            done = api.clean()
+            print(f"Removed {several(len(done.removed), 'run')} ({size(done.freed)}).")
+            if done.needed:
+                names = listed(done.needed, most=5)
+                print(f"Kept because variables of open notebooks refer to them: {names}.")
+            return
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", Word(line.strip()))]
         print(opened.table(entries))

@@ -29,6 +29,7 @@ from xla_nb.run.run import Run
 from xla_nb.wording import listed, shortened
 
 _WORD = re.compile(r"[^\W\d]\w*")
+_DISPLAYED = re.compile(r"_{1,3}|_\d+")
 _FILLED = re.compile(r"\{[^{}]*\}|\$\w+")
 _SLOW = 1.0  # seconds after which somebody who waits is told why
 _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
@@ -167,6 +168,15 @@ class Notebook:
         """A name of the notebook, for a result that refers to it. Raises KeyError."""
         self._tell(self._try_to_define({name}))
         return self.shell.user_ns[name]
+
+    def displays(self, value: object) -> int:
+        """How many references IPython itself has to what a cell displayed: `Out`, `_`, `_3`."""
+        names = [v for name, v in list(self.shell.user_ns.items()) if _DISPLAYED.fullmatch(name)]
+        names += list(self.shell.user_ns_hidden.values())
+        names += list(self.shell.user_ns.get("_oh", {}).values())
+        names += [vars(self.shell.displayhook).get(name) for name in ("_", "__", "___")]
+        names.append(getattr(getattr(self.shell, "last_execution_result", None), "result", None))
+        return sum(each is value for each in names)
 
     def _try_to_define(self, names: Set[str], deep: bool = True) -> str:
         """As `_define`, where nothing is given up but these names if it is interrupted."""

@@ -1,4 +1,4 @@
-"""Counts, lists, ranks, shortened texts and ends of processes, in words."""
+"""Counts, sizes, lists, ranks, shortened texts and ends of processes, in words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from collections.abc import Iterable, Mapping
 def several(number: int, noun: str) -> str:
     """`1 host`, `2 hosts`, `12,000 lines`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size(nbytes: float) -> str:
+    """`12 B`, `3 KiB`, `1.5 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit != "GiB" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"
 
 
 def listed(items: Iterable[object], last: str = "and", most: int | None = None) -> str:

@@ -1,20 +1,17 @@
-"""The files of a run: their names, who can read them, and when they are removed."""
+"""The files of a run: their names, and who can read them."""
 
 import ast
 import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from xla_nb.protocol import events
-from xla_nb.record import files
-from xla_nb.record.files import Record, home, tidy
-
-WEEK = 7 * 24 * 3600
+from xla_nb.record import files, private
+from xla_nb.record.files import Record, home
 
 
 @pytest.fixture
@@ -22,27 +19,6 @@ def at_home(tmp_path, monkeypatch):
     """A home for the test's own runs."""
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path))
     return tmp_path
-
-
-def orphaned(name):
-    """A record whose notebook has ended."""
-    record = Record.create(name)
-    (record.path / "owner").write_text("1 0")
-    return record
-
-
-def ended(name):
-    record = orphaned(name)
-    record.close({})
-    return record
-
-
-def kept():
-    return sorted(path.name for path in (home() / "runs").iterdir())
-
-
-def age(path, seconds):
-    os.utime(path, (time.time() - seconds,) * 2)
 
 
 def test_home_is_set_by_a_variable(monkeypatch):
@@ -197,89 +173,25 @@ def test_write_errors_do_not_end_the_run(at_home):
 
 def test_closing_writes_the_summary_and_leaves_no_partial_file(at_home):
     record = Record.create("now")
+    record.log(0).write_bytes(b"x" * 1000)
     record.close({"ok": True})
-    assert json.loads((record.path / "run.json").read_text()) == {"ok": True}
-    assert sorted(path.name for path in record.path.iterdir()) == ["owner", "program", "run.json"]
+    summary = json.loads((record.path / "run.json").read_text())
+    assert summary == {"ok": True, "bytes": 1000 + record.path.joinpath("owner").stat().st_size}
+    names = sorted(path.name for path in record.path.iterdir())
+    assert names == ["owner", "program", "rank-0.out", "run.json"]
 
 
 def test_a_summary_is_whole_or_absent(at_home, monkeypatch):
     record = Record.create("now")
-    write = Path.write_text
+    write = private.write
 
-    def full(path, text):
-        write(path, text[:3])
+    def full(path, content):
+        write(path, content[:3])
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(private, "write", full)
     record.close({"ok": True})
     assert not (record.path / "run.json").exists()
-
-
-def test_tidying_keeps_the_newest_ended_runs(at_home, monkeypatch):
-    monkeypatch.setattr(files, "KEPT", 2)
-    for name in ("20260103-1", "20260101-1", "20260104-1", "20260102-1"):
-        ended(name)
-    tidy()
-    assert kept() == ["20260103-1", "20260104-1"]
-
-
-def test_tidying_removes_a_run_with_all_its_files(at_home, monkeypatch):
-    monkeypatch.setattr(files, "KEPT", 0)
-    record = ended("1")
-    record.program("m").write_text("x = 1")
-    record.log(0).write_text("out")
-    tidy()
-    assert kept() == []
-
-
-def test_unended_runs_are_kept_and_not_counted(at_home, monkeypatch):
-    monkeypatch.setattr(files, "KEPT", 1)
-    ended("2")
-    for name in ("1", "3", "4"):
-        orphaned(name)
-    tidy()
-    assert kept() == ["1", "2", "3", "4"]
-
-
-def test_unended_runs_untouched_for_a_week_are_removed(at_home):
-    lost, waiting = orphaned("lost"), orphaned("waiting")
-    for path in (lost.path / "program", lost.path / "owner", lost.path):
-        age(path, WEEK + 60)
-    for path in (waiting.path / "program", waiting.path / "owner", waiting.path):
-        age(path, WEEK - 60)
-    tidy()
-    assert kept() == ["waiting"]
-
-
-def test_a_run_that_writes_for_weeks_is_kept(at_home):
-    """A folder's modification time does not change while its files grow."""
-    record = Record.create("long")
-    record.log(0).write_text("still training")
-    for path in (record.path / "program", record.path):
-        age(path, 2 * WEEK)
-    tidy()
-    assert kept() == ["long"]
-
-
-def test_ended_runs_are_kept_at_any_age(at_home):
-    old = ended("old").path
-    for path in [*old.iterdir(), old]:
-        age(path, 10 * WEEK)
-    tidy()
-    assert kept() == ["old"]
-
-
-def test_tidying_without_runs_does_nothing(at_home):
-    tidy()
-    assert not (at_home / "runs").exists()
-
-
-def test_runs_of_a_live_notebook_are_kept(at_home, monkeypatch):
-    monkeypatch.setattr(files, "KEPT", 0)
-    Record.create("mine").close({})
-    ended("gone")
-    tidy()
-    assert kept() == ["mine"]
 
 
 # ---------------------------------------------------------------- parts of other machines' runs
@@ -292,20 +204,20 @@ def test_parts_have_their_own_folder(at_home):
     assert not (at_home / "runs").exists()
 
 
-def test_parts_and_runs_are_tidied_separately(at_home, monkeypatch):
-    monkeypatch.setattr(files, "KEPT", 1)
-    for name in ("1", "2"):
-        ended(name)
-        part = Record.create(name, "parts")
-        (part.path / "owner").write_text("1 0")
-        part.close({})
-    tidy("parts")
-    assert [path.name for path in (at_home / "parts").iterdir()] == ["2"]
-    assert kept() == ["1", "2"]
+def test_a_record_of_another_machines_process_counts_as_needed_for_a_week(at_home):
+    """Its process cannot be looked at from here."""
+    record = Record.create("elsewhere")
+    owner = record.path / "owner"
+    owner.write_text("1 0 another-machine")
+    assert record.is_owned
+    assert not record.is_mine
+    os.utime(owner, (1, 1))
+    assert not record.is_owned
 
 
-def test_parts_of_a_live_process_are_kept(at_home, monkeypatch):
-    monkeypatch.setattr(files, "KEPT", 0)
-    Record.create("mine", "parts").close({})
-    tidy("parts")
-    assert [path.name for path in (at_home / "parts").iterdir()] == ["mine"]
+def test_a_record_belongs_to_a_process_and_not_to_its_id(at_home):
+    record = Record.create("mine")
+    assert record.is_mine
+    pid, _, machine = (record.path / "owner").read_text().split()
+    (record.path / "owner").write_text(f"{pid} 1 {machine}")
+    assert not record.is_owned

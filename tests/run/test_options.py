@@ -54,10 +54,10 @@ def test_a_word_of_a_line_becomes_a_value(name, word, value):
         ("timeout", 10**400, f"Invalid timeout {10**400}. Use 90, 5m or 2h."),
         ("timeout", "9" * 400, f"Invalid timeout '{'9' * 400}'. Use 90, 5m or 2h."),
         ("env", {"A": "x\0y"}, "env: the value of 'A' has a NUL character. Remove it."),
-        ("env", ["A=1"], "env must be a dict of names and values, not ['A=1']."),
-        ("env", {"A": 1}, "env: the value of 'A' must be a string, not 1."),
+        ("env", ["A=1"], "env must be a dict of names and values, not a value of type list."),
+        ("env", {"A": 1}, "env: the value of 'A' must be a string, not a value of type int."),
         ("env", {"A=B": "1"}, "env has a name that no variable can have: 'A=B'."),
-        ("env", "A=1", "env must be a dict of names and values, not 'A=1'."),
+        ("env", "A=1", "env must be a dict of names and values, not a value of type str."),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_it_may_be(name, value, message):

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import sys
 import time
 
@@ -394,3 +395,84 @@ def test_output_of_a_rank_or_stream_that_does_not_exist_is_refused(ended):
         ended.opened().output(7)
     with pytest.raises(UsageError, match=r"Unknown stream 'foo'. Choose out or err"):
         ended.opened().output(0, "foo")
+
+
+# ---------------------------------------------------------------- records of others
+
+
+def test_a_record_with_a_file_that_others_can_write_is_refused(ended):
+    ended.record.result(0).chmod(0o660)
+    with pytest.raises(UsageError, match=r"Other users can write to .*rank-0.result.*trust=True"):
+        ended.opened()
+
+
+def test_a_record_with_a_folder_that_others_can_write_is_refused(ended, tmp_path):
+    moved = ended.record.path.rename(tmp_path / "copied")
+    moved.chmod(0o775)
+    with pytest.raises(UsageError, match=r"Other users can write to .*copied \(mode 0775\)"):
+        opened(moved)
+
+
+def test_a_record_of_another_user_is_refused(ended, tmp_path, monkeypatch):
+    moved = ended.record.path.rename(tmp_path / "theirs")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(UsageError, match=r"theirs belongs to .*trust=True"):
+        opened(moved)
+
+
+def test_a_record_of_another_user_is_opened_if_it_is_trusted(ended, tmp_path, monkeypatch):
+    moved = ended.record.path.rename(tmp_path / "theirs")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    run = RecordedRun.open(moved, {}.__getitem__, trust=True)
+    assert (run[0], run.output(1, "err")) == (42, "trouble\n")
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("name", ["events.jsonl", "run.json", "rank-0.result", "rank-0.history"])
+def test_a_fifo_in_a_record_is_refused_and_never_waited_for(ended, name, trust):
+    path = ended.record.path / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match=f"{name} is a FIFO, not a plain file"):
+        RecordedRun.open(ended.name, {}.__getitem__, trust=trust)
+
+
+def test_a_symbolic_link_in_a_record_is_refused(ended, tmp_path):
+    path = ended.record.result(0)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is a symbolic link, not a plain file"):
+        ended.opened()
+
+
+def test_a_fifo_does_not_hold_up_the_list_of_runs(ended):
+    (ended.record.path / "run.json").unlink()
+    os.mkfifo(ended.record.path / "run.json")
+    assert [entry.name for entry in entries()] == [ended.name]
+
+
+def test_a_home_that_others_can_write_is_closed_to_them(ended):
+    runs = ended.record.path.parent
+    runs.chmod(0o777)
+    entries()
+    assert runs.stat().st_mode & 0o777 == 0o700
+
+
+def test_runs_in_a_folder_of_another_user_are_neither_listed_nor_opened(ended, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    for use in (entries, ended.opened):
+        with pytest.raises(UsageError, match=r"belongs to .*Set XLA_NB_HOME to a folder of yours"):
+            use()
+
+
+# ---------------------------------------------------------------- records that were removed
+
+
+@pytest.mark.parametrize(
+    "use", [lambda run: run.results, lambda run: run.output(0), lambda run: run.history]
+)
+def test_what_is_gone_with_a_record_is_said_and_not_empty(ended, use):
+    run = ended.opened()
+    shutil.rmtree(ended.record.path)
+    with pytest.raises(XlaNbError, match=r"The files of .* are gone .*Run the cell again"):
+        use(run)

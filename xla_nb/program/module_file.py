@@ -13,6 +13,7 @@ from pathlib import Path
 
 from xla_nb.program.build import Program
 from xla_nb.program.cells import GENERATED
+from xla_nb.record import private
 
 _LOADER = "xla_nb.rank.loader"  # the module of `restore`, which this layer must not import
 _RESTORE = "_xla_nb_restore"
@@ -45,7 +46,7 @@ class ModuleMap:
     def save(self, module: Path) -> None:
         """Write it beside the module's file."""
         spans = [(p.start, p.end, p.label, p.first_line) for p in self.spans]
-        _beside(module).write_text(json.dumps({**vars(self), "spans": spans}))
+        private.write(_beside(module), json.dumps({**vars(self), "spans": spans}).encode())
 
     @classmethod
     def open(cls, module: Path) -> ModuleMap:
@@ -89,7 +90,7 @@ def source(program: Program) -> tuple[str, list[Span]]:
 def write(program: Program, path: Path) -> None:
     """Write the module's file, and its map beside it. Raises OSError."""
     text, spans = source(program)
-    path.write_text(text)
+    private.write(path, text.encode())
     body = program.body
     ModuleMap(
         tuple(spans),

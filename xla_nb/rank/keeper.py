@@ -21,6 +21,7 @@ from xla_nb.protocol.changes import Snapshot, changed, names_of
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import Request
 from xla_nb.protocol.parcel import Parcel
+from xla_nb.record import private
 from xla_nb.record.files import Record, partial
 from xla_nb.wording import listed
 
@@ -72,7 +73,7 @@ class Keeper:
         named = {name: namespace[name] for name in request.as_source if name in namespace}
         packed = keeping.pack_kept(values, made, named)
         scratch = partial(path)
-        fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
         try:
             packed.write(fd)
         finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 from xla_nb.program import tracebacks
 from xla_nb.rank.reporting import Book, Progress
-from xla_nb.record import sample
+from xla_nb.record import private, sample
 from xla_nb.record.sample import Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
@@ -117,7 +117,7 @@ class Meter:
 
     def _run(self) -> None:
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = private.writing(self._path, os.O_WRONLY)
             try:
                 self._watch(file)
             finally:

@@ -31,6 +31,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
 from xla_nb.rank.meter import Meter
+from xla_nb.record import private
 from xla_nb.record.files import Record, partial
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
@@ -135,8 +136,7 @@ def capture(record: Record, rank: int | None) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     for fd, stream in ((1, "out"), (2, "err")):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = os.open(record.log(rank, stream), flags, 0o600)
+        log = private.writing(record.log(rank, stream), os.O_WRONLY | os.O_APPEND)
         os.dup2(log, fd, inheritable=True)
         os.close(log)
 
@@ -251,7 +251,7 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
     """Write the result to the record; a result is whole or absent."""
     path = job.record.result(index)
     scratch = partial(path)
-    fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
     try:
         nbytes = pickling.pack_home(value, job.order.request.by_name).write(fd)
     except Exception as problem:

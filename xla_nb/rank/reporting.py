@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from xla_nb.record import figures as record_figures
+from xla_nb.record import private
 
 T = TypeVar("T")
 
@@ -167,8 +168,7 @@ class Book:
                 return
             try:
                 if self._file is None:
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                    self._file = os.open(self.path, flags, 0o600)
+                    self._file = private.writing(self.path, os.O_WRONLY | os.O_APPEND)
                 os.write(self._file, line)
             except OSError as problem:  # a full disk must not end a run of many hours
                 self._lost = True

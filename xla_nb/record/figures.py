@@ -6,11 +6,13 @@ A row is one call of `report`: its number, its time, its step and its figures by
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xla_nb.record import private
 from xla_nb.wording import listed, several
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
@@ -52,7 +54,7 @@ class Rows:
 
     def _block(self) -> bytes:
         try:
-            with self._path.open("rb", buffering=0) as file:
+            with os.fdopen(private.reading(self._path), "rb", buffering=0) as file:
                 file.seek(self._offset)
                 data = file.read(_CHUNK)
         except FileNotFoundError:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any, Literal
 
 from xla_nb.protocol.events import Event, encode
+from xla_nb.record import private
 
-#: Ended runs to keep, newest first; runs of live processes do not count.
-KEPT = 50
 #: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.
 Folder = Literal["runs", "parts"]
 #: What a file of a record holds, where ranks add to it while they run.
@@ -28,7 +27,8 @@ _KINDS: dict[str, Kind] = {
     "result": "result",
     "now": "sample",
 }
-_WEEK = 7 * 24 * 3600
+#: Seconds after which what nobody has touched is given up.
+WEEK = 7 * 24 * 3600
 
 
 def home() -> Path:
@@ -48,7 +48,7 @@ class Record:
     rank-R.now        its newest sample             job.out, job.err         the job's output
     module.result     what the cell's module bound
     events.jsonl      what happened                 run.json                 the summary
-    stacks, alone     requests to ranks             owner                    who launched the run
+    stacks, alone     requests to ranks             owner                    who needs it
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,12 +62,14 @@ class Record:
 
     @classmethod
     def create(cls, run: str, folder: Folder = "runs") -> Record:
-        """A new, empty record. Raises OSError when it cannot be written."""
-        path = home() / folder / run
-        path.mkdir(parents=True, mode=0o700)
-        record = cls(path)
-        record.program_folder.mkdir(mode=0o700)
-        record._owner.write_text(_process(os.getpid()))
+        """A new, empty record. Raises OSError when it cannot be written, or the home is another
+        user's."""
+        for above in (home(), home() / folder):
+            private.own_folder(above)
+        record = cls(home() / folder / run)
+        private.make_folder(record.path)
+        private.make_folder(record.program_folder)
+        private.write(record._owner, _process(os.getpid()).encode())
         return record
 
     @property
@@ -120,27 +122,78 @@ class Record:
 
     @property
     def is_owned(self) -> bool:
-        """Whether the process that launched the run is alive."""
+        """Whether a living process needs the record: it launched the run, or has it open.
+
+        A process on another machine that shares the home counts as alive for a week."""
+        lives = self._owner_lives()
+        return _age(self._owner) < WEEK if lives is None else lives
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it is this process that needs the record."""
+        return self._owner_fields() == _process(os.getpid()).split()
+
+    def is_lost(self, *, at_once: bool = False) -> bool:
+        """Whether a run that has not ended never will: its process is gone, and nothing was touched
+        for a week. `at_once`: without the week, if the process is known to be gone."""
+        if self.is_owned:
+            return False
+        return (at_once and self._owner_lives() is False) or _age(self.path) > WEEK
+
+    def _owner_fields(self) -> list[str]:
         try:
-            owner = self._owner.read_text()
-            return _process(int(owner.split()[0])) == owner
-        except (OSError, ValueError, IndexError):
+            return private.read(self._owner).decode(errors="replace").split()
+        except OSError:
+            return []
+
+    def _owner_lives(self) -> bool | None:
+        """None if that cannot be known: there is no owner, or it is on another machine."""
+        pid, *rest = self._owner_fields() or [""]
+        if not rest or rest[1:] not in ([], [os.uname().nodename]):
+            return None
+        try:
+            return _process(int(pid)).split()[1] == rest[0]
+        except (OSError, ValueError):
             return False
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files; of an ended run as its summary has them, and what waits for its
+        notebook."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return int(json.loads(private.read(self.summary))["bytes"]) + _size(self.module_values)
+        return _bytes_in(self.path)
+
     def add(self, event: Event) -> None:
-        with contextlib.suppress(OSError), self.events.open("ab") as file:
-            file.write(encode(event) + b"\n")
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_APPEND
+            with os.fdopen(private.writing(self.events, flags), "ab") as file:
+                file.write(encode(event) + b"\n")
+
+    def own(self) -> None:
+        """Mark the record as needed by this process."""
+        with contextlib.suppress(OSError):  # another process has removed it
+            private.write(self._owner, _process(os.getpid()).encode())
 
     def disown(self) -> None:
-        """Mark the record as no longer needed by the process that launched the run."""
+        """Mark the record as no longer needed by the process that needed it."""
         self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write the summary; from now on `tidy` may remove the record."""
+        """Write the summary, with the bytes of all files; from now on the run has ended."""
         scratch = partial(self.summary)
         with contextlib.suppress(OSError):
-            scratch.write_text(json.dumps(summary, indent=2))
+            size = _bytes_in(self.path) - _size(self.module_values)
+            private.write(scratch, json.dumps({**summary, "bytes": size}, indent=2).encode())
             scratch.rename(self.summary)
+
+
+def records(folder: Folder = "runs") -> list[Record]:
+    """All records of the home, the newest first. Raises OSError."""
+    root = home() / folder
+    with os.scandir(root) as entries:
+        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [Record(root / name) for name in sorted(folders, reverse=True) if name[0] != "."]
 
 
 def partial(path: Path) -> Path:
@@ -158,28 +211,33 @@ def is_log_of_job(name: str) -> bool:
     return kind(name) == "log" and name.startswith("job.")
 
 
-def tidy(folder: Folder = "runs") -> None:
-    """Remove the oldest ended runs beyond KEPT, and unended ones not touched for a week.
-
-    Runs launched by a live process stay: it may hold the Run.
-    """
-    with contextlib.suppress(OSError):
-        paths = sorted((home() / folder).iterdir(), key=lambda path: path.name, reverse=True)
-        records = [record for record in map(Record, paths) if not record.is_owned]
-        ended = [record for record in records if record.summary.exists()]
-        lost = [r for r in records if r not in ended and _age(r.path) > _WEEK]
-        for record in ended:  # for their notebooks alone
-            record.module_values.unlink(missing_ok=True)
-        for record in [*ended[KEPT:], *lost]:
-            shutil.rmtree(record, ignore_errors=True)
-
-
 def _process(pid: int) -> str:
-    """A process by its id and start time (proc(5)), because ids are reused."""
+    """A process by its id, its start time (proc(5)), because ids are reused, and its machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return f"{pid} {fields[19]}"
+    return f"{pid} {fields[19]} {os.uname().nodename}"
 
 
 def _age(path: Path) -> float:
-    """Seconds since any file was touched; a folder's own time does not change as files grow."""
-    return time.time() - max(file.stat().st_mtime for file in [path, *path.iterdir()])
+    """Seconds since a file, or any file of a folder, was touched; without end if it is gone.
+
+    A folder's own time does not change as its files grow."""
+    try:
+        files = [path, *path.iterdir()] if path.is_dir() else [path]
+        return time.time() - max(file.stat().st_mtime for file in files)
+    except FileNotFoundError:
+        return math.inf
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _bytes_in(folder: Path) -> int:
+    with os.scandir(folder) as entries:
+        return sum(
+            _bytes_in(Path(entry)) if entry.is_dir(follow_symlinks=False) else _size(Path(entry))
+            for entry in entries
+        )

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from xla_nb.record import private
+
 #: Characters to keep of one line.
 LONGEST = 4000
 _CHUNK = 1 << 20  # bytes to read from one file at a time
@@ -111,7 +113,7 @@ class Tail:
             self.behind = size - self._offset > most
             if size <= self._offset:
                 return b""
-            file = os.open(self._name, os.O_RDONLY | os.O_CLOEXEC)
+            file = private.reading(self._name)
         except FileNotFoundError:
             return b""
         try:
@@ -167,7 +169,7 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
             left_out,
             [shown(line) for line in lines[cut + left_out :]],
         )
-    with path.open("rb") as file:
+    with os.fdopen(private.reading(path), "rb") as file:
         first = [shown(line) for line in file.read(_BLOCK).split(b"\n")[:head]]
     last = before(path, path.stat().st_size, tail).lines
     total = _count(path) if count is None else count
@@ -188,7 +190,7 @@ def before(path: Path, end: int, count: int) -> Earlier:
     """Up to `count` lines that end before the byte offset `end`."""
     origin = max(0, end - _BLOCK)
     try:
-        with path.open("rb") as file:
+        with os.fdopen(private.reading(path), "rb") as file:
             file.seek(origin)
             data = file.read(end - origin)
     except FileNotFoundError:
@@ -202,5 +204,5 @@ def before(path: Path, end: int, count: int) -> Earlier:
 
 
 def _count(path: Path) -> int:
-    with path.open("rb") as file:
+    with os.fdopen(private.reading(path), "rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(_CHUNK), b""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 from xla_nb.program.deferred import Launched
 from xla_nb.protocol.parcel import Parcel, Unopened
+from xla_nb.record import private
 from xla_nb.run.run import Run
 from xla_nb.wording import listed
 
@@ -41,7 +43,8 @@ class Kept:
     def trim(self) -> None:
         """Let go of the objects that are not referred to, as soon as that is known."""
         if not self._trimmed and self._run.state.kept:
-            self._trim(self._parcel())
+            with contextlib.suppress(FileNotFoundError):  # `take` says so
+                self._trim(self._parcel())
 
     def discard(self) -> None:
         """Delete the file, which may be large: nobody will open it, or somebody has."""
@@ -68,7 +71,13 @@ class Kept:
             )
         if self.is_open:
             return {}, self._missing(names)
-        parcel = self._parcel()
+        try:
+            parcel = self._parcel()
+        except FileNotFoundError:
+            return {}, (
+                f"{_names(names)} computed by {where}, and the files of that run are gone from "
+                f"{self._run.record.path}. Run {where} again."
+            )
         self._trim(parcel)
 
         def held(token: int | str) -> object:
@@ -121,7 +130,7 @@ class Kept:
         )
 
     def _parcel(self) -> Parcel:
-        fd = os.open(self._run.record.module_values, os.O_RDWR | os.O_CLOEXEC)
+        fd = private.reading(self._run.record.module_values)
         try:
             return Parcel(fd)
         finally:

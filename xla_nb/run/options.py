@@ -22,6 +22,8 @@ ViewName = Literal["panel", "text", "none"]
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _MOST = 10**9  # more than any machine has, or anybody waits
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?")
+_BYTES = {unit: 1024**power for power, unit in enumerate(["", "K", "M", "G", "T"])}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -78,6 +80,14 @@ def duration(label: str, value: Any) -> float:
     raise UsageError(f"Invalid {label} {_shown(value)}. Use 90, 5m or 2h.")
 
 
+def nbytes(label: str, value: Any) -> int:
+    """Bytes: `500M`, `2GiB`; powers of 1024."""
+    match = _SIZE.fullmatch(str(value))
+    if match is None:
+        raise UsageError(f"Invalid {label} {_shown(value)}. Use 500M or 2G.")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
 def _choice(kind: str, names: Sequence[str]) -> Check:
     def check(label: str, value: Any) -> str:
         if value not in names:
@@ -102,18 +112,18 @@ def _switch(label: str, value: Any) -> bool:
 
 
 def _environment(label: str, value: Any) -> dict[str, str]:
-    """A mapping of names to values, or the words NAME=VALUE of a line."""
+    """A mapping of names to values, or the words NAME=VALUE of a line.
+
+    Errors show no value: it may be a secret, and the notebook is saved."""
     if isinstance(value, list) and all(isinstance(word, Word) for word in value):
         value = dict(_assignment(label, word) for word in value)
     if not isinstance(value, Mapping):
-        raise UsageError(f"{label} must be a dict of names and values, not {_shown(value)}.")
+        raise UsageError(f"{label} must be a dict of names and values, not {_type(value)}.")
     for name, text in value.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise UsageError(f"{label} has a name that no variable can have: {name!r}.")
         if not isinstance(text, str):
-            raise UsageError(
-                f"{label}: the value of {name!r} must be a string, not {_shown(text)}."
-            )
+            raise UsageError(f"{label}: the value of {name!r} must be a string, not {_type(text)}.")
         if "\0" in text:
             raise UsageError(f"{label}: the value of {name!r} has a NUL character. Remove it.")
     return dict(value)
@@ -122,7 +132,7 @@ def _environment(label: str, value: Any) -> dict[str, str]:
 def _assignment(label: str, word: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not equals or not name:
-        raise UsageError(f"{label} needs NAME=VALUE; got {_shown(word)}.")
+        raise UsageError(f"{label} needs NAME=VALUE: the name of a variable, `=` and its value.")
     return name, value
 
 
@@ -131,6 +141,10 @@ def variable(label: str, value: str) -> str:
     if not value.isidentifier() or keyword.iskeyword(value):
         raise UsageError(f"{label} needs a variable name; {_shown(value)} is not one.")
     return str(value)
+
+
+def _type(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
 
 
 def _shown(value: Any) -> str:
@@ -210,13 +224,20 @@ OPTIONS = {
     )
 }  # fmt: skip
 SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
+#: What `%xla_config` sets for the home of all notebooks, by the names of record/tidying.py.
+LIMITS = {
+    "keep_runs": Option(
+        "runs", "", "", None, count, "ended runs whose files are kept, in all notebooks"
+    ),
+    "keep_bytes": Option("nbytes", "", "", None, nbytes, "bytes that these files may take"),
+}
 
 
 def check(name: str, value: Any, label: str = "") -> Any:
     """A value of the option `name`, in its own type; `label` is what its user calls it.
 
     None stands for the option's default. Raises UsageError."""
-    option = OPTIONS[name]
+    option = OPTIONS.get(name) or LIMITS[name]
     return option.default if value is None else option.check(label or name, value)
 
 

@@ -18,8 +18,9 @@ from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.protocol.refusals import Unshippable
+from xla_nb.record import private
 from xla_nb.record.figures import History
-from xla_nb.record.files import Record, home
+from xla_nb.record.files import Record, home, records
 from xla_nb.record.sample import Sample, decode
 from xla_nb.run import sentences
 from xla_nb.run.definitions import Definitions
@@ -56,10 +57,20 @@ class RecordedRun:
         self._results: dict[int, Any] = {}
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], resolve: Callable[[str], object]) -> Self:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        resolve: Callable[[str], object],
+        *,
+        trust: bool = False,
+    ) -> Self:
         """The run whose record lies at `path`, or whose name that is. `resolve` finds what its
-        results need of the notebook's names. Raises UsageError if no run is recorded there."""
+        results need of the notebook's names.
+
+        Raises UsageError if no run is recorded there; if the record has anything but plain files;
+        and, without `trust`, if another user may have written any of it."""
         files = Record(_folder(path).resolve())
+        _refuse_strange(files.path, trust)
         summary = _summary(files.path)
         run = cls(files.path.name, summary.get("cell", ""), files, resolve)
         last = 0.0
@@ -108,12 +119,9 @@ class RecordedRun:
 
     def _read(self, rank: int) -> Any:
         try:
-            fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CLOEXEC)
+            fd = private.reading(self.record.result(rank))
         except FileNotFoundError:
-            raise XlaNbError(
-                f"The files of {self.name} are gone from {self.record.path}, and rank {rank}'s "
-                "result with them. Run the cell again."
-            ) from None
+            raise self._gone(f"rank {rank}'s result") from None
         try:
             return self._definitions.read(rank, Parcel(fd))
         finally:
@@ -131,20 +139,38 @@ class RecordedRun:
             raise UsageError(f"Unknown stream {stream!r}. Choose out or err.")
         if self.state.ranks and rank not in self.state.ranks:
             raise KeyError(f"{self.name} has no rank {rank}.")
-        path = self.record.log(rank, stream)
-        return path.read_text(errors="replace") if path.exists() else ""
+        try:
+            fd = private.reading(self.record.log(rank, stream))
+        except FileNotFoundError:
+            self.check_files("its output")
+            return ""
+        with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
+            return file.read()
 
     @property
     def history(self) -> History:
         """What the ranks have reported so far with `xla_nb.report`."""
+        self.check_files("what its ranks reported")
         return History({rank: self.record.history(rank) for rank in sorted(self.state.ranks)})
 
     def sample(self, rank: int) -> Sample | None:
         """The newest sample of a rank, if there is one."""
         try:
-            return decode(self.record.sample(rank).read_bytes())
+            return decode(private.read(self.record.sample(rank)))
         except (FileNotFoundError, ValueError):  # read in the middle of a write
             return None
+
+    def check_files(self, what: str) -> None:
+        """Raise XlaNbError if the record was removed, and `what` with it."""
+        if not self.record.path.exists():
+            raise self._gone(what)
+
+    def _gone(self, what: str) -> XlaNbError:
+        return XlaNbError(
+            f"The files of {self.name} are gone from {self.record.path}, and {what} with them. "
+            "xla_nb keeps the files of runs that variables refer to, and of the newest other runs "
+            "(%xla_config shows how many). Run the cell again."
+        )
 
     def __repr__(self) -> str:
         return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s>"
@@ -180,26 +206,61 @@ def _folder(path: str | os.PathLike[str]) -> Path:
         raise UsageError(f"open_run needs a run's name or folder, not {shortened(repr(path), 60)}.")
     for folder in (Path(path), home() / "runs" / path):
         record = Record(folder)
-        if record.events.exists() or record.summary.exists():
+        if any(map(os.path.exists, (record.events, record.summary))):  # raises nothing
             return folder
     raise UsageError(
         f"No run is recorded at {os.fspath(path)!r}. %xla_runs lists the recorded runs."
     )
 
 
+def _refuse_strange(folder: Path, trust: bool) -> None:
+    """Raise UsageError for a record that xla_nb has not made, or another user may have changed."""
+    above = [path for path in folder.parents if path.is_relative_to(home().resolve())]
+    for path in above:
+        own_folder(path)
+    try:
+        plain = [
+            Path(entry) for entry in os.scandir(folder) if not entry.is_dir(follow_symlinks=False)
+        ]
+        odd = next(filter(None, map(private.why_odd, plain)), "")
+        strange = next(filter(None, map(private.why_not_ours, [*above, folder, *plain])), "")
+    except PermissionError as problem:
+        raise UsageError(f"Cannot read the record at {folder}: {problem}.") from None
+    if odd:
+        raise UsageError(f"{odd}. No record of xla_nb has such a file, so it was not opened.")
+    if strange and not trust:
+        raise UsageError(
+            f"{strange}. Results are pickles, which can execute code when they are opened, so the "
+            "record was not opened. If you trust all who may have written it (say, you copied it "
+            f"from another machine), use xla_nb.open_run({str(folder)!r}, trust=True)."
+        )
+
+
+def own_folder(path: Path) -> None:
+    """Close a folder of the home to other users. Raises UsageError if it is another user's."""
+    try:
+        private.own_folder(path)
+    except OSError as problem:
+        raise UsageError(
+            f"Cannot use the folder of recorded runs: {problem}. Set XLA_NB_HOME to a folder of "
+            "yours."
+        ) from None
+
+
 def _summary(folder: Path) -> dict[str, Any]:
     try:
-        summary: dict[str, Any] = json.loads(Record(folder).summary.read_text())
-    except (FileNotFoundError, ValueError):
+        summary = json.loads(private.read(Record(folder).summary))
+    except (OSError, ValueError):
         return {}
-    return summary
+    return summary if isinstance(summary, dict) else {}
 
 
 def _events(folder: Path) -> Iterator[events.Event]:
-    path = Record(folder).events
-    if not path.exists():
+    try:
+        fd = private.reading(Record(folder).events)
+    except FileNotFoundError:
         return
-    with path.open("rb") as file:
+    with os.fdopen(fd, "rb") as file:
         for line in file:
             try:
                 yield events.decode(line)
@@ -220,9 +281,11 @@ class Entry:
 
 def entries() -> list[Entry]:
     """The recorded runs, the newest first."""
-    runs = home() / "runs"
-    folders = sorted(runs.iterdir(), reverse=True) if runs.exists() else []
-    return [_entry(folder) for folder in folders if folder.is_dir()]
+    if not (home() / "runs").exists():
+        return []
+    for folder in (home(), home() / "runs"):
+        own_folder(folder)
+    return [_entry(record.path) for record in records()]
 
 
 def _entry(folder: Path) -> Entry:

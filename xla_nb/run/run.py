@@ -15,7 +15,8 @@ from typing import Any
 from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
-from xla_nb.record.files import Record, tidy
+from xla_nb.record import private
+from xla_nb.record.files import Record
 from xla_nb.run import sentences
 from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
@@ -177,7 +178,7 @@ class Run(RecordedRun):
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
-        self.record.stacks_request.touch()
+        private.touch(self.record.stacks_request)
         self._engine.ask(self.name)
 
     def output(self, rank: int, stream: str = "out") -> str:
@@ -204,7 +205,6 @@ class Run(RecordedRun):
         with self._stop_lock:  # whoever stops the run uses it
             self._feed.close()
         self.record.close(self.summary())
-        tidy()
         self._ended.set()
         with self.changed:
             self.changed.notify_all()

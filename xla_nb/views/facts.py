@@ -15,7 +15,7 @@ from typing import NamedTuple
 from xla_nb import ansi
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import Bar, Card, Phase, Series, Snapshot, Trouble, hosts_in_short
-from xla_nb.wording import several
+from xla_nb.wording import several, size
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,12 @@ def span(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24:02} h"
 
 
-def _memory(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit != "GiB" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 def _used(used: int, limit: int | None) -> str:
     """`3.2 of 16.0 GiB`."""
     if not limit:
-        return _memory(used)
-    number, unit = _memory(used).split()
-    return f"{number if _memory(limit).endswith(unit) else _memory(used)} of {_memory(limit)}"
+        return size(used)
+    number, unit = size(used).split()
+    return f"{number if size(limit).endswith(unit) else size(used)} of {size(limit)}"
 
 
 def figure(number: float) -> str:
@@ -201,8 +193,8 @@ _FACTS = (
         lambda card: "" if card.pid is None else str(card.pid),
         lambda cards: "",
     ),
-    _number("memory", "memory", lambda card: card.sample.rss, _memory),
-    _number("device", "on device", lambda card: card.sample.device_used, _memory, _device_memory),
+    _number("memory", "memory", lambda card: card.sample.rss, size),
+    _number("device", "on device", lambda card: card.sample.device_used, size, _device_memory),
     _number("cpu", "CPU", lambda card: card.cpu, lambda share: f"{share * 100:.0f} %"),
     _number("compiles", "compiles", lambda card: card.sample.compiles or None, figure, _compiles),
     _number(

@@ -20,6 +20,7 @@ from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import HostGroup, Order, Request
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record import files as record_files
+from xla_nb.record.tidying import set_limits
 
 PATIENCE = 60  # seconds for what must come
 
@@ -437,8 +438,8 @@ def test_an_ended_run_has_a_closed_record_and_no_socket(start, engine):
     assert is_closed(engine)
 
 
-def test_finished_runs_are_dropped_with_their_records(start, engine, monkeypatch):
-    monkeypatch.setattr(record_files, "KEPT", 2)
+def test_finished_runs_are_dropped_with_their_records(start, engine):
+    set_limits(runs=2)
     for number in range(5):
         job = start(run=f"r{number}")
         job.says(events.JobEnded(status=0))

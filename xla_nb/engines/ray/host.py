@@ -26,7 +26,9 @@ from xla_nb.engines.ray.outbox import FileChunk, Outbox
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
 from xla_nb.protocol.order import HostGroup, Request
-from xla_nb.record.files import Record, tidy
+from xla_nb.record import private
+from xla_nb.record.files import Record
+from xla_nb.record.tidying import tidy
 from xla_nb.runtimes.fit import fit_to_machine
 from xla_nb.topology import addresses
 from xla_nb.topology.chips import count_chips
@@ -159,7 +161,7 @@ class HostAgent:
         name = f"{request.run}-{group.index}-{uuid.uuid4().hex[:6]}"
         files = Record.create(name, "parts")
         for name, content in part.program.items():
-            (files.program_folder / name).write_bytes(content)
+            private.write(files.program_folder / name, content)
         here = replace(
             request,
             program=str(files.program_folder / Path(request.program).name),
@@ -218,17 +220,20 @@ class HostAgent:
 
     def ask(self, run: str) -> None:
         """Ask the ranks for their stacks."""
-        self._runs[run].files.stacks_request.touch()
+        private.touch(self._runs[run].files.stacks_request)
 
     def alone(self, run: str) -> None:
         """The ranks of all other hosts have ended."""
-        self._runs[run].files.others_ended.touch()
+        private.touch(self._runs[run].files.others_ended)
 
     def read(self, run: str, file: str, offset: int, count: int) -> bytes:
         """Bytes of a file of the run's record, empty past its end. Raises OSError or KeyError if it
         does not exist."""
-        with (self._runs[run].files.path / Path(file).name).open("rb") as opened:
-            return os.pread(opened.fileno(), count, offset)
+        fd = private.reading(self._runs[run].files.path / Path(file).name)
+        try:
+            return os.pread(fd, count, offset)
+        finally:
+            os.close(fd)
 
 
 class _Running:

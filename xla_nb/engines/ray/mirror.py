@@ -12,6 +12,7 @@ from pathlib import Path
 
 from xla_nb.engines.ray.outbox import FileChunk
 from xla_nb.errors import XlaNbError
+from xla_nb.record import private
 
 
 class Unwritable(XlaNbError):
@@ -49,7 +50,7 @@ class Mirror:
 
 
 def _put(path: Path, data: bytes, flag: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o600)
+    fd = private.writing(path, os.O_WRONLY | flag)
     try:
         while data:
             data = data[os.write(fd, data) :]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from xla_nb.record import private
 from xla_nb.record.files import Record, is_log_of_job, kind
 
 #: Bytes of a log that are sent without a gap; behind them, the most in one look.
@@ -96,7 +97,7 @@ class Outbox:
                 if self._samples.get(name) == status.st_mtime_ns:
                     return None
                 self._samples[name] = status.st_mtime_ns
-                return FileChunk(name, "replace", (self._record / name).read_bytes())
+                return FileChunk(name, "replace", private.read(self._record / name))
         return None
 
 
@@ -160,5 +161,8 @@ def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
 def _read(path: Path, offset: int, count: int) -> bytes:
     if count <= 0:
         return b""
-    with path.open("rb", buffering=0) as file:
-        return os.pread(file.fileno(), count, offset)
+    fd = private.reading(path)
+    try:
+        return os.pread(fd, count, offset)
+    finally:
+        os.close(fd)

@@ -90,6 +90,7 @@ class PanelView:
             self._live.update(_bundle(self._observer.snapshot_with_output()), raw=True)
             self._saved.update({"text/html": "", "text/plain": ""}, raw=True)
         finally:
+            self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
             self._page.layout.close()  # ipywidgets makes one for each widget, and never closes it
             self._page.close()
 

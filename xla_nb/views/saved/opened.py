@@ -11,6 +11,7 @@ class OpenedRun(RecordedRun):
     """A RecordedRun that a notebook displays like the panel's last state."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        self.check_files("what it showed")
         snapshot = observer.observe(self)
         return {"text/html": saved.render_html(snapshot), "text/plain": saved.render_text(snapshot)}
 

@@ -1,0 +1,122 @@
+"""Files and folders that are one user's alone, whatever the umask and whatever lies there."""
+
+import os
+import socket
+
+import pytest
+
+from xla_nb.record import private
+
+
+@pytest.fixture(params=[0o000, 0o002, 0o022, 0o277, 0o777])
+def umask(request):
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def mode(path):
+    return path.stat().st_mode & 0o7777
+
+
+def test_folders_are_their_owners_alone(tmp_path, umask):
+    private.own_folder(tmp_path / "a" / "b" / "c")
+    assert [mode(tmp_path / path) for path in ("a", "a/b", "a/b/c")] == [0o700] * 3
+
+
+def test_files_are_their_owners_alone(tmp_path, umask):
+    path, empty = tmp_path / "file", tmp_path / "empty"
+    private.write(path, b"one")
+    private.touch(empty)
+    assert (mode(path), mode(empty), private.read(path)) == (0o600, 0o600, b"one")
+
+
+def test_a_file_that_is_there_is_closed_to_others(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"one and more")
+    path.chmod(0o666)
+    private.write(path, b"two")
+    assert (mode(path), path.read_bytes()) == (0o600, b"two")
+
+
+def test_a_folder_that_is_there_is_closed_to_others_and_its_parents_are_left_alone(tmp_path):
+    folder = tmp_path / "above" / "home"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    folder.parent.chmod(0o755)
+    private.own_folder(folder)
+    assert (mode(folder), mode(folder.parent)) == (0o700, 0o755)
+
+
+def test_a_folder_of_another_user_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(PermissionError, match=f"{tmp_path} belongs to .*, not to "):
+        private.own_folder(tmp_path)
+
+
+def test_a_folder_that_cannot_be_closed_to_others_is_refused(tmp_path, monkeypatch):
+    """As on a file system that has no modes."""
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(type(tmp_path), "chmod", lambda *_: None)
+    with pytest.raises(PermissionError, match="cannot be closed to other users"):
+        private.own_folder(tmp_path)
+
+
+def test_what_is_no_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        private.own_folder(tmp_path / "file")
+
+
+def test_touching_a_file_gives_it_the_time_of_now(tmp_path):
+    private.touch(tmp_path / "file")
+    os.utime(tmp_path / "file", (1, 1))
+    private.touch(tmp_path / "file")
+    assert (tmp_path / "file").stat().st_mtime > 1
+
+
+def odd_file(kind, path):
+    match kind:
+        case "a FIFO":
+            os.mkfifo(path)
+        case "a symbolic link":
+            path.with_name("target").write_text("theirs")
+            path.symlink_to("target")
+        case "a socket":
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(str(path))
+        case "a folder":
+            path.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a symbolic link", "a socket", "a folder"])
+def test_what_is_no_plain_file_is_neither_read_nor_waited_for(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)  # a socket's name must be short
+    path = private.Path("odd")
+    odd_file(kind, path)
+    with pytest.raises(OSError):
+        private.read(path)
+    assert private.why_odd(path) == f"odd is {kind}, not a plain file"
+
+
+def test_a_plain_file_is_not_odd(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert private.why_odd(tmp_path / "file") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "shared"), [(0o600, False), (0o644, False), (0o664, True), (0o606, True)]
+)
+def test_a_file_that_others_can_write_is_not_ours_alone(tmp_path, given, shared):
+    path = tmp_path / "file"
+    path.write_text("")
+    path.chmod(given)
+    assert bool(private.why_not_ours(path)) is shared
+    assert not shared or f"(mode {given:04o})" in private.why_not_ours(path)
+
+
+def test_a_file_of_another_user_is_not_ours(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_text("")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert f"{path} belongs to" in private.why_not_ours(path)

@@ -1,0 +1,345 @@
+"""Which ended runs a home keeps: the newest within its limits, and those that somebody needs."""
+
+import multiprocessing
+import os
+import time
+
+import pytest
+
+from xla_nb.record import files, tidying
+from xla_nb.record.files import WEEK, Record, home
+from xla_nb.record.tidying import Limits, clean, limits, set_limits, tidy
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path, monkeypatch):
+    """A home for the test's own runs."""
+    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path))
+    return tmp_path
+
+
+def orphaned(name, folder="runs"):
+    """A record whose notebook has ended."""
+    record = Record.create(name, folder)
+    (record.path / "owner").write_text("1 0")
+    return record
+
+
+def ended(name, nbytes=0, folder="runs"):
+    record = orphaned(name, folder)
+    record.log(0).write_bytes(b"x" * nbytes)
+    record.close({})
+    return record
+
+
+def kept(folder="runs"):
+    return sorted(path.name for path in (home() / folder).iterdir())
+
+
+def age(record, seconds):
+    for path in [*record.path.iterdir(), record.path]:
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+# ---------------------------------------------------------------- limits
+
+
+def test_a_home_keeps_20_runs_and_2_gib():
+    assert limits() == Limits(20, 2 * 1024**3)
+
+
+def test_limits_are_kept_in_the_home_and_put_back(at_home):
+    set_limits(runs=5)
+    assert limits() == Limits(5, 2 * 1024**3)
+    set_limits(nbytes=7)
+    assert limits() == Limits(5, 7)
+    set_limits(runs=None, nbytes=None)
+    assert limits() == Limits()
+    assert (at_home / "limits.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_setting_the_limits_that_there_are_writes_nothing(at_home):
+    set_limits(runs=None)
+    assert list(at_home.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"runs": "many"}', '{"speed": 1}'])
+def test_limits_that_cannot_be_read_are_the_usual_ones(at_home, text):
+    (at_home / "limits.json").write_text(text)
+    assert limits() == Limits()
+
+
+# ---------------------------------------------------------------- what stays
+
+
+def test_the_newest_runs_stay():
+    set_limits(runs=2)
+    for name in ("20260103-1", "20260101-1", "20260104-1", "20260102-1"):
+        ended(name)
+    done = tidy()
+    assert kept() == ["20260103-1", "20260104-1"]
+    assert sorted(done.removed) == ["20260101-1", "20260102-1"]
+
+
+def test_the_newest_runs_stay_that_fit_the_bytes():
+    set_limits(nbytes=2500)
+    for name in ("1", "2", "3"):
+        ended(name, 1000)
+    assert tidy().freed > 1000
+    assert kept() == ["2", "3"]
+
+
+def test_a_run_is_removed_with_all_its_files():
+    set_limits(runs=1)
+    record = ended("1")
+    record.program("m").write_text("x = 1")
+    ended("2")
+    tidy()
+    assert kept() == ["2"]
+
+
+def test_the_size_of_a_run_is_read_and_not_measured(monkeypatch):
+    ended("1", 1000)
+    monkeypatch.setattr(files, "_bytes_in", None)
+    assert 1000 < Record(home() / "runs" / "1").nbytes < 1100
+
+
+def test_the_size_of_a_run_of_an_older_version_is_measured():
+    record = ended("1", 1000)
+    (record.path / "run.json").write_text("{}")
+    assert record.nbytes > 1000
+
+
+def test_what_waits_for_its_notebook_counts_while_it_waits():
+    record = Record.create("1")
+    record.module_values.write_bytes(b"x" * 5000)
+    record.close({})
+    assert record.nbytes > 5000
+    record.module_values.unlink()
+    assert record.nbytes < 5000
+
+
+def test_unended_runs_are_kept_and_not_counted():
+    set_limits(runs=1)
+    ended("2")
+    for name in ("1", "3", "4"):
+        orphaned(name)
+    tidy()
+    assert kept() == ["1", "2", "3", "4"]
+
+
+def test_unended_runs_untouched_for_a_week_are_removed():
+    age(orphaned("lost"), WEEK + 60)
+    age(orphaned("waiting"), WEEK - 60)
+    tidy()
+    assert kept() == ["waiting"]
+
+
+def test_a_run_that_writes_for_weeks_is_kept():
+    """A folder's modification time does not change while its files grow."""
+    record = orphaned("long")
+    age(record, 2 * WEEK)
+    record.log(0).write_text("still training")
+    os.utime(record.path, (1, 1))
+    tidy()
+    assert kept() == ["long"]
+
+
+def test_ended_runs_are_kept_at_any_age():
+    age(ended("old"), 10 * WEEK)
+    tidy()
+    assert kept() == ["old"]
+
+
+def test_tidying_without_runs_does_nothing(at_home):
+    assert tidy() == tidying.Tidied()
+    assert not (at_home / "runs").exists()
+
+
+# ---------------------------------------------------------------- what is needed
+
+
+def test_ended_runs_of_a_living_notebook_are_removed_unless_it_needs_them():
+    set_limits(runs=1)
+    made = [Record.create(name) for name in ("1", "2", "3")]
+    for record in made:
+        record.close({})
+    done = tidy(needed={made[0].path})
+    assert (kept(), done.needed) == (["1"], ["1"])
+
+
+def test_runs_that_are_needed_stay_beyond_the_limits_and_are_told():
+    set_limits(runs=1, nbytes=1)
+    made = [Record.create(name) for name in ("1", "2")]
+    for record in made:
+        record.close({})
+    done = tidy(needed={record.path for record in made})
+    assert kept() == done.needed[::-1] == ["1", "2"]
+    assert done.needed_bytes > 1
+
+
+def test_a_run_in_progress_of_a_living_notebook_stays():
+    set_limits(runs=1)
+    Record.create("1")
+    ended("2")
+    ended("3")
+    tidy()
+    assert kept() == ["1", "3"]
+
+
+def test_what_a_run_has_kept_for_its_notebook_goes_when_it_is_not_needed():
+    needed, other = Record.create("1"), Record.create("2")
+    for record in (needed, other):
+        record.module_values.write_text("values")
+        record.close({})
+    tidy(needed={needed.path})
+    assert (needed.module_values.exists(), other.module_values.exists()) == (True, False)
+
+
+def in_another_process(work):
+    """Do this in another living process; gives what ends it."""
+    context = multiprocessing.get_context("fork")
+    done, end = context.Event(), context.Event()
+
+    def live():
+        work()
+        done.set()
+        end.wait()
+
+    process = context.Process(target=live)
+    process.start()
+    assert done.wait(60)
+
+    def over():
+        end.set()
+        process.join()
+        process.close()
+
+    return over
+
+
+def test_what_another_living_notebook_needs_stays_and_what_it_gave_up_goes():
+    set_limits(runs=1)
+
+    def other():
+        made = [Record.create(name) for name in ("1", "2", "3")]
+        for record in made:
+            record.close({})
+        made[1].disown()
+        tidy(needed={made[0].path, made[2].path})
+
+    over = in_another_process(other)
+    try:
+        tidy()
+        assert kept() == ["1", "3"]
+    finally:
+        over()
+    tidy()
+    assert kept() == ["3"]
+
+
+def test_a_run_that_another_notebook_gave_up_can_be_taken_up():
+    set_limits(runs=1)
+    old = ended("1")
+    ended("2")
+    tidy(needed={old.path})
+    assert kept() == ["1"]
+    assert old.is_mine
+
+
+def test_an_unended_run_is_not_taken_up():
+    """It would seem to go on."""
+    lost = orphaned("1")
+    tidy(needed={lost.path})
+    assert not lost.is_owned
+
+
+# ---------------------------------------------------------------- several at once
+
+
+def test_several_processes_tidy_one_home_at_once():
+    set_limits(runs=3)
+    for number in range(60):
+        ended(f"{number:03}", 10)
+    context = multiprocessing.get_context("fork")
+    together = context.Event()
+
+    def tidy_together():
+        together.wait()
+        tidy()
+
+    each = [context.Process(target=tidy_together) for _ in range(4)]
+    for process in each:
+        process.start()
+    together.set()
+    for process in each:
+        process.join()
+    assert [process.exitcode for process in each] == [0] * 4
+    tidy()  # what was being deleted at the time of the last look
+    assert kept() == ["057", "058", "059"]
+
+
+def test_a_removal_that_was_cut_short_is_completed(at_home):
+    ended("1").path.rename(at_home / "runs" / ".removed-1")
+    assert files.records() == []
+    tidy()
+    assert kept() == []
+
+
+def test_a_record_that_another_process_removes_meanwhile_is_passed_over(monkeypatch):
+    set_limits(runs=1)
+    ended("2")
+    gone = ended("1").path
+    monkeypatch.setattr(type(gone), "rename", lambda *_: (_ for _ in ()).throw(FileNotFoundError))
+    assert tidy().removed == []
+
+
+# ---------------------------------------------------------------- cleaning
+
+
+def test_cleaning_leaves_what_is_in_progress_or_needed():
+    needed, running, unneeded = (Record.create(name) for name in ("1", "2", "3"))
+    needed.close({})
+    unneeded.close({})
+    ended("4")
+    done = clean(needed={needed.path})
+    assert (kept(), done.needed) == (["1", "2"], ["1"])
+    assert sorted(done.removed) == ["3", "4"]
+    assert running.is_owned
+
+
+def test_cleaning_removes_runs_whose_kernel_is_gone_at_once():
+    orphaned("1")
+    clean()
+    assert kept() == []
+
+
+@pytest.mark.parametrize("owner", [None, "1 0 another-machine"])
+def test_cleaning_leaves_unended_runs_of_which_nothing_is_known(owner):
+    """It is being made, or goes on at another machine."""
+    record = Record.create("1")
+    (record.path / "owner").unlink()
+    if owner:
+        (record.path / "owner").write_text(owner)
+        os.utime(record.path / "owner", (1, 1))
+    clean()
+    assert kept() == ["1"]
+
+
+# ---------------------------------------------------------------- parts of other machines' runs
+
+
+def test_parts_and_runs_are_tidied_separately():
+    set_limits(runs=1)
+    for name in ("1", "2"):
+        ended(name)
+        ended(name, folder="parts")
+    tidy("parts")
+    assert (kept("parts"), kept()) == (["2"], ["1", "2"])
+
+
+def test_parts_of_runs_in_progress_stay():
+    set_limits(runs=1)
+    Record.create("mine", "parts")
+    tidy("parts")
+    assert kept("parts") == ["mine"]

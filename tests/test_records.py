@@ -1,0 +1,231 @@
+"""What a notebook leaves on disk: who can read it, what it never has, and how long it stays."""
+
+import json
+import stat
+
+import pytest
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def own_home(notebook, tmp_path):
+    """A home of the test's own, in the kernel that all tests share."""
+    home = tmp_path / "home"
+    notebook.ok(
+        "import os as _os\n_before = _os.environ['XLA_NB_HOME']\n"
+        f"_os.environ['XLA_NB_HOME'] = {str(home)!r}"
+    )
+    yield home
+    notebook.ok("_os.environ['XLA_NB_HOME'] = _before")
+
+
+def displayed(shown):
+    """All that a cell showed, without the cell itself."""
+    said = [message for message in shown.messages if message["msg_type"] != "execute_input"]
+    return json.dumps([message["content"] for message in said])
+
+
+# ---------------------------------------------------------------- who can read it
+
+
+def test_nobody_else_can_read_what_a_run_leaves_whatever_the_umask(notebook, own_home):
+    notebook.ok("_umask = _os.umask(0)")
+    try:
+        notebook.ok(
+            "%%xla_spawn -n 2 -o opened_up --view none\n"
+            "import os, sys, xla_nb\n"
+            "os.umask(0)\n"
+            "kept_here = os.getpid()\n"
+            "def f(rank):\n"
+            "    print('out'); print('err', file=sys.stderr)\n"
+            "    xla_nb.report(loss=rank)\n"
+            "    return kept_here"
+        )
+        notebook.ok("opened_up.ask_stacks()")
+    finally:
+        notebook.ok("_os.umask(_umask)")
+    modes = {path: stat.filemode(path.stat().st_mode) for path in [own_home, *own_home.rglob("*")]}
+    names = {path.name for path in modes}
+    assert {"rank-1.out", "rank-0.history", "rank-0.now", "rank-0.result", "stacks"} <= names
+    assert set(modes.values()) == {"drwx------", "-rw-------"}, modes
+
+
+# ---------------------------------------------------------------- what it never has
+
+
+@pytest.mark.parametrize("view", ["text", "panel"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"--env TOKEN={SECRET}",
+        f"--env=TOKEN={SECRET}",
+        f"--env 'TOKEN=a {SECRET}' --env OTHER=\"{SECRET} b\"",
+        f"--env TOKEN=\"\"'{SECRET}'",
+        "--env TOKEN={'hunt' + 'er2'}",
+    ],
+)
+def test_values_of_env_reach_neither_the_disk_nor_the_page(notebook, own_home, words, view):
+    shown = notebook.run(
+        f"%%xla_spawn -n 2 {words} --view {view} --keep-going -o with_secret\n"
+        "import os\n"
+        "kept_too = os.getpid()\n"
+        "def f(rank):\n"
+        "    if rank: raise ValueError(kept_too)\n"
+        "    return 'er2' in os.environ['TOKEN']"
+    )
+    assert shown.status == "ok", shown.error
+    assert notebook.value("with_secret.results") == "{0: True}"
+    files = [path for path in own_home.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert [path.name for path in files if SECRET in path.read_text(errors="replace")] == []
+    assert SECRET not in displayed(shown)
+
+
+def test_the_names_of_env_are_kept_in_the_program(notebook, own_home):
+    notebook.ok(f"%%xla_spawn -n 1 --env TOKEN={SECRET} --view none\ndef f(rank): pass")
+    (program,) = own_home.rglob("program/*.py")
+    assert "#%%xla_spawn -n 1 --env TOKEN=… --view none\n" in program.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"--env TOKEN='{SECRET}",
+        f"--env ={SECRET}",
+        f"--env {SECRET}",
+        f"--env TOKEN=1 OTHER={SECRET}",
+        f"--evn TOKEN={SECRET}",
+        f"--env 'TO\x00KEN={SECRET}'",
+    ],
+)
+def test_an_error_about_env_does_not_show_values(notebook, words):
+    shown = notebook.run(f"%%xla_spawn {words}\ndef f(rank): pass")
+    assert shown.ename == "UsageError"
+    assert SECRET not in displayed(shown)
+
+
+# ---------------------------------------------------------------- how long it stays
+
+
+@pytest.fixture
+def launch(notebook, own_home):
+    """Launch a cell; gives its run's name. The home keeps 2 runs."""
+    notebook.ok("%xla_config keep_runs=2")
+
+    def launch(line="", body="def f(rank): return rank", view="none"):
+        before = names(own_home)
+        notebook.ok(f"%%xla_spawn -n 1 --view {view} {line}\n{body}")
+        (name,) = names(own_home) - before
+        return name
+
+    yield launch
+    notebook.ok("%xla_config keep_runs=None keep_bytes=None")
+
+
+def names(home):
+    return {path.name for path in home.glob("runs/*")}
+
+
+def test_old_runs_of_a_living_notebook_are_removed(launch, notebook, own_home):
+    made = [launch() for _ in range(4)]
+    assert names(own_home) == set(made[2:])
+    shown = notebook.run(
+        f"next(r for r in Out.values() if getattr(r, 'name', 0) == {made[0]!r}).output(0)"
+    )
+    assert f"The files of {made[0]} are gone" in shown.error
+    assert "Traceback" not in shown.error
+
+
+def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebook, own_home):
+    notebook.ok("many_runs = []")
+    held = [launch("-o one_run")]
+    for _ in range(2):
+        held.append(launch("-o next_run"))
+        notebook.ok("many_runs.append(next_run); del next_run")
+    notebook.ok("import xla_nb; xla_nb.api._told().clear()")
+    shown = [notebook.ok("%%xla_spawn -n 1 --view none\ndef f(rank): pass") for _ in range(2)]
+    assert set(held) <= names(own_home)
+    assert notebook.value("one_run.results, many_runs[1].results") == "({0: 0}, {0: 0})"
+    told = "".join(each.stdout for each in shown)
+    assert told.count("are kept because variables of open notebooks refer to them") == 1
+    notebook.ok("del one_run, many_runs")
+    last = [launch() for _ in range(2)]
+    assert names(own_home) == set(last)
+
+
+def test_a_run_whose_values_the_notebook_has_not_used_yet_stays(launch, notebook, own_home):
+    computes = launch(body="import os\nlater_used = os.getpid() * 0 + 7\ndef f(rank): pass")
+    others = [launch() for _ in range(3)]
+    assert names(own_home) == {computes, others[-1]}
+    assert notebook.value("later_used") == "7"
+    notebook.ok("1\nimport gc; gc.collect()")
+    others += [launch() for _ in range(2)]
+    assert names(own_home) == set(others[-2:])
+
+
+def test_runs_that_only_garbage_refers_to_are_neither_kept_nor_told_of(launch, notebook, own_home):
+    notebook.ok("import gc, xla_nb; gc.disable(); xla_nb.api._told().clear()")
+    made = []
+    for _ in range(4):
+        made.append(launch("-o garbage_run"))
+        notebook.ok("ring = [garbage_run]; ring.append(ring); del ring, garbage_run")
+    notebook.ok("gc.enable()")
+    assert notebook.value("xla_nb.api._told()") == "[]"
+    assert len(names(own_home)) <= 3
+
+
+def test_an_opened_run_stays(launch, notebook, own_home):
+    first = launch()
+    notebook.ok(f"import xla_nb\nreopened_run = xla_nb.open_run({first!r})")
+    for _ in range(3):
+        launch()
+    assert notebook.value("reopened_run.results") == "{0: 0}"
+    notebook.ok("del reopened_run")
+
+
+@pytest.mark.parametrize("view", ["text", "panel"])
+def test_a_run_that_nothing_refers_to_is_forgotten(notebook, own_home, view):
+    launched = f"run_cell_magic('xla_spawn', '-n 1 --view {view}', 'def f(rank): pass')"
+    notebook.ok(f"import gc, weakref\nwatching = weakref.ref(get_ipython().{launched})")
+    assert notebook.value("gc.collect() * 0, watching()") == "(0, None)"
+
+
+def test_cleaning_says_what_it_removed_and_what_it_left(launch, notebook, own_home):
+    needed, running = (
+        launch("-o clean_needs"),
+        launch("--bg -o clean_runs", "import time\ndef f(rank): time.sleep(600)"),
+    )
+    notebook.ok("%xla_config keep_runs=20")
+    for _ in range(3):
+        launch()
+    shown = notebook.ok("%xla_runs --clean").stdout
+    assert shown.startswith("Removed 3 runs (")
+    assert f"Kept because variables of open notebooks refer to them: {needed}." in shown
+    assert names(own_home) == {needed, running}
+    notebook.ok("clean_runs.stop()\nassert clean_runs._ended.wait(60)")
+    notebook.ok("del clean_needs, clean_runs")
+
+
+def test_limits_are_set_shown_and_refused(launch, notebook):
+    shown = notebook.ok("%xla_config keep_runs=50 keep_bytes=10G").stdout
+    assert "keep_runs   50 " in shown
+    assert "keep_bytes  10.0 GiB " in shown
+    assert "keep_bytes  2.0 GiB " in notebook.ok("%xla_config keep_bytes=None").stdout
+    assert "keep_runs   50 " in notebook.ok("%xla_config reset").stdout
+    for wrong in ("keep_runs=0", "keep_bytes=much", "keep_bytes"):
+        assert notebook.run(f"%xla_config {wrong}").ename == "UsageError"
+
+
+def test_a_home_of_another_user_is_refused_by_name(notebook, own_home):
+    own_home.mkdir()
+    notebook.ok("_geteuid, _os.geteuid = _os.geteuid, lambda: 1 + _geteuid()")
+    try:
+        launched = notebook.run("%%xla_spawn -n 1\ndef f(rank): pass")
+        cleaned = notebook.run("%xla_runs --clean")
+    finally:
+        notebook.ok("_os.geteuid = _geteuid")
+    assert launched.ename == "LaunchError"
+    assert f"{own_home} belongs to" in launched.error
+    assert not list(own_home.iterdir())
+    assert cleaned.stdout == "Removed 0 runs (0 B).\n"
