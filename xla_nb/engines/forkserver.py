@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded
+from xla_nb.record import output
 
 #: Modules of every job and rank, whatever their runtime.
 ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.rank.job")
@@ -180,11 +181,7 @@ def _ended_child() -> tuple[int, int] | None:
 def main(fd: int, imports: list[str]) -> None:
     """Entry point of the process: import, report that it is ready or why not, serve."""
     control = socket.socket(fileno=fd)
-    for stream in (sys.stdout, sys.stderr):
-        # Before any import binds them, as xm.master_print does in a default argument.
-        stream.reconfigure(  # type: ignore[union-attr]
-            encoding="utf-8", errors="backslashreplace", line_buffering=True
-        )
+    output.install()
     # The thread that started us may have blocked signals, as Ray's do; ranks need them.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.SIG_IGN)

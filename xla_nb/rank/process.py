@@ -32,6 +32,8 @@ from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
 from xla_nb.rank.meter import Meter
 from xla_nb.record.files import Record, partial
+from xla_nb.record.full_disk import Losses
+from xla_nb.record.output import capture
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.wording import in_one_line
@@ -96,7 +98,7 @@ def enter(local_rank: int, processes: int) -> None:
     rank = job.first + local_rank
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
-    capture(job.record, rank)
+    capture(job.record, rank, functools.partial(_tell, job, rank))
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
@@ -127,18 +129,8 @@ def _mend_thread_pool() -> None:
     torch.set_num_threads(torch.get_num_threads())
 
 
-def capture(record: Record, rank: int | None) -> None:
-    """Send this process's stdout and stderr, of Python and C code, to the logs of `rank`.
-
-    None is the job.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for fd, stream in ((1, "out"), (2, "err")):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = os.open(record.log(rank, stream), flags, 0o600)
-        os.dup2(log, fd, inheritable=True)
-        os.close(log)
+def _tell(job: Inherited, rank: int, text: str) -> None:
+    job.sender.send(events.Notice(text=text, rank=rank))
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, _frame: FrameType | None) -> None:
@@ -164,7 +156,7 @@ def main(index: int) -> None:
     try:
         info = job.runtime.rank_info(index)
         if index not in job.captured:  # the runtime gave it another number
-            capture(job.record, index)
+            capture(job.record, index, functools.partial(_tell, job, index))
         job.sender.send(
             events.RankStarted(
                 rank=index,
@@ -200,7 +192,8 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
     def answer(place: str, stack: str) -> None:
         job.sender.send(events.RankAt(rank=index, place=place, stack=stack))
 
-    book = reporting.begin(job.record.history(index))
+    losses = Losses(job.record.path, functools.partial(_tell, job, index))
+    book = reporting.begin(job.record.history(index), losses)
     # Sample less often where many ranks share few cores.
     every = 1 + job.runtime.ranks // 64
     try:
@@ -212,6 +205,7 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
             job.record.stacks_request,
             answer,
             every,
+            losses,
         ):
             yield
     finally:
@@ -239,18 +233,19 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
     """Write the result to the record; a result is whole or absent."""
     path = job.record.result(index)
     scratch = partial(path)
-    fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        nbytes = pickling.pack_home(value, job.order.request.by_name).write(fd)
+        fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            nbytes = pickling.pack_home(value, job.order.request.by_name).write(fd)
+        finally:
+            os.close(fd)
     except Exception as problem:
-        scratch.unlink()
+        scratch.unlink(missing_ok=True)
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise ResultError(
             f"Cannot send the result ({kind}) to the notebook: {problem}. "
             f"{refusals.advice_on_result(problem)}."
         ) from None
-    finally:
-        os.close(fd)
     scratch.rename(path)
     job.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xla_nb.protocol.events import Event, encode
+from xla_nb.record.full_disk import Appender
 
 #: Ended runs to keep, newest first; runs of live processes do not count.
 KEPT = 50
@@ -29,6 +30,7 @@ _KINDS: dict[str, Kind] = {
     "now": "sample",
 }
 _WEEK = 7 * 24 * 3600
+_KEPT = 1 << 24  # bytes of events that wait for space on a full disk
 
 
 def home() -> Path:
@@ -53,6 +55,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._events = Appender(self.events, _KEPT)
 
     def __repr__(self) -> str:
         return f"Record({str(self.path)!r})"
@@ -68,6 +71,8 @@ class Record:
         record = cls(path)
         record.program_folder.mkdir(mode=0o700)
         record._owner.write_text(_process(os.getpid()))
+        record.stacks_request.touch()  # now, for a full disk takes no new file later
+        os.utime(record.stacks_request, (0, 0))
         return record
 
     @property
@@ -84,6 +89,11 @@ class Record:
     def result(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.result"
 
+    def results(self) -> dict[int, Path]:
+        """The results that are there, by rank."""
+        paths = self.path.glob("rank-*.result")
+        return {int(path.stem.partition("-")[2]): path for path in paths}
+
     @property
     def module_values(self) -> Path:
         """What the launched cell's module has bound, for the notebook."""
@@ -97,7 +107,7 @@ class Record:
 
     @property
     def stacks_request(self) -> Path:
-        """Touched to ask the ranks for their stacks."""
+        """Touched to ask the ranks for their stacks; of 1970 until then."""
         return self.path / "stacks"
 
     @property
@@ -127,19 +137,27 @@ class Record:
         except (OSError, ValueError, IndexError):
             return False
 
-    def add(self, event: Event) -> None:
-        with contextlib.suppress(OSError), self.events.open("ab") as file:
-            file.write(encode(event) + b"\n")
+    def add(self, event: Event | None = None) -> None:
+        """Record an event, and those that had no space. Raises OSError where some still wait."""
+        try:
+            self._events.add(b"" if event is None else encode(event) + b"\n")
+        finally:
+            self._events.close()
 
     def disown(self) -> None:
         """Mark the record as no longer needed by the process that launched the run."""
         self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write the summary; from now on `tidy` may remove the record."""
+        """Write the summary; from now on `tidy` may remove the record.
+
+        On a full disk the summary is cut short: that it is there says that the run has ended."""
         scratch = partial(self.summary)
         with contextlib.suppress(OSError):
+            self.add()
+        with contextlib.suppress(OSError):
             scratch.write_text(json.dumps(summary, indent=2))
+        with contextlib.suppress(OSError):
             scratch.rename(self.summary)
 
 

@@ -24,7 +24,7 @@ from xla_nb.record.sample import Sample, decode
 from xla_nb.run import sentences
 from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
-from xla_nb.run.state import Outcome, Phase, RunState
+from xla_nb.run.state import ENDED, Outcome, Phase, RunState
 from xla_nb.wording import shortened
 
 
@@ -66,7 +66,8 @@ class RecordedRun:
         for event in _events(files.path):
             run.state.apply(event)
             last = event.at
-        if run.state.ended is None and (summary or not files.is_owned):
+        if run.state.ended is None and (files.summary.exists() or not files.is_owned):
+            _find_returned(run.state, files)
             seen = [sample.at for rank in run.state.ranks if (sample := run.sample(rank))]
             run.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
         return run
@@ -175,6 +176,18 @@ def _no_result(rank: int, phase: Phase) -> str:
     return f"Rank {rank} {how}, so it has no result. See run.errors[{rank}]."
 
 
+def _find_returned(state: RunState, files: Record) -> None:
+    """A result is there, and its event is not, where the disk was full or the kernel ended."""
+    for rank, path in files.results().items():
+        if rank not in state.ranks or state.ranks[rank].phase not in ENDED:
+            status = path.stat()
+            state.apply(
+                events.RankFinished(
+                    rank=rank, preview="", nbytes=status.st_size, at=status.st_mtime
+                )
+            )
+
+
 def _folder(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"open_run needs a run's name or folder, not {shortened(repr(path), 60)}.")
@@ -235,6 +248,12 @@ def _entry(folder: Path) -> Entry:
             summary["headline"],
             summary.get("elapsed"),
         )
+    if Record(folder).summary.exists():  # the disk was full
+        run = RecordedRun.open(folder, lambda name: None)
+        if run.state.ranks:
+            headline = sentences.headline(run.state)
+            return Entry(folder.name, "", run.state.outcome, headline, run.elapsed)
+        return Entry(folder.name, "", "failed", "Ended, and the disk was too full to say how", None)
     if Record(folder).is_owned:
         return Entry(folder.name, "", "running", "", None)
     return Entry(folder.name, "", "failed", "The notebook's kernel ended before the run did", None)

@@ -18,6 +18,7 @@ from xla_nb.engines.base import Engine
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.record.files import Record, tidy
+from xla_nb.record.full_disk import Losses
 from xla_nb.run import sentences
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
@@ -86,6 +87,8 @@ class Run(RecordedRun):
         self._told_of_keeping = False
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
+        # Into the state alone: it is told where it cannot be written.
+        self._losses = Losses(record.path, lambda text: self.state.apply(events.Notice(text=text)))
         self.changed = threading.Condition()
         self._ended = threading.Event()
 
@@ -152,7 +155,10 @@ class Run(RecordedRun):
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
-        self.record.stacks_request.touch()
+        try:
+            self.record.stacks_request.touch()
+        except OSError as problem:  # without its folder, say: no reason to end the run
+            self._losses.note("the request for stacks", problem)
         self._engine.ask(self.name)
 
     def output(self, rank: int, stream: str = "out") -> str:
@@ -200,7 +206,10 @@ class Run(RecordedRun):
         with self._take_lock:
             if self.state.ended is not None:
                 return
-            self.record.add(event)
+            try:
+                self.record.add(event)
+            except OSError as problem:  # a full disk: the notebook goes on without
+                self._losses.note("all of the saved record", problem)
             self.state.apply(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:
