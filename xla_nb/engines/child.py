@@ -117,10 +117,15 @@ def _temporary_file() -> IO[bytes]:
     try:
         return tempfile.TemporaryFile()  # closed by close()
     except OSError as problem:
-        raise LaunchError(
-            f"xla_nb cannot write a temporary file: {problem}. Set TMPDIR to a folder that exists "
-            "and has free space, and restart the kernel."
-        ) from None
+        raise LaunchError(no_temporary(problem)) from None
+
+
+def no_temporary(problem: OSError) -> str:
+    """What to do where no temporary file can be made."""
+    return (
+        f"xla_nb cannot write a temporary file: {problem}. Set TMPDIR to a folder that exists "
+        "and has free space, and restart the kernel."
+    )
 
 
 def _search_path() -> list[str]:

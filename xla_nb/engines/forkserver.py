@@ -19,8 +19,10 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
+from xla_nb.engines.scratch import Scratch, keep_processes_in
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded
@@ -47,9 +49,12 @@ class _Spare:
 class ForkServer:
     """Forks jobs on requests from one control socket."""
 
-    def __init__(self, control: socket.socket, imported: Mapping[str, str]) -> None:
+    def __init__(
+        self, control: socket.socket, imported: Mapping[str, str], scratch: Scratch
+    ) -> None:
         self._control = control
         self._imported = imported
+        self._scratch = scratch
         self._jobs: dict[int, _Job] = {}
         self._spare: _Spare | None = None
         self._selector = selectors.DefaultSelector()
@@ -134,6 +139,7 @@ class ForkServer:
                 job.sender.sock.close()
             message, fds, _, _ = socket.recv_fds(orders, 16, 3)
             if message:
+                keep_processes_in(self._scratch.of_job(os.getpid()))
                 run = importlib.import_module("xla_nb.rank.job").run
                 status = run(Sender(socket.socket(fileno=fds[0])), *fds[1:], self._imported)
         except BaseException:
@@ -154,6 +160,7 @@ class ForkServer:
             if job is not None:
                 self._kill(pid)  # processes that the ranks left in their group
                 self._end_orphans()
+                self._scratch.remove_of_job(pid)
                 job.sender.send(JobEnded(status=status))
                 job.sender.sock.close()
         if self._spare is None and not self._jobs:
@@ -178,9 +185,11 @@ def _ended_child() -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def main(fd: int, imports: list[str]) -> None:
-    """Entry point of the process: import, report that it is ready or why not, serve."""
+def main(fd: int, imports: list[str], folder: str) -> None:
+    """Entry point of the process: import, report that it is ready or why not, serve. `folder` is
+    for its temporary files."""
     control = socket.socket(fileno=fd)
+    scratch = Scratch(Path(folder))
     output.install()
     # The thread that started us may have blocked signals, as Ray's do; ranks need them.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -191,11 +200,12 @@ def main(fd: int, imports: list[str]) -> None:
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     before = dict(os.environ)
     answer: dict[str, Any]
-    # Exit normally on SIGTERM: torch makes a folder when imported and removes it at exit.
+    # Exit normally on SIGTERM, by which the notebook ends a server that is still importing.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
-        for name in (*imports, *ALWAYS):
-            importlib.import_module(name)
+        with scratch.taking_in():  # the folder that torch makes when it is imported
+            for name in (*imports, *ALWAYS):
+                importlib.import_module(name)
         # torch_xla's import calls basicConfig, which would make the user's own call a no-op.
         logging.getLogger().handlers.clear()
         answer = {"ready": True}
@@ -208,4 +218,5 @@ def main(fd: int, imports: list[str]) -> None:
     imported = {k: v for k, v in os.environ.items() if before.get(k) != v}
     gc.collect()
     gc.freeze()  # so that collections in the children do not copy our pages
-    ForkServer(control, imported).serve()
+    ForkServer(control, imported, scratch).serve()
+    scratch.remove()  # the notebook may be gone
