@@ -7,7 +7,6 @@ a failure must be reported at once, not when all ranks have ended.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import importlib
@@ -17,7 +16,7 @@ import reprlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -26,7 +25,7 @@ from typing import Any
 from xla_nb.linux import die_with_parent, name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import events, pickling, refusals
+from xla_nb.protocol import events, hostile, pickling, refusals
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
@@ -107,7 +106,7 @@ def enter(local_rank: int, processes: int) -> None:
     try:
         job.runtime.join(local_rank, processes)
     except BaseException as error:
-        job.sender.send(_failure(job, rank, error, job.runtime.consequence(error)))
+        job.sender.send(_failure(job, rank, error, _consequence(job, error)))
         job.latch.wait()
         raise
 
@@ -166,18 +165,19 @@ def main(index: int) -> None:
                 devices=info.devices,
             )
         )
-        with _measured(job, index):
-            value = _call(job, index, info)
-        _send_home(job, index, value)
+        value = _measured(job, index, lambda: _call(job, index, info))
+        nbytes = _send_home(job, index, value)
         job.runtime.leave("returned")
+        # At last: a repr may hang, or end the process.
+        job.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
     except BaseException as error:
-        consequence = job.runtime.consequence(error)
-        if job.stopping and (consequence or isinstance(error, KeyboardInterrupt)):
+        consequence = _consequence(job, error)
+        if job.stopping and (consequence or issubclass(type(error), KeyboardInterrupt)):
             job.sender.send(events.RankStopped(rank=index))
             job.runtime.leave("was stopped")
             return
         job.sender.send(_failure(job, index, error, consequence))
-        job.runtime.leave(f"raised {type(error).__name__}")
+        job.runtime.leave(f"raised {hostile.name_of(type(error))}")
     finally:
         del job.entries[index]
         sys.stdout.flush()
@@ -185,9 +185,10 @@ def main(index: int) -> None:
         job.latch.wait()
 
 
-@contextlib.contextmanager
-def _measured(job: Inherited, index: int) -> Iterator[None]:
-    """Record reported figures, and run the meter, while the user's function runs."""
+def _measured(job: Inherited, index: int, call: Callable[[], object]) -> object:
+    """Record reported figures, and run the meter, while the user's function runs.
+
+    No context manager of contextlib's: it assigns the `__traceback__` of the user's exceptions."""
 
     def answer(place: str, stack: str) -> None:
         job.sender.send(events.RankAt(rank=index, place=place, stack=stack))
@@ -207,7 +208,7 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
             every,
             losses,
         ):
-            yield
+            return call()
     finally:
         reporting.end()
 
@@ -224,13 +225,13 @@ def _call(job: Inherited, index: int, info: RankInfo) -> object:
     try:
         return entry(index, *job.namespace[ARGUMENTS], **extra)
     except SystemExit as end:
-        if end.code in (None, 0):
+        if end.code is None or (type(end.code) in (int, bool) and end.code == 0):
             return None
         raise
 
 
-def _send_home(job: Inherited, index: int, value: object) -> None:
-    """Write the result to the record; a result is whole or absent."""
+def _send_home(job: Inherited, index: int, value: object) -> int:
+    """Write the result to the record; a result is whole or absent. Returns its size in bytes."""
     path = job.record.result(index)
     scratch = partial(path)
     try:
@@ -239,15 +240,17 @@ def _send_home(job: Inherited, index: int, value: object) -> None:
             nbytes = pickling.pack_home(value, job.order.request.by_name).write(fd)
         finally:
             os.close(fd)
-    except Exception as problem:
+    except BaseException as problem:
         scratch.unlink(missing_ok=True)
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if issubclass(type(problem), KeyboardInterrupt):
+            raise
         raise ResultError(
-            f"Cannot send the result ({kind}) to the notebook: {problem}. "
-            f"{refusals.advice_on_result(problem)}."
+            f"Cannot send the result ({refusals.described(value)}) to the notebook: "
+            f"{refusals.fault_in_words(problem)}. {refusals.advice_on_result(problem)}."
         ) from None
     scratch.rename(path)
-    job.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
+    job.sender.send(events.RankFinished(rank=index, preview="", nbytes=nbytes))
+    return nbytes
 
 
 class ResultError(Exception):
@@ -268,12 +271,23 @@ class _Preview(reprlib.Repr):
         return super().repr1(x, level)
 
 
+_LOOK = 2.0  # seconds for a repr: less than processes have to exit (run/run.py)
+
+
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
+    text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
+    if text.startswith("<its repr()"):
+        return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
+    return text
+
+
+def _consequence(job: Inherited, error: BaseException) -> BaseException | None:
+    """The runtime looks at the error's class and message, which may raise or hang."""
     try:
-        return in_one_line(_Preview().repr(value), 80)
-    except Exception as problem:
-        return f"<{type(value).__name__}: its repr() raised {type(problem).__name__}>"
+        return hostile.within(hostile.PATIENCE, lambda: job.runtime.consequence(error))
+    except BaseException:
+        return None
 
 
 def _failure(

@@ -25,7 +25,7 @@ from xla_nb.run import sentences
 from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
-from xla_nb.wording import shortened
+from xla_nb.wording import listed, shortened
 
 
 class RecordedRun:
@@ -93,9 +93,20 @@ class RecordedRun:
 
     @property
     def results(self) -> dict[int, Any]:
-        """{rank: value} of the ranks that returned one so far."""
-        finished = [r.rank for r in self.state.ranks.values() if r.phase == "finished"]
-        return {rank: self[rank] for rank in sorted(finished)}
+        """{rank: value} of the ranks that returned one so far. Raises XlaNbError where one cannot
+        be read; `run[rank]` has the others."""
+        finished = sorted(r.rank for r in self.state.ranks.values() if r.phase == "finished")
+        values = {}
+        for rank in finished:
+            try:
+                values[rank] = self[rank]
+            except XlaNbError as problem:
+                others = [f"run[{other}]" for other in finished if other != rank]
+                if not others:
+                    raise
+                each = listed(others, most=3)
+                raise XlaNbError(f"{problem} Read the others one by one: {each}.") from None
+        return values
 
     def __getitem__(self, rank: int) -> Any:
         """What a rank returned. Raises KeyError when it returned nothing (yet)."""
