@@ -63,6 +63,7 @@ def limited() -> Iterator[Notebook]:
 WAITS = (
     "import os, sys, time\n"
     "def f(rank, go):\n"
+    "    print('waiting', flush=True)\n"
     "    while not os.path.exists(go):\n"
     "        time.sleep(0.01)\n"
     "    return rank"
@@ -72,7 +73,7 @@ WAITS = (
 def test_a_notebook_that_can_write_nothing_follows_its_runs_to_their_ends(limited, tmp_path):
     go = tmp_path / "go"
     limited.ok(f'%%xla_spawn -n 2 --bg -o run --args "({str(go)!r},)"\n{WAITS}')
-    limited.ok("while not run.state.started: __import__('time').sleep(0.01)")
+    limited.ok("import time\nwhile not all(map(run.output, (0, 1))): time.sleep(0.01)")
     limited.ok("limit(1)")
     stacks = limited.ok("%xla_stacks run")
     assert "time.sleep" in stacks.stdout
