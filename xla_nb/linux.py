@@ -25,14 +25,15 @@ def adopt_orphans() -> None:
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
-def watch_parent(pid: int) -> int:
+def watch_parent(pid: int) -> int | None:
     """A pidfd of this process's parent, which is readable when that has ended, whoever still holds
-    its sockets. `pid` is the parent's as it said; exits if that has ended already."""
+    its sockets. `pid` is the parent's as it said; None if that has ended already."""
     with contextlib.suppress(ProcessLookupError):
         watched = os.pidfd_open(pid)
         if os.getppid() == pid:
             return watched
-    os._exit(1)
+        os.close(watched)
+    return None
 
 
 def name_process(name: str) -> None:

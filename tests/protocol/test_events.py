@@ -52,4 +52,4 @@ def test_other_data_is_refused(data):
 
 def test_invalid_unicode_arrives_readable():
     got = events.decode(events.encode(events.Notice(text="bad \udcff byte")))
-    assert got.text == "bad \udcff byte"
+    assert got.text == r"bad \udcff byte"

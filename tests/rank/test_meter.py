@@ -13,6 +13,7 @@ import pytest
 from xla_nb.rank import meter, reporting
 from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
+from xla_nb.record.full_disk import Losses
 from xla_nb.record.sample import decode
 from xla_nb.runtimes import gauges
 from xla_nb.runtimes.gauges import Counts
@@ -177,6 +178,7 @@ class Metered:
         self.waiting = None
         self.answers = []
         self.every = 1
+        self.losses = None
 
     def __call__(self):
         return Meter(
@@ -191,6 +193,7 @@ class Metered:
             self.request,
             lambda *answer: self.answers.append(answer),
             self.every,
+            self.losses,
         )
 
     def sample(self):
@@ -379,13 +382,16 @@ def complaints(capsys):
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_full_disk_stops_the_meter_with_a_line(metered, capsys):
+def test_a_full_disk_is_told_once_and_the_meter_still_answers(metered, tmp_path):
     metered.path.symlink_to("/dev/full")
+    told = []
+    metered.losses = Losses(tmp_path, told.append)
     with metered():
-        until(ended)
-    (line,) = complaints(capsys)
-    assert line.startswith("xla_nb: stopped sampling this rank: ")
-    assert "No space left on device" in line
+        until(lambda: told)
+        metered.request.touch()
+        until(lambda: metered.answers)
+    assert len(told) == 1
+    assert told[0].startswith("Cannot write its samples")
 
 
 def test_a_missing_folder_stops_the_meter_with_a_line(metered, capsys):

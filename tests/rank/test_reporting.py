@@ -15,6 +15,7 @@ import torch
 from xla_nb import progress, report
 from xla_nb.rank import reporting
 from xla_nb.record.figures import History
+from xla_nb.record.full_disk import Losses
 
 
 @pytest.fixture
@@ -173,17 +174,19 @@ def test_a_refused_report_is_not_counted(book, path):
     assert [row["step"] for row in History({0: path}).rows] == [0]
 
 
-def test_a_full_disk_stops_recording_with_one_line(capsys, tmp_path):
-    full = tmp_path / "rank-0.history"
+def test_a_full_disk_is_told_once_and_what_did_not_fit_is_written_when_there_is_space(tmp_path):
+    full, told = tmp_path / "rank-0.history", []
     full.symlink_to("/dev/full")
-    reporting.begin(full)
-    try:
-        report(loss=1.0)
-        report(loss=2.0)
-    finally:
-        reporting.end()
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["xla_nb: stopped recording figures: [Errno 28] No space left on device"]
+    reporting.begin(full, Losses(tmp_path, told.append))
+    report(loss=1.0)
+    report(loss=2.0)
+    assert len(told) == 1
+    assert told[0].startswith("Cannot write all of its figures: No space left on device")
+    full.unlink()
+    reporting._books[threading.get_ident()]._file.close()  # it has /dev/full open
+    report(loss=3.0)
+    reporting.end()
+    assert History({0: full})["loss"][0] == [1.0, 2.0, 3.0]
 
 
 # ---------------------------------------------------------------- figures of a device

@@ -164,9 +164,18 @@ def test_events_are_recorded_in_order_one_per_line(at_home):
     assert [events.decode(line) for line in lines] == sent
 
 
-def test_write_errors_do_not_end_the_run(at_home):
+def test_an_event_that_cannot_be_recorded_is_told_and_waits(at_home):
+    record = Record(at_home / "later")
+    with pytest.raises(FileNotFoundError):
+        record.add(events.Notice(text="first"))
+    record.path.mkdir(parents=True)
+    record.add(events.Notice(text="second"))
+    lines = record.events.read_bytes().splitlines()
+    assert [events.decode(line).text for line in lines] == ["first", "second"]
+
+
+def test_a_record_without_its_folder_can_be_closed(at_home):
     gone = Record(at_home / "nowhere")
-    gone.add(events.Notice(text="lost"))
     gone.close({})
     assert not gone.path.exists()
 
@@ -178,10 +187,10 @@ def test_closing_writes_the_summary_and_leaves_no_partial_file(at_home):
     summary = json.loads((record.path / "run.json").read_text())
     assert summary == {"ok": True, "bytes": 1000 + record.path.joinpath("owner").stat().st_size}
     names = sorted(path.name for path in record.path.iterdir())
-    assert names == ["owner", "program", "rank-0.out", "run.json"]
+    assert names == ["owner", "program", "rank-0.out", "run.json", "stacks"]
 
 
-def test_a_summary_is_whole_or_absent(at_home, monkeypatch):
+def test_a_summary_that_does_not_fit_is_cut_short(at_home, monkeypatch):
     record = Record.create("now")
     write = private.write
 
@@ -191,7 +200,7 @@ def test_a_summary_is_whole_or_absent(at_home, monkeypatch):
 
     monkeypatch.setattr(private, "write", full)
     record.close({"ok": True})
-    assert not (record.path / "run.json").exists()
+    assert (record.path / "run.json").read_text() == "{\n "
 
 
 # ---------------------------------------------------------------- parts of other machines' runs

@@ -1,5 +1,6 @@
 """A run as lines of text: whole lines with their rank, and counts of those left out."""
 
+import errno
 import io
 
 import pytest
@@ -55,6 +56,19 @@ def test_lines_start_with_their_rank(run, view):
     before = view.out.getvalue(), view.err.getvalue()
     view.draw()
     assert (view.out.getvalue(), view.err.getvalue()) == before
+
+
+def test_a_full_disk_under_the_notebooks_own_output_does_not_end_the_run(run):
+    class Full(io.StringIO):
+        def flush(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    view = viewing(run, Full())
+    run.prints(0, "zero\n")
+    view.draw()
+    run.prints(0, "one\n")
+    view.finish()
+    assert written(view.out) == "[0] zero\n[0] one\n"
 
 
 def test_lines_of_two_ranks_are_never_mixed_within_a_line(run, view):

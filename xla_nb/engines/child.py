@@ -34,9 +34,8 @@ home, *sys.path[:] = json.loads(sys.argv[2])
 sys.path.insert(0, home)
 import xla_nb
 del sys.path[0]
-from xla_nb.linux import watch_parent
-fds = int(sys.argv[1]), watch_parent(int(sys.argv[5]))
-importlib.import_module(sys.argv[3]).main(*fds, *json.loads(sys.argv[4]))
+control, parent = int(sys.argv[1]), int(sys.argv[5])
+importlib.import_module(sys.argv[3]).main(control, parent, *json.loads(sys.argv[4]))
 """
 _STOPPED = ("T", "t")  # states of proc(5)
 #: The variable by which everything that a child has started is found when it is gone itself.
@@ -47,7 +46,7 @@ _SWEEP = 5.0  # seconds for what it has left to end
 
 
 class Child:
-    """`module.main(fd, parent, *arguments)` in a process of its own, where `parent` is a pidfd of
+    """`module.main(fd, parent, *arguments)` in a process of its own, where `parent` is the pid of
     this one. The caller closes it.
 
     Raises LaunchError if it cannot be started.
@@ -146,7 +145,9 @@ class Child:
             linux.end(left, deadline - time.monotonic())
 
     def last_output(self) -> str:
-        """The end of what it printed."""
+        """The end of what it printed; empty once it is closed."""
+        if self._output.closed:
+            return ""
         fd = self._output.fileno()  # not read(): the process shares the file's offset
         end = os.pread(fd, _TAIL, max(0, os.fstat(fd).st_size - _TAIL))
         return end.decode(errors="replace").strip()[-2000:]
@@ -212,10 +213,15 @@ def _temporary_file() -> IO[bytes]:
     try:
         return tempfile.TemporaryFile()  # closed by close()
     except OSError as problem:
-        raise LaunchError(
-            f"xla_nb cannot write a temporary file: {problem}. Set TMPDIR to a folder that exists "
-            "and has free space, and restart the kernel."
-        ) from None
+        raise LaunchError(no_temporary(problem)) from None
+
+
+def no_temporary(problem: OSError) -> str:
+    """What to do where no temporary file can be made."""
+    return (
+        f"xla_nb cannot write a temporary file: {problem}. Set TMPDIR to a folder that exists "
+        "and has free space, and restart the kernel."
+    )
 
 
 def _search_path() -> list[str]:

@@ -21,14 +21,17 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from xla_nb import linux
 from xla_nb.engines.child import MARK
+from xla_nb.engines.scratch import Scratch, keep_processes_in
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
 from xla_nb.protocol import channel
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded, JobFailed
+from xla_nb.record import output
 
 _ANSWER = 10.0  # seconds for a spare's answer, which takes a millisecond on an idle machine
 _ORPHANS = 5.0  # seconds for processes that were killed to end
@@ -69,10 +72,17 @@ class _Spare:
 class ForkServer:
     """Forks jobs on requests from one control socket."""
 
-    def __init__(self, control: socket.socket, parent: int, imported: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        parent: int,
+        imported: Mapping[str, str],
+        scratch: Scratch,
+    ) -> None:
         self._control = control
         self._parent = parent
         self._imported = imported
+        self._scratch = scratch
         self._jobs: dict[int, _Job] = {}
         self._spare: _Spare | None = None
         self._selector = selectors.DefaultSelector()
@@ -166,6 +176,7 @@ class ForkServer:
             if message:
                 orders.send(b"y")  # from now on its end is told as its run's
                 orders.close()
+                keep_processes_in(self._scratch.of_job(os.getpid()))
                 run = importlib.import_module("xla_nb.rank.job").run
                 status = run(Sender(socket.socket(fileno=fds[0])), *fds[1:], self._imported)
         except BaseException:
@@ -186,6 +197,7 @@ class ForkServer:
             if job is not None:
                 self._kill(pid)  # processes that the ranks left in their group
                 self._end_orphans()
+                self._scratch.remove_of_job(pid)
                 job.sender.send(JobEnded(status=status))
                 job.sender.sock.close()
         if self._spare is None and not self._jobs:
@@ -213,17 +225,14 @@ def _ended_child() -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def main(fd: int, parent: int, imports: list[str]) -> None:
+def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     """Entry point of the process: import, report that it is ready or why not, serve.
 
-    `fd` is the control socket, `parent` a pidfd of the notebook.
+    `fd` is the control socket, `parent` the notebook's pid; `folder` is for temporary files.
     """
     control = socket.socket(fileno=fd)
-    for stream in (sys.stdout, sys.stderr):
-        # Before any import binds them, as xm.master_print does in a default argument.
-        stream.reconfigure(  # type: ignore[union-attr]
-            encoding="utf-8", errors="backslashreplace", line_buffering=True
-        )
+    scratch = Scratch(Path(folder))
+    output.install()
     # The thread that started us may have blocked signals, as Ray's do; ranks need them.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -233,11 +242,12 @@ def main(fd: int, parent: int, imports: list[str]) -> None:
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     before = dict(os.environ)
     answer: dict[str, Any]
-    # Exit normally on SIGTERM: torch makes a folder when imported and removes it at exit.
+    # Exit normally on SIGTERM, by which the notebook ends a server that is still importing.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
-        for name in (*imports, *ALWAYS):
-            importlib.import_module(name)
+        with scratch.taking_in():  # the folder that torch makes when it is imported
+            for name in (*imports, *ALWAYS):
+                importlib.import_module(name)
         # torch_xla's import calls basicConfig, which would make the user's own call a no-op.
         logging.getLogger().handlers.clear()
         answer = {"ready": True}
@@ -250,4 +260,7 @@ def main(fd: int, parent: int, imports: list[str]) -> None:
     imported = {k: v for k, v in os.environ.items() if before.get(k) != v or k == MARK}
     gc.collect()
     gc.freeze()  # so that collections in the children do not copy our pages
-    ForkServer(control, parent, imported).serve()
+    watched = linux.watch_parent(parent)
+    if watched is not None:
+        ForkServer(control, watched, imported, scratch).serve()
+    scratch.remove()  # the notebook may be gone

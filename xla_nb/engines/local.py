@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from xla_nb.engines.base import Where
-from xla_nb.engines.child import Child, ChildFeed, in_memory
+from xla_nb.engines.child import Child, ChildFeed, in_memory, no_temporary
+from xla_nb.engines.scratch import Scratch
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import HostGroup, Order, Request
@@ -52,6 +53,8 @@ class LocalEngine:
     def _warm(self, imports: tuple[str, ...]) -> _Server:
         server = self._servers.get(imports)
         if server is None or not server.child.alive:
+            if server is not None:
+                server.close()
             server = self._servers[imports] = _Server(imports)
         return server
 
@@ -156,7 +159,16 @@ class _Server:
         self._package = imports[0].partition(".")[0]
         self._ready = False
         self._given_up = ""
-        self.child = Child("xla_nb.engines.forkserver", [list(imports)], _environment())
+        try:
+            self._scratch = Scratch.create()
+        except OSError as problem:
+            raise LaunchError(no_temporary(problem)) from None
+        arguments = [list(imports), str(self._scratch.path)]
+        try:
+            self.child = Child("xla_nb.engines.forkserver", arguments, _environment())
+        except BaseException:
+            self._scratch.remove()
+            raise
 
     def wait_until_ready(self, waiting: OnWait) -> None:
         if self._ready:
@@ -198,7 +210,10 @@ class _Server:
 
     def close(self) -> None:
         """End it; at once if it is still importing, since it has no jobs yet."""
-        self.child.close(now=not self._ready and not self.child.has_news)
+        try:
+            self.child.close(now=not self._ready and not self.child.has_news)
+        finally:
+            self._scratch.remove()
 
 
 def _environment() -> dict[str, str]:

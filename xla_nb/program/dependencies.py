@@ -169,7 +169,9 @@ class Dependencies:
             live = self._live(executed)
             try:
                 parcel = pickling.pack({**self._roots, ARGUMENTS: args}, live)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # `__reduce__` may even exit
                 definition, source, problem = self._unpacked(live, args, executed)
                 if id(definition) in executed:  # and even so it cannot be pickled
                     details = refusals.described(definition, source.label)
@@ -290,14 +292,14 @@ class Dependencies:
 
     def _unpacked(
         self, live: Live, args: tuple[object, ...], executed: Mapping[int, Source]
-    ) -> tuple[object, Source, Exception]:
+    ) -> tuple[object, Source, BaseException]:
         """The innermost definition that cannot be packed as it is, its source, and why not.
 
         Raises ShippingError for a value, and where there is no source.
         """
         arguments = {f"--args[{n}]": value for n, value in enumerate(args)}
         tried = {**self._roots, **live.used, **live.named, **arguments}
-        culprit: tuple[str, object, Exception] | None = None
+        culprit: tuple[str, object, BaseException] | None = None
         seen: set[int] = set()
         while tried:
             name, value = next(iter(tried.items()))
@@ -308,7 +310,9 @@ class Dependencies:
             inner = self._live(executed)
             try:
                 pickling.pack({name: value}, inner)
-            except Exception as fault:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as fault:
                 culprit = name, value, fault
                 tried = {**inner.used, **inner.named}
         if culprit is None:
@@ -325,7 +329,9 @@ class Dependencies:
     def _can_be_sent(self, value: object, executed: Mapping[int, Source]) -> bool:
         try:
             pickling.pack({"": value}, self._live(executed))
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             return False
         return True
 
@@ -421,7 +427,7 @@ class Dependencies:
         )
 
 
-def _executed_again(source: Source, problem: Exception) -> str:
+def _executed_again(source: Source, problem: BaseException) -> str:
     return (
         f"{source.label}, line {source.first_line}: `{source.name}` cannot be sent as it is "
         f"({problem}); ranks execute its definition again, without what was changed since"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from xla_nb.protocol import hostile
+
 _PACKAGE = __package__.partition(".")[0]
 _OURS = Path(__file__).parents[1]
 #: The most frames of a stack; a recursion error would fill the page.
@@ -31,13 +33,28 @@ class Told:
 
 
 def tell(error: BaseException, labels: Container[str]) -> Told:
-    """The error with its traceback, from the first frame of the notebook on."""
-    trace = _from_first_cell(error.__traceback__, labels)
+    """The error with its traceback, from the first frame of the notebook on.
+
+    Of one that cannot be told so, because it or what it was raised from raises or hangs: its own
+    type, message and frames."""
+    trace = _from_first_cell(hostile.trace_of(error), labels)
+    message = hostile.message_of(error)
+    if not message.startswith("<its str()"):
+        try:
+            return hostile.within(hostile.PATIENCE, lambda: _in_full(error, trace, message, labels))
+        except BaseException:
+            pass
+    frames = traceback.StackSummary.from_list(traceback.extract_tb(trace, limit=-DEPTH))
+    name = _name(type(error))
+    text = "".join(["Traceback (most recent call last):\n", *frames.format(), name, ": ", message])
+    return Told(name, message, text, place_in(frames, labels), _where(name, frames))
+
+
+def _in_full(
+    error: BaseException, trace: TracebackType | None, message: str, labels: Container[str]
+) -> Told:
     kind = type(error)
-    ours = kind.__module__.partition(".")[0] == _PACKAGE
-    name = kind.__qualname__
-    if not ours and kind.__module__ not in ("builtins", "__main__"):
-        name = f"{kind.__module__}.{name}"
+    ours, name = _is_ours(kind), _name(kind)
     told = traceback.TracebackException(kind, error, trace, limit=-DEPTH)
     if ours:  # where xla_nb raised it does not help the user
         told.stack = traceback.StackSummary.from_list(_without_ours(told.stack))
@@ -46,9 +63,21 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
     text = "".join(told.format()).rstrip()
     if ours:
         text = text.replace(f"{kind.__module__}.{name}", name)
-    place = place_in(frames, labels)
-    where = "\n".join([name, *(f"{frame.filename}:{frame.lineno}" for frame in frames)])
-    return Told(name, _message(error), text, place, where)
+    return Told(name, message, text, place_in(frames, labels), _where(name, frames))
+
+
+def _is_ours(kind: type) -> bool:
+    return hostile.module_of(kind).partition(".")[0] == _PACKAGE
+
+
+def _name(kind: type) -> str:
+    """As Python's own traceback names it, but for xla_nb's."""
+    name, module = hostile.name_of(kind), hostile.module_of(kind)
+    return name if _is_ours(kind) or module in ("builtins", "__main__") else f"{module}.{name}"
+
+
+def _where(name: str, frames: traceback.StackSummary) -> str:
+    return "\n".join([name, *(f"{frame.filename}:{frame.lineno}" for frame in frames)])
 
 
 def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
@@ -75,7 +104,7 @@ def place_in(frames: traceback.StackSummary, labels: Container[str]) -> str:
 
 def line_in(error: BaseException, label: str) -> str:
     """The innermost line of one cell that an error passed, or an empty string."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(hostile.trace_of(error))
     return place_in(frames, (label,))
 
 
@@ -100,10 +129,3 @@ def _from_first_cell(trace: TracebackType | None, labels: Container[str]) -> Tra
     while trace is not None and _OURS in Path(trace.tb_frame.f_code.co_filename).parents:
         trace = trace.tb_next
     return trace
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as problem:
-        return f"<its str() raised {type(problem).__name__}>"

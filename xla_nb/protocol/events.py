@@ -71,7 +71,9 @@ class RankStarted(OfHost):
 
 @dataclass(frozen=True, kw_only=True)
 class RankFinished(Event):
-    """The entry returned; its value is in the record. `preview` is its shortened repr."""
+    """The entry returned; its value is in the record. `preview` is its shortened repr.
+
+    Sent at once without it, and again with it: a repr may hang, or end the process."""
 
     rank: int
     preview: str
@@ -172,10 +174,12 @@ _BY_NAME = {
 
 
 def encode(event: Event) -> bytes:
-    """The event as one datagram; long texts keep their head and tail."""
+    """The event as one datagram; long texts keep their head and tail.
+
+    Lone surrogates become text (`\\ud800`): no front end could be sent them."""
     body = {name: _shorten(value) for name, value in asdict(event).items()}
     text = json.dumps({"event": type(event).__name__, **body}, ensure_ascii=False)
-    return text.encode(errors="backslashreplace")
+    return text.encode()
 
 
 def decode(data: bytes) -> Event:
@@ -194,7 +198,10 @@ def _whole(value: Any) -> Any:
 
 
 def _shorten(value: object) -> object:
-    if not isinstance(value, str) or len(value) <= TEXT_LIMIT:
+    if not isinstance(value, str):
         return value
-    half = TEXT_LIMIT // 2
-    return f"{value[:half]}\n… {len(value) - 2 * half:,} characters left out …\n{value[-half:]}"
+    if len(value) > TEXT_LIMIT:
+        half = TEXT_LIMIT // 2
+        left_out = f"\n… {len(value) - 2 * half:,} characters left out …\n"
+        value = f"{value[:half]}{left_out}{value[-half:]}"
+    return value.encode(errors="backslashreplace").decode()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from xla_nb.protocol import remake
+from xla_nb.protocol import hostile, remake
 from xla_nb.protocol.mapped import Mapping as SharedMapping
 from xla_nb.protocol.mapped import holding, open_part, shared_mappings
 from xla_nb.wording import in_one_line
@@ -166,8 +166,9 @@ def _content(fd: int) -> Any:
 class Unopened(Exception):
     """A value that was pickled and cannot be made again: what holds it is called `name`."""
 
-    def __init__(self, name: str, problem: Exception) -> None:
-        told = in_one_line(f"{type(problem).__name__}: {problem}", 300)
+    def __init__(self, name: str, problem: BaseException) -> None:
+        kind = hostile.name_of(type(problem))
+        told = in_one_line(f"{kind}: {hostile.message_of(problem)}", 300)
         super().__init__(f"Cannot open `{name}`: {told}")
         self.name = name
         self.problem = problem
@@ -219,7 +220,9 @@ class Parcel:
             name, late = reader.load()
             try:
                 value = reader.load()
-            except Exception as problem:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as problem:  # `__setstate__` may even exit
                 raise Unopened(name, problem) from problem
             if not late:
                 values[name] = value

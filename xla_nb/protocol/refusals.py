@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from xla_nb.protocol import hostile
 from xla_nb.wording import in_one_line
 
 _ADVICE = {
@@ -40,14 +42,22 @@ class Unshippable(TypeError):
 
 def described(value: object, origin: str = "") -> str:
     """The type of a variable's value, and the line that defines it, where it is known."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    kind = f"{hostile.module_of(type(value))}.{hostile.name_of(type(value))}"
     return f"{kind}, defined in {origin}" if origin else kind
 
 
-def refusal(name: str, details: str, fault: Exception, path: str = "") -> str:
+def fault_in_words(fault: BaseException) -> str:
+    """Why something cannot be pickled, in one line; with its kind where pickle raises no such."""
+    told = hostile.message_of(fault).rstrip(".")
+    if isinstance(fault, TypeError | AttributeError | pickle.PicklingError | OSError) and told:
+        return in_one_line(told, 300)
+    return in_one_line(f"{hostile.name_of(type(fault))}: {told}".removesuffix(": "), 300)
+
+
+def refusal(name: str, details: str, fault: BaseException, path: str = "") -> str:
     """Why a variable, `described` by `details`, cannot be sent, and what to do instead; `path` is
     the part of it that is to blame (`["log"][0]`)."""
-    told = in_one_line(str(fault), 300).rstrip(".")
+    told = fault_in_words(fault)
     if isinstance(fault, Unshippable):
         told = f"{f'`{name}{path}`' if path else 'it'} is or contains {fault.thing}"
     elif path:
@@ -73,7 +83,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
     elif isinstance(value, list | tuple | deque):
         yield from ((f"[{number}]", part) for number, part in enumerate(value))
-    elif type(value).__module__.partition(".")[0] != __package__.partition(".")[0]:
+    elif hostile.module_of(type(value)).partition(".")[0] != __package__.partition(".")[0]:
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()
             yield from ((f".{name}", part) for name, part in attributes if name[:1] != "_")
@@ -83,7 +93,8 @@ def advice(fault: BaseException) -> str:
     """What to do instead of sending the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return fault.advice
-    known = next((text for key, text in _ADVICE.items() if key in str(fault)), None)
+    told = hostile.message_of(fault)
+    known = next((text for key, text in _ADVICE.items() if key in told), None)
     return known or "Create it inside the function, or pass what it is built from"
 
 

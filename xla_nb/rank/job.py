@@ -32,8 +32,9 @@ from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
 from xla_nb.rank import helpers, loader
 from xla_nb.rank.keeper import Keeper
-from xla_nb.rank.process import Inherited, capture, enter, inherit, main
+from xla_nb.rank.process import Inherited, enter, inherit, main
 from xla_nb.record.files import Record
+from xla_nb.record.output import capture
 from xla_nb.runtimes import Runtime
 from xla_nb.runtimes.forking import Latch, Lifecycle
 from xla_nb.wording import in_one_line
@@ -46,7 +47,7 @@ def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, st
     are the environment variables that importing torch_xla set.
     """
     try:
-        order = _begin(parcel_fd, order_fd, imported)
+        order = _begin(parcel_fd, order_fd, imported, sender)
         _start(order, sender)
     except _Refused as refused:
         sender.send(refused.event)
@@ -54,13 +55,13 @@ def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, st
     return 0
 
 
-def _begin(parcel_fd: int, order_fd: int, imported: Mapping[str, str]) -> Order:
+def _begin(parcel_fd: int, order_fd: int, imported: Mapping[str, str], sender: Sender) -> Order:
     """Read the order, and take on what it says. Raises _Refused."""
     try:
         with open(order_fd, "rb") as file:  # a descriptor, not a path
             file.seek(0)
             order: Order = pickle.load(file)
-        _take_on(order, parcel_fd, imported)
+        _take_on(order, parcel_fd, imported, sender)
     except Exception as error:
         message = f"Cannot begin to load the program: {type(error).__name__}: {error}"
         raise _Refused(type(error).__name__, message, traceback.format_exc()) from error
@@ -73,14 +74,15 @@ class _Refused(Exception):
         self.event = events.JobFailed(kind=kind, message=message, text=text)
 
 
-def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str]) -> None:
+def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: Sender) -> None:
     """Take over the notebook's working directory, environment, `sys.path` and keys."""
     name_process("xla_nb-job")
     _allow_open_files()
     os.environ.clear()
     os.environ.update({**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)})
     _complete_flags(imported)
-    capture(Record(Path(order.request.record)), None)
+    record = Record(Path(order.request.record))
+    capture(record, None, lambda text: sender.send(events.Notice(text=f"The cell: {text}")))
     sys.path[:] = order.request.sys_path
     multiprocessing.current_process().authkey = order.request.authkey
     order.request.inheritance.take_on()

@@ -23,6 +23,7 @@ from xla_nb.protocol.order import Request
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
+from xla_nb.record.full_disk import Losses
 from xla_nb.wording import listed
 
 _OURS = ("_xla_nb", "__xla_nb")
@@ -57,8 +58,11 @@ class Keeper:
                 self.keep(namespace)
                 sender.send(events.ModuleKept())
                 if names := self.changes(namespace, fresh):
-                    sender.send(events.Notice(text=_told(self._request.label, names)))
+                    _tell(sender, _told(self._request.label, names))
                 sender.send(events.ModuleCompared())
+            except OSError as problem:
+                losses = Losses(Path(self._request.record), lambda text: _tell(sender, text))
+                losses.note("what the cell's top level has computed", problem)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -73,12 +77,16 @@ class Keeper:
         named = {name: namespace[name] for name in request.as_source if name in namespace}
         packed = keeping.pack_kept(values, made, named)
         scratch = partial(path)
-        fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
         try:
-            packed.write(fd)
-        finally:
-            os.close(fd)
-        scratch.rename(path)
+            fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
+            try:
+                packed.write(fd)
+            finally:
+                os.close(fd)
+            scratch.rename(path)
+        except OSError:
+            scratch.unlink(missing_ok=True)
+            raise
 
     def changes(self, namespace: Mapping[str, Any], fresh: Parcel) -> list[str]:
         """The names under which the notebook has, or makes, something that its cell has changed on
@@ -120,6 +128,10 @@ def _in_silence() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+def _tell(sender: Sender, text: str) -> None:
+    sender.send(events.Notice(text=text))
 
 
 def _told(label: str, names: list[str]) -> str:

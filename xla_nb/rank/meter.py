@@ -6,6 +6,7 @@ interpreter for microseconds a few times a second, and raises nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 from xla_nb.program import tracebacks
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.record import private, sample
+from xla_nb.record.full_disk import Losses, is_of_disk
 from xla_nb.record.sample import Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
@@ -92,17 +94,20 @@ class Meter:
         request: Path,
         answer: Callable[[str, str], None],
         every: int,
+        losses: Losses | None = None,
     ) -> None:
         """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
-        `answer` with the notebook line and the stack of the rank's thread."""
+        `answer` with the notebook line and the stack of the rank's thread. `losses` tells of
+        samples that did not fit on the disk."""
         self._book, self._path, self._labels = book, path, labels
         self._gauges, self._request, self._answer = gauges, request, answer
-        self._every = every
+        self._every, self._losses = every, losses
         self._entry = threading.get_ident()
         self._has_memory = True
         self._compiling = Compiling()
         self._rates = Rates()
         self._activity: tuple[Activity, float] = ("running", time.time())
+        self._file: int | None = None
         self._written = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="xla_nb-meter", daemon=True)
@@ -117,15 +122,15 @@ class Meter:
 
     def _run(self) -> None:
         try:
-            file = private.writing(self._path, os.O_WRONLY)
-            try:
-                self._watch(file)
-            finally:
-                os.close(file)
-        except Exception as problem:  # a full disk, a backend that refuses: never the user's fault
+            self._watch()
+        except Exception as problem:  # a backend that refuses: never the user's fault
             print(f"xla_nb: stopped sampling this rank: {problem}", file=sys.stderr)
+        finally:
+            if self._file is not None:
+                with contextlib.suppress(OSError):  # the user's code has closed it
+                    os.close(self._file)
 
-    def _watch(self, file: int) -> None:
+    def _watch(self) -> None:
         answered = 0
         tick = 0
         while not self._stop.wait(TICK if tick else 0):
@@ -134,17 +139,26 @@ class Meter:
                 answered = touched
                 self._answer(*tracebacks.locate(self._entry, self._labels))
             if tick % self._every == 0:
-                self._sample(file)
+                self._sample()
             tick += 1
-        self._sample(file)
+        self._sample()
 
-    def _sample(self, file: int) -> None:
+    def _sample(self) -> None:
         self._book.settle()
-        self._put(file, sample.encode(self._look()))
+        line = sample.encode(self._look())
+        try:
+            self._put(line)
+        except OSError as problem:
+            if not is_of_disk(problem):
+                raise
+            if self._losses is not None:  # the next sample may fit
+                self._losses.note("its samples (line, memory, progress)", problem)
 
-    def _put(self, file: int, line: bytes) -> None:
+    def _put(self, line: bytes) -> None:
         """Overwrite the last sample in one write, padded with spaces where it was longer."""
-        os.pwrite(file, line.ljust(self._written), 0)
+        if self._file is None:
+            self._file = private.writing(self._path, os.O_WRONLY)
+        os.pwrite(self._file, line.ljust(self._written), 0)
         self._written = max(self._written, len(line))
 
     def _look(self) -> Sample:

@@ -7,7 +7,6 @@ a failure must be reported at once, not when all ranks have ended.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import importlib
@@ -17,7 +16,7 @@ import reprlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -26,13 +25,15 @@ from typing import Any
 from xla_nb.linux import die_with_parent, name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import events, pickling, refusals
+from xla_nb.protocol import events, hostile, pickling, refusals
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
 from xla_nb.rank.meter import Meter
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
+from xla_nb.record.full_disk import Losses
+from xla_nb.record.output import capture
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.wording import in_one_line
@@ -97,7 +98,7 @@ def enter(local_rank: int, processes: int) -> None:
     rank = job.first + local_rank
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
-    capture(job.record, rank)
+    capture(job.record, rank, functools.partial(_tell, job, rank))
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
@@ -106,7 +107,7 @@ def enter(local_rank: int, processes: int) -> None:
     try:
         job.runtime.join(local_rank, processes)
     except BaseException as error:
-        job.sender.send(_failure(job, rank, error, job.runtime.consequence(error)))
+        job.sender.send(_failure(job, rank, error, _consequence(job, error)))
         job.latch.wait()
         raise
 
@@ -128,17 +129,8 @@ def _mend_thread_pool() -> None:
     torch.set_num_threads(torch.get_num_threads())
 
 
-def capture(record: Record, rank: int | None) -> None:
-    """Send this process's stdout and stderr, of Python and C code, to the logs of `rank`.
-
-    None is the job.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for fd, stream in ((1, "out"), (2, "err")):
-        log = private.writing(record.log(rank, stream), os.O_WRONLY | os.O_APPEND)
-        os.dup2(log, fd, inheritable=True)
-        os.close(log)
+def _tell(job: Inherited, rank: int, text: str) -> None:
+    job.sender.send(events.Notice(text=text, rank=rank))
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
@@ -176,7 +168,7 @@ def main(index: int) -> None:
     try:
         info = job.runtime.rank_info(index)
         if index not in job.captured:  # the runtime gave it another number
-            capture(job.record, index)
+            capture(job.record, index, functools.partial(_tell, job, index))
         job.sender.send(
             events.RankStarted(
                 rank=index,
@@ -186,18 +178,19 @@ def main(index: int) -> None:
                 devices=info.devices,
             )
         )
-        with _measured(job, index):
-            value = _call(job, index, info)
-        _send_home(job, index, value)
+        value = _measured(job, index, lambda: _call(job, index, info))
+        nbytes = _send_home(job, index, value)
         job.runtime.leave("returned")
+        # At last: a repr may hang, or end the process.
+        job.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
     except BaseException as error:
-        consequence = job.runtime.consequence(error)
-        if job.stopping and (consequence or isinstance(error, KeyboardInterrupt)):
+        consequence = _consequence(job, error)
+        if job.stopping and (consequence or issubclass(type(error), KeyboardInterrupt)):
             job.sender.send(events.RankStopped(rank=index))
             job.runtime.leave("was stopped")
             return
         job.sender.send(_failure(job, index, error, consequence))
-        job.runtime.leave(f"raised {type(error).__name__}")
+        job.runtime.leave(f"raised {hostile.name_of(type(error))}")
     finally:
         del job.entries[index]
         sys.stdout.flush()
@@ -205,14 +198,16 @@ def main(index: int) -> None:
         job.latch.wait()
 
 
-@contextlib.contextmanager
-def _measured(job: Inherited, index: int) -> Iterator[None]:
-    """Record reported figures, and run the meter, while the user's function runs."""
+def _measured(job: Inherited, index: int, call: Callable[[], object]) -> object:
+    """Record reported figures, and run the meter, while the user's function runs.
+
+    No context manager of contextlib's: it assigns the `__traceback__` of the user's exceptions."""
 
     def answer(place: str, stack: str) -> None:
         job.sender.send(events.RankAt(rank=index, place=place, stack=stack))
 
-    book = reporting.begin(job.record.history(index))
+    losses = Losses(job.record.path, functools.partial(_tell, job, index))
+    book = reporting.begin(job.record.history(index), losses)
     # Sample less often where many ranks share few cores.
     every = 1 + job.runtime.ranks // 64
     try:
@@ -224,8 +219,9 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
             job.record.stacks_request,
             answer,
             every,
+            losses,
         ):
-            yield
+            return call()
     finally:
         reporting.end()
 
@@ -242,29 +238,32 @@ def _call(job: Inherited, index: int, info: RankInfo) -> object:
     try:
         return entry(index, *job.namespace[ARGUMENTS], **extra)
     except SystemExit as end:
-        if end.code in (None, 0):
+        if end.code is None or (type(end.code) in (int, bool) and end.code == 0):
             return None
         raise
 
 
-def _send_home(job: Inherited, index: int, value: object) -> None:
-    """Write the result to the record; a result is whole or absent."""
+def _send_home(job: Inherited, index: int, value: object) -> int:
+    """Write the result to the record; a result is whole or absent. Returns its size in bytes."""
     path = job.record.result(index)
     scratch = partial(path)
-    fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
     try:
-        nbytes = pickling.pack_home(value, job.order.request.by_name).write(fd)
-    except Exception as problem:
-        scratch.unlink()
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
+        try:
+            nbytes = pickling.pack_home(value, job.order.request.by_name).write(fd)
+        finally:
+            os.close(fd)
+    except BaseException as problem:
+        scratch.unlink(missing_ok=True)
+        if issubclass(type(problem), KeyboardInterrupt):
+            raise
         raise ResultError(
-            f"Cannot send the result ({kind}) to the notebook: {problem}. "
-            f"{refusals.advice_on_result(problem)}."
+            f"Cannot send the result ({refusals.described(value)}) to the notebook: "
+            f"{refusals.fault_in_words(problem)}. {refusals.advice_on_result(problem)}."
         ) from None
-    finally:
-        os.close(fd)
     scratch.rename(path)
-    job.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
+    job.sender.send(events.RankFinished(rank=index, preview="", nbytes=nbytes))
+    return nbytes
 
 
 class ResultError(Exception):
@@ -285,12 +284,23 @@ class _Preview(reprlib.Repr):
         return super().repr1(x, level)
 
 
+_LOOK = 2.0  # seconds for a repr: less than processes have to exit (run/run.py)
+
+
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
+    text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
+    if text.startswith("<its repr()"):
+        return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
+    return text
+
+
+def _consequence(job: Inherited, error: BaseException) -> BaseException | None:
+    """The runtime looks at the error's class and message, which may raise or hang."""
     try:
-        return in_one_line(_Preview().repr(value), 80)
-    except Exception as problem:
-        return f"<{type(value).__name__}: its repr() raised {type(problem).__name__}>"
+        return hostile.within(hostile.PATIENCE, lambda: job.runtime.consequence(error))
+    except BaseException:
+        return None
 
 
 def _failure(

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from xla_nb.record import figures as record_figures
-from xla_nb.record import private
+from xla_nb.record.full_disk import Appender, Losses
 
 T = TypeVar("T")
 
 #: Rows that wait for a step marker; beyond these the oldest is read without one.
 _WAITING = 64
+#: Bytes of rows that wait for space on a full disk.
+_KEPT = 1 << 20
 
 
 def report(*, step: float | None = None, **figures: Any) -> None:
@@ -106,19 +108,20 @@ class _Row:
 
 @dataclass
 class Book:
-    """What one rank reports: rows for the file `path`, and loops for the meter's samples."""
+    """What one rank reports: rows for the file `path`, and loops for the meter's samples.
+
+    losses: tells of rows that did not fit on the disk"""
 
     path: Path
+    losses: Losses | None = None
     loops: list[Progress[Any]] = field(default_factory=list)
     _count: int = 0
     _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
     _synced: deque[_Row] = field(default_factory=deque)  # with their step launched
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._pid = os.getpid()
-        self._file: int | None = None
-        self._lost = False
+        self._file = Appender(self.path, _KEPT)
 
     @property
     def is_open(self) -> bool:
@@ -156,32 +159,27 @@ class Book:
         """Write all rows; called in the rank's thread when its function has ended."""
         self._step()
         self.settle()
-        with self._lock:
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+        self._add()
+        self._file.close()
 
     def _write(self, row: _Row) -> None:
-        line = row.encode()
-        with self._lock:
-            if self._lost:
-                return
-            try:
-                if self._file is None:
-                    self._file = private.writing(self.path, os.O_WRONLY | os.O_APPEND)
-                os.write(self._file, line)
-            except OSError as problem:  # a full disk must not end a run of many hours
-                self._lost = True
-                print(f"xla_nb: stopped recording figures: {problem}", file=sys.stderr)
+        self._add(row.encode())
+
+    def _add(self, line: bytes = b"") -> None:
+        try:
+            self._file.add(line)
+        except OSError as problem:  # a full disk must not end a run of many hours
+            if self.losses is not None:
+                self.losses.note("all of its figures", problem)
 
 
 #: The books of this process by thread, while their ranks run.
 _books: dict[int, Book] = {}
 
 
-def begin(path: Path) -> Book:
+def begin(path: Path, losses: Losses | None = None) -> Book:
     """Open the calling rank's book, before the user's function runs."""
-    _books[threading.get_ident()] = book = Book(path)
+    _books[threading.get_ident()] = book = Book(path, losses)
     return book
 
 

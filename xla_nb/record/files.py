@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from xla_nb.protocol.events import Event, encode
 from xla_nb.record import private
+from xla_nb.record.full_disk import Appender
 
 #: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.
 Folder = Literal["runs", "parts"]
@@ -29,6 +30,7 @@ _KINDS: dict[str, Kind] = {
 }
 #: Seconds after which what nobody has touched is given up.
 WEEK = 7 * 24 * 3600
+_KEPT = 1 << 24  # bytes of events that wait for space on a full disk
 
 
 def home() -> Path:
@@ -53,6 +55,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._events = Appender(self.events, _KEPT)
 
     def __repr__(self) -> str:
         return f"Record({str(self.path)!r})"
@@ -70,6 +73,8 @@ class Record:
         private.make_folder(record.path)
         private.make_folder(record.program_folder)
         private.write(record._owner, _process(os.getpid()).encode())
+        private.touch(record.stacks_request)  # now, for a full disk takes no new file later
+        os.utime(record.stacks_request, (0, 0))
         return record
 
     @property
@@ -86,6 +91,11 @@ class Record:
     def result(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.result"
 
+    def results(self) -> dict[int, Path]:
+        """The results that are there, by rank."""
+        paths = self.path.glob("rank-*.result")
+        return {int(path.stem.partition("-")[2]): path for path in paths}
+
     @property
     def module_values(self) -> Path:
         """What the launched cell's module has bound, for the notebook."""
@@ -99,7 +109,7 @@ class Record:
 
     @property
     def stacks_request(self) -> Path:
-        """Touched to ask the ranks for their stacks."""
+        """Touched to ask the ranks for their stacks; of 1970 until then."""
         return self.path / "stacks"
 
     @property
@@ -164,11 +174,12 @@ class Record:
             return int(json.loads(private.read(self.summary))["bytes"]) + _size(self.module_values)
         return _bytes_in(self.path)
 
-    def add(self, event: Event) -> None:
-        with contextlib.suppress(OSError):
-            flags = os.O_WRONLY | os.O_APPEND
-            with os.fdopen(private.writing(self.events, flags), "ab") as file:
-                file.write(encode(event) + b"\n")
+    def add(self, event: Event | None = None) -> None:
+        """Record an event, and those that had no space. Raises OSError where some still wait."""
+        try:
+            self._events.add(b"" if event is None else encode(event) + b"\n")
+        finally:
+            self._events.close()
 
     def own(self) -> None:
         """Mark the record as needed by this process."""
@@ -180,11 +191,16 @@ class Record:
         self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write the summary, with the bytes of all files; from now on the run has ended."""
+        """Write the summary, with the bytes of all files; from now on the run has ended.
+
+        On a full disk the summary is cut short: that it is there says that the run has ended."""
         scratch = partial(self.summary)
+        with contextlib.suppress(OSError):
+            self.add()
         with contextlib.suppress(OSError):
             size = _bytes_in(self.path) - _size(self.module_values)
             private.write(scratch, json.dumps({**summary, "bytes": size}, indent=2).encode())
+        with contextlib.suppress(OSError):
             scratch.rename(self.summary)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_nb.errors import XlaNbError
+from xla_nb.protocol import hostile
 from xla_nb.protocol.likeness import differ, fingerprint
 from xla_nb.protocol.parcel import Parcel, Unopened
 from xla_nb.protocol.pickling import DEFINITIONS, RESULT
@@ -85,8 +86,9 @@ class Definitions:
                 f"`{name}` was redefined after {self._label} was launched; {what}.", file=sys.stderr
             )
 
-    def _unreadable(self, rank: int, problem: Exception, used: Mapping[str, object]) -> str:
-        why = in_one_line(f"{type(problem).__name__}: {problem}", 300).rstrip(".")
+    def _unreadable(self, rank: int, problem: BaseException, used: Mapping[str, object]) -> str:
+        kind = hostile.name_of(type(problem))
+        why = in_one_line(f"{kind}: {hostile.message_of(problem)}", 300).rstrip(".")
         told = f"Cannot read rank {rank}'s result: {why}."
         if not used:
             return f"{told} Return numbers, arrays or CPU tensors instead."

@@ -25,8 +25,8 @@ from xla_nb.record.sample import Sample, decode
 from xla_nb.run import sentences
 from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
-from xla_nb.run.state import Outcome, Phase, RunState
-from xla_nb.wording import shortened
+from xla_nb.run.state import ENDED, Outcome, Phase, RunState
+from xla_nb.wording import listed, shortened
 
 
 class RecordedRun:
@@ -77,7 +77,8 @@ class RecordedRun:
         for event in _events(files.path):
             run.state.apply(event)
             last = event.at
-        if run.state.ended is None and (summary or not files.is_owned):
+        if run.state.ended is None and (files.summary.exists() or not files.is_owned):
+            _find_returned(run.state, files)
             seen = [sample.at for rank in run.state.ranks if (sample := run.sample(rank))]
             run.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
         return run
@@ -103,9 +104,20 @@ class RecordedRun:
 
     @property
     def results(self) -> dict[int, Any]:
-        """{rank: value} of the ranks that returned one so far."""
-        finished = [r.rank for r in self.state.ranks.values() if r.phase == "finished"]
-        return {rank: self[rank] for rank in sorted(finished)}
+        """{rank: value} of the ranks that returned one so far. Raises XlaNbError where one cannot
+        be read; `run[rank]` has the others."""
+        finished = sorted(r.rank for r in self.state.ranks.values() if r.phase == "finished")
+        values = {}
+        for rank in finished:
+            try:
+                values[rank] = self[rank]
+            except XlaNbError as problem:
+                others = [f"run[{other}]" for other in finished if other != rank]
+                if not others:
+                    raise
+                each = listed(others, most=3)
+                raise XlaNbError(f"{problem} Read the others one by one: {each}.") from None
+        return values
 
     def __getitem__(self, rank: int) -> Any:
         """What a rank returned. Raises KeyError when it returned nothing (yet)."""
@@ -199,6 +211,18 @@ def _no_result(rank: int, phase: Phase) -> str:
         return f"Rank {rank} was stopped, so it has no result."
     how = "failed" if phase == "failed" else "was killed"
     return f"Rank {rank} {how}, so it has no result. See run.errors[{rank}]."
+
+
+def _find_returned(state: RunState, files: Record) -> None:
+    """A result is there, and its event is not, where the disk was full or the kernel ended."""
+    for rank, path in files.results().items():
+        if rank not in state.ranks or state.ranks[rank].phase not in ENDED:
+            status = path.stat()
+            state.apply(
+                events.RankFinished(
+                    rank=rank, preview="", nbytes=status.st_size, at=status.st_mtime
+                )
+            )
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
@@ -298,6 +322,15 @@ def _entry(folder: Path) -> Entry:
             summary["headline"],
             summary.get("elapsed"),
         )
+    if Record(folder).summary.exists():  # the disk was full
+        try:
+            run = RecordedRun.open(folder, lambda name: None)
+        except UsageError as refused:
+            return Entry(folder.name, "", "failed", str(refused), None)
+        if run.state.ranks:
+            headline = sentences.headline(run.state)
+            return Entry(folder.name, "", run.state.outcome, headline, run.elapsed)
+        return Entry(folder.name, "", "failed", "Ended, and the disk was too full to say how", None)
     if Record(folder).is_owned:
         return Entry(folder.name, "", "running", "", None)
     return Entry(folder.name, "", "failed", "The notebook's kernel ended before the run did", None)

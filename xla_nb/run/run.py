@@ -17,6 +17,7 @@ from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
 from xla_nb.record import private
 from xla_nb.record.files import Record
+from xla_nb.record.full_disk import Losses
 from xla_nb.run import sentences
 from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
@@ -100,6 +101,10 @@ class Run(RecordedRun):
         self._told_of_keeping = False
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
+        # Into the state alone: it is told where it cannot be written.
+        # A run does not refer to itself: it is kept while anything refers to it (api._needed).
+        state = self.state
+        self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
         self.changed = threading.Condition()
         self._ended = threading.Event()
 
@@ -178,7 +183,10 @@ class Run(RecordedRun):
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
-        private.touch(self.record.stacks_request)
+        try:
+            private.touch(self.record.stacks_request)
+        except OSError as problem:  # without its folder, say: no reason to end the run
+            self._losses.note("the request for stacks", problem)
         self._engine.ask(self.name)
 
     def output(self, rank: int, stream: str = "out") -> str:
@@ -221,7 +229,10 @@ class Run(RecordedRun):
         with self._take_lock:
             if self.state.ended is not None:
                 return
-            self.record.add(event)
+            try:
+                self.record.add(event)
+            except OSError as problem:  # a full disk: the notebook goes on without
+                self._losses.note("all of the saved record", problem)
             self.state.apply(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:

@@ -101,7 +101,7 @@ class RunState:
             case events.ModuleCompared():
                 self.compared = True
             case events.Notice():
-                self.notices.append(event)
+                self._tell(event)
             case _:
                 self._apply_to_rank(event)
 
@@ -161,6 +161,11 @@ class RunState:
         if self.ok:
             return "finished"
         return "stopped" if self.stopping and not self.troubled else "failed"
+
+    def _tell(self, event: events.Notice) -> None:
+        """Once: the processes that a rank has forked may all send the same."""
+        if all((one.text, one.rank) != (event.text, event.rank) for one in self.notices):
+            self.notices.append(event)
 
     def _rank(self, rank: int) -> RankState:
         return self.ranks.setdefault(rank, RankState(rank))

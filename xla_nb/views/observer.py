@@ -353,7 +353,7 @@ def _phase(
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "finished":
-        return f"returned {rank.preview}" if rank.preview != "None" else ""
+        return f"returned {rank.preview}" if rank.preview not in ("", "None") else ""
     if rank.failure is not None:
         return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
     if rank.phase == "killed":

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from xla_nb.ansi import clean
+from xla_nb.record.full_disk import is_of_disk
 from xla_nb.record.tail import Tail
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
@@ -145,8 +146,7 @@ class TextView:
             self._bar = ""
         for stream, lines in ((self._out, out), (self._err, err)):
             if lines:
-                stream.write("\n".join(lines) + "\n")
-                stream.flush()
+                _put(stream, "\n".join(lines) + "\n")
 
     def _show_open_lines(self) -> None:
         """The unfinished lines of all ranks as one changing line, if a person can see it."""
@@ -164,6 +164,16 @@ class TextView:
             self._out.write("\r" + bar + " " * (len(self._bar) - len(bar)))
             self._out.flush()
             self._bar = bar
+
+
+def _put(stream: TextIO, text: str) -> None:
+    """A script's output may be a file on a full disk, which is no reason to end its runs."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as problem:
+        if not is_of_disk(problem):
+            raise
 
 
 def _is_live(stream: TextIO) -> bool:

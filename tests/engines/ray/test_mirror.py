@@ -39,10 +39,22 @@ def test_only_files_of_the_record_are_written(tmp_path, name):
     assert (tmp_path / "record" / "rank-0.out").read_bytes() == b"x"
 
 
-def test_a_full_disk_is_an_error_that_names_the_folder(mirror, tmp_path):
-    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+def test_a_result_that_does_not_fit_is_an_error_that_names_the_folder(mirror, tmp_path):
+    (tmp_path / "rank-0.result").symlink_to("/dev/full")
     with pytest.raises(Unwritable, match=f"{tmp_path}: .*No space left.*Free space on that disk"):
-        mirror.take([FileChunk("rank-0.out", "append", b"x")])
+        mirror.take([FileChunk("rank-0.result", "append", b"x")])
+
+
+def test_output_that_does_not_fit_ends_there_and_is_told_once(mirror, tmp_path):
+    log = tmp_path / "rank-0.out"
+    log.symlink_to("/dev/full")
+    chunk = FileChunk("rank-0.out", "append", b"x")
+    (told,) = mirror.take([chunk, chunk, FileChunk("rank-1.out", "append", b"fits")])
+    assert "No space left" in told
+    assert (tmp_path / "rank-1.out").read_bytes() == b"fits"
+    log.unlink()
+    assert mirror.take([chunk]) == []
+    assert not log.exists()
 
 
 def test_a_log_can_be_tailed_while_it_is_written(mirror, tmp_path):

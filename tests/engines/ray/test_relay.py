@@ -156,15 +156,31 @@ def test_a_run_without_a_listener_is_forgotten(follow):
 
 
 def test_a_full_disk_on_the_notebooks_machine_ends_the_run_without_losing_hosts(follow, tmp_path):
-    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+    (tmp_path / "rank-0.result").symlink_to("/dev/full")
 
     async def work(run):
-        run.hosts[0].has(1, files=printed(b"one\n"))
+        run.hosts[0].has(1, files=[FileChunk("rank-0.result", "append", b"x")])
 
     run, (_, notice) = follow(2, work)
     assert f"on the notebook's machine, in {tmp_path}" in notice.text
     assert all(host.told[-1] == ("forget", "r1") for host in run.hosts)
     assert not run.group.broken
+
+
+def test_output_that_does_not_fit_on_the_notebooks_machine_is_told_and_the_run_goes_on(
+    follow, tmp_path
+):
+    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+
+    async def work(run):
+        for host in run.hosts:
+            host.has(1, files=printed(b"one\n"))
+            host.has(2, events.Notice(text="still here"), over=True)
+
+    _, arrived = follow(2, work)
+    texts = [event.text for event in arrived if isinstance(event, events.Notice)]
+    assert texts.count("still here") == 2
+    assert len([text for text in texts if "No space left" in text]) == 1
 
 
 def test_no_event_is_lost_if_the_notebook_reads_slowly(follow):

@@ -21,7 +21,7 @@ from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
 from xla_nb.errors import XlaNbError
-from xla_nb.linux import name_process
+from xla_nb.linux import name_process, watch_parent
 
 
 class Driver:
@@ -210,13 +210,16 @@ def _set(closed: asyncio.Future[None]) -> None:
 
 
 def main(fd: int, parent: int, address: str) -> None:
-    """Entry point of the process: `fd` is the control socket, `parent` a pidfd of the notebook."""
+    """Entry point of the process: `fd` is the control socket, `parent` the notebook's pid."""
+    watched = watch_parent(parent)
+    if watched is None:
+        return
     name_process("xla_nb-ray")
     control = socket.socket(fileno=fd)
     control.setblocking(False)
 
     async def serve() -> None:
-        await Driver(control, parent, address).serve()
+        await Driver(control, watched, address).serve()
         os._exit(0)  # asyncio would wait for threads that wait for a dead cluster
 
     asyncio.run(serve())

@@ -13,10 +13,12 @@ from pathlib import Path
 from xla_nb.engines.ray.outbox import FileChunk
 from xla_nb.errors import XlaNbError
 from xla_nb.record import private
+from xla_nb.record.files import kind
+from xla_nb.record.full_disk import Losses, is_of_disk
 
 
 class Unwritable(XlaNbError):
-    """The record cannot be written: the disk is full, or its folder is gone."""
+    """A result cannot be written, as the disk is full, or nothing, as the folder is gone."""
 
 
 class Mirror:
@@ -25,18 +27,36 @@ class Mirror:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._replaced: dict[str, int] = {}
+        self._ended: set[str] = set()  # files that did not fit: a gap in one would mix up lines
+        self._told: list[str] = []
+        self._losses = Losses(path, self._told.append)
 
-    def take(self, pieces: Iterable[FileChunk]) -> None:
-        """Write chunks to the record. Raises Unwritable."""
+    def take(self, pieces: Iterable[FileChunk]) -> list[str]:
+        """Write chunks to the record; gives a sentence if something does not fit that a run can do
+        without. Raises Unwritable."""
         try:
             for piece in pieces:
-                self._take(piece)
+                if piece.name not in self._ended:
+                    self._take_or_end(piece)
         except OSError as problem:
             raise Unwritable(
-                "Could not write the ranks' output on the notebook's machine, in "
+                "Could not write the ranks' results on the notebook's machine, in "
                 f"{self._path}: {problem}. The run was ended. Free space on that disk, or set "
                 "XLA_NB_HOME to a folder with space."
             ) from problem
+        told = self._told.copy()
+        self._told.clear()
+        return told
+
+    def _take_or_end(self, piece: FileChunk) -> None:
+        try:
+            self._take(piece)
+        except OSError as problem:
+            if kind(piece.name) == "result" or not is_of_disk(problem):
+                raise
+            if piece.mode == "append":
+                self._ended.add(piece.name)
+            self._losses.note("all that ranks of other hosts print and report", problem)
 
     def _take(self, piece: FileChunk) -> None:
         path = self._path / Path(piece.name).name

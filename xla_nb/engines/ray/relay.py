@@ -173,7 +173,8 @@ class Relay:
                 await asyncio.sleep(0.2)
                 continue
             seen, silent = news.number, 0.0
-            self._mirror.take(news.files)
+            for text in self._mirror.take(news.files):
+                await self._send(events.Notice(text=text))
             for event in news.events:
                 await self._send_encoded(event)
             if news.over:

@@ -1,0 +1,108 @@
+"""What killed processes leave in TMPDIR: nothing that xla_nb, torch or multiprocessing made."""
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.kernel import Notebook
+
+#: Each rank has made what multiprocessing keeps in folders of its own.
+USES_FOLDERS = (
+    "import multiprocessing, os, pathlib, signal, tempfile, time\n"
+    "def f(rank):\n"
+    "    manager = multiprocessing.Manager()\n"
+    "    shared = manager.dict(rank=rank)\n"
+    "    queue = multiprocessing.get_context('spawn').Queue()\n"
+    "    with multiprocessing.Pool(2) as pool:\n"
+    "        assert pool.map(abs, [-1]) == [1]\n"
+    "    print(tempfile.gettempdir(), flush=True)\n"
+)
+READY = (
+    "while not all(len({run}.output(r).splitlines()) for r in (0, 1)): "
+    "__import__('time').sleep(0.02)"
+)
+
+
+@pytest.fixture
+def notebook():
+    """A kernel whose processes the tests kill."""
+    notebook = Notebook()
+    notebook.ok("%load_ext xla_nb")
+    notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
+    yield notebook
+    if notebook.manager.is_alive():
+        notebook.close()
+
+
+def left():
+    """All that is in TMPDIR, but for the kernel's connection and torch's own folder."""
+    top = Path(tempfile.gettempdir())
+    return {
+        str(path.relative_to(top))
+        for path in top.rglob("*")
+        if not path.relative_to(top).parts[0].startswith("xla-nb-")
+    }
+
+
+def server_pid(notebook):
+    notebook.ok("from xla_nb import api; from xla_nb.runtimes import xla as xla_runtime")
+    return int(notebook.value("api.engine().pid(xla_runtime.IMPORTS)"))
+
+
+def test_ranks_that_are_killed_leave_no_folders(notebook):
+    before = left()
+    shown = notebook.run(
+        "%%xla_spawn -n 2 --grace 1\n" + USES_FOLDERS + "    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert "SIGKILL" in shown.error
+    assert left() == before
+
+
+def test_a_job_that_is_killed_leaves_no_folders(notebook):
+    before = left()
+    notebook.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
+    notebook.ok(READY.format(run="run"))
+    (job,) = [
+        process
+        for process in psutil.Process(server_pid(notebook)).children()
+        if process.name() == "xla_nb-job"
+    ]
+    job.kill()
+    notebook.run("run.wait(60)")
+    assert notebook.value("run.done") == "True"
+    assert left() == before
+
+
+def test_files_that_ranks_make_are_in_the_users_own_folder(notebook, tmp_path):
+    notebook.ok(
+        f"%%xla_spawn -n 2 --env TMPDIR={tmp_path} -o own\n" + USES_FOLDERS + "    return tempfile"
+        ".gettempdir(), os.environ['TMPDIR']"
+    )
+    assert notebook.value(f"own[1] == ({str(tmp_path)!r},) * 2") == "True"
+
+
+@pytest.mark.parametrize("which", ["server", "kernel", "all"])
+def test_processes_that_are_killed_during_a_run_leave_nothing(notebook, which):
+    """`server`: with all that it has started."""
+    notebook.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
+    notebook.ok(READY.format(run="run"))
+    server = psutil.Process(server_pid(notebook))
+    everything = [server, *server.children(recursive=True)]
+    if which != "kernel":
+        for process in everything:
+            process.kill()
+    if which == "server":
+        notebook.close()
+    else:
+        os.kill(notebook.pid, signal.SIGKILL)
+        notebook.kill()
+    assert psutil.wait_procs(everything, timeout=60)[1] == []
+    if which == "all":  # the next one tidies up
+        another = Notebook()
+        another.ok("%load_ext xla_nb")
+        another.close()
+    assert left() == set()

@@ -1,0 +1,75 @@
+"""Objects of the user's that fight back when they are looked at.
+
+`str`, `repr`, `isinstance` and a class's own name run code that may raise anything, end the
+process, or never return. None of it may cost a rank's outcome.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Seconds that an object has to say what it is: many, for the machine may be busy.
+PATIENCE = 10.0
+
+
+class TooLong(Exception):
+    """What was called has not returned in time. It goes on in a thread that nobody waits for."""
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What `work` returns or raises, in a thread of its own. Raises TooLong."""
+    values: list[T] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            values.append(work())
+        except BaseException as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=run, name="xla_nb-look", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if problems:
+        raise problems[0]
+    if not values:
+        raise TooLong(f"longer than {seconds:g} s")
+    return values[0]
+
+
+def words(look: Callable[[], object], what: str, seconds: float = PATIENCE) -> str:
+    """The text that `look` returns, or what became of it: `<its str() raised ValueError>`."""
+    try:
+        text = within(seconds, look)
+    except TooLong as late:
+        return f"<its {what} took {late}>"
+    except BaseException as problem:
+        return f"<its {what} raised {name_of(type(problem))}>"
+    return text if type(text) is str else f"<its {what} is no text>"
+
+
+def message_of(error: BaseException) -> str:
+    """`str(error)`."""
+    return words(lambda: str(error), "str()")
+
+
+def name_of(kind: type) -> str:
+    """A class's qualified name, whatever its metaclass says."""
+    return str(type.__dict__["__qualname__"].__get__(kind))
+
+
+def module_of(kind: type) -> str:
+    """The name of a class's module, whatever its metaclass says."""
+    name = type.__dict__["__module__"].__get__(kind)
+    return name if type(name) is str else ""
+
+
+def trace_of(error: BaseException) -> TracebackType | None:
+    """`error.__traceback__`, whatever its class says."""
+    trace: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    return trace

@@ -1,0 +1,95 @@
+"""A process's stdout and stderr as logs of a record, on a disk that may be full.
+
+`print` must not end a training of many hours. What Python code writes through `sys.stdout` and
+`sys.stderr` never fails for want of space; what writes to descriptors 1 and 2 itself is told the
+truth by the system: `printf` of C code goes on, `os.write(1, …)` raises OSError.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from xla_nb.record import private
+from xla_nb.record.files import Record
+from xla_nb.record.full_disk import Losses, is_of_disk
+
+_GAP = "\n… output is missing here: {} …\n"
+_WHAT = "all of its output"
+
+
+class Log(io.FileIO):
+    """Descriptor `fd` for writing. `losses` tells what did not fit; None: nobody can be told."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self.name = name
+        self.losses: Losses | None = None
+        self._gap = b""  # to be written before anything else
+
+    def write(self, data: Any) -> int:
+        """Write all of it, but for what the disk has no space for."""
+        text = memoryview(data).cast("B")
+        try:
+            while self._gap:
+                self._gap = self._gap[os.write(self.fileno(), self._gap) :]
+            rest = text
+            while rest.nbytes:
+                rest = rest[os.write(self.fileno(), rest) :]
+        except OSError as problem:
+            if not is_of_disk(problem):
+                raise
+            self._gap = self._gap or _GAP.format(problem.strerror).encode()
+            if self.losses is not None:
+                self.losses.note(_WHAT, problem)
+        return text.nbytes
+
+
+def install() -> None:
+    """Let this process's stdout and stderr outlive a full disk; before any import binds them, as
+    `xm.master_print` does in a default argument."""
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        before = getattr(sys, name)
+        log: Any = Log(fd, f"<{name}>")
+        stream = io.TextIOWrapper(
+            log if before.write_through else io.BufferedWriter(log),
+            encoding="utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+            write_through=before.write_through,
+        )
+        for held in (name, f"__{name}__"):
+            setattr(sys, held, stream)
+
+
+def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None = None) -> None:
+    """Send this process's stdout and stderr, of Python and C code, to the logs of `rank`.
+
+    None is the job. `tell` gets a sentence when something does not fit on the disk.
+    """
+    losses = None if tell is None else Losses(record.path, tell)
+    for fd, stream in ((1, "out"), (2, "err")):
+        held = getattr(sys, f"__std{stream}__")
+        held.flush()
+        getattr(sys, f"std{stream}").flush()
+        log = getattr(held.buffer, "raw", held.buffer)
+        if isinstance(log, Log):
+            log.losses = losses
+        file = _opened(record, rank, stream, losses)
+        os.dup2(file, fd, inheritable=True)
+        os.close(file)
+
+
+def _opened(record: Record, rank: int | None, stream: str, losses: Losses | None) -> int:
+    """A log, or where there is no space for one, nothing's."""
+    try:
+        return private.writing(record.log(rank, stream), os.O_WRONLY | os.O_APPEND)
+    except OSError as problem:
+        if not is_of_disk(problem):
+            raise
+        if losses is not None:
+            losses.note(_WHAT, problem)
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
