@@ -92,12 +92,14 @@ class Meter:
         request: Path,
         answer: Callable[[str, str], None],
         every: int,
+        blocked: Callable[[int], PendingCollective | None] = lambda thread: None,
     ) -> None:
         """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
-        `answer` with the notebook line and the stack of the rank's thread."""
+        `answer` with the notebook line and the stack of the rank's thread. `blocked` gives what
+        else than a collective a thread waits for: the `lock`."""
         self._book, self._path, self._labels = book, path, labels
         self._gauges, self._request, self._answer = gauges, request, answer
-        self._every = every
+        self._every, self._blocked = every, blocked
         self._entry = threading.get_ident()
         self._has_memory = True
         self._compiling = Compiling()
@@ -150,7 +152,7 @@ class Meter:
     def _look(self) -> Sample:
         now = time.time()
         counts = self._gauges.counts()
-        waiting = self._gauges.waiting()
+        waiting = self._blocked(self._entry) or self._gauges.waiting()
         compiling = self._compiling.now(counts)
         used, limit = self._device_memory()
         return Sample(
@@ -167,6 +169,7 @@ class Meter:
             compiles=counts.compiles,
             compile_seconds=counts.compile_seconds,
             steps=counts.steps,
+            graphs=counts.hits + counts.misses,
             fallbacks=counts.fallbacks,
             clients=counts.clients,
             loops=self._rates.look(self._book.loops, now),

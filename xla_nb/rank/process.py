@@ -30,6 +30,7 @@ from xla_nb.protocol import events, pickling, refusals
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
+from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter
 from xla_nb.record.files import Record, partial
 from xla_nb.runtimes import Prepared, RankInfo
@@ -49,7 +50,7 @@ class Inherited:
     sender: Sender
     namespace: dict[str, Any]
     table: ModuleMap
-    lock: Any
+    lock: SharedLock
     runtime: Prepared
     latch: Latch
     random: Any
@@ -161,6 +162,7 @@ def main(index: int) -> None:
     """Call the entry and write its result to the record; `xmp.spawn` runs this for each rank."""
     (job,) = _inherited
     job.entries[index] = threading.get_ident()
+    job.lock.belongs_to(index)
     try:
         info = job.runtime.rank_info(index)
         if index not in job.captured:  # the runtime gave it another number
@@ -212,6 +214,7 @@ def _measured(job: Inherited, index: int) -> Iterator[None]:
             job.record.stacks_request,
             answer,
             every,
+            job.lock.waiting,
         ):
             yield
     finally:
