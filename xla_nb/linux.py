@@ -1,4 +1,4 @@
-"""Linux processes: end with the parent, adopt orphans, set the name, find children."""
+"""Linux processes: end with the parent, adopt orphans, set the name, find children, see stops."""
 
 from __future__ import annotations
 
@@ -42,6 +42,17 @@ def forked_children() -> list[int]:
             if Path(f"/proc/{pid}/cmdline").read_bytes() == own:
                 found.append(pid)
     return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal, such as SIGSTOP (proc(5), stat: state T).
+
+    One that a debugger holds (t) is not, nor is one that is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b") ")[2].startswith(b"T")
 
 
 def _prctl(option: int, value: int) -> None:
