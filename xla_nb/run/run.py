@@ -19,6 +19,7 @@ from xla_nb.errors import XlaNbError
 from xla_nb.protocol import channel, events
 from xla_nb.record.files import Record, tidy
 from xla_nb.run import sentences
+from xla_nb.run.hang import HangWatch
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
@@ -87,6 +88,7 @@ class Run(RecordedRun):
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         self.changed = threading.Condition()
+        self._hangs = HangWatch(self, options.hang_after, stops=options.hang_stop, here=engine.here)
         self._ended = threading.Event()
 
     @property
@@ -202,6 +204,7 @@ class Run(RecordedRun):
                 return
             self.record.add(event)
             self.state.apply(event)
+            self._hangs.take(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:
             self._settled = now
@@ -212,6 +215,8 @@ class Run(RecordedRun):
 
     def _act(self, now: float) -> None:
         """The ladder: what is due at this moment."""
+        if self._settled is None and not self.state.stopping:
+            self._hangs.act(now)
         if self._kill_at is not None and now >= self._kill_at:
             self._engine.kill(self.name)
             self._kill_at = None

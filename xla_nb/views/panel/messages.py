@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from xla_nb import ansi, wording
+from xla_nb.protocol.events import StackGroup
 from xla_nb.record.tail import Earlier
-from xla_nb.run.stacks import StackGroup
 from xla_nb.views import facts
 from xla_nb.views.observer import STREAMS, Lines, Observer
 from xla_nb.views.snapshot import Bar, Card, Snapshot, Trouble, hosts_in_short
