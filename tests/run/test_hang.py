@@ -187,12 +187,11 @@ def test_a_rank_that_becomes_hung_later_is_reported_later(watched):
 
 
 def test_a_slow_run_has_not_more_reports_than_a_record_holds(watched):
-    reports, step = 0, 0
-    for now in range(305, 24 * 3600, 305):  # every step takes longer than the time
+    reports = 0
+    for step, now in enumerate(range(305, 24 * 3600, 305)):  # each takes longer than the time
         reports += len([e for e in watched.at(now) if isinstance(e, events.HangReported)])
-        step += 1
-        watched.run.has(0, steps=step)
-        watched.run.has(1, steps=step)
+        for rank in (0, 1):
+            watched.run.has(rank, steps=step + 1)
         watched.at(now + 1)
     assert 10 < reports < 50
 

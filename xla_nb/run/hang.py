@@ -26,6 +26,8 @@ _SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it
 _FREELY = 10  # reports, after which each next one keeps twice the distance of the one before,
 _DISTANCE = 3600.0  # up to so many seconds
 
+_JOB_RUNS = "The process that started the ranks is no longer stopped"
+
 #: What is wrong, and of which rank: "stopped", "lock", "quiet"; "job" has a host's name.
 _Reason = tuple[str, int | str]
 
@@ -106,10 +108,8 @@ class HangWatch:
             return
         before = sorted({rank for _, rank in gone if isinstance(rank, int)})
         stopped = [rank for kind, rank in gone if kind == "stopped" and isinstance(rank, int)]
-        why = verdict.why_over(before, standings, stopped)
-        self._run.take(
-            events.HangOver(why=why or "The process that started the ranks is no longer stopped")
-        )
+        why = verdict.why_over(before, standings, stopped) if before else _JOB_RUNS
+        self._run.take(events.HangOver(why=why))
 
     def _report(self, answers: Mapping[int, Answer], now: float) -> None:
         standings = [_with_answer(one, answers.get(one.rank)) for one in self._standings(now)]

@@ -14,10 +14,10 @@ from xla_nb.protocol.events import StackGroup
 from xla_nb.run.stacks import Answer, alike
 from xla_nb.run.standing import Standing
 from xla_nb.run.state import ENDED
-from xla_nb.wording import in_one_line, listed, ranks
+from xla_nb.wording import in_one_line, listed, ranks, shortened
 
 _MOST = 4  # clauses of a verdict; descriptions of the ranks that others wait for
-_GROUPS = 32  # groups with a stack
+_GROUPS, _STACK = 16, 4000  # groups with a stack; characters of one
 _LONGEST = 60  # characters of a call or an operation
 _PLACE = re.compile(r"(Cell In\[\d+\]), line")
 _OURS = "/xla_nb/rank/"  # the iterator of `xla_nb.progress`, say, and what calls the entry
@@ -299,7 +299,7 @@ def groups(standings: Iterable[Standing], answers: Mapping[int, Answer]) -> list
         group = [running[rank] for rank in numbers]
         place = answer.place if answer is not None and answer.place else kind.place
         notes = [_note(group), answer.note if answer is not None else "no answer"]
-        stack = answer.stack if answer is not None else ""
+        stack = shortened(answer.stack, _STACK) if answer is not None else ""
         found.append(StackGroup(numbers, place, stack, "; ".join(filter(None, notes))))
     waits = {rank for rank, one in running.items() if one.activity == "waiting"}
     found.sort(key=lambda group: (group.ranks[0] in waits, len(group.ranks), group.ranks))
