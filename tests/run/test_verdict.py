@@ -92,7 +92,7 @@ CASES = {
     "the one is blocked in native code": (
         [reduces(0, 1), at(1, call="", unheard=True)],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which "
-        "is blocked in native code, last seen at line 9",
+        "is silent, as if blocked in native code, last seen at line 9",
     ),
     "the one has ended": (
         [reduces(0, 1), ended(1, "killed")],

@@ -21,6 +21,7 @@ from xla_nb.run.standing import Clock, Standing
 from xla_nb.run.state import ENDED, RankState
 
 _SELDOM, _OFTEN, _SOONEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
+_MANY = 256  # ranks, of which a look takes some 20 ms; of more, looks are rarer
 _NEAR = 0.8  # of the time without progress, from which a rank is told with those that are hung
 _SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it is told
 _FREELY = 10  # reports, after which each next one keeps twice the distance of the one before,
@@ -82,9 +83,9 @@ class HangWatch:
         """Seconds between two looks: each costs a read and a few calls for every rank."""
         state = self._run.state
         soon = self._reported or any(host.stopped for host in state.hosts.values())
-        if soon or any(rank.phase in ENDED for rank in state.ranks.values()):
-            return min(_OFTEN, max(_SOONEST, self._after / 5)) if self._after else _OFTEN
-        return min(_SELDOM, max(_SOONEST, self._after / 5)) if self._after else _SELDOM
+        often = soon or any(rank.phase in ENDED for rank in state.ranks.values())
+        pause = _OFTEN * max(1.0, len(state.ranks) / _MANY) if often else _SELDOM
+        return min(pause, max(_SOONEST, self._after / 5)) if self._after else pause
 
     def _look(self, now: float) -> None:
         standings = self._standings(now)

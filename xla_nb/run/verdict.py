@@ -190,7 +190,8 @@ def _runs(group: Sequence[Standing]) -> str:
     if one.activity == "compiling":
         return f"{_have(group)} been compiling for {lasting(_since(group))}{at}"
     if one.unheard:
-        return f"{are} blocked in native code, last seen{at or ' at an unknown line'}"
+        silent = f"{are} silent, as if blocked in native code"
+        return f"{silent}, last seen{at or ' at an unknown line'}"
     if one.computes:
         share = min(each.cpu or 0.0 for each in group)
         return f"{are} computing{inside}{at} ({100 * share:.0f} % of a CPU)"
