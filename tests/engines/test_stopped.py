@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,16 @@ def test_a_process_is_stopped_from_sigstop_to_sigcont(process):
     process.send_signal(signal.SIGCONT)
     os.waitid(os.P_PID, process.pid, os.WCONTINUED)
     assert not is_stopped(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("state", "stopped"), [(b"T", True), *((bytes([s]), False) for s in b"tSRDZ")]
+)
+def test_of_the_states_of_processes_only_one_is_stopped(monkeypatch, state, stopped):
+    """The name of a process may look like anything."""
+    stat = b"12 (a) T (b) " + state + b" 1 12"
+    monkeypatch.setattr(Path, "read_bytes", lambda path: stat)
+    assert is_stopped(12) is stopped
 
 
 def test_a_process_that_is_gone_is_not_stopped(process):

@@ -136,6 +136,15 @@ def test_the_next_one_to_hold_it_is_named():
     lock.release()
 
 
+def test_in_the_moment_before_the_next_one_is_known_nobody_is_named():
+    lock = SharedLock()
+    lock.belongs_to(7)
+    with lock:
+        pass
+    lock._semlock.acquire()  # as `acquire` does first
+    assert wait_shortly(lock) == ()
+
+
 def test_of_a_process_that_a_rank_started_it_is_not_said_that_it_is_the_rank():
     lock = SharedLock()
     lock.belongs_to(0)

@@ -200,6 +200,8 @@ def test_a_rank_that_returns_ends_the_report_by_itself(watched):
     watched.at(300)
     watched.run.take(events.RankFinished(rank=1, preview="", nbytes=0))
     assert watched.run.state.hang.over == "Rank 1 returned"
+    watched.run.has(0, steps=1)
+    assert watched.at(305, 310) == []  # it is over already
 
 
 # ---------------------------------------------------------------- stopped processes

@@ -116,6 +116,11 @@ def test_how_long_it_has_waited_is_of_its_own_clock():
     assert not standing.waits_for_lock
 
 
+def test_a_wait_goes_on_while_no_sample_comes():
+    looked = Looked(**waiting(-30.0))
+    assert looked.clock.standing(RANK, 7, 100.0).lasting == 130.0
+
+
 def test_a_wait_for_the_lock_is_no_collective():
     standing = Looked().look(100.0, **waiting(70.0, LOCK))
     assert standing.waits_for_lock

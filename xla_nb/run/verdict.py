@@ -19,7 +19,6 @@ from xla_nb.wording import in_one_line, listed, ranks, shortened
 _MOST = 4  # clauses of a verdict; descriptions of the ranks that others wait for
 _GROUPS, _STACK = 16, 4000  # groups with a stack; characters of one
 _LONGEST = 60  # characters of a call or an operation
-_PLACE = re.compile(r"(Cell In\[\d+\]), line")
 _OURS = "/xla_nb/rank/"  # the iterator of `xla_nb.progress`, say, and what calls the entry
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.+)$')
 _ENDS = {
@@ -37,7 +36,8 @@ def verdict(standings: Iterable[Standing], after: float, jobs: Iterable[str] = (
     """The sentence, without a full stop. Ranks without progress for `after` seconds are hung (0:
     none is), and those that wait for a stopped process, or for the lock of a rank that has ended.
     `jobs`: pids of jobs that are stopped, with their hosts where there are several."""
-    said = _Verdict({standing.rank: standing for standing in standings}, after or float("inf"))
+    known = {standing.rank: standing for standing in standings}
+    said = _Verdict(known, after or float("inf"))
     clauses = [
         f"the process that started the ranks is stopped (SIGSTOP; pid {job}): {_continue([job])}"
         for job in jobs
@@ -49,19 +49,22 @@ def verdict(standings: Iterable[Standing], after: float, jobs: Iterable[str] = (
         clauses += rest[1:]
     if len(clauses) > _MOST:
         clauses[_MOST:] = [f"{len(clauses) - _MOST} more places are in the report"]
-    sentence = _PLACE.sub(_Places(), "; ".join(clauses))
+    sentence = _brief("; ".join(clauses), (one.place for one in known.values()))
     return sentence[:1].upper() + sentence[1:]
 
 
-class _Places:
-    """Names a cell where it differs from the one named before."""
+def _brief(sentence: str, places: Iterable[str]) -> str:
+    """The sentence, in which a cell or file is named only where it is not the one named before."""
+    files = {place.rpartition(", line ")[0] for place in places} - {""}
+    last = ""
 
-    def __init__(self) -> None:
-        self._last = ""
+    def named(match: re.Match[str]) -> str:
+        nonlocal last
+        known, last = match[1] == last, match[1]
+        return " at line " if known else match[0]
 
-    def __call__(self, match: re.Match[str]) -> str:
-        known, self._last = match[1] == self._last, match[1]
-        return "line" if known else match[0]
+    either = "|".join(map(re.escape, sorted(files, key=len, reverse=True)))
+    return re.sub(f" at ({either}), line ", named, sentence) if files else sentence
 
 
 @dataclass
