@@ -274,6 +274,37 @@ def test_a_lock_that_was_given_back_meanwhile_is_not_told(run):
     assert watched.at(11, 12, 13) == []
 
 
+def test_it_is_over_when_the_lock_was_had_after_all(run):
+    watched = Watched(run)
+    run.take(events.RankFinished(rank=1, preview="", nbytes=0))
+    waits_for_the_lock(run, 0, holder=1)
+    assert len(watched.at(5)) == 1
+    run.has(0, activity="running", operation="", missing=(), since=6.0)  # another gave it back
+    (over,) = watched.at(*range(6, 30))
+    assert isinstance(over, events.HangOver)
+
+
+def test_who_tries_for_that_lock_again_and_again_is_told_once(run):
+    watched = Watched(run)
+    run.take(events.RankFinished(rank=1, preview="", nbytes=0))
+    told = []
+    for now in range(1, 200):
+        if now % 4 == 3:  # between two attempts
+            run.has(0, activity="running", operation="", missing=(), since=float(now))
+        else:
+            waits_for_the_lock(run, 0, holder=1, since=now - now % 4 - 1.0)
+        told += watched.at(now)
+    assert [type(event) for event in told] == [events.HangReported]
+
+
+def test_a_process_that_is_stopped_every_other_second_does_not_fill_the_record(run):
+    watched, reports = Watched(run), 0
+    for now in range(1, 2 * 3600):
+        run.take(events.ProcessesStopped(host="h", pids=(2,) if now % 2 else ()))
+        reports += len([e for e in watched.at(now) if isinstance(e, events.HangReported)])
+    assert 10 < reports < 30
+
+
 # ---------------------------------------------------------------- robust
 
 

@@ -24,6 +24,7 @@ _SELDOM, _OFTEN, _SOONEST = 5.0, 1.0, 0.2  # seconds between two looks at the ra
 _MANY = 256  # ranks, of which a look takes some 20 ms; of more, looks are rarer
 _NEAR = 0.8  # of the time without progress, from which a rank is told with those that are hung
 _SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it is told
+_AGAIN = 10.0  # seconds between two waits for the lock that are taken for one
 _FREELY = 10  # reports, after which each next one keeps twice the distance of the one before,
 _DISTANCE = 3600.0  # up to so many seconds
 
@@ -56,6 +57,7 @@ class HangWatch:
         self._clocks: dict[int, Clock] = {}
         self._looked = self._last = float("-inf")  # when: the last look, the last report
         self._reports = 0
+        self._waited: dict[int, float] = {}  # when ranks were last seen to wait for the lock
         self._reported: frozenset[_Reason] = frozenset()
         self._inquiry: Inquiry | None = None
 
@@ -89,18 +91,32 @@ class HangWatch:
 
     def _look(self, now: float) -> None:
         standings = self._standings(now)
-        gone = self._reported - self._reasons(standings, _NEAR)
+        gone = self._reported - self._reasons(standings, _NEAR) - self._kept(standings, now)
         if gone:
             self._say_over(gone, standings)
         news = self._reasons(standings) - self._reported
-        if any(kind != "quiet" for kind, _ in news) or (news and now - self._last >= self._gap()):
+        if news and now - self._last >= self._gap(any(kind != "quiet" for kind, _ in news)):
             self._inquiry = Inquiry(self._run)
 
-    def _gap(self) -> float:
-        """Seconds from the last report to the next one: a slow run must not fill the record."""
-        return max(
-            self._after, min(_DISTANCE, self._after * 2.0 ** max(0, self._reports - _FREELY))
+    def _kept(self, standings: list[Standing], now: float) -> frozenset[_Reason]:
+        """Ranks that waited for the lock a moment ago: one that tries again and again may be seen
+        between two attempts."""
+        running = [one for one in standings if one.phase not in ENDED]
+        self._waited.update((one.rank, now) for one in running if one.waits_for_lock)
+        late = (
+            one.rank for one in running if now - self._waited.get(one.rank, float("-inf")) < _AGAIN
         )
+        return frozenset(("lock", rank) for rank in late)
+
+    def _gap(self, certain: bool) -> float:
+        """Seconds from the last report to the next one: a slow run must not fill the record.
+
+        `certain`: what is new is no matter of time."""
+        more = self._reports - _FREELY
+        doubled = min(_DISTANCE, (60 if certain else self._after) * 2.0 ** min(max(0, more), 20))
+        if certain:
+            return doubled if more >= 0 else 0.0
+        return max(self._after, doubled)
 
     def _say_over(self, gone: frozenset[_Reason], standings: list[Standing]) -> None:
         self._reported = frozenset()
