@@ -49,6 +49,8 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     slices: int | None = None,
     wait: float | str = 0.0,
     keep_going: bool = False,
+    hang_after: float | str = 300.0,
+    hang_stop: bool = False,
     bg: bool = False,
     view: str | None = None,
 ) -> Run:
@@ -64,6 +66,8 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     `hosts` hosts of a Ray cluster, by default all that are free. `slices`: TPU slices that the
     hosts form. `wait`: how long to wait for free hosts.
     keep_going: return a failed Run instead of raising. bg: return at once.
+    hang_after: report where all ranks are when one has made no progress for this long; 0: never.
+    hang_stop: stop the run when a hang is reported.
     view: "panel", "text" or "none"; by default what the front end can show.
 
     If `fn` has a parameter named `lock` that `args` does not fill, it receives a lock shared by all
@@ -83,6 +87,8 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
             "slices": slices,
             "wait": wait,
             "keep_going": keep_going,
+            "hang_after": hang_after,
+            "hang_stop": hang_stop,
             "bg": bg,
             "view": view,
         }

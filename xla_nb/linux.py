@@ -58,12 +58,15 @@ def forked_children() -> list[int]:
     return found
 
 
-def state(pid: int) -> str:
-    """One letter (proc(5)): `T` is stopped, `D` waits for a device, `Z` has ended; "" is gone."""
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal, such as SIGSTOP (proc(5), stat: state T).
+
+    One that a debugger holds (t) is not, nor is one that is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b") ")[2].startswith(b"T")
 
 
 def carrying(variable: str) -> list[int]:

@@ -19,6 +19,11 @@ SAMPLES = [
     events.ModuleCompared(),
     events.StopRequested(why="Stopped by %xla_stop"),
     events.Notice(text="careful"),
+    events.HangReported(
+        verdict="v", ranks=(1,), groups=(events.StackGroup((0, 1), "p", "s", "n"),)
+    ),
+    events.HangOver(why="Rank 1 made progress"),
+    events.ProcessesStopped(host="here", pids=(3,)),
     events.JobEnded(status=None),
 ]
 
@@ -43,7 +48,11 @@ def test_a_long_text_keeps_its_head_and_its_tail():
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[]", b'{"event": "Nonsense"}', b'{"event": "Notice"}', b"\xff"]
+    "data",
+    [
+        *(b"", b"{}", b"[]", b'{"event": "Nonsense"}', b'{"event": "Notice"}', b"\xff"),
+        b'{"event": "HangReported", "verdict": "v", "ranks": [], "groups": [1]}',
+    ],
 )
 def test_other_data_is_refused(data):
     with pytest.raises(ValueError):

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from xla_nb.rank import meter, reporting
+from xla_nb.rank.lock import LockWait
 from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
 from xla_nb.record.full_disk import Losses
-from xla_nb.record.sample import decode
+from xla_nb.record.sample import LOCK, decode
 from xla_nb.runtimes import gauges
 from xla_nb.runtimes.gauges import Counts
 
@@ -175,7 +176,8 @@ class Metered:
         self.path, self.request = folder / "rank-0.now", folder / "stacks"
         self.book = reporting.Book(folder / "rank-0.history")
         self.labels = {__file__}
-        self.waiting = None
+        self.waiting = self.locked = None
+        self.thread = threading.get_ident()
         self.answers = []
         self.every = 1
         self.losses = None
@@ -194,6 +196,7 @@ class Metered:
             lambda *answer: self.answers.append(answer),
             self.every,
             self.losses,
+            lambda thread: self.locked if thread == self.thread else None,
         )
 
     def sample(self):
@@ -290,6 +293,19 @@ def test_a_rank_in_a_collective_waits_for_missing_ranks(metered):
     seen = metered.final()
     assert (seen.activity, seen.operation, seen.missing) == ("waiting", "all_reduce", (1, 3))
     assert seen.at - seen.since == pytest.approx(100, abs=5)
+
+
+def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
+    metered.locked = LockWait(time.monotonic() - 5, (3,))
+    seen = metered.final()
+    assert (seen.activity, seen.operation, seen.missing) == ("waiting", LOCK, (3,))
+    assert seen.at - seen.since == pytest.approx(5, abs=1)
+
+
+def test_graphs_that_were_looked_up_are_counted(metered):
+    before = metered.final().graphs
+    metered.xlac.counters["CachedCompile"] = metered.xlac.counters.get("CachedCompile", 0) + 3
+    assert metered.final().graphs == before + 3
 
 
 def test_a_long_operation_is_cut(metered):

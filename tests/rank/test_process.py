@@ -235,6 +235,7 @@ import random, sys
 from pathlib import Path
 from types import SimpleNamespace as Some
 from xla_nb.rank import process
+from xla_nb.rank.lock import SharedLock
 from xla_nb.protocol.order import ARGUMENTS, HostGroup
 from xla_nb.runtimes import RankInfo
 
@@ -254,7 +255,7 @@ namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
 latch = Some(arrive=lambda: None, wait=lambda: None)
 sender, table = Some(send=lambda event: None), Some(body=None, sources=())
 process.inherit(process.Inherited(
-    order, sender, namespace, table, None, Runtime(), latch, random.getstate()
+    order, sender, namespace, table, SharedLock(), Runtime(), latch, random.getstate()
 ))
 process.enter(0, {processes})
 del sys.modules["torch"]

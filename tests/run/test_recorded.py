@@ -312,6 +312,35 @@ def test_a_run_that_goes_on_is_listed_as_running(made):
     assert (entry.outcome, entry.headline, entry.elapsed) == ("running", "", None)
 
 
+HANG = events.HangReported(verdict="Rank 1 hangs", ranks=(1,), groups=())
+
+
+def test_a_run_that_hangs_is_listed_with_its_verdict(made):
+    made.says(HANG)
+    assert [entry.headline for entry in entries()] == ["hang: Rank 1 hangs"]
+    made.says(events.HangOver(why="Rank 1 made progress"))
+    assert [entry.headline for entry in entries()] == [""]
+
+
+@pytest.mark.parametrize(
+    ("why", "headline"),
+    [
+        ("Stopped by %xla_stop", "Stopped by %xla_stop; hang: Rank 1 hangs"),
+        ("Rank 1 hangs", "Rank 1 hangs"),  # --hang-stop
+    ],
+)
+def test_a_run_that_was_stopped_in_a_hang_is_listed_with_both(made, why, headline):
+    made.says(HANG, events.StopRequested(why=why))
+    made.says(events.RankStopped(rank=0), events.RankStopped(rank=1))
+    made.ends()
+    assert [entry.headline for entry in entries()] == [headline]
+
+
+def test_a_reopened_run_has_the_report(made):
+    made.says(HANG)
+    assert made.opened().state.hang.report == HANG
+
+
 def test_a_run_whose_kernel_is_gone_is_listed_as_lost(made):
     made.loses_its_kernel()
     (entry,) = entries()

@@ -6,10 +6,11 @@ import pytest
 
 from tests.support import run_double
 from xla_nb.protocol import events
+from xla_nb.protocol.events import StackGroup
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
 from xla_nb.run import stacks
-from xla_nb.run.stacks import Inquiry, StackGroup
+from xla_nb.run.stacks import Inquiry
 
 STACK = '  File "Cell In[3]", line 9, in f\n    g()\n  File "Cell In[3]", line 4, in g\n    wait()'
 

@@ -286,3 +286,40 @@ def test_the_first_host_that_refuses_says_why():
     state = fold(*two_hosts(), *refused)
     assert state.refused.message == "a"
     assert state.settled
+
+
+# ---------------------------------------------------------------- hangs
+
+
+def hang(verdict="Rank 0 hangs", ranks=(0,)):
+    return events.HangReported(verdict=verdict, ranks=ranks, groups=())
+
+
+def test_the_last_report_of_a_hang_counts_until_it_is_over():
+    state = fold(*started(2), hang("first"), hang("second"))
+    assert (state.hang.report.verdict, state.hang.over) == ("second", "")
+    state.apply(events.HangOver(why="Rank 0 made progress"))
+    assert state.hang.over == "Rank 0 made progress"
+    state.apply(hang("third"))
+    assert state.hang.over == ""
+
+
+def test_a_rank_that_returns_is_hung_no_more():
+    state = fold(*started(2), hang(), finished(1))
+    assert state.hang.over == ""
+    state.apply(finished(0))
+    assert state.hang.over == "Rank 0 returned"
+
+
+def test_stopped_processes_are_those_of_running_ranks_on_their_own_host():
+    on = {"local_rank": 0, "pid": 7, "device": "xla:0"}
+    state = fold(
+        events.JobStarted(pid=1, host="left", ranks=1, simulated=True),
+        events.JobStarted(pid=1, host="right", ranks=1, simulated=True, first=1),
+        events.RankStarted(rank=0, host="left", **on),
+        events.RankStarted(rank=1, host="right", **on),
+        events.ProcessesStopped(host="right", pids=(7,)),
+    )
+    assert state.stopped == {1: 7}
+    state.apply(finished(1))
+    assert state.stopped == {}

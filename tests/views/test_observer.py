@@ -329,3 +329,46 @@ def test_a_recorded_run_is_observed_at_once(run):
     assert seen.cards[0].line == "last words"
     assert seen.series[0].name == "loss"
     assert seen.excerpts[0].head == ("last words",)
+
+
+# ---------------------------------------------------------------- hangs
+
+
+def hang(run, **more):
+    group = events.StackGroup((1,), "Cell In[3], line 9", "  \x1b[2Jstack", "note")
+    report = {"verdict": "Rank 1 hangs", "ranks": (1,), "groups": (group,), "at": 30.0, **more}
+    run.state.apply(events.HangReported(**report))
+
+
+def test_a_report_of_a_hang_is_shown_while_it_lasts(run, observer):
+    assert observer.snapshot().hang is None
+    hang(run)
+    (group,) = observer.snapshot().hang.groups
+    assert observer.snapshot().hang.verdict == "Rank 1 hangs"
+    assert (group.ranks, group.place, group.note) == ((1,), "Cell In[3], line 9", "note")
+    assert "\x1b" not in group.stack
+
+
+def test_a_hang_that_is_over_is_a_note_with_what_it_was(run, observer):
+    hang(run)
+    run.state.apply(events.HangOver(why="Rank 1 made progress"))
+    snapshot = observer.snapshot()
+    assert snapshot.hang is None
+    (note,) = snapshot.notices
+    assert "is over (Rank 1 made progress). It was: Rank 1 hangs" in note
+
+
+def test_the_next_report_takes_the_place_of_the_former(run, observer):
+    hang(run)
+    observer.snapshot()
+    hang(run, verdict="Rank 0 hangs")
+    assert observer.snapshot().hang.verdict == "Rank 0 hangs"
+
+
+def test_a_rank_that_waits_for_the_lock_names_who_holds_it(run, observer):
+    started(run, 0, 1)
+    waits = {"activity": "waiting", "operation": sample.LOCK}
+    samples(run, 0, **waits, missing=(1,))
+    samples(run, 1, **waits)
+    assert card(observer, 0).detail == "for `lock`, which rank 1 holds"
+    assert card(observer, 1).detail == "for `lock`"

@@ -325,3 +325,46 @@ def test_the_lines_of_a_great_flood_are_not_counted(run, view, monkeypatch):
     view.finish()
     assert "[0] … more lines, 5 MB of them, in " in view.out.getvalue()
     assert "[0] last\n" in view.out.getvalue()
+
+
+# ---------------------------------------------------------------- hangs
+
+
+def hang(run, groups=2, frames=1, verdict="Rank 0 has waited for rank 1"):
+    stack = "\n".join(f'  File "Cell In[3]", line {n}, in f' for n in range(frames))
+    found = [events.StackGroup((rank,), "Cell In[3], line 1", stack) for rank in range(groups)]
+    run.state.apply(events.HangReported(verdict=verdict, ranks=(0, 1), groups=tuple(found)))
+
+
+def test_a_hang_is_told_once_with_where_the_ranks_are(run, view):
+    hang(run)
+    view.draw()
+    view.draw()
+    assert view.err.getvalue() == (
+        "Hang report: Rank 0 has waited for rank 1\n"
+        "  rank 0 at Cell In[3], line 1\n"
+        '    File "Cell In[3]", line 0, in f\n'
+        "  rank 1 at Cell In[3], line 1\n"
+        '    File "Cell In[3]", line 0, in f\n'
+    )
+
+
+def test_that_a_hang_is_over_is_told_once_and_so_is_the_next_one(run, view):
+    hang(run)
+    view.draw()
+    run.state.apply(events.HangOver(why="Rank 1 made progress"))
+    view.draw()
+    view.draw()
+    assert view.err.getvalue().count("No hang any more: Rank 1 made progress\n") == 1
+    hang(run, verdict="Rank 1 is stopped")
+    view.draw()
+    assert view.err.getvalue().count("Hang report: ") == 2
+
+
+def test_a_hang_at_many_places_is_told_in_a_few_lines(run, view):
+    hang(run, groups=256, frames=60, verdict="\x1b[2J")
+    view.draw()
+    lines = view.err.getvalue().splitlines()
+    assert len(lines) <= 2 + text.GROUPS * (text.FRAMES + 2)
+    assert lines[-1] == "  … 252 more places: %xla_stacks, or the run's record"
+    assert "\x1b" not in view.err.getvalue()

@@ -37,7 +37,6 @@ del sys.path[0]
 control, parent = int(sys.argv[1]), int(sys.argv[5])
 importlib.import_module(sys.argv[3]).main(control, parent, *json.loads(sys.argv[4]))
 """
-_STOPPED = ("T", "t")  # states of proc(5)
 #: The variable by which everything that a child has started is found when it is gone itself.
 MARK = "XLA_NB_CHILD"
 _LARGEST = 1 << 16  # bytes of one message
@@ -107,7 +106,7 @@ class Child:
         deadline = time.monotonic() + within
         while not channel.ready(self._control, 0.1, self.pidfd):
             waiting()
-            if linux.state(self.process.pid) in _STOPPED:
+            if linux.is_stopped(self.process.pid):
                 self._was_stopped = True
                 self.resume()
             if time.monotonic() > deadline:

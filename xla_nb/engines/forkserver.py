@@ -63,7 +63,7 @@ class _Spare:
             socket.send_fds(self.orders, [b"go"], fds)
             deadline = time.monotonic() + _ANSWER
             while not channel.ready(self.orders, 0.2):
-                if linux.state(self.pid) in ("T", "t") or time.monotonic() > deadline:
+                if linux.is_stopped(self.pid) or time.monotonic() > deadline:
                     return False
             return bool(self.orders.recv(1))
         return False

@@ -156,6 +156,44 @@ class Notice(Event):
     rank: int | None = None
 
 
+@dataclass(frozen=True)
+class StackGroup:
+    """Ranks that are at the same place. `note` says what is to be known of the answer."""
+
+    ranks: tuple[int, ...]
+    place: str
+    stack: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangReported(Event):
+    """Ranks `ranks` do not get on: `verdict` says why in one sentence without a full stop, `groups`
+    where all running ranks are, the odd one out first."""
+
+    verdict: str
+    ranks: tuple[int, ...]
+    groups: tuple[StackGroup, ...]
+
+    def __post_init__(self) -> None:
+        groups = tuple(_group(group) for group in self.groups)
+        object.__setattr__(self, "groups", groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangOver(Event):
+    """What the last report said is no longer so; `why` is a sentence without a full stop."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessesStopped(OfHost):
+    """The processes of the run on a host that are stopped now (state T); none: all run again."""
+
+    pids: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobEnded(OfHost):
     """Every process of the run on a host is gone; `status` is the job's, None if unknown. `why`:
@@ -190,6 +228,13 @@ def decode(data: bytes) -> Event:
         return cls(**{name: _whole(value) for name, value in body.items() if name != "event"})
     except (TypeError, KeyError, AttributeError, UnicodeDecodeError) as problem:
         raise ValueError(f"not an event: {data[:200]!r}") from problem
+
+
+def _group(group: Any) -> StackGroup:
+    """A group, which JSON makes a mapping."""
+    if isinstance(group, StackGroup):
+        return group
+    return StackGroup(**{name: _whole(value) for name, value in group.items()})
 
 
 def _whole(value: Any) -> Any:

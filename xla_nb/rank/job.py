@@ -32,6 +32,7 @@ from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
 from xla_nb.rank import helpers, loader
 from xla_nb.rank.keeper import Keeper
+from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
 from xla_nb.record.files import Record
 from xla_nb.record.output import capture
@@ -153,7 +154,7 @@ def _run_ranks(
             sender=sender,
             namespace=namespace,
             table=table,
-            lock=multiprocessing.get_context("fork").Lock(),
+            lock=SharedLock(),
             runtime=prepared,
             latch=latch,
             random=random.getstate(),

@@ -95,13 +95,15 @@ class Meter:
         answer: Callable[[str, str], None],
         every: int,
         losses: Losses | None = None,
+        blocked: Callable[[int], PendingCollective | None] = lambda thread: None,
     ) -> None:
         """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
         `answer` with the notebook line and the stack of the rank's thread. `losses` tells of
-        samples that did not fit on the disk."""
+        samples that did not fit on the disk; `blocked` gives what else than a collective a thread
+        waits for: the `lock`."""
         self._book, self._path, self._labels = book, path, labels
         self._gauges, self._request, self._answer = gauges, request, answer
-        self._every, self._losses = every, losses
+        self._every, self._losses, self._blocked = every, losses, blocked
         self._entry = threading.get_ident()
         self._has_memory = True
         self._compiling = Compiling()
@@ -164,7 +166,7 @@ class Meter:
     def _look(self) -> Sample:
         now = time.time()
         counts = self._gauges.counts()
-        waiting = self._gauges.waiting()
+        waiting = self._blocked(self._entry) or self._gauges.waiting()
         compiling = self._compiling.now(counts)
         used, limit = self._device_memory()
         return Sample(
@@ -181,6 +183,7 @@ class Meter:
             compiles=counts.compiles,
             compile_seconds=counts.compile_seconds,
             steps=counts.steps,
+            graphs=counts.hits + counts.misses,
             fallbacks=counts.fallbacks,
             clients=counts.clients,
             loops=self._rates.look(self._book.loops, now),

@@ -29,6 +29,7 @@ from xla_nb.protocol import events, hostile, pickling, refusals
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
+from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
@@ -51,7 +52,7 @@ class Inherited:
     sender: Sender
     namespace: dict[str, Any]
     table: ModuleMap
-    lock: Any
+    lock: SharedLock
     runtime: Prepared
     latch: Latch
     random: Any
@@ -165,6 +166,7 @@ def main(index: int) -> None:
     """Call the entry and write its result to the record; `xmp.spawn` runs this for each rank."""
     (job,) = _inherited
     job.entries[index] = threading.get_ident()
+    job.lock.belongs_to(index)
     try:
         info = job.runtime.rank_info(index)
         if index not in job.captured:  # the runtime gave it another number
@@ -220,6 +222,7 @@ def _measured(job: Inherited, index: int, call: Callable[[], object]) -> object:
             answer,
             every,
             losses,
+            job.lock.waiting,
         ):
             return call()
     finally:

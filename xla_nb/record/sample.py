@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 Activity = Literal["running", "compiling", "waiting"]
+#: The operation of a rank that waits for the `lock` that ranks share.
+LOCK = "lock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +30,13 @@ class Sample:
     """One sample. `at` and `since` (when the activity began) are in seconds since the epoch.
 
     place           the innermost line of the notebook, `Cell In[3], line 7`
-    operation       the collective that the rank waits in, for the ranks `missing`
+    operation       the collective that the rank waits in, or LOCK, for the ranks `missing`; of LOCK
+                    that is the rank that holds it, none if that is not known
     rss, device_*   bytes; None if the backend does not report them
     cpu             seconds of processor time so far
     compiles        graphs compiled, in `compile_seconds`
     steps           step markers (torch_xla.sync)
+    graphs          graphs looked up, each to be executed
     fallbacks       calls of each `aten::` operator that fell back to the CPU
     clients         device clients that this process started, by library: torch_xla, jax
     """
@@ -50,6 +54,7 @@ class Sample:
     compiles: int = 0
     compile_seconds: float = 0.0
     steps: int = 0
+    graphs: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
     clients: dict[str, int] = field(default_factory=dict)
     loops: tuple[Loop, ...] = ()

@@ -42,6 +42,8 @@ class Options:
     timeout: float | None = None
     grace: float = 5.0
     keep_going: bool = False
+    hang_after: float = 300.0
+    hang_stop: bool = False
     view: ViewName | None = None
     bg: bool = False
 
@@ -212,6 +214,14 @@ OPTIONS = {
         Option(
             "keep_going", "--keep-going", "", False, _switch,
             "return a failed Run instead of raising RunFailed",
+        ),
+        Option(
+            "hang_after", "--hang-after", "TIME", 300.0, duration,
+            "report a hang when a rank has made no progress for this long; 0: never", "5 min",
+        ),
+        Option(
+            "hang_stop", "--hang-stop", "", False, _switch,
+            "stop the run when a hang is reported",
         ),
         Option(
             "view", "--view", "VIEW", None, _choice("view", VIEWS), "panel, text or none",

@@ -199,6 +199,7 @@ class RecordedRun:
             "ok": self.ok,
             "outcome": self.state.outcome,
             "headline": sentences.headline(self.state),
+            "hang": sentences.hang(self.state),
             "elapsed": round(self.elapsed, 3),
             "ranks": ranks,
         }
@@ -312,6 +313,21 @@ def entries() -> list[Entry]:
     return [_entry(record.path) for record in records()]
 
 
+def _with_hang(headline: str, hang: str) -> str:
+    """What a list says of a run; a hang that stopped it is its headline already."""
+    if not hang or hang == headline:
+        return headline
+    return f"hang: {hang}" if not headline else f"{headline}; hang: {hang}"
+
+
+def _hang(folder: Path) -> str:
+    """The hang of a run in progress."""
+    state = RunState()
+    for event in _events(folder):
+        state.apply(event)
+    return sentences.hang(state)
+
+
 def _entry(folder: Path) -> Entry:
     summary = _summary(folder)
     if summary:
@@ -319,7 +335,7 @@ def _entry(folder: Path) -> Entry:
             folder.name,
             summary.get("cell", ""),
             summary.get("outcome") or ("finished" if summary["ok"] else "failed"),
-            summary["headline"],
+            _with_hang(summary["headline"], summary.get("hang", "")),
             summary.get("elapsed"),
         )
     if Record(folder).summary.exists():  # the disk was full
@@ -332,5 +348,5 @@ def _entry(folder: Path) -> Entry:
             return Entry(folder.name, "", run.state.outcome, headline, run.elapsed)
         return Entry(folder.name, "", "failed", "Ended, and the disk was too full to say how", None)
     if Record(folder).is_owned:
-        return Entry(folder.name, "", "running", "", None)
+        return Entry(folder.name, "", "running", _with_hang("", _hang(folder)), None)
     return Entry(folder.name, "", "failed", "The notebook's kernel ended before the run did", None)

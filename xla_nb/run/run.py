@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +20,7 @@ from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.full_disk import Losses
 from xla_nb.run import sentences
+from xla_nb.run.hang import HangWatch
 from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
@@ -106,6 +108,9 @@ class Run(RecordedRun):
         state = self.state
         self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
         self.changed = threading.Condition()
+        self._hangs = HangWatch(
+            weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
+        )
         self._ended = threading.Event()
 
     @property
@@ -234,6 +239,7 @@ class Run(RecordedRun):
             except OSError as problem:  # a full disk: the notebook goes on without
                 self._losses.note("all of the saved record", problem)
             self.state.apply(event)
+            self._hangs.take(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:
             self._settled = now
@@ -244,6 +250,8 @@ class Run(RecordedRun):
 
     def _act(self, now: float) -> None:
         """What is due at this moment."""
+        if self._settled is None and not self.state.stopping:
+            self._hangs.act(now)
         if self._settled is not None:
             self._end_what_lingers(now)
         elif self._stopped is not None:

@@ -108,6 +108,11 @@ def headline(state: RunState) -> str:
     return f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
 
 
+def hang(state: RunState) -> str:
+    """The verdict of the last report of a hang; empty if there is none, or it is over."""
+    return state.hang.report.verdict if state.hang is not None and not state.hang.over else ""
+
+
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     """`Rank 1 failed at …; 3 others followed`, `All 4 ranks failed (rank 1 first) at …`: counted
     together where the error is the same one."""

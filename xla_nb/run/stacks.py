@@ -5,23 +5,38 @@ A rank that does not answer in time is listed with what was last seen of it.
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from xla_nb.run.run import Run
-from xla_nb.run.state import ENDED, RankState
+from xla_nb.protocol.events import StackGroup
+from xla_nb.record.sample import Sample
+from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.wording import ranks
 
 #: Seconds that ranks have to answer.
 PATIENCE = 1.5
 _POLL = 0.05
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+class Asked(Protocol):
+    """A run in progress, as far as it can be asked."""
+
+    state: RunState
+    changed: threading.Condition
+
+    def ask_stacks(self) -> None: ...
+    def sample(self, rank: int) -> Sample | None: ...
 
 
 @dataclass(frozen=True)
-class StackGroup:
-    """Ranks that are at the same place. `note` says what is to be known of the answer."""
+class Answer:
+    """Where one rank is; `note` says what is to be known of the answer. `stack` has the innermost
+    frame first, and is empty where the rank gave none."""
 
-    ranks: tuple[int, ...]
     place: str
     stack: str
     note: str = ""
@@ -30,7 +45,7 @@ class StackGroup:
 class Inquiry:
     """One question, put when it is made."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Asked) -> None:
         self._run = run
         self._requested = time.time()
         self._deadline = time.monotonic() + PATIENCE
@@ -43,11 +58,16 @@ class Inquiry:
 
     def groups(self) -> list[StackGroup]:
         """The answers so far, the place with the fewest ranks first: it is the odd one out."""
-        by_answer: dict[tuple[str, str, str], list[int]] = {}
-        for rank in self._addressed():
-            by_answer.setdefault(self._answer(rank), []).append(rank.rank)
-        groups = [StackGroup(tuple(sorted(ranks)), *answer) for answer, ranks in by_answer.items()]
+        answers = self.answers()
+        groups = [
+            StackGroup(numbers, answer.place, answer.stack, answer.note)
+            for answer, numbers in alike(answers).items()
+        ]
         return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
+
+    def answers(self) -> dict[int, Answer]:
+        """The answers so far by rank, and what is known of the ranks that have given none."""
+        return {rank.rank: self._answer(rank) for rank in self._addressed()}
 
     def wait(self) -> list[StackGroup]:
         """The answers, when all are there or time is up."""
@@ -63,20 +83,30 @@ class Inquiry:
     def _answered(self, rank: RankState) -> bool:
         return rank.located is not None and rank.located >= self._requested
 
-    def _answer(self, rank: RankState) -> tuple[str, str, str]:
+    def _answer(self, rank: RankState) -> Answer:
         if self._answered(rank):
-            return rank.place, _innermost_first(rank.stack), ""
+            return Answer(rank.place, _innermost_first(rank.stack))
         if rank.phase == "starting":
-            return "", "", "not started yet: joining the runtime"
+            return Answer("", "", "not started yet: joining the runtime")
         seen = self._run.sample(rank.rank)
         if seen is None:
-            return "", "", "no answer"
+            return Answer("", "", "no answer")
+        if rank.rank in self._run.state.stopped:
+            return Answer(seen.place, "", "no answer: the process is stopped (last seen here)")
         ago = self._requested - seen.at
-        return (
+        return Answer(
             seen.place,
             "",
             f"no answer: Python is blocked in native code (last seen here {ago:.0f} s ago)",
         )
+
+
+def alike(things: Mapping[int, Kind]) -> dict[Kind, tuple[int, ...]]:
+    """The ranks that have the same thing, in order."""
+    found: dict[Kind, list[int]] = {}
+    for rank in sorted(things):
+        found.setdefault(things[rank], []).append(rank)
+    return {thing: tuple(ranks) for thing, ranks in found.items()}
 
 
 def _innermost_first(stack: str) -> str:

@@ -53,12 +53,24 @@ class RankState:
 
 @dataclass
 class HostState:
-    """One machine of the run. `lost` says why it is gone before its job ended, if it is."""
+    """One machine of the run. `lost` says why it is gone before its job ended, if it is.
+
+    `job` is the job's process; `stopped` are the processes that are stopped now (state T)."""
 
     name: str
     started: float | None = None
     ended: float | None = None
     lost: str = ""
+    job: int | None = None
+    stopped: tuple[int, ...] = ()
+
+
+@dataclass
+class Hang:
+    """The last report of a hang. `over` says what has ended it, if anything has."""
+
+    report: events.HangReported
+    over: str = ""
 
 
 @dataclass
@@ -76,6 +88,7 @@ class RunState:
     strays: list[events.ProcessDied] = field(default_factory=list)
     notices: list[events.Notice] = field(default_factory=list)
     stopping: str = ""
+    hang: Hang | None = None
     kept: bool = False
     compared: bool = False
 
@@ -96,6 +109,8 @@ class RunState:
                 self._close(event)
             case events.StopRequested():
                 self.stopping = self.stopping or event.why
+            case events.HangReported() | events.HangOver() | events.ProcessesStopped():
+                self._apply_hang(event)
             case events.ModuleKept():
                 self.kept = True
             case events.ModuleCompared():
@@ -116,6 +131,8 @@ class RunState:
             case events.RankFinished():
                 self._rank(event.rank).preview = event.preview
                 self._rank(event.rank).end("finished", event.at)
+                if self.hang is not None and event.rank in self.hang.report.ranks:
+                    self._end_hang(f"Rank {event.rank} returned")
             case events.RankFailed():
                 rank = self._failed(event)
                 if event.follows and self.stopping:  # of the stop, as of any rank's end
@@ -129,6 +146,18 @@ class RunState:
             case events.RankAt():
                 rank = self._rank(event.rank)
                 rank.place, rank.stack, rank.located = event.place, event.stack, event.at
+
+    @property
+    def stopped(self) -> dict[int, int]:
+        """The processes of running ranks that are stopped now (state T), by rank."""
+        return {
+            rank.rank: rank.pid
+            for rank in self.ranks.values()
+            if rank.pid is not None
+            and rank.phase not in ENDED
+            and rank.host in self.hosts
+            and rank.pid in self.hosts[rank.host].stopped
+        }
 
     @property
     def settled(self) -> bool:
@@ -171,7 +200,7 @@ class RunState:
         return self.ranks.setdefault(rank, RankState(rank))
 
     def _open(self, event: events.JobStarted) -> None:
-        self._host(event.host).started = event.at
+        self._host(event.host).started, self._host(event.host).job = event.at, event.pid
         self.simulated, self.started = event.simulated, self.started or event.at
         for number in range(event.first, event.first + event.ranks):
             if self._rank(number).pid is None:  # else RankStarted has named its host
@@ -197,6 +226,21 @@ class RunState:
 
     def _host(self, name: str) -> HostState:
         return self.hosts.setdefault(name, HostState(name))
+
+    def _apply_hang(
+        self, event: events.HangReported | events.HangOver | events.ProcessesStopped
+    ) -> None:
+        match event:
+            case events.HangReported():
+                self.hang = Hang(event)
+            case events.HangOver():
+                self._end_hang(event.why)
+            case events.ProcessesStopped():
+                self._host(event.host).stopped = event.pids
+
+    def _end_hang(self, why: str) -> None:
+        if self.hang is not None:
+            self.hang.over = self.hang.over or why
 
     def _trouble(self, rank: int) -> None:
         """Note a failure; a consequence gives way to its cause, whose event may come later."""

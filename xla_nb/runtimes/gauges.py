@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class PendingCollective(Protocol):
-    """A collective that the rank is in; `since` is a time of `time.monotonic()`."""
+    """A collective that the rank is in, or the `lock`; `since` is a time of `time.monotonic()`."""
 
     @property
     def operation(self) -> str: ...

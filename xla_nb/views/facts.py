@@ -43,13 +43,13 @@ def about(snapshot: Snapshot) -> list[str]:
     parts += [hosts_in_short(snapshot)] if snapshot.hosts else []
     if snapshot.ok is None:
         parts += [snapshot.stopping] if snapshot.stopping else []
-        parts += [f"as of {_clock(snapshot.now)} (updated every 10 s while the kernel is alive)"]
+        parts += [f"as of {clock(snapshot.now)} (updated every 10 s while the kernel is alive)"]
     elif snapshot.started is not None:
-        parts += [f"started {_clock(snapshot.started)}"]
+        parts += [f"started {clock(snapshot.started)}"]
     return parts
 
 
-def _clock(epoch: float) -> str:
+def clock(epoch: float) -> str:
     """Local time to the second, with the date: it may be read much later."""
     try:
         return datetime.fromtimestamp(epoch).strftime("%H:%M:%S on %Y-%m-%d")

@@ -13,13 +13,25 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from xla_nb import ansi, wording
+from xla_nb.protocol import events
 from xla_nb.record.figures import Rows
-from xla_nb.record.sample import Loop, Sample
+from xla_nb.record.sample import LOCK, Loop, Sample
 from xla_nb.record.tail import LineBlock, Tail, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState, RunState
-from xla_nb.views.snapshot import NO_SAMPLE, Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
+from xla_nb.views import facts
+from xla_nb.views.snapshot import (
+    NO_SAMPLE,
+    Bar,
+    Card,
+    Excerpt,
+    Hang,
+    Phase,
+    Series,
+    Snapshot,
+    Trouble,
+)
 
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
@@ -147,6 +159,7 @@ class Observer:
         self._rows: dict[int, Rows] = {}
         self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
+        self._report: tuple[events.HangReported, Hang] | None = None
 
     # ---------------------------------------------------------- reading
 
@@ -234,6 +247,7 @@ class Observer:
             hosts=tuple(state.hosts),
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
+            hang=self._hang(),
             notices=tuple(_notices(self.run)),
             bar=bar,
             unit="device" if shared else "rank",
@@ -303,6 +317,14 @@ class Observer:
             sample=sample or NO_SAMPLE,
         )
 
+    def _hang(self) -> Hang | None:
+        hang = self.run.state.hang
+        if hang is None or hang.over:
+            return None
+        if self._report is None or self._report[0] is not hang.report:
+            self._report = hang.report, _clean(hang.report)
+        return self._report[1]
+
     def _last_line(self, rank: int, open_lines: list[str]) -> str:
         last = open_lines[-1] if open_lines else ansi.plain(self._last.get(rank, ""))
         return wording.shortened(last, _LAST_LINE)
@@ -359,15 +381,35 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "killed":
         return sentences.death(state, rank)
     if rank.phase == "running" and sample is not None and sample.operation:
+        if sample.operation == LOCK:
+            holder = f", which {wording.ranks(sample.missing)} holds" if sample.missing else ""
+            return f"for `lock`{holder}"
         late = f", for {wording.ranks(sample.missing)}" if sample.missing else ""
         return f"in {sample.operation}{late}"
     return ""
+
+
+def _clean(report: events.HangReported) -> Hang:
+    groups = (
+        replace(
+            group,
+            place=ansi.plain(group.place),
+            stack=ansi.plain(group.stack),
+            note=ansi.plain(group.note),
+        )
+        for group in report.groups
+    )
+    return Hang(report.at, ansi.plain(report.verdict), tuple(groups))
 
 
 def _notices(run: RecordedRun) -> Iterator[str]:
     for notice in run.state.notices:
         text = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
         yield ansi.plain(text)
+    hang = run.state.hang
+    if hang is not None and hang.over:
+        told = f"The hang reported at {facts.clock(hang.report.at)} is over ({hang.over}). It was: "
+        yield ansi.plain(told + hang.report.verdict)
 
 
 def _rest(message: str) -> str:

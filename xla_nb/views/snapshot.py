@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from xla_nb.protocol.events import StackGroup
 from xla_nb.record.sample import Sample
 
 Unit = Literal["rank", "device"]
@@ -77,6 +78,15 @@ class Trouble:
 
 
 @dataclass(frozen=True)
+class Hang:
+    """A report of a hang that is not over, of the time `at`: `groups` say where all ranks were."""
+
+    at: float
+    verdict: str
+    groups: tuple[StackGroup, ...]
+
+
+@dataclass(frozen=True)
 class Excerpt:
     """The first and last lines of one stream (`ansi.clean`); rank None is the job.
 
@@ -122,6 +132,7 @@ class Snapshot:
     hosts: tuple[str, ...] = ()
     lost: dict[str, str] = field(default_factory=dict)
     stopping: str = ""
+    hang: Hang | None = None
     notices: tuple[str, ...] = ()
     bar: Bar | None = None
     unit: Unit = "rank"

@@ -9,18 +9,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TextIO
 
 from xla_nb.ansi import clean
 from xla_nb.record.full_disk import is_of_disk
 from xla_nb.record.tail import Tail
-from xla_nb.run import sentences
+from xla_nb.run import sentences, stacks
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.state import RunState
-from xla_nb.wording import shortened
+from xla_nb.run.state import Hang, RunState
+from xla_nb.wording import several, shortened
 
 #: Lines of each stream shown as they come, and last lines shown at the end.
 HEAD, TAIL = 1000, 20
+#: Groups of ranks shown of the report of a hang, and lines of each one's stack.
+GROUPS, FRAMES = 4, 8
 _FIRST = 1 << 16  # bytes read at once while all lines are shown
 _COUNTED = 1 << 28  # bytes whose lines are counted at the end
 _REDRAW = 0.5  # seconds between two updates of the changing line
@@ -87,6 +90,8 @@ class TextView:
         self._streams: dict[tuple[int | None, str], _Stream] = {}
         self._notices = 0
         self._errors: dict[int, str] = {}
+        self._hang: Hang | None = None
+        self._was_over = False
         self._bar = ""
         self._drawn = 0.0
         self._pause = 0.0
@@ -134,11 +139,24 @@ class TextView:
         self._notices += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
+        yield from self._news_of_hang(state)
         for rank, error in self._run.errors.items():
             if rank not in self._errors:
                 known = error.in_short in self._errors.values()
                 self._errors[rank] = error.in_short
                 yield f"[{rank}] {'failed with the same error' if known else error.in_short}"
+
+    def _news_of_hang(self, state: RunState) -> Iterator[str]:
+        hang = state.hang
+        if hang is None:
+            return
+        if hang is not self._hang:
+            self._hang, self._was_over = hang, False
+            yield f"Hang report: {clean(hang.report.verdict)}"
+            yield from _places(hang)
+        if hang.over and not self._was_over:
+            self._was_over = True
+            yield f"No hang any more: {clean(hang.over)}"
 
     def _write(self, out: list[str], err: list[str]) -> None:
         if (out or err) and self._bar:
@@ -174,6 +192,21 @@ def _put(stream: TextIO, text: str) -> None:
     except OSError as problem:
         if not is_of_disk(problem):
             raise
+
+
+def _places(hang: Hang) -> Iterator[str]:
+    """Where the ranks are, with the innermost lines of their stacks."""
+    groups = hang.report.groups
+    for group in groups[:GROUPS]:
+        short = replace(group, stack=_head(group.stack))
+        yield from (f"  {clean(line)}" for line in stacks.text([short]).splitlines())
+    if groups[GROUPS:]:
+        yield f"  … {several(len(groups) - GROUPS, 'more place')}: %xla_stacks, or the run's record"
+
+
+def _head(stack: str) -> str:
+    lines = stack.splitlines()
+    return "\n".join([*lines[:FRAMES], *(["  …"] if lines[FRAMES:] else [])])
 
 
 def _is_live(stream: TextIO) -> bool:

@@ -528,6 +528,20 @@ def test_the_first_host_learns_through_its_record_that_it_is_alone(start):
     assert (job.path / "alone").exists()
 
 
+def test_a_stopped_process_of_this_host_is_told_with_the_hosts_name(start, monkeypatch):
+    looked = []
+    monkeypatch.setattr("xla_nb.engines.stopped.is_stopped", lambda pid: pid in looked)
+    monkeypatch.setattr("xla_nb.engines.stopped.EVERY", 0.0)
+    job = start()
+    job.says(events.JobStarted(pid=1, host="h", ranks=2, simulated=True), started(2, 100))
+    job.events()
+    looked.append(100)
+    (stopped,) = job.events()
+    assert stopped == events.ProcessesStopped(host="right", pids=(100,), at=stopped.at)
+    looked.clear()
+    assert [event.pids for event in job.events()] == [()]
+
+
 # ---------------------------------------------------------------- reading files
 
 

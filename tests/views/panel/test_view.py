@@ -15,12 +15,13 @@ import pytest
 
 from tests.support.kernel import Notebook
 from tests.support.run_double import Run
+from xla_nb.protocol.events import StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.messages import PanelNews, Turns, fault
-from xla_nb.views.snapshot import Bar, Card, Snapshot, Trouble
+from xla_nb.views.snapshot import Bar, Card, Hang, Snapshot, Trouble
 
 # ---------------------------------------------------------------- from the page
 
@@ -140,7 +141,13 @@ def test_everything_is_sent_again_after_forget(observer):
     news = PanelNews()
     news.of(snapshot(Card(0)), observer)
     news.forget()
-    assert set(news.of(snapshot(Card(0)), observer)) == {"about", "bar", "troubles", "cards"}
+    assert set(news.of(snapshot(Card(0)), observer)) == {
+        "about",
+        "bar",
+        "troubles",
+        "hang",
+        "cards",
+    }
 
 
 def test_a_card_has_facts_with_ids_labels_and_values_in_order(observer):
@@ -195,6 +202,19 @@ def test_an_error_names_its_ranks_and_the_first_of_them(observer):
     assert [one["open"] for one in several] == [True, False]
     (alone,) = PanelNews().of(snapshot(*cards, troubles=troubles[1:]), observer)["troubles"]
     assert (alone["who"], alone["open"]) == ("rank 4 killed", True)
+
+
+def test_a_hang_is_sent_with_its_groups_once_and_then_that_there_is_none(observer):
+    group = StackGroup((0, 1, 2), "Cell In[3], line 9", "  stack", "note")
+    hang = Hang(30.0, "Ranks 0-2 hang", (group,))
+    news = PanelNews()
+    sent = news.of(replace(snapshot(Card(0)), hang=hang), observer)["hang"]
+    assert sent == {
+        "verdict": "Ranks 0-2 hang",
+        "groups": [{**vars(group), "who": "ranks 0-2"}],
+    }
+    assert "hang" not in news.of(replace(snapshot(Card(0)), hang=hang), observer)
+    assert news.of(snapshot(Card(0)), observer)["hang"] is None
 
 
 def test_hosts_are_counted_with_the_reasons_of_lost_ones(observer):

@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from xla_nb.protocol.events import StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.views import saved
-from xla_nb.views.snapshot import Bar, Card, Excerpt, Phase, Series, Snapshot, Trouble
+from xla_nb.views.snapshot import Bar, Card, Excerpt, Hang, Phase, Series, Snapshot, Trouble
 
 NOW = 1_763_726_585.0
 TRACEBACK = (
@@ -128,6 +129,7 @@ def hostile(evil: str) -> Snapshot:
         headline=evil,
         record=evil,
         hosts=(evil,),
+        hang=Hang(NOW, evil, (StackGroup((0,), evil, evil, evil),)),
         ok=False,
         stopping=evil,
         notices=(evil,),
@@ -204,6 +206,28 @@ def test_an_ended_run_has_its_start_time() -> None:
 def test_notices_are_shown() -> None:
     for shown in both(snapshot(notices=("the data set travelled with the cell",))):
         assert "the data set travelled with the cell" in shown
+
+
+def hanging(groups: int = 1, lines: int = 1) -> Hang:
+    stack = "\n".join(f"  line {n} of it" for n in range(lines))
+    places = (StackGroup((rank,), f"place {rank}", stack, "note") for rank in range(groups))
+    return Hang(NOW, "Rank 1 hangs", tuple(places))
+
+
+def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
+    whole = snapshot(hang=hanging())
+    for text in both(whole):
+        for part in ("hang", "Rank 1 hangs", "report of ", "rank 0", "place 0", "line 0 of it"):
+            assert part in text
+    assert {"open": ""} not in Page(saved.render_html(whole)).named("details")
+
+
+def test_the_stacks_of_a_hang_are_bounded() -> None:
+    html, text = both(snapshot(hang=hanging(groups=16, lines=400)))
+    assert len(html) < 45_000
+    assert len(text) < 45_000
+    assert "place 15" in html
+    assert "place 15" in text
 
 
 def test_an_error_is_shown_once_with_its_ranks_the_first_of_them_and_its_place() -> None:

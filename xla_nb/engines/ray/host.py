@@ -23,6 +23,7 @@ from xla_nb.engines.base import Feed
 from xla_nb.engines.child import in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.outbox import FileChunk, Outbox
+from xla_nb.engines.stopped import StoppedProcesses
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
 from xla_nb.protocol.order import HostGroup, Request
@@ -248,6 +249,7 @@ class _Running:
         self._answer = HostNews(0, [], [], False)
         self._waiting: list[events.Event] = []  # until the files they refer to have been sent
         self._ranks: dict[int, int] = {}  # by pid
+        self._processes = StoppedProcesses()
         self._ended: events.JobEnded | None = None
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -284,6 +286,7 @@ class _Running:
         while True:
             # Events first: what was printed before them is then in the files.
             self._take_events(pause)
+            self._look_for_stopped()
             pieces = self._outbox.look(over=self._ended is not None)
             due = self._due()
             over = self._ended is not None and not self._waiting and not pieces
@@ -307,7 +310,14 @@ class _Running:
                 self._ended = new
                 self._feed.close()
                 return
+            self._processes.take(new)
             self._waiting.append(new)
+
+    def _look_for_stopped(self) -> None:
+        """Here, as the notebook's machine has other processes."""
+        stopped = None if self._ended else self._processes.look(time.monotonic())
+        if stopped is not None:
+            self._waiting.append(stopped)
 
     def _due(self) -> list[bytes]:
         """The events that can be sent now: a rank's return only after its value, and the end of its

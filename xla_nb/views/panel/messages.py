@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from xla_nb import ansi, wording
+from xla_nb.protocol.events import StackGroup
 from xla_nb.record.tail import Earlier
-from xla_nb.run.stacks import StackGroup
 from xla_nb.views import facts
 from xla_nb.views.observer import STREAMS, Lines, Observer
-from xla_nb.views.snapshot import Bar, Card, Snapshot, Trouble, hosts_in_short
+from xla_nb.views.snapshot import Bar, Card, Hang, Snapshot, Trouble, hosts_in_short
 
 # ---------------------------------------------------------------- from the page
 
@@ -80,6 +80,7 @@ class PanelNews:
             "about": _about(snapshot),
             "bar": None if snapshot.bar is None else _bar(snapshot.bar),
             "troubles": [_trouble(trouble, snapshot) for trouble in snapshot.troubles],
+            "hang": None if snapshot.hang is None else _hang(snapshot.hang),
         }
         news = {name: part for name, part in parts.items() if self._parts.get(name, ...) != part}
         self._parts.update(news)
@@ -167,6 +168,10 @@ def _trouble(trouble: Trouble, snapshot: Snapshot) -> dict[str, Any]:
     first = "" if alone else facts.first_to_fail(trouble)
     who = f"{wording.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
     return {**vars(trouble), "who": who, "phase": phase, "open": trouble.first or alone}
+
+
+def _hang(hang: Hang) -> dict[str, Any]:
+    return {"verdict": hang.verdict, "groups": [group(stacks) for stacks in hang.groups]}
 
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:

@@ -64,6 +64,7 @@ const readCard = reader({
 });
 const readTrouble = reader({ ranks, open: Boolean, ...each(string, "who phase title place"), text: raw, others: strings });
 const readGroup = reader({ ranks, ...each(string, "who place note"), stack: raw });
+const readHang = reader({ verdict: string, groups: (x) => objects(x).map(readGroup) });
 const readAbout = reader({
 	...each(string, "cell headline host stopping record"),
 	unit: (x) => (x === "device" ? x : "rank"),
@@ -373,6 +374,7 @@ class Lines {
 class Store {
 	about = readAbout({});
 	bar = null;
+	hang = null;
 	cards = new Map();
 	troubles = [];
 	figures = new Map();
@@ -433,13 +435,14 @@ class Store {
 		if (all) {
 			clearTimeout(this.later);
 			this.later = undefined;
-			message = { bar: null, cards: [], troubles: [], figures: [], ...message };
+			message = { bar: null, hang: null, cards: [], troubles: [], figures: [], ...message };
 		} else if (message.seq !== this.seq + 1) this.askWhole();
 		this.seq = message.seq;
 		this.offset = (number(message.now) ?? this.now) - Date.now() / 1000;
 		if (isObject(message.about)) this.describe(readAbout(message.about));
-		if ("bar" in message) {
-			this.bar = isObject(message.bar) ? readBar(message.bar) : null;
+		for (const [name, read] of [["bar", readBar], ["hang", readHang]]) {
+			if (!(name in message)) continue;
+			this[name] = isObject(message[name]) ? read(message[name]) : null;
 			this.changed("head");
 		}
 		if (message.cards) this.update(objects(message.cards), all);
@@ -643,11 +646,12 @@ class Head {
 		this.host = span("quiet");
 		this.bar = meter("runbar");
 		this.say = status("say");
+		this.hang = status("hang");
 		this.notices = h("ul.notices", { label: "Notices" });
 		this.live = h("div.live", { "aria-live": "polite" });
 		const actions = div("actions", this.elapsed, this.stacks, this.stop);
 		const sub = div("sub", this.counts, this.simulated, span("space"), this.host);
-		this.node = h("header.head", {}, this.title, actions, sub, this.bar.node, this.say, this.notices, this.live);
+		this.node = h("header.head", {}, this.title, actions, sub, this.bar.node, this.say, this.hang, this.notices, this.live);
 	}
 
 	get state() {
@@ -679,6 +683,10 @@ class Head {
 		const say = store.say || about.stopping;
 		show(this.say, say);
 		put(this.say, say);
+		const { hang } = store;
+		show(this.hang, hang);
+		const where = () => h("details", {}, h("summary", {}, "Where each rank was"), ...hang.groups.map(group));
+		fill(this.hang, JSON.stringify(hang), () => (hang ? [hang.verdict, where()] : []));
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
 		// A screen reader reads a new headline at most every five seconds.
 		const due = over || now - (this.spoken ?? -5000) >= 5000;

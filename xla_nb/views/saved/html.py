@@ -13,7 +13,7 @@ from html import escape
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, chart, colours, hosts
+from xla_nb.views.saved import bounds, chart, colours, hang, hosts
 from xla_nb.views.saved.style import (
     AMBER,
     BLUE,
@@ -41,6 +41,7 @@ def render_html(snapshot: Snapshot) -> str:
     above = [
         _header(snapshot, state),
         *(_notice(text) for text in snapshot.notices[:20]),
+        hang.as_html(snapshot),
         _troubles(snapshot),
         _bar(snapshot.bar, state.colour) if snapshot.bar else "",
         _ranks(snapshot) if len(snapshot.cards) <= bounds.CARDS else _crowd(snapshot),

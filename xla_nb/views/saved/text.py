@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, hosts, style
+from xla_nb.views.saved import bounds, hang, hosts, style
 from xla_nb.views.snapshot import Bar, Card, Series, Snapshot
 
 _WIDTH = 100  # columns of our own sentences
@@ -20,6 +20,7 @@ def render_text(snapshot: Snapshot) -> str:
         f"{state.glyph} {': '.join(filter(None, title))} ({facts.span(snapshot.elapsed)})",
         " · ".join(facts.cut(part, 200) for part in facts.about(snapshot)),
         *(f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]),
+        *hang.as_text(snapshot),
         *_troubles(snapshot),
     ]
     if snapshot.bar:

@@ -1,0 +1,330 @@
+"""When a hang is reported, and when it is over: the clock, with a run that the test moves."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import run_double
+from xla_nb.protocol import events
+from xla_nb.record import sample
+from xla_nb.record.sample import LOCK, Sample
+from xla_nb.run import stacks
+from xla_nb.run.hang import HangWatch
+
+AFTER = 300.0
+
+
+class Run(run_double.Run):
+    """Its ranks answer at once; `pids` are their processes'."""
+
+    def __init__(self, path, ranks=2, pids=(1, 2), silent=()):
+        super().__init__(path, ranks)
+        self.taken, self.silent, self.asked = [], silent, 0
+        self.told = [
+            events.JobStarted(pid=os.getpid(), host="h", ranks=ranks, simulated=True),
+            *(
+                events.RankStarted(rank=rank, local_rank=rank, pid=pid, device="xla:0")
+                for rank, pid in enumerate(pids)
+            ),
+        ]
+        for event in self.told:
+            self.state.apply(event)
+        self.samples = {rank: Sample(at=0.0, since=0.0) for rank in range(ranks)}
+
+    def take(self, event):
+        self.taken.append(event)
+        self.state.apply(event)
+
+    def sample(self, rank):
+        return self.samples[rank]
+
+    def ask_stacks(self):
+        self.asked += 1
+        for rank in set(self.samples) - set(self.silent):
+            stack = f'  File "Cell In[3]", line {rank}, in f\n    g()'
+            self.take(events.RankAt(rank=rank, place=f"Cell In[3], line {rank}", stack=stack))
+
+    def has(self, rank, **figures):
+        self.samples[rank] = dataclasses.replace(self.samples[rank], **figures)
+
+
+class Watched:
+    """A run and its watch; `at` is a moment, two calls long: to ask, and to report."""
+
+    def __init__(self, run, after=AFTER, stops=False, here=False):
+        self.run = run
+        self.watch = HangWatch(run, after, stops=stops, here=here)
+        for event in run.told:
+            self.watch.take(event)
+        self.at(0.0)
+
+    def at(self, *moments):
+        """The reports and ends of reports that these moments bring."""
+        before = len(self.run.taken)
+        for now in moments:
+            for rank in self.run.samples:
+                self.run.has(rank, at=now)
+            self.watch.act(now)
+            self.watch.act(now)
+        kinds = (events.HangReported, events.HangOver)
+        return [event for event in self.run.taken[before:] if isinstance(event, kinds)]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path)
+
+
+@pytest.fixture
+def watched(run):
+    return Watched(run)
+
+
+# ---------------------------------------------------------------- due
+
+
+def test_a_report_comes_when_the_time_is_over_and_not_before(watched):
+    assert watched.at(*range(5, 300, 5)) == []
+    (report,) = watched.at(300)
+    assert report.verdict == (
+        "No progress for 5 min: rank 0 is in `g()` at Cell In[3], line 0; rank 1 is in `g()` at "
+        "line 1"
+    )
+    assert report.ranks == (0, 1)
+    assert [group.ranks for group in report.groups] == [(0,), (1,)]
+
+
+def test_one_hang_is_reported_once(watched):
+    watched.at(300)
+    assert watched.at(*range(305, 3000, 5)) == []
+
+
+def test_progress_puts_it_off(watched):
+    watched.run.has(0, steps=1)
+    watched.run.has(1, steps=1)
+    assert watched.at(200, 495) == []
+    assert len(watched.at(505)) == 1
+
+
+def test_one_quiet_rank_is_enough(watched):
+    watched.at(295)
+    watched.run.has(0, steps=1)
+    (report,) = watched.at(300)
+    assert report.ranks == (1,)
+
+
+def test_ranks_that_came_to_wait_later_are_in_the_same_report(watched):
+    watched.run.has(0, steps=1)
+    watched.at(5)
+    (report,) = watched.at(300)
+    assert report.ranks == (0, 1)
+    assert watched.at(*range(305, 700, 5)) == []
+
+
+def test_nobody_is_asked_for_stacks_before(watched):
+    watched.at(*range(5, 300, 5))
+    assert watched.run.asked == 0
+
+
+def test_a_rank_that_gets_on_while_stacks_are_asked_for_is_not_reported(run):
+    watched = Watched(run)
+    run.has(0, at=300.0)
+    watched.watch.act(300.0)
+    run.has(0, steps=1)
+    run.has(1, steps=1)
+    assert watched.at(300.1) == []
+
+
+def test_a_rank_that_gives_no_answer_is_told_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(stacks, "PATIENCE", 0.0)
+    (report,) = Watched(Run(tmp_path, silent=(1,))).at(300)
+    notes = {group.ranks: group.note for group in report.groups}
+    assert "no answer" in notes[1,]
+
+
+def test_with_zero_the_clock_is_off(run):
+    assert Watched(run, after=0).at(*range(5, 10_000, 500)) == []
+
+
+def test_a_report_stops_the_run_if_it_is_to(run):
+    (report,) = Watched(run, stops=True).at(300)
+    assert run.stopped == [report.verdict]
+
+
+def test_it_goes_on_otherwise(watched):
+    watched.at(300)
+    assert watched.run.stopped == []
+
+
+# ---------------------------------------------------------------- over, and again
+
+
+def test_a_rank_that_moves_again_is_told_and_may_be_reported_again(watched):
+    watched.at(300)
+    watched.run.has(0, steps=1)
+    watched.run.has(1, steps=1)
+    (over,) = watched.at(400)
+    assert over.why == "Ranks 0, 1 made progress"
+    assert watched.run.state.hang.over == over.why
+    assert watched.at(*range(405, 700, 5)) == []
+    (report,) = watched.at(700)
+    assert report.ranks == (0, 1)
+
+
+def test_a_rank_that_becomes_hung_later_is_reported_later(watched):
+    watched.at(200)
+    watched.run.has(0, steps=1)
+    watched.at(205)
+    (first,) = watched.at(300)
+    assert first.ranks == (1,)
+    assert watched.at(505) == []
+    (second,) = watched.at(605)
+    assert second.ranks == (0, 1)
+
+
+def test_a_slow_run_has_not_more_reports_than_a_record_holds(watched):
+    reports = 0
+    for step, now in enumerate(range(305, 24 * 3600, 305)):  # each takes longer than the time
+        reports += len([e for e in watched.at(now) if isinstance(e, events.HangReported)])
+        for rank in (0, 1):
+            watched.run.has(rank, steps=step + 1)
+        watched.at(now + 1)
+    assert 10 < reports < 50
+
+
+def test_a_rank_that_returns_ends_the_report_by_itself(watched):
+    watched.at(300)
+    watched.run.take(events.RankFinished(rank=1, preview="", nbytes=0))
+    assert watched.run.state.hang.over == "Rank 1 returned"
+    watched.run.has(0, steps=1)
+    assert watched.at(305, 310) == []  # it is over already
+
+
+# ---------------------------------------------------------------- stopped processes
+
+
+@pytest.fixture
+def process():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_that_is_stopped_is_told_at_once_and_so_is_that_it_runs(
+    tmp_path, process, monkeypatch
+):
+    monkeypatch.setattr(stacks, "PATIENCE", 0.0)
+    watched = Watched(Run(tmp_path, pids=(os.getpid(), process.pid), silent=(1,)), here=True)
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    (report,) = watched.at(1, 2)
+    assert report.verdict.startswith(f"Rank 1 is stopped (SIGSTOP; pid {process.pid})")
+    assert report.ranks == (1,)
+    assert watched.at(*range(3, 30)) == []
+    process.send_signal(signal.SIGCONT)
+    os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+    (over,) = watched.at(31, 32)
+    assert over.why == "Rank 1 is no longer stopped"
+
+
+def test_a_process_that_another_host_tells_of_is_told(run, monkeypatch):
+    watched = Watched(run)
+    run.take(events.ProcessesStopped(host="h", pids=(2,)))
+    (report,) = watched.at(1)
+    assert report.verdict.startswith("Rank 1 is stopped (SIGSTOP; pid 2)")
+
+
+def test_a_stopped_job_is_told(run):
+    watched = Watched(run)
+    run.take(events.ProcessesStopped(host="h", pids=(os.getpid(),)))
+    (report,) = watched.at(1)
+    assert report.verdict.startswith("The process that started the ranks is stopped (SIGSTOP; pid ")
+    run.take(events.ProcessesStopped(host="h", pids=()))
+    (over,) = watched.at(2)
+    assert over.why == "The process that started the ranks is no longer stopped"
+
+
+# ---------------------------------------------------------------- the lock
+
+
+def waits_for_the_lock(run, rank, holder, since=0.0):
+    run.has(rank, activity="waiting", operation=LOCK, missing=(holder,), since=since)
+
+
+@pytest.mark.parametrize("after", [AFTER, 0])
+def test_the_lock_of_a_rank_that_returned_is_told_soon(run, after):
+    watched = Watched(run, after=after)
+    waits_for_the_lock(run, 0, holder=1)
+    assert watched.at(1, 2, 3, 10) == []  # it may give it back
+    run.take(events.RankFinished(rank=1, preview="", nbytes=0))
+    (report,) = watched.at(11)
+    assert report.verdict.startswith("Rank 1 holds `lock` and has returned; rank 0 waits for it")
+
+
+def test_a_lock_that_was_given_back_meanwhile_is_not_told(run):
+    watched = Watched(run)
+    run.take(events.RankFinished(rank=1, preview="", nbytes=0))
+    waits_for_the_lock(run, 0, holder=1, since=9.9)  # the sample of a moment
+    assert watched.at(10) == []
+    run.has(0, activity="running", missing=(), since=10.0)
+    assert watched.at(11, 12, 13) == []
+
+
+def test_it_is_over_when_the_lock_was_had_after_all(run):
+    watched = Watched(run)
+    run.take(events.RankFinished(rank=1, preview="", nbytes=0))
+    waits_for_the_lock(run, 0, holder=1)
+    assert len(watched.at(5)) == 1
+    run.has(0, activity="running", operation="", missing=(), since=6.0)  # another gave it back
+    (over,) = watched.at(*range(6, 30))
+    assert isinstance(over, events.HangOver)
+
+
+def test_who_tries_for_that_lock_again_and_again_is_told_once(run):
+    watched = Watched(run)
+    run.take(events.RankFinished(rank=1, preview="", nbytes=0))
+    told = []
+    for now in range(1, 200):
+        if now % 4 == 3:  # between two attempts
+            run.has(0, activity="running", operation="", missing=(), since=float(now))
+        else:
+            waits_for_the_lock(run, 0, holder=1, since=now - now % 4 - 1.0)
+        told += watched.at(now)
+    assert [type(event) for event in told] == [events.HangReported]
+
+
+def test_a_process_that_is_stopped_every_other_second_does_not_fill_the_record(run):
+    watched, reports = Watched(run), 0
+    for now in range(1, 2 * 3600):
+        run.take(events.ProcessesStopped(host="h", pids=(2,) if now % 2 else ()))
+        reports += len([e for e in watched.at(now) if isinstance(e, events.HangReported)])
+    assert 10 < reports < 30
+
+
+# ---------------------------------------------------------------- robust
+
+
+def test_a_sample_that_cannot_be_read_does_not_end_the_runs_thread(run, monkeypatch):
+    watched = Watched(run)
+
+    def refuses(rank):
+        raise PermissionError
+
+    monkeypatch.setattr(run, "sample", refuses)
+    watched.watch.act(300.0)
+    watched.watch.act(300.0)
+    assert isinstance(run.taken[-1], events.HangReported)
+
+
+def test_a_report_is_the_same_when_it_is_read_again(watched):
+    (report,) = watched.at(300)
+    assert events.decode(events.encode(report)) == report
+
+
+def test_samples_of_an_older_version_are_read():
+    known = sample.encode(Sample(at=1.0, since=0.0)).replace(b'"graphs": 0, ', b"")
+    assert sample.decode(known).graphs == 0

@@ -1,0 +1,374 @@
+"""The sentence of a hang report: true in each case, and no more than is known."""
+
+import pytest
+
+from xla_nb.record.sample import LOCK
+from xla_nb.run.stacks import Answer
+from xla_nb.run.standing import Standing
+from xla_nb.run.verdict import call_at, groups, lasting, verdict, why_over
+
+FIVE = 300.0  # seconds
+AFTER = 300.0
+
+
+def line(number, cell=3):
+    return f"Cell In[{cell}], line {number}"
+
+
+def at(rank, number=9, call="queue.get", quiet=FIVE, **more):
+    """A rank in Python."""
+    return Standing(rank, quiet=quiet, place=line(number), call=call, **more)
+
+
+def computing(rank, number=9, cpu=0.98, **more):
+    return at(rank, number, call=more.pop("call", ""), cpu=cpu, **more)
+
+
+def compiling(rank, number=4, lasting=FIVE, **more):
+    return at(rank, number, call="", activity="compiling", lasting=lasting, **more)
+
+
+def reduces(rank, *missing, number=6, lasting=FIVE, quiet=FIVE, operation="all_reduce sum f32[2]"):
+    return Standing(
+        rank,
+        quiet=quiet,
+        lasting=lasting,
+        place=line(number),
+        activity="waiting",
+        operation=operation,
+        missing=missing,
+    )
+
+
+def locks(rank, *holder, number=7, **more):
+    return reduces(rank, *holder, number=number, operation=LOCK, **more)
+
+
+def ended(rank, phase="finished"):
+    return Standing(rank, phase=phase)
+
+
+def stopped(rank, pid=123, **more):
+    return at(rank, pid=pid, quiet=more.pop("quiet", 2.0), **more)
+
+
+#: (what is known of each rank, the sentence)
+CASES = {
+    "one elsewhere": (
+        [reduces(0, 2), reduces(1, 2), at(2), reduces(3, 2)],
+        "Ranks 0, 1, 3 have waited 5 min in all_reduce at Cell In[3], line 6 for rank 2, "
+        "which is in `queue.get` at line 9",
+    ),
+    "in another cell": (
+        [reduces(0, 1), Standing(1, quiet=FIVE, place=line(9, cell=2), call="queue.get")],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which is in "
+        "`queue.get` at Cell In[2], line 9",
+    ),
+    "two elsewhere": (
+        [reduces(0, 1, 2), at(1), compiling(2)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for ranks 1, 2 (rank 1 is in "
+        "`queue.get` at line 9; rank 2 has been compiling for 5 min at line 4)",
+    ),
+    "two at one place": (
+        [reduces(0, 1, 2), at(1), at(2)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for ranks 1, 2, which are in "
+        "`queue.get` at line 9",
+    ),
+    "the one compiles": (
+        [reduces(0, 1), compiling(1, lasting=310.0)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which has been "
+        "compiling for 5 min at line 4",
+    ),
+    "the one computes": (
+        [reduces(0, 1), computing(1)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which "
+        "is computing at line 9 (98 % of a CPU)",
+    ),
+    "the one gets on": (
+        [reduces(0, 1), computing(1, quiet=3.0)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which "
+        "is computing at line 9 (98 % of a CPU) and last made progress 3 s ago",
+    ),
+    "the one is blocked in native code": (
+        [reduces(0, 1), at(1, call="", unheard=True)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which "
+        "is silent, as if blocked in native code, last seen at line 9",
+    ),
+    "the one has ended": (
+        [reduces(0, 1), ended(1, "killed")],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which has died",
+    ),
+    "each waits for the other": (
+        [reduces(0, 1), reduces(1, 0, number=8, operation="all_gather f32[2] dim 0")],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1; rank 1 has waited "
+        "5 min in all_gather at line 8 for rank 0",
+    ),
+    "those who came later wait for the hung one too": (
+        [reduces(0, 1, lasting=200.0, quiet=200.0), at(1)],
+        "Rank 0 has waited 3 min in all_reduce at Cell In[3], line 6 for rank 1, which is in "
+        "`queue.get` at line 9",
+    ),
+    "data is moved": (
+        [reduces(0)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 while data is moved",
+    ),
+    # On a TPU nobody tells for whom he waits.
+    "a TPU": (
+        [at(0, 6, "torch_xla.sync"), at(1, 6, "torch_xla.sync"), at(2)],
+        "No progress for 5 min: rank 2 is in `queue.get` at Cell In[3], line 9; ranks 0, 1 are in "
+        "`torch_xla.sync` at line 6",
+    ),
+    "a TPU, all at one place": (
+        [at(rank, 6, "torch_xla.sync") for rank in range(4)],
+        "No progress for 5 min: ranks 0-3 are in `torch_xla.sync` at Cell In[3], line 6",
+    ),
+    "a TPU, one compiles": (
+        [at(0, 6, "torch_xla.sync"), at(1, 6, "torch_xla.sync"), compiling(2)],
+        "No progress for 5 min: rank 2 has been compiling for 5 min at Cell In[3], line 4; ranks "
+        "0, 1 are in `torch_xla.sync` at line 6",
+    ),
+    "all compute": (
+        [computing(rank, cpu=0.9 + rank / 100) for rank in range(4)],
+        "No progress for 5 min: ranks 0-3 are computing at Cell In[3], line 9 (90 % of a CPU)",
+    ),
+    "one of many is quiet": (
+        [at(0, 6, "f.g", quiet=1.0), at(1)],
+        "No progress for 5 min: rank 1 is in `queue.get` at Cell In[3], line 9",
+    ),
+    "a hundred minutes": (
+        [at(0, quiet=6000.0), at(1, 6, quiet=7500.0)],
+        "No progress for 1 h 40 min: rank 0 is in `queue.get` at Cell In[3], line 9; rank 1 is in "
+        "`queue.get` at line 6",
+    ),
+    "outside of cells": (
+        [Standing(0, quiet=FIVE)],
+        "No progress for 5 min: rank 0 is at an unknown line",
+    ),
+    "joining": (
+        [Standing(0, "starting", FIVE, FIVE), Standing(1, "starting", FIVE, FIVE)],
+        "No progress for 5 min: ranks 0, 1 have been joining the runtime for 5 min",
+    ),
+    "stopped": (
+        [at(0, quiet=1.0), stopped(1)],
+        "Rank 1 is stopped (SIGSTOP; pid 123): continue it with `kill -CONT 123`, or stop the run",
+    ),
+    "two stopped": (
+        [stopped(0, 11), stopped(1, 12)],
+        "Ranks 0, 1 are stopped (SIGSTOP; pid 11, 12): continue them with `kill -CONT 11 12`, or "
+        "stop the run",
+    ),
+    "stopped on two hosts": (
+        [stopped(0, 11, host="left"), stopped(1, 11, host="right")],
+        "Rank 0 is stopped (SIGSTOP; pid 11 on left): continue it with `kill -CONT 11`, "
+        "or stop the run; rank 1 is stopped (SIGSTOP; pid 11 on right): continue it with "
+        "`kill -CONT 11`, or stop the run",
+    ),
+    "waited for and stopped": (
+        [reduces(0, 1, lasting=4.0, quiet=4.0), stopped(1)],
+        "Rank 1 is stopped (SIGSTOP; pid 123): continue it with `kill -CONT 123`, or stop the run; "
+        "rank 0 has waited 4 s in all_reduce at Cell In[3], line 6 for rank 1",
+    ),
+    "stopped while it waited": (
+        [at(0, quiet=1.0), Standing(1, pid=5, activity="waiting", operation=LOCK, missing=(0,))],
+        "Rank 1 is stopped (SIGSTOP; pid 5): continue it with `kill -CONT 5`, or stop the run",
+    ),
+    "the lock of one that returned": (
+        [locks(0, 1, lasting=2.0, quiet=2.0), ended(1), locks(2, 1, lasting=2.0, quiet=2.0)],
+        "Rank 1 holds `lock` and has returned; ranks 0, 2 wait for it at Cell In[3], line 7",
+    ),
+    "the lock of one that died": (
+        [locks(0, 1, lasting=2.0, quiet=2.0), ended(1, "killed")],
+        "Rank 1 holds `lock` and has died; rank 0 waits for it at Cell In[3], line 7",
+    ),
+    "the lock of one that is elsewhere": (
+        [locks(0, 1), at(1)],
+        "Rank 1 holds `lock` and is in `queue.get` at Cell In[3], line 9; rank 0 has waited 5 min "
+        "for it at line 7",
+    ),
+    "the lock of one that is stopped": (
+        [locks(0, 1, lasting=9.0, quiet=9.0), stopped(1)],
+        "Rank 1 is stopped (SIGSTOP; pid 123): continue it with `kill -CONT 123`, or stop the run; "
+        "rank 1 holds `lock`; rank 0 has waited 9 s for it at Cell In[3], line 7",
+    ),
+    "the holder waits for those who wait for the lock": (
+        [locks(0, 1), reduces(1, 0)],
+        "Rank 1 holds `lock` and has waited 5 min in all_reduce at Cell In[3], line 6 for rank 0; "
+        "rank 0 has waited 5 min for it at line 7",
+    ),
+    "a collective without one that waits for the lock": (
+        [reduces(0, 2), ended(1), locks(2, 1)],
+        "Rank 1 holds `lock` and has returned; rank 2 waits for it at Cell In[3], line "
+        "7; rank 0 has waited 5 min in all_reduce at line 6 for rank 2",
+    ),
+    "its own lock": (
+        [locks(0, 0)],
+        "Rank 0 has waited 5 min for `lock` at Cell In[3], line 7, which it holds itself",
+    ),
+    "a lock of nobody": (
+        [locks(0)],
+        "Rank 0 has waited 5 min for `lock` at Cell In[3], line 7, and it is not known "
+        "who holds it",
+    ),
+    "a collective, and others": (
+        [reduces(0, 1), at(1), compiling(2)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which is in "
+        "`queue.get` at line 9; also no progress for 5 min: rank 2 has been compiling for 5 min at "
+        "line 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_verdict_says_what_is_known(case):
+    standings, sentence = CASES[case]
+    assert verdict(standings, AFTER) == sentence
+
+
+def test_without_a_clock_only_what_is_certain_is_told():
+    standings = [reduces(0, 1), at(1), stopped(2)]
+    assert verdict(standings, 0) == (
+        "Rank 2 is stopped (SIGSTOP; pid 123): continue it with `kill -CONT 123`, or stop the run"
+    )
+
+
+def test_a_stopped_job_is_told():
+    assert verdict([at(0, quiet=1.0)], AFTER, ["55 on left"]) == (
+        "The process that started the ranks is stopped (SIGSTOP; pid 55 on left): continue it with "
+        "`kill -CONT 55`, or stop the run"
+    )
+
+
+def test_a_short_wait_is_not_in_the_verdict():
+    standings = [reduces(0, 1, lasting=3.0, quiet=3.0), at(1, quiet=3.0), at(2)]
+    assert verdict(standings, AFTER) == (
+        "No progress for 5 min: rank 2 is in `queue.get` at Cell In[3], line 9"
+    )
+
+
+def test_a_verdict_on_many_places_is_short():
+    said = verdict([at(rank, number=rank + 1) for rank in range(256)], AFTER)
+    assert said.endswith("; 252 more places are in the report")
+    assert len(said) < 400
+    said = verdict(
+        [reduces(0, *range(1, 256)), *(at(rank, number=rank) for rank in range(1, 256))], AFTER
+    )
+    assert said.endswith("; 251 more are in the report)")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (7500, "2 h 05 min")],
+)
+def test_a_duration_is_rounded_down(seconds, words):
+    assert lasting(seconds) == words
+
+
+# ---------------------------------------------------------------- what a line has called
+
+STACK = """  File "/usr/lib/python3.11/threading.py", line 327, in wait
+    waiter.acquire()
+  File "/usr/lib/python3.11/queue.py", line 171, in get
+    self.not_empty.wait()
+  File "Cell In[3]", line 9, in train
+    batch = q.get()
+  File "Cell In[3]", line 20, in main
+    train()"""
+
+
+@pytest.mark.parametrize(
+    ("place", "stack", "call"),
+    [
+        (line(9), STACK, "queue.get"),
+        (line(9), STACK[STACK.index('  File "Cell') :], "batch = q.get()"),
+        (line(9), STACK.replace("queue.py", "queue/__init__.py"), "queue.get"),
+        (
+            line(9),
+            STACK.replace("/usr/lib/python3.11/queue.py", "/home/me/xla_nb/xla_nb/rank/lock.py"),
+            "threading.wait",
+        ),
+        ("", STACK, "threading.wait"),
+        ("", "", ""),
+        (line(9), '  File "Cell In[3]", line 9, in train', ""),
+        ("/a/script.py, line 9", STACK.replace("Cell In[3]", "/a/script.py"), "queue.get"),
+        (line(9), STACK[STACK.index('  File "Cell') :].replace("q.get()", "`x`"), "batch = 'x'"),
+    ],
+    ids=[
+        "Python",
+        "native",
+        "a package",
+        "ours",
+        "no line",
+        "nothing",
+        "no text",
+        "script",
+        "tick",
+    ],
+)
+def test_what_a_line_has_called_is_named(place, stack, call):
+    assert call_at(place, stack) == call
+
+
+# ---------------------------------------------------------------- groups
+
+
+def placed(groups):
+    return [(group.ranks, group.place) for group in groups]
+
+
+def answers(standings):
+    return {one.rank: Answer(one.place, f"stack of {one.place}") for one in standings}
+
+
+def test_the_one_that_waits_for_nobody_comes_first():
+    standings = [reduces(0, 1), at(1)]
+    found = groups(standings, answers(standings))
+    assert placed(found) == [((1,), line(9)), ((0,), line(6))]
+    assert [group.note for group in found] == [
+        "no progress for 5 min",
+        "waiting 5 min in all_reduce sum f32[2] for rank 1",
+    ]
+
+
+def test_without_collectives_the_fewest_come_first():
+    standings = [at(0, 6), at(1, 6), at(2)]
+    assert placed(groups(standings, answers(standings))) == [((2,), line(9)), ((0, 1), line(6))]
+
+
+def test_ranks_that_have_ended_are_in_no_group():
+    assert groups([ended(0)], {}) == []
+
+
+def test_ranks_with_other_times_are_one_group_with_the_shortest():
+    standings = [reduces(0, 2, lasting=400.0), reduces(1, 2)]
+    (group,) = groups(standings, answers(standings))
+    assert group.note == "waiting 5 min in all_reduce sum f32[2] for rank 2"
+
+
+def test_a_rank_that_did_not_answer_says_so():
+    silent = Answer(line(9), "", "no answer: Python is blocked in native code")
+    (group,) = groups([at(0, unheard=True)], {0: silent})
+    assert (group.place, group.stack) == (line(9), "")
+    assert group.note.endswith("no answer: Python is blocked in native code")
+
+
+def test_many_groups_are_all_there_but_only_some_with_their_stack():
+    standings = [at(rank, number=rank + 1) for rank in range(256)]
+    found = groups(standings, answers(standings))
+    assert sorted(rank for group in found for rank in group.ranks) == list(range(256))
+    assert sum(bool(group.stack) for group in found) == 16
+
+
+# ---------------------------------------------------------------- over
+
+
+@pytest.mark.parametrize(
+    ("now", "stopped", "sentence"),
+    [
+        ([at(0), at(1)], [], "Ranks 0, 1 made progress"),
+        ([ended(0), at(1)], [], "Rank 0 has ended and rank 1 made progress"),
+        ([at(0), at(1)], [1], "Rank 1 is no longer stopped and rank 0 made progress"),
+        ([at(0), at(1)], [0, 1], "Ranks 0, 1 are no longer stopped"),
+    ],
+)
+def test_what_has_ended_a_hang_is_told(now, stopped, sentence):
+    assert why_over([0, 1], now, stopped) == sentence

@@ -1,0 +1,152 @@
+"""Hang reports of real runs, as a user has them: told, kept, over, and the run stopped."""
+
+import pytest
+
+PATIENCE = 120  # seconds for what must come
+
+HELP = f"""
+import os, signal
+def told(run, words):
+    "The report with these words in its verdict."
+    def is_there():
+        return run.done or (run.state.hang and words in run.state.hang.report.verdict)
+    with run.changed:
+        assert run.changed.wait_for(is_there, {PATIENCE}), run.state.hang
+    assert run.state.hang and words in run.state.hang.report.verdict, run
+    return run.state.hang.report
+def over(run):
+    with run.changed:
+        assert run.changed.wait_for(lambda: run.state.hang.over, {PATIENCE})
+    return run.state.hang.over
+def begun(run):
+    with run.changed:
+        ranks = run.state.ranks
+        assert run.changed.wait_for(
+            lambda: ranks and all(rank.pid for rank in ranks.values()), {PATIENCE}
+        )
+def ended(run):
+    run.stop()
+    try: run.wait({PATIENCE})
+    except xla_nb.RunFailed: pass
+"""
+
+
+@pytest.fixture
+def helped(notebook):
+    notebook.ok(HELP)
+    return notebook
+
+
+DEADLOCK = """
+%%xla_spawn -n 4 -o deadlock --bg --view none --hang-after 2
+def deadlock_of_two(rank):
+    import queue, torch, torch_xla, torch_xla.core.xla_model as xm
+    x = torch.ones(2, device=torch_xla.device())
+    if rank == 1:
+        queue.Queue().get()  # rank 1
+    xm.all_reduce("sum", x)  # others
+""".strip()
+
+
+def test_ranks_in_a_collective_name_the_rank_that_is_elsewhere_and_where(helped):
+    cell = f"Cell In[{helped.ok(DEADLOCK).number}]"
+    at = {line.rpartition("# ")[2]: n for n, line in enumerate(DEADLOCK.splitlines(), 1)}
+    try:
+        helped.ok('report = told(deadlock, "all_reduce")')
+        verdict = helped.value("report.verdict").strip("'\"")
+        helped.ok("again = xla_nb.open_run(deadlock.name)")
+    finally:
+        helped.ok("ended(deadlock)")
+    assert verdict.startswith("Ranks 0, 2, 3 have waited ")
+    assert verdict.endswith(
+        f" in all_reduce at {cell}, line {at['others']} for rank 1, which is in `queue.get` at "
+        f"line {at['rank 1']}"
+    )
+    groups = "[(group.ranks, group.place) for group in report.groups]"
+    assert helped.value(groups) == repr(
+        [((1,), f"{cell}, line {at['rank 1']}"), ((0, 2, 3), f"{cell}, line {at['others']}")]
+    )
+    assert "in get" in helped.value("report.groups[0].stack")
+    assert "in all_reduce sum f32[2] for rank 1" in helped.value("report.groups[1].note")
+    assert helped.value("again.state.hang.report == report") == "True"
+    assert verdict in helped.value("again._repr_mimebundle_()['text/plain']")
+
+
+STOPPED = """
+%%xla_spawn -n 3 -o halted --bg --view none
+def sleeps(rank):
+    import time
+    while True: time.sleep(0.05)
+""".strip()
+
+
+def test_a_stopped_rank_is_told_with_how_to_continue_it_and_so_is_its_going_on(helped):
+    helped.ok(STOPPED)
+    try:
+        helped.ok("begun(halted)\npid = halted.state.ranks[2].pid\nos.kill(pid, signal.SIGSTOP)")
+        verdict = helped.value('told(halted, "stopped").verdict')
+        pid = helped.value("pid")
+        assert f"Rank 2 is stopped (SIGSTOP; pid {pid})" in verdict
+        assert f"`kill -CONT {pid}`" in verdict
+        helped.ok("os.kill(pid, signal.SIGCONT)")
+        assert "Rank 2 is no longer stopped" in helped.value("over(halted)")
+    finally:
+        helped.ok("ended(halted)")
+
+
+LOCK = """
+%%xla_spawn -n 3 -o locked --bg --view none
+def takes(rank, lock):
+    import os, time
+    if rank == 1:
+        lock.acquire()
+        open("taken", "w").close()
+        return
+    while not os.path.exists("taken"): time.sleep(0.01)
+    with lock:  # waits
+        pass
+""".strip()
+
+
+def test_the_rank_that_returned_with_the_lock_is_named_to_those_who_wait_for_it(helped, tmp_path):
+    helped.ok(f"before = os.getcwd(); os.chdir({str(tmp_path)!r})")
+    number = helped.ok(LOCK).number
+    try:
+        verdict = helped.value('told(locked, "`lock`").verdict')
+    finally:
+        helped.ok("ended(locked); os.chdir(before)")
+    line = 1 + next(n for n, text in enumerate(LOCK.splitlines()) if text.endswith("# waits"))
+    assert (
+        "Rank 1 holds `lock` and has returned; ranks 0, 2 wait for it at "
+        f"Cell In[{number}], line {line}"
+    ) in verdict
+
+
+def test_with_hang_stop_the_run_is_stopped_and_the_verdict_is_its_headline(notebook):
+    cell = DEADLOCK.replace("--bg --view none", "--hang-stop --view text")
+    shown = notebook.run(cell)
+    assert shown.ename == "RunFailed"
+    verdict = shown.error.splitlines()[-1]
+    assert "No progress for" in shown.error or "have waited" in shown.error or "joining" in verdict
+    assert "Hang report: " in shown.stderr
+    assert notebook.value("deadlock.state.outcome") == "'stopped'"
+    assert notebook.value("deadlock.state.stopping == deadlock.state.hang.report.verdict") == "True"
+
+
+def test_a_clock_that_is_off_tells_nothing_of_ranks_that_only_wait(helped):
+    helped.ok(STOPPED.replace("-o halted", "-o quiet --hang-after 0").replace("halted", "quiet"))
+    try:
+        helped.ok("begun(quiet)\npid = quiet.state.ranks[0].pid\nos.kill(pid, signal.SIGSTOP)")
+        verdict = helped.value('told(quiet, "stopped").verdict')
+        assert "No progress" not in verdict
+    finally:
+        helped.ok("os.kill(pid, signal.SIGCONT)\nended(quiet)")
+
+
+def test_both_settings_are_among_those_of_the_notebook(notebook):
+    try:
+        shown = notebook.ok("%xla_config hang_after=5m hang_stop=yes").stdout
+        assert "hang_after  300.0" in shown
+        assert "hang_stop   True" in shown
+    finally:
+        notebook.ok("%xla_config reset")

@@ -1,0 +1,88 @@
+"""The `lock` that the ranks of a host share: multiprocessing's, which also knows who holds it.
+
+A rank that ends with the lock leaves it locked for ever. The meter of a rank that waits reads here
+for whom, so that this can be told.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing import synchronize
+from typing import Any
+
+from xla_nb.record.sample import LOCK
+
+
+@dataclass(frozen=True)
+class LockWait:
+    """A wait for the lock since a time of `time.monotonic()`; `missing` is the rank that holds it,
+    empty if that is not known."""
+
+    since: float
+    missing: tuple[int, ...]
+    operation: str = LOCK
+
+
+class SharedLock(synchronize.Lock):
+    """A Lock of multiprocessing's fork context, made in the job before it forks the ranks."""
+
+    _semlock: Any  # multiprocessing's
+
+    def __init__(self) -> None:
+        super().__init__(ctx=multiprocessing.get_context("fork"))
+        # One number that the forked processes share: the holder's rank plus 1, 0 if not known.
+        self._holder = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("i")
+        self._ranks: dict[int, int] = {}  # by thread
+        self._pid = 0
+        self._waits: dict[int, float] = {}  # since when, by thread
+
+    def _make_methods(self) -> None:
+        """Nothing: multiprocessing would put the semaphore's own methods in place of these."""
+
+    def belongs_to(self, rank: int) -> None:
+        """Called by the thread that runs a rank, before it runs the user's function."""
+        self._pid = os.getpid()
+        self._ranks[threading.get_ident()] = rank
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        taken: bool = self._semlock.acquire(False, timeout)
+        if not taken and block:
+            thread = threading.get_ident()
+            self._waits[thread] = time.monotonic()
+            try:
+                taken = self._semlock.acquire(True, timeout)
+            finally:
+                del self._waits[thread]
+        if taken:
+            self._holder[0] = self._own_number()
+        return taken
+
+    def release(self) -> None:
+        self._holder[0] = 0  # before the next one may have it
+        self._semlock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def waiting(self, thread: int) -> LockWait | None:
+        """The wait of a thread of this process, if it is in one; safe in any thread."""
+        since = self._waits.get(thread)
+        if since is None:
+            return None
+        holder = self._holder[0] - 1
+        return LockWait(since, (holder,) if holder >= 0 else ())
+
+    def _own_number(self) -> int:
+        """The rank of the calling thread plus 1; 0 in a process that a rank started."""
+        if os.getpid() != self._pid or not self._ranks:
+            return 0
+        first = next(iter(self._ranks.values()))
+        return self._ranks.get(threading.get_ident(), first) + 1

@@ -1,0 +1,218 @@
+"""The clock of a run: reports when its ranks do not get on, and when they do again.
+
+The run's own thread calls `act`, which never waits: stacks are asked for, and reported with a later
+call. A report is an event, so that every view, the record and a reopened run have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from xla_nb.engines.stopped import StoppedProcesses
+from xla_nb.protocol import events
+from xla_nb.record.files import Record
+from xla_nb.record.sample import Sample
+from xla_nb.run import verdict
+from xla_nb.run.stacks import Answer, Asked, Inquiry
+from xla_nb.run.standing import Clock, Standing
+from xla_nb.run.state import ENDED, RankState
+
+_SELDOM, _OFTEN, _SOONEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
+_MANY = 256  # ranks, of which a look takes some 20 ms; of more, looks are rarer
+_NEAR = 0.8  # of the time without progress, from which a rank is told with those that are hung
+_SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it is told
+_AGAIN = 10.0  # seconds between two waits for the lock that are taken for one
+_FREELY = 10  # reports, after which each next one keeps twice the distance of the one before,
+_DISTANCE = 3600.0  # up to so many seconds
+
+_JOB_RUNS = "The process that started the ranks is no longer stopped"
+
+#: What is wrong, and of which rank: "stopped", "lock", "quiet"; "job" has a host's name.
+_Reason = tuple[str, int | str]
+
+
+class Watched(Asked, Protocol):
+    """A run in progress, as far as it is watched."""
+
+    record: Record
+
+    def take(self, event: events.Event) -> None: ...
+    def stop(self, why: str) -> None: ...
+
+
+class HangWatch:
+    """Watches one run.
+
+    after  seconds without progress after which a rank is hung; 0: never
+    stops  a report stops the run
+    here   the processes are on this machine; else their hosts tell which are stopped
+    """
+
+    def __init__(self, run: Watched, after: float, *, stops: bool, here: bool) -> None:
+        self._run, self._after, self._stops = run, after, stops
+        self._processes = StoppedProcesses() if here else None
+        self._clocks: dict[int, Clock] = {}
+        self._looked = self._last = float("-inf")  # when: the last look, the last report
+        self._reports = 0
+        self._waited: dict[int, float] = {}  # when ranks were last seen to wait for the lock
+        self._reported: frozenset[_Reason] = frozenset()
+        self._inquiry: Inquiry | None = None
+
+    def take(self, event: events.Event) -> None:
+        """Learn of the run's processes."""
+        if self._processes is not None:
+            self._processes.take(event)
+
+    def act(self, now: float) -> None:
+        """What is due at `now`, of `time.monotonic()`; called often, while nobody stops the run."""
+        self._look_for_stopped(now)
+        if self._inquiry is not None:
+            if self._inquiry.settled:
+                answers, self._inquiry = self._inquiry.answers(), None
+                self._report(answers, now)
+        elif now - self._looked >= self._pause():
+            self._look(now)
+
+    def _look_for_stopped(self, now: float) -> None:
+        event = self._processes.look(now) if self._processes is not None else None
+        if event is not None:
+            self._run.take(event)
+
+    def _pause(self) -> float:
+        """Seconds between two looks: each costs a read and a few calls for every rank."""
+        state = self._run.state
+        soon = self._reported or any(host.stopped for host in state.hosts.values())
+        often = soon or any(rank.phase in ENDED for rank in state.ranks.values())
+        pause = _OFTEN * max(1.0, len(state.ranks) / _MANY) if often else _SELDOM
+        return min(pause, max(_SOONEST, self._after / 5)) if self._after else pause
+
+    def _look(self, now: float) -> None:
+        standings = self._standings(now)
+        gone = self._reported - self._reasons(standings, _NEAR) - self._kept(standings, now)
+        if gone:
+            self._say_over(gone, standings)
+        news = self._reasons(standings) - self._reported
+        if news and now - self._last >= self._gap(any(kind != "quiet" for kind, _ in news)):
+            self._inquiry = Inquiry(self._run)
+
+    def _kept(self, standings: list[Standing], now: float) -> frozenset[_Reason]:
+        """Ranks that waited for the lock a moment ago: one that tries again and again may be seen
+        between two attempts."""
+        running = [one for one in standings if one.phase not in ENDED]
+        self._waited.update((one.rank, now) for one in running if one.waits_for_lock)
+        late = (
+            one.rank for one in running if now - self._waited.get(one.rank, float("-inf")) < _AGAIN
+        )
+        return frozenset(("lock", rank) for rank in late)
+
+    def _gap(self, certain: bool) -> float:
+        """Seconds from the last report to the next one: a slow run must not fill the record.
+
+        `certain`: what is new is no matter of time."""
+        more = self._reports - _FREELY
+        doubled = min(_DISTANCE, (60 if certain else self._after) * 2.0 ** min(max(0, more), 20))
+        if certain:
+            return doubled if more >= 0 else 0.0
+        return max(self._after, doubled)
+
+    def _say_over(self, gone: frozenset[_Reason], standings: list[Standing]) -> None:
+        self._reported = frozenset()
+        hang = self._run.state.hang
+        if hang is None or hang.over:
+            return
+        before = sorted({rank for _, rank in gone if isinstance(rank, int)})
+        stopped = [rank for kind, rank in gone if kind == "stopped" and isinstance(rank, int)]
+        why = verdict.why_over(before, standings, stopped) if before else _JOB_RUNS
+        self._run.take(events.HangOver(why=why))
+
+    def _report(self, answers: Mapping[int, Answer], now: float) -> None:
+        standings = [_with_answer(one, answers.get(one.rank)) for one in self._standings(now)]
+        if not self._reasons(standings) - self._reported:
+            return  # they have got on meanwhile
+        # Ranks begin to wait one after the other: all of them are in one report.
+        found = self._reasons(standings, _NEAR)
+        self._reported, self._last = found, now
+        self._reports += 1
+        told = verdict.verdict(standings, _NEAR * self._after, self._stopped_jobs())
+        self._run.take(
+            events.HangReported(
+                verdict=told,
+                ranks=tuple(sorted({rank for _, rank in found if isinstance(rank, int)})),
+                groups=tuple(verdict.groups(standings, answers)),
+            )
+        )
+        if self._stops:
+            self._run.stop(told)
+
+    def _reasons(self, standings: list[Standing], share: float = 1.0) -> frozenset[_Reason]:
+        """What is wrong; ranks are quiet after this share of the time."""
+        by_rank = {one.rank: one for one in standings}
+        running = [one for one in standings if one.phase not in ENDED]
+        found: set[_Reason] = {
+            ("job", name)
+            for name, host in self._run.state.hosts.items()
+            if host.job in host.stopped
+        }
+        for one in running:
+            held = [by_rank[rank] for rank in one.missing if rank in by_rank]
+            if one.pid is not None:
+                found.add(("stopped", one.rank))
+            elif (
+                one.waits_for_lock
+                and one.lasting >= _SURE
+                and any(holder.phase in ENDED for holder in held)
+            ):
+                found.add(("lock", one.rank))
+            if self._after and one.quiet >= share * self._after:
+                found.add(("quiet", one.rank))
+        return frozenset(found)
+
+    def _standings(self, now: float) -> list[Standing]:
+        self._looked = now
+        state = self._run.state
+        stopped, several = state.stopped, len(state.hosts) > 1
+        standings = []
+        for rank in sorted(state.ranks.values(), key=lambda rank: rank.rank):
+            clock = self._clocks.setdefault(rank.rank, Clock(now))
+            if rank.phase not in ENDED:
+                clock.look(rank, self._sample(rank), self._written(rank), now)
+            one = clock.standing(rank, stopped.get(rank.rank), now)
+            standings.append(replace(one, host=rank.host if several else ""))
+        return standings
+
+    def _sample(self, rank: RankState) -> Sample | None:
+        with contextlib.suppress(OSError):  # this thread must not end
+            return self._run.sample(rank.rank)
+        return None
+
+    def _written(self, rank: RankState) -> int:
+        """Bytes of what a rank has written and reported."""
+        record, size = self._run.record, 0
+        for path in (
+            record.log(rank.rank),
+            record.log(rank.rank, "err"),
+            record.history(rank.rank),
+        ):
+            with contextlib.suppress(OSError):
+                size += path.stat().st_size
+        return size
+
+    def _stopped_jobs(self) -> list[str]:
+        hosts = self._run.state.hosts
+        where = " on {}" if len(hosts) > 1 else ""
+        return [
+            f"{host.job}{where.format(name)}"
+            for name, host in hosts.items()
+            if host.job in host.stopped
+        ]
+
+
+def _with_answer(one: Standing, answer: Answer | None) -> Standing:
+    """With the place and the call of its stack; a rank that answers is heard."""
+    if answer is None or not answer.stack:
+        return one
+    place = answer.place or one.place
+    return replace(one, place=place, call=verdict.call_at(place, answer.stack), unheard=False)

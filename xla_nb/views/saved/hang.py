@@ -1,0 +1,55 @@
+"""The report of a hang in saved HTML and text: the verdict, and the stacks folded below it."""
+
+from __future__ import annotations
+
+from xla_nb import wording
+from xla_nb.protocol.events import StackGroup
+from xla_nb.views import facts
+from xla_nb.views.saved import bounds, colours
+from xla_nb.views.saved.style import AMBER
+from xla_nb.views.saved.tags import details, div, escaped, faint, gap, pre
+from xla_nb.views.snapshot import Hang, Snapshot
+
+_ROOM = 24_000  # bytes of all stacks
+_LONGEST = 900  # characters of the verdict
+
+
+def as_html(snapshot: Snapshot) -> str:
+    hang = snapshot.hang
+    if hang is None:
+        return ""
+    style = f"margin-top:6px;padding:3px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
+    when = faint(f"(report of {facts.clock(hang.at)})")
+    drawn = [_group(group, _room(hang)) for group in hang.groups]
+    stacks = details("Where each rank was", "".join(drawn), False) if drawn else ""
+    return div(style, f"<b>hang</b> {escaped(hang.verdict, _LONGEST)} {when}", stacks)
+
+
+def _group(group: StackGroup, room: int) -> str:
+    place = f" {faint('at')} {escaped(group.place)}" if group.place else ""
+    note = f" {faint(escaped(group.note))}" if group.note else ""
+    heading = div("margin-top:4px", f"<b>{wording.ranks(group.ranks)}</b>{place}{note}")
+    if not group.stack:
+        return heading
+    stack = bounds.bounded(group.stack.split("\n"), 0, (), room, colours.uncoloured)
+    return heading + pre(stack.lines(gap(bounds.gap_text(stack))), AMBER)
+
+
+def as_text(snapshot: Snapshot) -> list[str]:
+    hang = snapshot.hang
+    if hang is None:
+        return []
+    lines = ["", f"hang: {facts.cut(hang.verdict, _LONGEST)} (report of {facts.clock(hang.at)})"]
+    for group in hang.groups:
+        at = f" at {facts.cut(group.place, 200)}" if group.place else ""
+        note = f": {facts.cut(group.note, 300)}" if group.note else ""
+        lines.append(f"{wording.ranks(group.ranks)}{at}{note}")
+        if group.stack:
+            stack = bounds.bounded(group.stack.split("\n"), 0, (), _room(hang), bounds.plain_line)
+            lines += stack.lines(bounds.gap_text(stack))
+    return lines
+
+
+def _room(hang: Hang) -> int:
+    """Bytes of one stack."""
+    return _ROOM // max(1, sum(bool(group.stack) for group in hang.groups))
