@@ -15,7 +15,7 @@ COLAB_PINS := requirements/colab.txt
 # Errors alone: pip warns of settings that the machine has for others (folders of wheels, root).
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo test test-all test-colab lab bench check format wheel lock clean
+.PHONY: help demo chaos test test-all test-colab lab bench check format wheel lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
@@ -31,6 +31,9 @@ test-all: $(STAMP)  ## every test: whole notebooks, and machines of their own th
 
 test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPython, ipykernel and ipywidgets
 	$(COLAB)/bin/python -m pytest -q tests/test_magics.py tests/test_api.py tests/views/panel/test_view.py
+
+chaos: $(STAMP)  ## 200 random kills and 500 launches in one kernel, as tables (half an hour)
+	$(BIN)/python -m tests.chaos
 
 lab: $(STAMP)  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)

@@ -1,8 +1,11 @@
 """Linux process settings."""
 
+import os
 import subprocess
 import sys
 import textwrap
+
+from xla_nb import linux
 
 FAMILY = """
 import os, signal
@@ -79,3 +82,31 @@ def test_the_process_name_is_set_and_cut_to_15_bytes():
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False
     )
     assert done.stdout == b"xla_nb-rank-123\n"
+
+
+def test_what_was_started_with_a_variable_is_found_with_what_it_forked_and_ended():
+    script = """
+import os, signal, sys
+if os.fork() == 0:
+    os.setsid()
+    os.environ.clear()
+    os.write(1, b"up")
+signal.pause()
+"""
+    variable = "XLA_NB_FAMILY", os.urandom(8).hex()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, **dict([variable])}, stdout=-1
+    )
+    with parent:
+        assert os.read(parent.stdout.fileno(), 2) == b"up"
+        family = linux.carrying("=".join(variable))
+        assert parent.pid in family
+        assert len(family) == 2
+        assert linux.end(family, 60) == []
+    assert linux.carrying("=".join(variable)) == []
+
+
+def test_a_parent_that_has_ended_is_not_watched():
+    watched = linux.watch_parent(os.getppid())
+    os.close(watched)
+    assert linux.watch_parent(os.getpid()) is None

@@ -180,3 +180,28 @@ def test_a_refusal_names_its_host_where_there_are_several():
     state.apply(events.HostsPlaced(names=("a", "b")))
     state.apply(events.JobFailed(kind="K", message="no", text="", host="b"))
     assert sentences.headline(state) == "b: no"
+
+
+def test_ranks_that_were_lost_without_their_host_are_told_with_the_reason():
+    state = RunState()
+    for event in (
+        events.JobStarted(pid=1, host="h", ranks=3, simulated=True),
+        events.RankFinished(rank=1, preview="", nbytes=1),
+        events.JobEnded(status=-11),
+    ):
+        state.apply(event)
+    why = "their job was killed by SIGSEGV, a crash in native code"
+    assert sentences.headline(state) == f"Ranks 0, 2 were lost: {why}"
+    assert str(sentences.errors(state)[0]) == f"lost: {why}"
+
+
+def test_a_rank_that_somebody_interrupted_is_told_with_its_line():
+    state = RunState()
+    for event in (
+        events.JobStarted(pid=1, host="h", ranks=1, simulated=True),
+        events.RankAt(rank=0, place="Cell In[3], line 2", stack=""),
+        events.RankStopped(rank=0),
+    ):
+        state.apply(event)
+    told = "Rank 0 was interrupted (SIGINT) at Cell In[3], line 2"
+    assert sentences.headline(state) == told

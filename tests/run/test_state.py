@@ -107,6 +107,42 @@ def test_the_end_of_the_job_ends_every_rank():
     assert state.settled
 
 
+def test_ranks_are_lost_with_their_job_and_it_is_known_how_that_ended():
+    state = fold(*started(2), finished(0), events.JobEnded(status=-9))
+    assert state.ranks[0].lost == ""
+    assert state.ranks[1].lost.startswith("their job was killed by SIGKILL")
+
+
+def test_ranks_of_a_stopped_run_are_not_lost_with_their_job():
+    state = fold(*started(1), events.JobEnded(status=-9), stopping="asked")
+    assert (state.ranks[0].phase, state.ranks[0].lost) == ("stopped", "")
+
+
+def test_a_job_that_ends_before_its_ranks_are_known_refuses_them_with_its_end():
+    state = fold(events.JobEnded(status=None, why="the process that starts ranks was killed"))
+    assert state.refused is not None
+    assert state.refused.message.endswith("the process that starts ranks was killed")
+    assert fold(events.JobEnded(status=-9), stopping="asked").refused is None
+
+
+def test_a_rank_that_was_interrupted_while_nobody_stops_the_run_is_the_trouble():
+    follows = replace(failed(1), follows=True)
+    state = fold(*started(2), follows, events.RankStopped(rank=0))
+    assert (state.ranks[0].phase, state.ranks[0].death) == ("killed", -2)
+    assert state.first_trouble == 0
+
+
+def test_a_rank_that_fails_because_others_are_being_stopped_was_stopped_too():
+    state = fold(*started(1), replace(failed(0), follows=True), stopping="asked")
+    assert state.ranks[0].phase == "stopped"
+    assert state.ranks[0].failure is None
+
+
+def test_a_rank_that_fails_by_itself_while_it_is_being_stopped_has_failed():
+    state = fold(*started(1), failed(0), stopping="asked")
+    assert state.ranks[0].phase == "failed"
+
+
 def test_a_refused_job_is_settled_and_not_ok():
     state = fold(events.JobFailed(kind="E", message="m", text="t"))
     assert state.settled

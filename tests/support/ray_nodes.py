@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import shutil
 import socket
@@ -28,9 +29,20 @@ def _agents() -> dict[str, int]:
 @contextlib.contextmanager
 def _patience_for_nodes() -> Iterator[None]:
     """Ray gives up a node that is not up within 30 seconds, which a busy machine may need, and
-    leaves its processes behind: here each look for a node waits until it is there."""
+    leaves its processes behind: here each look for a node waits until it is there.
+
+    A raylet waits 15 seconds for files in which its agents write their ports, and aborts; it has to
+    be given none of them here, since we know the ports (ray-project/ray#65983)."""
     services = importlib.import_module("ray._private.services")
-    get_node = services.get_node
+    get_node, start_raylet = services.get_node, services.start_raylet
+    parameters = inspect.signature(start_raylet)
+
+    def started(*args: Any, **options: Any) -> Any:
+        given = parameters.bind(*args, **options).arguments
+        raylet = importlib.import_module("ray._raylet")
+        for name in ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"):
+            raylet.persist_port(given["session_dir"], given["node_id"], name, given[name])
+        return start_raylet(*args, **options)
 
     def patient(*args: Any) -> Any:
         deadline = time.monotonic() + 180
@@ -42,11 +54,11 @@ def _patience_for_nodes() -> Iterator[None]:
                     raise
                 time.sleep(0.1)
 
-    services.get_node = patient
+    services.get_node, services.start_raylet = patient, started
     try:
         yield
     finally:
-        services.get_node = get_node
+        services.get_node, services.start_raylet = get_node, start_raylet
 
 
 class Nodes:

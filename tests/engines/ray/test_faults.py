@@ -78,7 +78,7 @@ def is_a_paragraph(text):
             "Python version 3.11 differs",
             "different versions from the notebook's (Python version 3.11 differs)",
         ),
-        ("TimeoutError", "", "does not answer (waited 30 s)"),
+        ("TimeoutError", "", "does not answer (waited 60 s)"),
         ("ConnectionError", "ray client connection timeout", "(ray client connection timeout)"),
         (
             "ConnectionError",

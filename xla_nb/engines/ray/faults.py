@@ -12,7 +12,7 @@ from xla_nb import ansi
 from xla_nb.wording import cause_of_death
 
 #: How long to wait for an answer of a cluster, in seconds.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def unreachable(address: str, kind: str, message: str) -> str:
