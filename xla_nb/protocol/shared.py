@@ -29,6 +29,7 @@ from multiprocessing import (
 from typing import Any
 
 from xla_nb.linux import forked_children
+from xla_nb.protocol import outbox
 from xla_nb.protocol.opened import GONE, File
 from xla_nb.protocol.refusals import Unshippable
 
@@ -51,6 +52,7 @@ _MADE_BY = {
     "SynchronizedArray": "Array",
     "SynchronizedString": "Array",
 }
+_FED = (queues.Queue, queues.JoinableQueue)  # by a thread
 _OPENED = (heap.Arena, connection.Connection)
 _MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
 _CONCERNED = (*_SHAREABLE, *_OPENED, *_MEMORY)
@@ -76,6 +78,9 @@ class ToRanks:
         if isinstance(obj, _SHAREABLE) and _has_a_name(_lock_of(obj)):
             if isinstance(obj, synchronize.Event):
                 self._parts += _semaphores(obj)
+            if type(obj) in _FED:
+                _, (kind,), state, *_ = _as_to_a_spawned_process(obj)
+                return outbox.opened, (kind, state)
             return _as_to_a_spawned_process(obj)
         if isinstance(obj, _OPENED) or _is_shared_memory(obj):
             return _as_to_a_spawned_process(obj)
