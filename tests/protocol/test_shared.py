@@ -10,6 +10,7 @@ import time
 import pytest
 
 from xla_nb.protocol import pickling
+from xla_nb.protocol.changes import changed
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel, Unopened
 from xla_nb.protocol.refusals import Unshippable
@@ -28,12 +29,17 @@ class Sent:
         self._packed = pickling.pack(values, live)
         self.notes = live.notes
 
-    def open(self):
+    def parcel(self):
         fd = self._packed.to_memfd()
         try:
-            return Parcel(fd).open()
+            parcel = Parcel(fd)
         finally:
             os.close(fd)
+        parcel.remember = True
+        return parcel
+
+    def open(self):
+        return self.parcel().open()
 
 
 def through(**values):
@@ -89,6 +95,17 @@ def test_the_writing_end_of_a_pipe_is_the_notebooks():
     with reader, writer, through(writer=writer)["writer"] as got:
         got.send("hello")
         assert reader.recv() == "hello"
+
+
+@pytest.mark.leaves("files")
+def test_what_two_open_is_not_taken_for_changed():
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    sent = Sent({"value": FORK.RawValue("i", 3), "array": FORK.RawArray("d", 2), "writer": writer})
+    with reader, writer:
+        now, fresh = sent.parcel(), sent.parcel()
+        now.open()["value"].value = 8
+        fresh.open()
+        assert changed(fresh.objects, now.objects, {}) == []
 
 
 def test_a_connection_in_both_directions_is_refused():

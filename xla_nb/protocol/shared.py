@@ -30,7 +30,7 @@ from typing import Any
 
 from xla_nb.linux import forked_children
 from xla_nb.protocol import outbox
-from xla_nb.protocol.opened import GONE, File
+from xla_nb.protocol.opened import GONE, Descriptor, File
 from xla_nb.protocol.refusals import Unshippable
 
 _SPAWN = 'multiprocessing.get_context("spawn")'
@@ -82,7 +82,9 @@ class ToRanks:
                 _, (kind,), state, *_ = _as_to_a_spawned_process(obj)
                 return outbox.opened, (kind, state)
             return _as_to_a_spawned_process(obj)
-        if isinstance(obj, _OPENED) or _is_shared_memory(obj):
+        if isinstance(obj, connection.Connection):
+            return _opened_connection, _as_to_a_spawned_process(obj)[1]
+        if isinstance(obj, heap.Arena) or _is_shared_memory(obj):
             return _as_to_a_spawned_process(obj)
         reduced = copied(obj)
         if reduced is not NotImplemented:
@@ -277,6 +279,12 @@ def _arguments(obj: Any) -> tuple[Any, ...]:
         case queues.Queue():
             return (obj._maxsize,)  # type: ignore[attr-defined]
     return ()
+
+
+def _opened_connection(*arguments: Any) -> Any:
+    made: Any = connection.rebuild_connection(*arguments)  # type: ignore[attr-defined]
+    made._handle = Descriptor(made._handle)
+    return made
 
 
 def _opened(state: Any, kind: str, arguments: tuple[Any, ...] | None) -> Any:
