@@ -264,6 +264,24 @@ def test_primitives_are_shared_with_the_notebook_while_a_run_is_in_the_backgroun
     assert notebook.value("total.value") == "2"
 
 
+def test_what_ranks_have_put_into_a_queue_is_read_when_they_have_ended(notebook):
+    notebook.ok("import multiprocessing as mp\nfilled = mp.get_context('spawn').Queue()")
+    notebook.ok(
+        spawn(
+            "def f(rank):\n"
+            "    for number in range(3): filled.put((rank, number, bytes(100_000)))\n"
+            "    return 'done'",
+            "-o putting",
+        )
+    )
+    assert notebook.value("putting.results") == "{0: 'done', 1: 'done'}"
+    notebook.ok("%%xla_spawn -n 1\ndef f(rank): pass")  # which ends what other runs have left
+    read = (
+        "sorted((r, n, len(content)) for r, n, content in (filled.get(timeout=60) for _ in '6'*6))"
+    )
+    assert notebook.value(read) == str([(r, n, 100_000) for r in range(2) for n in range(3)])
+
+
 @pytest.mark.leaves("files")
 def test_tensors_and_arrays_in_shared_memory_are_the_notebooks(notebook):
     notebook.ok(

@@ -11,6 +11,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+#: The variable by which everything that a helper process of the notebook's has started is found
+#: when that is gone itself.
+MARK = "XLA_NB_CHILD"
+
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, however it ends."""
@@ -39,6 +43,14 @@ def watch_parent(pid: int) -> int | None:
 def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show (the first 15 bytes)."""
     Path("/proc/self/comm").write_text(name)
+
+
+def name(pid: int) -> str:
+    """What `ps` shows; "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
 
 
 def children() -> list[int]:

@@ -194,11 +194,21 @@ def test_stop_interrupts_a_kernel_that_does_not_answer(panel: Panel) -> None:
     expect(panel.page.locator(".xn-say")).to_contain_text("Interrupted the kernel")
 
 
-def test_a_second_click_on_stop_interrupts_the_kernel(panel: Panel) -> None:
+def test_a_second_click_on_stop_asks_again_to_end_the_ranks_now(panel: Panel) -> None:
     panel.page.evaluate(ACKNOWLEDGE)
     button(panel, "Stop").click()
+    expect(panel.page.locator(".xn-say")).to_contain_text("Click again to end them now")
     button(panel, "Stopping…").click()
+    panel.wait_sent("stop", 2)
+    expect(panel.page.locator(".xn-say")).to_contain_text("Ending the ranks")
+    assert panel.page.evaluate("interrupts") == 0
+
+
+def test_a_second_click_interrupts_again_a_kernel_that_does_not_answer(panel: Panel) -> None:
+    button(panel, "Stop").click()
     panel.page.wait_for_function("interrupts === 1")
+    button(panel, "Stopping…").click()
+    panel.page.wait_for_function("interrupts === 2")
 
 
 def test_stop_names_the_toolbar_button_without_a_kernel(opened: Opener) -> None:

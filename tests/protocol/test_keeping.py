@@ -3,7 +3,9 @@
 import os
 import threading
 
+import numpy as np
 import pytest
+import torch
 
 from xla_nb.protocol.keeping import pack_kept
 from xla_nb.protocol.parcel import Parcel
@@ -80,3 +82,15 @@ def test_a_container_comes_as_it_is_also_where_its_class_changes_what_is_put_in(
     _, values = sent({"vocab": vocab, "log": log})
     assert (values["vocab"], values["log"]) == ({"a": 2}, [101])
     assert values["vocab"].seen[0] is values["log"]
+
+
+@pytest.mark.leaves("files")  # torch's
+@pytest.mark.parametrize("made", ["memmap", "tensor"])
+def test_shared_memory_that_a_launched_cell_makes_is_copied_and_a_note_tells(tmp_path, made):
+    if made == "memmap":
+        value = np.memmap(tmp_path / "numbers", "f8", "w+", shape=(3,))
+    else:
+        value = torch.zeros(3).share_memory_()
+    (note,) = pack_kept({"value": value}, {}, {}).about["notes"]
+    assert note.startswith("the notebook has copies of arrays and tensors in shared memory")
+    assert pack_kept({"value": np.zeros(3)}, {}, {}).about["notes"] == []

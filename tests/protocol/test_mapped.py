@@ -7,6 +7,7 @@ from multiprocessing import shared_memory
 
 import numpy as np
 import pytest
+import torch
 
 from xla_nb.protocol import pickling
 from xla_nb.protocol.live import Live
@@ -87,6 +88,33 @@ def test_arrays_over_named_shared_memory_are_shared(through):
     through(array=array)["array"][2] = 5
     assert array[2] == 5
     del array
+    memory.close()
+    memory.unlink()
+
+
+@pytest.mark.leaves("files")  # torch and multiprocessing keep some
+def test_tensors_in_shared_memory_are_shared_for_torch_too(through):
+    model = torch.nn.Linear(2, 2).share_memory()
+    got = through(model=model, weight=model.weight.detach(), row=model.weight.detach()[1])
+    assert all(one.is_shared() for one in [*got["model"].parameters(), got["weight"], got["row"]])
+    got["model"].share_memory()  # as each process of a Hogwild does
+    with torch.no_grad():
+        got["model"].weight.fill_(7)
+    assert model.weight.tolist() == got["weight"].tolist() == [[7, 7], [7, 7]]
+    process = multiprocessing.get_context("spawn").Process(
+        target=torch.Tensor.zero_, args=(got["row"],)
+    )
+    process.start()
+    process.join()
+    assert model.weight.tolist() == [[7, 7], [0, 0]]
+
+
+def test_a_tensor_over_a_part_of_shared_memory_is_shared(through):
+    memory = shared_memory.SharedMemory(create=True, size=80)
+    tensor = torch.from_numpy(np.ndarray((8,), buffer=memory.buf, offset=16))
+    through(tensor=tensor)["tensor"][2] = 5
+    assert tensor[2] == 5
+    del tensor
     memory.close()
     memory.unlink()
 

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from xla_nb.protocol import pickling
+from xla_nb.protocol import keeping, pickling, refusals
+from xla_nb.protocol.changes import changed
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel, Unopened
 from xla_nb.protocol.refusals import Unshippable
@@ -18,6 +19,10 @@ FORK, SPAWN = (multiprocessing.get_context(method) for method in ("fork", "spawn
 LOCKS = ["Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"]
 QUEUES = ["Queue", "JoinableQueue", "SimpleQueue"]
 PATIENCE = 60
+NOTE = (
+    "ranks share one {0} of their own, not the notebook's, which another process or thread is "
+    'using: to share that, make it with `multiprocessing.get_context("spawn").{0}`'
+)
 
 
 class Sent:
@@ -28,12 +33,17 @@ class Sent:
         self._packed = pickling.pack(values, live)
         self.notes = live.notes
 
-    def open(self):
+    def parcel(self):
         fd = self._packed.to_memfd()
         try:
-            return Parcel(fd).open()
+            parcel = Parcel(fd)
         finally:
             os.close(fd)
+        parcel.remember = True
+        return parcel
+
+    def open(self):
+        return self.parcel().open()
 
 
 def through(**values):
@@ -89,6 +99,17 @@ def test_the_writing_end_of_a_pipe_is_the_notebooks():
     with reader, writer, through(writer=writer)["writer"] as got:
         got.send("hello")
         assert reader.recv() == "hello"
+
+
+@pytest.mark.leaves("files")
+def test_what_two_open_is_not_taken_for_changed():
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    sent = Sent({"value": FORK.RawValue("i", 3), "array": FORK.RawArray("d", 2), "writer": writer})
+    with reader, writer:
+        now, fresh = sent.parcel(), sent.parcel()
+        now.open()["value"].value = 8
+        fresh.open()
+        assert changed(fresh.objects, now.objects, {}) == []
 
 
 def test_a_connection_in_both_directions_is_refused():
@@ -183,7 +204,7 @@ def test_a_value_whose_lock_arrives_as_a_new_one_is_copied():
     kept = lock.acquire
     sent = Sent({"lock": lock, "value": FORK.Value("i", 3, lock=lock)})
     assert kept()
-    assert len(sent.notes) == 1
+    assert sent.notes == {NOTE.format("Lock"), NOTE.format("Value")}
     assert sent.open()["value"].value == 3
 
 
@@ -246,12 +267,49 @@ def test_a_lock_that_is_held_and_would_arrive_free_is_refused(kind):
         Sent({"lock": lock})
 
 
-def test_of_copies_that_the_notebook_does_not_share_a_note_tells(forked):
-    event = FORK.Event()
-    assert Sent({"lock": FORK.Lock()}).notes == set()
-    told = (
-        "ranks share one {0} of their own, not the notebook's, which another process or thread is "
-        'using: to share that, make it with `multiprocessing.get_context("spawn").{0}`'
-    )
-    assert Sent({"e": event, "same": event}).notes == {told.format("Event")}
-    assert Sent({"e": SPAWN.Event()}).notes == set()
+@pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES])
+def test_of_a_copy_that_the_notebook_does_not_share_one_note_tells(kind, forked):
+    one = getattr(FORK, kind)()
+    assert Sent({"one": one, "same": one}).notes == {NOTE.format(kind)}
+    close(one)
+
+
+def test_of_what_is_shared_no_note_tells(forked):
+    assert Sent({"event": SPAWN.Event(), "lock": SPAWN.Lock()}).notes == set()
+
+
+# ---------------------------------------------------------------- the way back
+
+
+@pytest.mark.parametrize("kind", QUEUES)
+def test_the_items_of_a_queue_that_a_rank_returns_are_asked_for(kind):
+    queue = getattr(SPAWN, kind)()
+    queue.put(1)
+    while queue.empty():
+        time.sleep(0.001)
+    with pytest.raises(Unshippable, match="a queue with items") as caught:
+        pickling.pack_home(queue, ())
+    assert refusals.advice_on_result(caught.value) == "Return its items as a list"
+    queue.get()
+    close(queue)
+    if hasattr(queue, "join_thread"):
+        queue.join_thread()
+
+
+@pytest.mark.parametrize("kind", ["Event", "Condition", "Lock", "Value", "Queue"])
+@pytest.mark.leaves("files")
+def test_what_a_launched_cell_makes_is_another_one_in_the_notebook_and_a_note_tells(kind):
+    made = getattr(SPAWN, kind)(*(["i"] if kind == "Value" else []))
+    packed = keeping.pack_kept({"made": made}, {}, {})
+    (note,) = packed.about["notes"]
+    assert note.startswith(f"the notebook has one {kind} of its own, not the ranks'")
+    close(made)
+
+
+def test_the_items_of_a_queue_that_a_launched_cell_makes_are_asked_for():
+    queue = SPAWN.SimpleQueue()
+    queue.put(1)
+    problem = keeping.pack_kept({"queue": queue}, {}, {}).about["problems"]["queue"]
+    assert problem.endswith("a queue with items. Make it in a cell that is not launched")
+    queue.get()
+    close(queue)

@@ -37,8 +37,6 @@ del sys.path[0]
 control, parent = int(sys.argv[1]), int(sys.argv[5])
 importlib.import_module(sys.argv[3]).main(control, parent, *json.loads(sys.argv[4]))
 """
-#: The variable by which everything that a child has started is found when it is gone itself.
-MARK = "XLA_NB_CHILD"
 _LARGEST = 1 << 16  # bytes of one message
 _TAIL = 8000  # bytes read from the end of its output
 _SWEEP = 5.0  # seconds for what it has left to end
@@ -56,7 +54,7 @@ class Child:
         self._control, theirs = channel.pair()
         path = [str(Path(__file__).parents[2]), *_search_path()]
         command = [str(theirs.fileno()), json.dumps(path), module, json.dumps(arguments)]
-        self._mark = f"{MARK}={uuid.uuid4().hex}"
+        self._mark = f"{linux.MARK}={uuid.uuid4().hex}"
         try:
             self.process = subprocess.Popen(
                 [sys.executable, *_options(), "-c", _BOOT, *command, str(os.getpid())],
@@ -64,7 +62,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
-                env={**env, MARK: self._mark.partition("=")[2]},
+                env={**env, linux.MARK: self._mark.partition("=")[2]},
                 cwd="/",
                 start_new_session=True,  # the notebook's Ctrl-C does not reach it
             )

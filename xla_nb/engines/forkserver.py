@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xla_nb import linux
-from xla_nb.engines.child import MARK
 from xla_nb.engines.scratch import Scratch, keep_processes_in
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
-from xla_nb.protocol import channel
+from xla_nb.protocol import channel, relay
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded, JobFailed
 from xla_nb.record import output
@@ -204,10 +203,14 @@ class ForkServer:
             self._spare = self._fork_spare()
 
     def _end_orphans(self) -> None:
-        """End the processes we inherited from a job: it adopts its ranks' orphans, then we do."""
+        """End the processes we inherited from a job: it adopts its ranks' orphans, then we do.
+
+        But for relays, which have in hand what the notebook may still read."""
         deadline = time.monotonic() + _ORPHANS
         ours = {*self._jobs, self._spare.pid if self._spare else None}
-        while orphans := [pid for pid in children() if pid not in ours]:
+        while orphans := [
+            pid for pid in children() if pid not in ours and linux.name(pid) != relay.NAME
+        ]:
             left = linux.end(orphans, deadline - time.monotonic())
             for pid in set(orphans) - set(left):
                 with contextlib.suppress(ChildProcessError):
@@ -257,7 +260,7 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
         control.send(json.dumps(answer).encode())
     if not answer["ready"]:
         return
-    imported = {k: v for k, v in os.environ.items() if before.get(k) != v or k == MARK}
+    imported = {k: v for k, v in os.environ.items() if before.get(k) != v or k == linux.MARK}
     gc.collect()
     gc.freeze()  # so that collections in the children do not copy our pages
     watched = linux.watch_parent(parent)

@@ -12,11 +12,18 @@ from xla_nb.protocol import parts, shared
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed
 from xla_nb.protocol.pickling import LivePickler, pickled
-from xla_nb.protocol.refusals import advice
+from xla_nb.protocol.refusals import advice_on_kept
 from xla_nb.wording import in_one_line
 
 #: An object of the notebook's: its number in the parcel that the ranks got, or its name.
 Token: TypeAlias = int | str
+
+_MAKE = "to share one, make it in a cell that is not launched"
+_OWN = f"the notebook has one {{}} of its own, not the ranks': {_MAKE}"
+_COPIES = (
+    "the notebook has copies of arrays and tensors in shared memory or mapped files: what it "
+    f"writes there, neither ranks nor the file see; {_MAKE}"
+)
 
 
 class _KeptPickler(LivePickler):
@@ -31,6 +38,8 @@ class _KeptPickler(LivePickler):
         super().__init__(file, keep, live, whole=False)
         self._origins = origins
         self.tokens: set[Token] = set()
+        self.notes = live.notes
+        self._inner: list[object] = []
 
     def reduce_code(self, obj: Any) -> Any:
         if isinstance(obj, enum.Enum) and id(type(obj)) in self._origins:
@@ -40,7 +49,11 @@ class _KeptPickler(LivePickler):
         return super().reduce_code(obj)
 
     def reduce_shared(self, obj: Any) -> Any:
-        return shared.copied(obj)  # this process ends, and what it would share with it
+        reduced = shared.copied(obj)  # this process ends, and what it would share with it
+        if reduced is not NotImplemented and not any(obj is one for one in self._inner):
+            self._inner += shared.semaphores(obj)
+            self.notes.add(_OWN.format(shared.made_by(obj)))
+        return reduced
 
     def persistent_id(self, obj: Any) -> Token | None:
         token = self._origins.get(id(obj))
@@ -75,9 +88,11 @@ def pack_kept(
                 packed({name: value})
             except BaseException as fault:
                 told = in_one_line(str(fault), 300).rstrip(".")
-                problems[name] = f"{told}. {advice(fault)}"
+                problems[name] = f"{told}. {advice_on_kept(fault)}"
         whole = packed({name: value for name, value in values.items() if name not in problems})
     objects = sorted(token for token in whole.writer.tokens if isinstance(token, int))
+    if whole.shares():
+        live.notes.add(_COPIES)
     notes = sorted(live.notes)
     return replace(whole, about={"objects": objects, "problems": problems, "notes": notes})
 

@@ -7,6 +7,7 @@ Shared memory is that (tensors after `share_memory_()`, arrays over a `RawArray`
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import stat
@@ -94,7 +95,24 @@ def open_part(part: dict[str, Any]) -> memoryview:
         before = part["offset"] % mmap.ALLOCATIONGRANULARITY
         rights = mmap.PROT_READ | (mmap.PROT_WRITE if file.access == os.O_RDWR else 0)
         length, offset = before + part["size"], part["offset"] - before
-        memory = mmap.mmap(fd, length, mmap.MAP_SHARED, rights, offset=offset)
+        memory = _Mapped(fd, length, mmap.MAP_SHARED, rights, offset=offset)
     finally:
         os.close(fd)
+    memory.file, memory.offset = file, offset
     return memoryview(memory)[before:]
+
+
+class _Mapped(mmap.mmap):
+    """Memory that is `file` from `offset` on."""
+
+    file: File
+    offset: int
+
+
+def file_of(memory: memoryview) -> File | None:
+    """The file, if memory that `open_part` gave, or a slice of it, is the file from its start."""
+    whole = memory.obj
+    if not isinstance(whole, _Mapped) or whole.offset or memory.readonly:
+        return None
+    first, start = (ctypes.addressof(ctypes.c_char.from_buffer(one)) for one in (whole, memory))
+    return whole.file if first == start else None

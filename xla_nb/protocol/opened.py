@@ -14,6 +14,10 @@ Identity: TypeAlias = tuple[int, int]
 GONE = "the notebook has closed it, or runs on another machine"
 
 
+class Descriptor(int):
+    """The number of an open file, which is no value: whoever opens the file has another one."""
+
+
 @dataclass(frozen=True)
 class File:
     """A file by its path, opened for `access` (os.O_RDONLY, O_WRONLY or O_RDWR).
@@ -31,7 +35,7 @@ class File:
         access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
         return cls(f"/proc/{os.getpid()}/fd/{fd}", access, identity(fd))
 
-    def detach(self) -> int:
+    def detach(self) -> Descriptor:
         """Open it; multiprocessing calls this where it would receive a descriptor.
 
         Raises FileNotFoundError if it is gone.
@@ -44,7 +48,7 @@ class File:
             os.close(fd)
             raise FileNotFoundError(GONE)
         os.set_blocking(fd, True)
-        return fd
+        return Descriptor(fd)
 
 
 def identity(fd: int) -> Identity:

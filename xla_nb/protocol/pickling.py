@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import exceptions, jax_values, parts, remake, shared, weak
+from xla_nb.protocol import exceptions, jax_values, parts, remake, shared, storages, weak
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.mapped import holding, shared_mappings
@@ -119,9 +119,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
                 return NotImplemented
             # Tensors that share a storage have a wrapper each: use one, so that it stays shared.
             raw = self._storages.setdefault((raw.data_ptr(), raw.nbytes()), raw)
-            return _typed_storage, (raw, obj.dtype)
+            return storages.typed_storage, (raw, obj.dtype)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
-            return _raw_storage, (self._memory(obj),)
+            return storages.raw_storage, (self._memory(obj), obj.is_shared())
         return NotImplemented
 
     def _reduce_jax(self, obj: Any) -> Any:
@@ -146,7 +146,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         if type(tensor) is not torch.Tensor or tensor.dtype not in torch.storage._new_dtypes():
             return NotImplemented
         rebuild, arguments, *_ = tensor.__reduce_ex__(5)
-        return _with_typed_storage, (rebuild, *arguments)
+        return storages.with_typed_storage, (rebuild, *arguments)
 
     def reduce_parametrized(self, module: Any) -> Any:
         return NotImplemented
@@ -327,29 +327,10 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
         ) from None
 
 
-def _with_typed_storage(rebuild: Callable[..., Any], raw: Any, *arguments: Any) -> Any:
-    """torch (2.9) pickles the storage of float8 and uint16 tensors bare, and rebuilds a wrapped
-    one."""
-    torch: Any = importlib.import_module("torch")
-    return rebuild(_typed_storage(raw, torch.uint8), *arguments)
-
-
 def _is_ordinary(kind: type) -> bool:
     """Whether all objects of a class are pickled alike, by nothing of this module's."""
     modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
     return not modules & _SPECIAL and not issubclass(kind, BaseException)
-
-
-def _typed_storage(raw: Any, dtype: Any) -> Any:
-    torch: Any = importlib.import_module("torch")
-    return torch.storage.TypedStorage(wrap_storage=raw, dtype=dtype, _internal=True)
-
-
-def _raw_storage(memory: Any) -> Any:
-    torch: Any = importlib.import_module("torch")
-    if len(memory) == 0:
-        return torch.UntypedStorage(0)
-    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
 
 
 def _as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:

@@ -29,7 +29,8 @@ from multiprocessing import (
 from typing import Any
 
 from xla_nb.linux import forked_children
-from xla_nb.protocol.opened import GONE, File
+from xla_nb.protocol import outbox
+from xla_nb.protocol.opened import GONE, Descriptor, File
 from xla_nb.protocol.refusals import Unshippable
 
 _SPAWN = 'multiprocessing.get_context("spawn")'
@@ -42,15 +43,14 @@ _SHAREABLE = (
     queues.SimpleQueue,
     sharedctypes.SynchronizedBase,
 )
-#: What ranks do with a copy of these the notebook would miss; locks it seldom shares with them.
-_READ = (queues.Queue, queues.SimpleQueue, synchronize.Event, sharedctypes.SynchronizedBase)
 #: What gets semaphores with names: all but barriers, which nobody looks into.
-_NAMED = (*_READ, synchronize.SemLock, synchronize.Condition)
+_NAMED = tuple(kind for kind in _SHAREABLE if kind is not synchronize.Barrier)
 _MADE_BY = {
     "Synchronized": "Value",
     "SynchronizedArray": "Array",
     "SynchronizedString": "Array",
 }
+_FED = (queues.Queue, queues.JoinableQueue)  # by a thread
 _OPENED = (heap.Arena, connection.Connection)
 _MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
 _CONCERNED = (*_SHAREABLE, *_OPENED, *_MEMORY)
@@ -68,27 +68,38 @@ class ToRanks:
         """A primitive as the notebook's own, or else as a copy with a note."""
         if not isinstance(obj, _CONCERNED):  # of each object of a pickle
             return NotImplemented
-        if isinstance(obj, _NAMED) and not any(one in self._copied for one in _semaphores(obj)):
+        if isinstance(obj, _NAMED) and not any(one in self._copied for one in semaphores(obj)):
             _give_names(obj)
         if isinstance(obj, synchronize.SemLock) and _has_a_name(obj):
             other = None if any(obj is one for one in self._parts) else _arguments(obj)
             return _opened, (_as_to_a_spawned_process(obj)[2], type(obj).__name__, other)
         if isinstance(obj, _SHAREABLE) and _has_a_name(_lock_of(obj)):
             if isinstance(obj, synchronize.Event):
-                self._parts += _semaphores(obj)
+                self._parts += semaphores(obj)
+            if type(obj) in _FED:
+                _, (kind,), state, *_ = _as_to_a_spawned_process(obj)
+                return outbox.opened, (kind, state)
             return _as_to_a_spawned_process(obj)
-        if isinstance(obj, _OPENED) or _is_shared_memory(obj):
+        if isinstance(obj, connection.Connection):
+            return _opened_connection, _as_to_a_spawned_process(obj)[1]
+        if isinstance(obj, heap.Arena) or _is_shared_memory(obj):
             return _as_to_a_spawned_process(obj)
         reduced = copied(obj)
         if reduced is not NotImplemented:
-            self._copied.append(obj)
-        if isinstance(obj, _READ):
-            kind = _MADE_BY.get(type(obj).__name__, type(obj).__name__)
-            self._note(
-                f"ranks share one {kind} of their own, not the notebook's, which another process "
-                f"or thread is using: to share that, make it with `{_SPAWN}.{kind}`"
-            )
+            if isinstance(obj, _NAMED) and not any(obj is one for one in self._copied):
+                maker = made_by(obj)
+                self._note(
+                    f"ranks share one {maker} of their own, not the notebook's, which another "
+                    f"process or thread is using: to share that, make it with `{_SPAWN}.{maker}`"
+                )
+            self._copied += [obj, *semaphores(obj)]
         return reduced
+
+
+def made_by(obj: Any) -> str:
+    """What multiprocessing calls the maker of a primitive; "" for other objects."""
+    name = type(obj).__name__
+    return _MADE_BY.get(name, name) if isinstance(obj, _SHAREABLE) else ""
 
 
 def copied(obj: Any) -> Any:
@@ -173,7 +184,7 @@ def _give_names(obj: Any) -> None:
     Not if somebody uses the former ones: a process that was forked from this one, a lock that is
     held, or a method that is being called or kept elsewhere (a queue's feeding thread does both).
     """
-    unnamed = [one for one in _semaphores(obj) if not _has_a_name(one)]
+    unnamed = [one for one in semaphores(obj) if not _has_a_name(one)]
     if not unnamed or forked_children() or any(map(_is_held, unnamed)):
         return
     holders = [one for one in (obj, *vars(obj).values()) if isinstance(one, _HOLDERS)]
@@ -196,13 +207,13 @@ def _give_names(obj: Any) -> None:
 _HOLDERS = (synchronize.Condition, sharedctypes.SynchronizedBase)
 
 
-def _semaphores(obj: Any) -> Iterator[Any]:
+def semaphores(obj: Any) -> Iterator[Any]:
     if isinstance(obj, synchronize.SemLock):
         yield obj
         return
     for part in vars(obj).values():
         if isinstance(part, synchronize.SemLock | synchronize.Condition):
-            yield from _semaphores(part)
+            yield from semaphores(part)
 
 
 def _is_held(lock: Any) -> bool:
@@ -272,6 +283,12 @@ def _arguments(obj: Any) -> tuple[Any, ...]:
         case queues.Queue():
             return (obj._maxsize,)  # type: ignore[attr-defined]
     return ()
+
+
+def _opened_connection(*arguments: Any) -> Any:
+    made: Any = connection.rebuild_connection(*arguments)  # type: ignore[attr-defined]
+    made._handle = Descriptor(made._handle)
+    return made
 
 
 def _opened(state: Any, kind: str, arguments: tuple[Any, ...] | None) -> Any:

@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
-from xla_nb.rank import helpers, loader
+from xla_nb.rank import helpers, loader, segments
 from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
@@ -53,6 +54,9 @@ def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, st
     except _Refused as refused:
         sender.send(refused.event)
         return 1
+    finally:
+        # Semaphores with names, which `os._exit` would leave.
+        util._run_finalizers(0)  # type: ignore[attr-defined]
     return 0
 
 
@@ -90,6 +94,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     order.request.state.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     helpers.tell_of_lost_helpers()
+    segments.leave_to_their_makers()
     try:
         os.chdir(order.request.cwd)
     except OSError as problem:

@@ -22,6 +22,7 @@ from typing import Any
 
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol.parcel import Parcel
+from xla_nb.rank import segments
 from xla_nb.rank.shell import RankShell
 
 #: The environment variable with the path of the parcel that holds the run's values.
@@ -66,6 +67,7 @@ def restore(namespace: dict[str, Any], file: str | None = None, spec: str | None
         found = importlib.machinery.ModuleSpec(spec, None, origin=file) if spec else None
         package = found.parent if found else None
         namespace.update(__file__=file, __spec__=found, __package__=package)
+    segments.leave_to_their_makers()  # also in processes that ranks spawn
     namespace.update(parcel(os.environ[PARCEL]).open(namespace))
 
 
