@@ -17,7 +17,6 @@ import struct
 import sys
 import threading
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 #: What `ps` shows (proc(5), comm): the fork server tells by it what to leave alone.
@@ -113,7 +112,9 @@ def main(*words: str) -> None:
     os.close(pipe)
     os.chdir("/")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Path("/proc/self/comm").write_text(NAME)
+    comm = os.open("/proc/self/comm", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(comm, NAME.encode())
+    os.close(comm)
     if os.fork():
         os._exit(0)
     Relay(socket.socket(fileno=source), target, lock).run()
