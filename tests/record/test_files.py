@@ -230,3 +230,9 @@ def test_a_record_belongs_to_a_process_and_not_to_its_id(at_home):
     pid, _, machine = (record.path / "owner").read_text().split()
     (record.path / "owner").write_text(f"{pid} 1 {machine}")
     assert not record.is_owned
+
+
+def test_a_relative_home_is_one_of_the_notebooks_folder(at_home, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_NB_HOME", "runs-here")
+    assert Record.create("now").path == tmp_path / "runs-here" / "runs" / "now"

@@ -34,10 +34,11 @@ _KEPT = 1 << 24  # bytes of events that wait for space on a full disk
 
 
 def home() -> Path:
-    """The folder of all records: $XLA_NB_HOME, else in the user's state directory (XDG)."""
+    """The folder of all records: $XLA_NB_HOME, else in the user's state directory (XDG). Raises
+    OSError where it is relative to a folder that is gone."""
     chosen = os.environ.get("XLA_NB_HOME")
     if chosen:
-        return Path(chosen)
+        return Path(chosen).absolute()  # the run's processes are in folders of their own
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "xla_nb"
 
