@@ -27,7 +27,7 @@ def told(notebook):
         now.open(namespace)
         namespace.update({"__name__": "__main__"} | now.values)
         exec(text, namespace)
-        fresh.open({})
+        fresh.open({}, apart=True)
         found = changed(fresh.objects, now.objects, namespace)
         names = names_of(found, now.values, now.objects)
         return {name for name in names if not name.startswith("__")}

@@ -230,14 +230,21 @@ def is_plain(kind: type) -> bool:
     return all(getattr(kind, name) is getattr(object, name) for name in names)
 
 
-def held_by_modules(kind: type) -> dict[int, tuple[str, str]]:
-    """Module and name of the objects of exactly this class that modules hold, by id."""
-    found: dict[int, tuple[str, str]] = {}
-    main = sys.modules["__main__"]  # on ranks it has two names more
-    for name, module in list(sys.modules.items()):
-        if module is main or getattr(module, "__spec__", None) is None:
-            continue
-        for attribute, value in list(vars(module).items()):
-            if type(value) is kind:
-                found.setdefault(id(value), (name, attribute))
-    return found
+def is_without_state(obj: Any) -> bool:
+    """Whether an object is nothing but itself, as sentinels are."""
+    kind = type(obj)
+    if not is_plain(kind) or getattr(obj, "__dict__", None) or kind.__itemsize__:
+        return False
+    return is_copied(kind) and not any(object.__reduce_ex__(obj, 2)[2:])
+
+
+def is_refillable(kind: type) -> bool:
+    """Whether its instances are what is in their `__dict__` and their slots."""
+    return built_in_base(kind)[0] is object and is_copied(kind)
+
+
+def is_copied(kind: type) -> bool:
+    """Whether Python's own pickling takes its instances, as it does not with locks."""
+    has_a_dict = getattr(kind, "__dictoffset__", 0) != 0 or kind is object
+    slots = any("__slots__" in vars(base) for base in kind.__mro__)
+    return (has_a_dict or slots) and not hasattr(kind, "__getnewargs__")

@@ -10,20 +10,19 @@ import importlib
 import io
 import itertools
 import pickle
-import socket
 import sys
-import threading
 import types
 from collections.abc import Callable, Container, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import exceptions, jax_values, parts, remake, shared, weak
+from xla_nb.protocol import exceptions, jax_values, modules, parts, refusals, remake, shared, weak
+from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.mapped import holding, shared_mappings
+from xla_nb.protocol.owned import Owned
 from xla_nb.protocol.parcel import Packed, address_of
 from xla_nb.protocol.refusals import Unshippable
 
@@ -36,8 +35,6 @@ _SPECIAL = {
     *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
     *("numpy", "torch", "torchax", "jax", "jaxlib"),
 }
-_STACK = 512 << 20  # bytes, of which as much is used as a chain is long
-_DEPTH = 100_000
 
 
 # ---------------------------------------------------------------- pickling
@@ -57,7 +54,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         if kind in self._ordinary:  # there may be a million
             return self.reduce_code(obj)
         for reduce in (
-            _reduce_stream,
+            refusals.reduce_stream,
             self.reduce_shared,
             self._reduce_exception,
             self.reduce_array,
@@ -119,9 +116,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
                 return NotImplemented
             # Tensors that share a storage have a wrapper each: use one, so that it stays shared.
             raw = self._storages.setdefault((raw.data_ptr(), raw.nbytes()), raw)
-            return _typed_storage, (raw, obj.dtype)
+            return remake.typed_storage, (raw, obj.dtype)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
-            return _raw_storage, (self._memory(obj),)
+            return remake.raw_storage, (self._memory(obj),)
         return NotImplemented
 
     def _reduce_jax(self, obj: Any) -> Any:
@@ -146,7 +143,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         if type(tensor) is not torch.Tensor or tensor.dtype not in torch.storage._new_dtypes():
             return NotImplemented
         rebuild, arguments, *_ = tensor.__reduce_ex__(5)
-        return _with_typed_storage, (rebuild, *arguments)
+        return remake.with_typed_storage, (rebuild, *arguments)
 
     def reduce_parametrized(self, module: Any) -> Any:
         return NotImplemented
@@ -190,6 +187,7 @@ class LivePickler(_Pickler):
 
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any], live: Live, whole: bool):
         super().__init__(file, keep)
+        live.begin()
         self.gaps: list[tuple[int, int]] = []
         self._live = live
         self._whole = whole
@@ -197,7 +195,8 @@ class LivePickler(_Pickler):
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
-        self._live.later.clear()  # of an attempt that failed
+        for owned in self._live.owned.first:
+            self._tell_first(owned)
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         for part in (code, {n: value for n, value in values.items() if n not in code}):
             super().write(part)
@@ -205,8 +204,36 @@ class LivePickler(_Pickler):
                 self._live.later = []
                 for name, call in late:
                     self.part(name, call, late=True)
+        for name, call in self._live.owned.put_back(self.memo.copy(), self._can_be_sent):
+            self.part(name, call, late=True)
+
+    def finds_modules_containers(self) -> bool:
+        """Whether it takes another pickle to send what modules hold."""
+        return self._live.owned.look(self.memo.copy(), self._can_be_sent)
+
+    def _tell_first(self, owned: Owned) -> None:
+        """Have the pickle refer to a call's result where it has the object."""
+        self.part(str(owned.place), owned.make, late=True)
+        memo: dict[int, Any] = self.memo.copy()
+        number, _ = memo.pop(id(owned.make))
+        self.memo: Any = {**memo, id(owned.obj): (number, owned.obj)}
+        if owned.refill is not None:
+            self._live.later.append((str(owned.place), owned.refill))
+
+    def _can_be_sent(self, value: object) -> bool:
+        live = self._live.anew()
+        try:
+            pickled({"": value}, lambda file, keep: LivePickler(file, keep, live, whole=False))
+        except Exception:
+            return False
+        return True
 
     def reduce_code(self, obj: Any) -> Any:
+        owned = self._live.owned.of(obj, self._can_be_sent)
+        if owned is not None and owned.make is not None:
+            if owned.refill is not None:
+                self._live.later.append((str(owned.place), owned.refill))
+            return owned.make.reduced
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
@@ -327,29 +354,10 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
         ) from None
 
 
-def _with_typed_storage(rebuild: Callable[..., Any], raw: Any, *arguments: Any) -> Any:
-    """torch (2.9) pickles the storage of float8 and uint16 tensors bare, and rebuilds a wrapped
-    one."""
-    torch: Any = importlib.import_module("torch")
-    return rebuild(_typed_storage(raw, torch.uint8), *arguments)
-
-
 def _is_ordinary(kind: type) -> bool:
     """Whether all objects of a class are pickled alike, by nothing of this module's."""
     modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
     return not modules & _SPECIAL and not issubclass(kind, BaseException)
-
-
-def _typed_storage(raw: Any, dtype: Any) -> Any:
-    torch: Any = importlib.import_module("torch")
-    return torch.storage.TypedStorage(wrap_storage=raw, dtype=dtype, _internal=True)
-
-
-def _raw_storage(memory: Any) -> Any:
-    torch: Any = importlib.import_module("torch")
-    if len(memory) == 0:
-        return torch.UntypedStorage(0)
-    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
 
 
 def _as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
@@ -359,40 +367,46 @@ def _as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
     return made
 
 
-def _reduce_stream(obj: Any) -> Any:
-    for name in ("stdout", "stderr", "stdin"):
-        if obj is getattr(sys, name):
-            return getattr, (sys, name)
-    files = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
-    if isinstance(obj, files):
-        raise Unshippable("an open file", "Open it inside the function")
-    if isinstance(obj, socket.socket):
-        raise Unshippable("an open socket", "Connect inside the function")
-    if isinstance(obj, threading.Thread):
-        raise Unshippable("a thread", "Start it inside the function")
-    if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
-        raise Unshippable("a generator", "Send a list of its items, or create it in the function")
-    return NotImplemented
-
-
 # ---------------------------------------------------------------- packing
 
 
 def pack(values: Mapping[str, object], live: Live) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
+    modules.of_this_process().look()
 
-    def packed(whole: bool) -> Packed:
+    def packed(live: Live, whole: bool = False) -> Packed:
         return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole))
 
-    made = packed(whole=False)
+    made = _with_modules_objects(dict(values), live)
     if _touches_another(made):
-        made = packed(whole=True)
+        made = packed(live, whole=True)
     if live.weak.targets:
-        with live.weak.without_targets():
-            held = packed(whole=False).writer.memo.copy()
+        cut = live.anew()
+        with cut.weak.without_targets():
+            held = packed(cut).writer.memo.copy()
         if live.weak.lost(held, live.named):
             live.notes.add(weak.NOTE)
+    live.notes |= live.owned.notes
     return made
+
+
+def _with_modules_objects(values: dict[str, object], live: Live) -> Packed:
+    """Pickle until all containers of modules are known, also where their content cannot be."""
+    writers: list[LivePickler] = []
+
+    def pickler(file: io.BytesIO, keep: Callable[..., Any]) -> LivePickler:
+        writers.append(LivePickler(file, keep, live, whole=False))
+        return writers[-1]
+
+    while True:
+        try:
+            made = pickled(values, pickler)
+        except Exception:
+            if not writers[-1].finds_modules_containers():
+                raise
+        else:
+            if not writers[-1].finds_modules_containers():
+                return made
 
 
 def _touches_another(packed: Packed) -> bool:
@@ -421,7 +435,7 @@ def pickled(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Pack
     except (RecursionError, pickle.PicklingError) as problem:
         if "deep" not in str(problem) and not isinstance(problem, RecursionError):
             raise
-    return _with_a_large_stack(lambda: _packed(values, pickler))
+    return with_a_large_stack(lambda: _packed(values, pickler))
 
 
 def _packed(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
@@ -431,15 +445,3 @@ def _packed(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Pack
     writer = pickler(stream, buffers.append)
     writer.write(values)
     return Packed(stream.getbuffer(), tuple(buffers), writer)
-
-
-def _with_a_large_stack(work: Callable[[], Packed]) -> Packed:
-    """Long chains (of functions that call each other, of linked nodes) are pickled recursively."""
-    before, limit = threading.stack_size(_STACK), sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _DEPTH))
-    try:
-        with ThreadPoolExecutor(1, "xla_nb-pickle") as pool:
-            return pool.submit(work).result()
-    finally:
-        sys.setrecursionlimit(limit)
-        threading.stack_size(before)

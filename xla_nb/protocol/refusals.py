@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
+import socket
+import sys
+import threading
+import types
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from xla_nb.wording import in_one_line
 
@@ -94,3 +100,20 @@ def advice_on_result(fault: BaseException) -> str:
     if isinstance(fault, OSError):
         return "Set XLA_NB_HOME to a folder that has more free space, or return less"
     return "Return numbers, arrays or CPU tensors instead"
+
+
+def reduce_stream(obj: Any) -> Any:
+    """A standard stream as that of the process that opens the pickle; other streams are refused."""
+    for name in ("stdout", "stderr", "stdin"):
+        if obj is getattr(sys, name):
+            return getattr, (sys, name)
+    files = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
+    if isinstance(obj, files):
+        raise Unshippable("an open file", "Open it inside the function")
+    if isinstance(obj, socket.socket):
+        raise Unshippable("an open socket", "Connect inside the function")
+    if isinstance(obj, threading.Thread):
+        raise Unshippable("a thread", "Start it inside the function")
+    if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+        raise Unshippable("a generator", "Send a list of its items, or create it in the function")
+    return NotImplemented
