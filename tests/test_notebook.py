@@ -758,3 +758,44 @@ def test_interrupted_definitions_can_be_executed_later(cells, tmp_path, monkeypa
     monkeypatch.setattr("builtins.slow_to_import", bool)
     assert cells.run("m") == "slow_to_import"
     del sys.modules["slow_to_import"]
+
+
+# ---------------------------------------------------------------- what a statement does not bind
+
+
+@pytest.mark.parametrize(
+    ("before", "launched", "expression"),
+    [
+        (
+            "fast, HAS = None, False",
+            "try:\n    import no_such as fast\n    HAS = True\nexcept ImportError:\n    pass",
+            "(fast, HAS) == (None, False)",
+        ),
+        ("k = 3", "try:\n    k = 1 / 0\nexcept ZeroDivisionError:\n    pass", "k == 3"),
+        ("x = 3", "x: float", "x == 3"),
+        ("A = 1", "if TYPE_CHECKING:\n    import no_such as A\nB = 2", "(A, B) == (1, 2)"),
+        ("k = 3", "try:\n    k = 4\nexcept ZeroDivisionError:\n    pass", "k == 4"),
+    ],
+)
+def test_what_a_statement_does_not_bind_keeps_its_value(cells, before, launched, expression):
+    cells.run(f"from typing import TYPE_CHECKING\n{before}")
+    cells.launch(f"{launched}\ndef f(rank): return {expression}")
+    assert cells.run("f(0)")
+    assert cells.run(expression)
+
+
+@pytest.mark.parametrize("package", ["pkgz", "pkgz.inner"])
+def test_what_a_star_import_binds_is_newer_than_the_notebooks(
+    cells, package, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "pkgz").mkdir()
+    (tmp_path / "pkgz" / "__init__.py").write_text("aa, _hidden = 9, 9")
+    (tmp_path / "pkgz" / "inner.py").write_text("__all__ = ['aa']\naa, other = 9, 9")
+    cells.run("aa, other, _hidden = 7, 7, 7")
+    cells.launch(f"from {package} import *\ndef f(rank): return aa")
+    cells.launch("def g(rank): return aa")
+    assert not cells.has("aa")
+    assert cells.run("aa, other, _hidden, f(0), g(0)") == (9, 7, 7, 9, 9)
+    for name in ("pkgz", "pkgz.inner"):
+        sys.modules.pop(name, None)

@@ -25,10 +25,12 @@ def deleted(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 class Binder(ast.NodeVisitor):
-    """Collects the names that a block binds, without entering nested scopes."""
+    """Collects the names that a block binds, without entering nested scopes. Those that are only
+    `declared` (`x: int`) are a function's own, and at the top level nothing happens to them."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.declared: set[str] = set()
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
 
@@ -63,6 +65,13 @@ class Binder(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> None:
         if not isinstance(node.ctx, ast.Load):
             self.names.add(node.id)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is None and isinstance(node.target, ast.Name):
+            self.declared.add(node.target.id)
+            self.visit(node.annotation)
+        else:
+            self.generic_visit(node)
 
     def visit_alias(self, node: ast.alias) -> None:
         if node.name != "*":
