@@ -418,7 +418,7 @@ def test_a_value_of_a_run_that_failed_before_is_named(cells, capsys):
     cells.launch("x = len('abc')\ny = 1 / 0\ndef f(rank): pass")
     with pytest.raises(NameError):
         cells.run("x")
-    told = "Cell In[1] ended before it bound `x`"
+    told = "`x` is not there: Cell In[1] ended before its ranks started, and nothing that it bound"
     assert told in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ def bindings(nodes: Iterable[ast.AST]) -> set[str]:
     binder = Binder()
     for node in nodes:
         binder.visit(node)
-    return binder.names - binder.outer
+    return (binder.names - binder.outer) | binder.beyond
 
 
 def deleted(nodes: Iterable[ast.AST]) -> set[str]:
@@ -26,11 +26,13 @@ def deleted(nodes: Iterable[ast.AST]) -> set[str]:
 
 class Binder(ast.NodeVisitor):
     """Collects the names that a block binds, without entering nested scopes. Those that are only
-    `declared` (`x: int`) are a function's own, and at the top level nothing happens to them."""
+    `declared` (`x: int`) are a function's own, and at the top level nothing happens to them; those
+    `beyond` are bound in bodies of classes that say `global`."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.declared: set[str] = set()
+        self.beyond: set[str] = set()
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
 
@@ -43,6 +45,10 @@ class Binder(ast.NodeVisitor):
         outside: list[ast.expr] = list(node.decorator_list)
         if isinstance(node, ast.ClassDef):
             outside += [*node.bases, *(keyword.value for keyword in node.keywords)]
+            body = Binder()
+            for statement in node.body:
+                body.visit(statement)
+            self.beyond |= (body.names & body.globals) | body.beyond
         else:
             outside += [*node.args.defaults, *filter(None, node.args.kw_defaults)]
         for expression in outside:

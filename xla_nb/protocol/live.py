@@ -49,6 +49,8 @@ class Live:
     later     what is filled in after all code is there, and the name of what holds it: while a
               pickle is opened, instances are hashed, compared and given their state by their
               classes' own methods
+    kin       subclasses of what is sent, which the notebook has under their names, if
+              `asks_for_kin`
     seen      labels of the cells that code is from
     weak      weak references, and what they refer to
     owned     what modules hold
@@ -65,6 +67,7 @@ class Live:
     ) -> None:
         self.weak = weak.WeakReferences()
         self.owned = OwnedByModules() if owned is None else owned
+        self.asks_for_kin = True
         self._held = held
         self._label = label
         self._newer = newer
@@ -89,6 +92,7 @@ class Live:
         self.shell: list[types.CodeType] = []
         self.notes: set[str] = set()
         self.later: list[tuple[str, Call]] = []
+        self.kin: list[type] = []
         self.seen: set[str] = set()
         self.weak.targets.clear()
 
@@ -208,6 +212,9 @@ class Live:
     def _bound(self, definition: Any) -> Call | None:
         name = definition.__name__
         if self._held.get(name, EMPTY) is not definition:
+            former = isinstance(definition, type) and definition.__qualname__ == name
+            if former and name in self._newer and definition.__module__ == "__main__":
+                self.outdated.add(name)
             return None
         if name in self._newer:
             self.outdated.add(name)
@@ -243,6 +250,8 @@ class Live:
         self.used |= soft
         if soft:  # names in annotations that are text
             self._fill_globals(self._own, soft)
+        extending: list[type] = type.__subclasses__(cls) if self.asks_for_kin else []
+        self.kin += (one for one in extending if self._is_current(one))
         state = {
             "dict": dict.fromkeys(content)  # in their order, which filling in later keeps
             | self._ready(remake.fill_attributes, cls, content, parts.is_ready_in_class),
@@ -251,6 +260,11 @@ class Live:
         }
         made = (type(cls), cls.__name__, cls.__bases__, given)
         return remake.new_class, made, state, None, None, remake.fill_class
+
+    def _is_current(self, cls: type) -> bool:
+        """Whether the notebook has the class under its name, not only a former cell's."""
+        name = cls.__name__
+        return self._held.get(name) is cls and name not in self._newer and parts.is_made_here(cls)
 
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)

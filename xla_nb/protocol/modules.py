@@ -12,7 +12,7 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,38 +53,45 @@ def of_this_process() -> Modules:
 class Modules:
     """Finds what modules hold, by identity. It remembers what a module held when it had as many
     names: a package's name that is bound anew later may be missed, and what it holds is then an
-    object like any other. The user's own modules are always looked through."""
+    object like any other. The user's own modules are always looked through.
+
+    ids   of what modules hold, and of some objects more
+    """
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[tuple[int, int], frozenset[int]]] = {}
-        self._ids: set[int] = set()  # of more than is there now
+        self.ids: set[int] = set()  # of more than is there now
+        self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
+        self._own: dict[str, types.ModuleType] = {}
 
     def look(self) -> None:
-        """Look through what has been imported since."""
-        main = sys.modules["__main__"]
+        """Look through what has been imported since, and through the user's own modules."""
+        main, known = sys.modules["__main__"], self._held
         for name, module in list(sys.modules.items()):
-            if module is main or getattr(module, "__spec__", None) is None:
-                continue
             content = vars(module)
-            size = id(content), len(content)
-            if name not in self._held or self._held[name][0] != size or _is_own(module):
-                found = frozenset(id(value) for _, value in _attributes(name, module))
-                self._held[name] = size, found
-                self._ids |= found
+            if name in known and known[name][:2] == (id(content), len(content)):
+                if self._own.get(name) is not module:
+                    continue
+            elif module is main or content.get("__spec__") is None:
+                continue
+            self._look_through(name, module)
+
+    def _look_through(self, name: str, module: types.ModuleType) -> None:
+        if _is_own(module):
+            self._own[name] = module
+        content = vars(module)
+        ids = frozenset(id(value) for _, value in _attributes(name, module))
+        self._held[name] = id(content), len(content), ids
+        self.ids |= ids
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
-        if id(obj) not in self._ids or not _has_identity(obj):
+        if id(obj) not in self.ids or not _has_identity(obj):
             return None
         return next(self._places(obj), None)
 
-    def among(self, objects: Iterable[int]) -> set[int]:
-        """Those of these ids that may be ones of what modules hold."""
-        return self._ids.intersection(objects)
-
     def _places(self, obj: object) -> Iterator[Place]:
         by_value = cloudpickle.list_registry_pickle_by_value()
-        for name, (_, ids) in self._held.items():
+        for name, (_, _, ids) in self._held.items():
             module = sys.modules.get(name)
             if module is None or id(obj) not in ids or name in by_value:
                 continue
@@ -109,7 +116,7 @@ def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, obje
 def _is_own(module: types.ModuleType) -> bool:
     """Whether it is a file of the user's, not of an installed package."""
     file = getattr(module, "__file__", None) or ""
-    if module.__name__.partition(".")[0] in _OF_THE_PROCESS:
+    if module.__name__.partition(".")[0] in {*_OF_THE_PROCESS, __package__.partition(".")[0]}:
         return False
     return file.endswith(".py") and "-packages/" not in file
 

@@ -6,7 +6,7 @@ itself how it is pickled is put into the module in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from xla_nb.protocol import parts, remake
@@ -40,6 +40,7 @@ class OwnedByModules:
         self._fills = fills
         self._owned: dict[int, Owned] = {}
         self._modules = of_this_process()
+        self.ids = self._modules.ids  # of what may be a module's
 
     def of(self, obj: Any, can_be_sent: Callable[[object], bool]) -> Owned | None:
         """The object as a module's own; None if no module holds it. `can_be_sent` tries."""
@@ -50,19 +51,18 @@ class OwnedByModules:
             self._decide(obj, place, can_be_sent)
         return self._owned[id(obj)]
 
-    def look(self, memo: Mapping[int, Any], can_be_sent: Callable[[object], bool]) -> bool:
-        """Whether a pickle has containers by value that are to be told first from now on."""
-        found = [memo[one][1] for one in self._modules.among(memo) - self._owned.keys()]
-        fresh = [self.of(obj, can_be_sent) for obj in found if type(obj) in _BARE]
-        self.first += (one for one in fresh if one is not None)
-        return any(fresh)
+    def look(self, objects: Iterable[object], can_be_sent: Callable[[object], bool]) -> bool:
+        """Whether some of these, which a pickle has by value, are to be told first from now on."""
+        found = [obj for obj in objects if type(obj) in _BARE and id(obj) not in self._owned]
+        fresh = [one for obj in found if (one := self.of(obj, can_be_sent)) is not None]
+        self.first += fresh
+        return bool(fresh)
 
     def put_back(
-        self, memo: Mapping[int, Any], can_be_sent: Callable[[object], bool]
+        self, objects: Iterable[object], can_be_sent: Callable[[object], bool]
     ) -> Iterator[tuple[str, Call]]:
         """What is put into modules, of what a pickle has by value."""
-        for one in self._modules.among(memo):
-            obj = memo[one][1]
+        for obj in objects:
             owned = None if type(obj) in _BARE else self.of(obj, can_be_sent)
             if owned is not None and owned.make is None:
                 place = owned.place

@@ -143,6 +143,14 @@ def address_of(raw: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(raw))
 
 
+def bounds_of(array: Any) -> tuple[int, int]:
+    """The addresses around an array's elements."""
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    first: int = array.__array_interface__["data"][0]
+    low, high = (sum(pick(step, 0) for step in steps) for pick in (min, max))
+    return first + low, first + high + array.itemsize
+
+
 def _read_only(raw: memoryview) -> int:
     numpy = sys.modules.get("numpy")
     if numpy is None or isinstance(raw.obj, bytes):

@@ -25,6 +25,12 @@ ATTRIBUTES = [
     *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
 ]
 
+#: Packages whose classes are pickled in ways of their own.
+_SPECIAL = {
+    *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
+    *("numpy", "torch", "torchax", "jax", "jaxlib"),
+}
+
 
 def is_ready(part: object) -> bool:
     """Whether it is code or a constant, which opening a pickle needs no instances for."""
@@ -248,3 +254,9 @@ def is_copied(kind: type) -> bool:
     has_a_dict = getattr(kind, "__dictoffset__", 0) != 0 or kind is object
     slots = any("__slots__" in vars(base) for base in kind.__mro__)
     return (has_a_dict or slots) and not hasattr(kind, "__getnewargs__")
+
+
+def is_ordinary(kind: type) -> bool:
+    """Whether all objects of a class are pickled alike, not in a way of their own."""
+    modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
+    return not modules & _SPECIAL and not issubclass(kind, BaseException)

@@ -23,18 +23,14 @@ from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.mapped import holding, shared_mappings
 from xla_nb.protocol.owned import Owned
-from xla_nb.protocol.parcel import Packed, address_of
+from xla_nb.protocol.parcel import Packed, address_of, bounds_of
 from xla_nb.protocol.refusals import Unshippable
+from xla_nb.protocol.remake import Call
 
 #: The parts of a result's parcel: the value, and fingerprints of the definitions that it names.
 RESULT, DEFINITIONS = "result", "definitions"
 #: What torch leaves out of a tensor that is not computed from others.
 HELD_BY_TENSORS = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
-#: Packages whose classes have reducers here.
-_SPECIAL = {
-    *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
-    *("numpy", "torch", "torchax", "jax", "jaxlib"),
-}
 
 
 # ---------------------------------------------------------------- pickling
@@ -64,7 +60,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
-        if _is_ordinary(kind):
+        if parts.is_ordinary(kind):
             self._ordinary.add(kind)
         return self.reduce_code(obj)
 
@@ -95,6 +91,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "UntypedStorage"):  # its import is unfinished
             return NotImplemented
+        if isinstance(obj, torch.memory_format):  # which calls itself `torch.channels_last`
+            return getattr, (torch, str(obj).rpartition(".")[2])
         if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
             return self.reduce_xla_tensor(obj)
         if isinstance(obj, torch.device) and obj.type == "xla":
@@ -192,6 +190,8 @@ class LivePickler(_Pickler):
         self._live = live
         self._whole = whole
         self._primitives = shared.ToRanks(live.notes.add)
+        self._met: dict[int, object] = {}  # what may be a module's
+        self._ids = live.owned.ids
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
@@ -200,16 +200,24 @@ class LivePickler(_Pickler):
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         for part in (code, {n: value for n, value in values.items() if n not in code}):
             super().write(part)
-            while late := self._live.later:
-                self._live.later = []
+            while self._live.later or self._live.kin:
+                late, kin = self._live.later, self._live.kin
+                self._live.later, self._live.kin = [], []
                 for name, call in late:
                     self.part(name, call, late=True)
-        for name, call in self._live.owned.put_back(self.memo.copy(), self._can_be_sent):
+                for cls in kin:
+                    self._tell_of(cls)
+        for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
             self.part(name, call, late=True)
 
-    def finds_modules_containers(self) -> bool:
+    def persistent_id(self, obj: object) -> Any:
+        if id(obj) in self._ids:
+            self._met[id(obj)] = obj
+        return None
+
+    def finds_containers(self) -> bool:
         """Whether it takes another pickle to send what modules hold."""
-        return self._live.owned.look(self.memo.copy(), self._can_be_sent)
+        return self._live.owned.look(self._met.values(), self._can_be_sent)
 
     def _tell_first(self, owned: Owned) -> None:
         """Have the pickle refer to a call's result where it has the object."""
@@ -220,13 +228,21 @@ class LivePickler(_Pickler):
         if owned.refill is not None:
             self._live.later.append((str(owned.place), owned.refill))
 
+    def _tell_of(self, cls: type) -> None:
+        """Send a class that nothing refers to but the one that it extends."""
+        if self._can_be_sent(cls):
+            self.part(cls.__name__, Call(remake.known, (cls,)), late=True)
+        else:
+            self._live.notes.add(f"`{cls.__name__}` cannot be sent: its bases lack that subclass")
+
     def _can_be_sent(self, value: object) -> bool:
         live = self._live.anew()
+        live.asks_for_kin = False  # each is tried on its own
         try:
             pickled({"": value}, lambda file, keep: LivePickler(file, keep, live, whole=False))
         except Exception:
             return False
-        return True
+        return live.absent.keys() <= live.assigned
 
     def reduce_code(self, obj: Any) -> Any:
         owned = self._live.owned.of(obj, self._can_be_sent)
@@ -248,7 +264,7 @@ class LivePickler(_Pickler):
             return NotImplemented
         if obj.flags.forc or not obj.flags.writeable or not obj.size:
             return NotImplemented
-        start, end = _bounds(obj)
+        start, end = bounds_of(obj)
         self.gaps.append((start, end))
         if not self._whole:
             return NotImplemented
@@ -276,14 +292,6 @@ class LivePickler(_Pickler):
     def reduce_optimizer(self, optimizer: Any) -> Any:
         """torch leaves out hooks and what a class of one's own has set."""
         return object.__new__, (type(optimizer),), dict(vars(optimizer))
-
-
-def _bounds(array: Any) -> tuple[int, int]:
-    """The addresses around an array's elements."""
-    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
-    first: int = array.__array_interface__["data"][0]
-    low, high = (sum(pick(step, 0) for step in steps) for pick in (min, max))
-    return first + low, first + high + array.itemsize
 
 
 class _HomePickler(_Pickler):
@@ -354,12 +362,6 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
         ) from None
 
 
-def _is_ordinary(kind: type) -> bool:
-    """Whether all objects of a class are pickled alike, by nothing of this module's."""
-    modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
-    return not modules & _SPECIAL and not issubclass(kind, BaseException)
-
-
 def _as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
     numpy: Any = importlib.import_module("numpy")
     made = array.view(numpy.memmap)
@@ -402,10 +404,10 @@ def _with_modules_objects(values: dict[str, object], live: Live) -> Packed:
         try:
             made = pickled(values, pickler)
         except Exception:
-            if not writers[-1].finds_modules_containers():
+            if not writers[-1].finds_containers():
                 raise
         else:
-            if not writers[-1].finds_modules_containers():
+            if not writers[-1].finds_containers():
                 return made
 
 

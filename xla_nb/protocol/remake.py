@@ -83,6 +83,10 @@ def fill_class(cls: type, state: Mapping[str, Any]) -> None:
     _bind(cls, state)
 
 
+def known(cls: type) -> None:
+    """A class is there, and found by `__subclasses__`, although nobody else asks for it."""
+
+
 def _bind(value: Any, state: Mapping[str, Any]) -> None:
     """Where the notebook has it under its own name, so does the module."""
     if state["bound"] is not None:
