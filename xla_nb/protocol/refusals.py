@@ -53,12 +53,18 @@ def described(value: object, origin: str = "") -> str:
 def refusal(name: str, details: str, fault: Exception, path: str = "") -> str:
     """Why a variable, `described` by `details`, cannot be sent, and what to do instead; `path` is
     the part of it that is to blame (`["log"][0]`)."""
-    told = in_one_line(str(fault), 300).rstrip(".")
+    told = in_one_line(_message(fault), 300).rstrip(".")
     if isinstance(fault, Unshippable):
         told = f"{f'`{name}{path}`' if path else 'it'} is or contains {fault.thing}"
     elif path:
         told = f"`{name}{path}`: {told}"
     return f"Cannot send `{name}` ({details}) to ranks: {told}. {advice(fault)}."
+
+
+def _message(fault: Exception) -> str:
+    """What an exception says; torch passes words to be filled in, which Python leaves apart."""
+    first, *rest = fault.args or ("",)
+    return first.format(*rest) if rest and isinstance(first, str) and "{}" in first else str(fault)
 
 
 def path_to_culprit(value: object, can_be_sent: Callable[[object], bool]) -> str:
