@@ -418,7 +418,7 @@ def test_a_value_of_a_run_that_failed_before_is_named(cells, capsys):
     cells.launch("x = len('abc')\ny = 1 / 0\ndef f(rank): pass")
     with pytest.raises(NameError):
         cells.run("x")
-    told = "Cell In[1] ended before it bound `x`"
+    told = "`x` is not there: Cell In[1] ended before its ranks started, and nothing that it bound"
     assert told in capsys.readouterr().err
 
 
@@ -770,3 +770,44 @@ def test_a_value_whose_runs_files_are_gone_is_told_with_what_to_do(cells, capsys
     assert "FileNotFoundError" not in said.out + said.err
     assert "the files of that run are gone from" in said.err
     assert f"Run {run.label} again." in said.err
+
+
+# ---------------------------------------------------------------- what a statement does not bind
+
+
+@pytest.mark.parametrize(
+    ("before", "launched", "expression"),
+    [
+        (
+            "fast, HAS = None, False",
+            "try:\n    import no_such as fast\n    HAS = True\nexcept ImportError:\n    pass",
+            "(fast, HAS) == (None, False)",
+        ),
+        ("k = 3", "try:\n    k = 1 / 0\nexcept ZeroDivisionError:\n    pass", "k == 3"),
+        ("x = 3", "x: float", "x == 3"),
+        ("A = 1", "if TYPE_CHECKING:\n    import no_such as A\nB = 2", "(A, B) == (1, 2)"),
+        ("k = 3", "try:\n    k = 4\nexcept ZeroDivisionError:\n    pass", "k == 4"),
+    ],
+)
+def test_what_a_statement_does_not_bind_keeps_its_value(cells, before, launched, expression):
+    cells.run(f"from typing import TYPE_CHECKING\n{before}")
+    cells.launch(f"{launched}\ndef f(rank): return {expression}")
+    assert cells.run("f(0)")
+    assert cells.run(expression)
+
+
+@pytest.mark.parametrize("package", ["pkgz", "pkgz.inner"])
+def test_what_a_star_import_binds_is_newer_than_the_notebooks(
+    cells, package, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "pkgz").mkdir()
+    (tmp_path / "pkgz" / "__init__.py").write_text("aa, _hidden = 9, 9")
+    (tmp_path / "pkgz" / "inner.py").write_text("__all__ = ['aa']\naa, other = 9, 9")
+    cells.run("aa, other, _hidden = 7, 7, 7")
+    cells.launch(f"from {package} import *\ndef f(rank): return aa")
+    cells.launch("def g(rank): return aa")
+    assert not cells.has("aa")
+    assert cells.run("aa, other, _hidden, f(0), g(0)") == (9, 7, 7, 9, 9)
+    for name in ("pkgz", "pkgz.inner"):
+        sys.modules.pop(name, None)

@@ -280,7 +280,10 @@ class Notebook:
         del self._runs[launched]
         why = f": {shortened(run.state.refused.message, 300)}" if run.state.refused else ""
         for name in missing:
-            self._unbound[name] = f"{run.label} ended before it bound `{name}`{why}"
+            self._unbound[name] = (
+                f"`{name}` is not there: {run.label} ended before its ranks started, and nothing "
+                f"that it bound is kept{why}"
+            )
         return True
 
     def _made(self, name: str, launched: Launched) -> object:

@@ -55,3 +55,11 @@ def test_modules_are_not_searched(function):
 def test_a_great_many_objects_are_not_searched_to_the_end(function):
     many = [[n] for n in range(100_000)]
     assert names_used_by({"held": [*many, function]}, ["held"]) <= {"scale"}
+
+
+def test_a_run_is_not_searched_for_what_its_function_uses():
+    namespace = {}
+    exec("def f(): return lock", namespace | {"__name__": "__main__"}, namespace)
+    run = type("Run", (), {"__module__": "xla_nb.run.run"})()
+    run.entry = namespace["f"]
+    assert names_used_by({"r": run}, {"r"}) == set()

@@ -14,6 +14,8 @@ notebook = pytest.fixture(opened)
 NUMPY = "import numpy as np\n"
 PANDAS = "import pandas as pd\n"
 TORCH = "import torch\n"
+#: Changes what a mapping proxy shows.
+SHOWN = "import gc\ngc.get_referents(x)[0]['a'] = 2"
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def told(notebook):
         now.open(namespace)
         namespace.update({"__name__": "__main__"} | now.values)
         exec(text, namespace)
-        fresh.open({})
+        fresh.open({}, apart=True)
         found = changed(fresh.objects, now.objects, namespace)
         names = names_of(found, now.values, now.objects)
         return {name for name in names if not name.startswith("__")}
@@ -162,6 +164,47 @@ def test_what_is_changed_of_objects_of_c_is_told(told, before, text):
 )
 def test_what_is_changed_of_definitions_is_told(told, before, text):
     assert told(before, text) == {"A"}
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        ("p = torch.eye(2).to_sparse()", "p._values().zero_()"),
+        ("p = torch.eye(2).to_sparse_csr()", "p.values().zero_()"),
+        (
+            "p = torch.nn.Embedding(3, 1, sparse=True)\np(torch.tensor([1])).sum().backward()",
+            "p.weight.grad._values().zero_()",
+        ),
+    ],
+)
+def test_what_is_changed_of_sparse_tensors_is_told(told, before, text):
+    assert told(TORCH + before, text) == {"p"}
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        ("class A: pass\nclass B: pass\nx = A()", "x.__class__ = B"),
+        ("class A: pass\nx = A()", "class C: pass\nx.__class__ = C"),
+        ("class A: pass\nx = A()", "class C: y = 3\nx.y = 2\nx.__class__ = C"),
+        ("class x:\n    @staticmethod\n    def f(n=1): pass", "x.f.__defaults__ = (2,)"),
+        (
+            "class x:\n    @classmethod\n    def f(cls, n=1): pass",
+            "x.f.__func__.__defaults__ = (2,)",
+        ),
+        ("class x:\n    @property\n    def f(self, n=1): pass", "x.f.fget.__defaults__ = (2,)"),
+        ("x = ValueError('a')\nx.__cause__ = KeyError()", "x.__cause__ = None"),
+        ("x = ValueError('a')", "x.__context__ = KeyError()"),
+        ("import types\ninner = {'a': 1}\nx = types.MappingProxyType(inner)\ndel inner", SHOWN),
+        ("x = [].append", "x(1)"),
+        ("import ctypes\nx = ctypes.c_int(3)", "x.value = 4"),
+        ("def x(): pass", "x.__name__ = 'y'"),
+        ("class x: pass", "x.__name__ = 'y'"),
+        ("class x: 'a'", "x.__doc__ = 'b'"),
+    ],
+)
+def test_what_is_changed_beside_elements_and_attributes_is_told(told, before, text):
+    assert told(before, text) == {"x"}
 
 
 def test_what_a_setstate_has_made_is_looked_into(told):

@@ -898,3 +898,42 @@ def test_a_program_describes_its_values_by_type_and_cell(notebook):
         "held": "collections.deque, defined in Cell In[1], line 3",
         "__xla_nb_args__": "builtins.list, builtins.int",
     }
+
+
+# --- classes that nothing refers to, and former ones --------------------------------------------
+
+
+def test_subclasses_of_a_class_that_is_sent_are_found_on_ranks(notebook):
+    notebook.run(
+        "class Base: pass\nclass A(Base):\n    def size(self): return LIMIT\nclass B(A): pass"
+    )
+    notebook.run("LIMIT = 4")
+    assert notebook.launch(
+        "def f(rank):\n    (a,) = Base.__subclasses__()\n"
+        "    return a.__name__, a().size(), [b.__name__ for b in a.__subclasses__()]"
+    ) == ("A", 4, ["B"])
+
+
+def test_a_subclass_that_a_cell_defines_anew_is_there_once(notebook):
+    notebook.run("class Base: pass\nclass A(Base): pass")
+    notebook.run("class A(Base): pass")
+    assert notebook.launch("def f(rank): return len(Base.__subclasses__())") == 1
+    assert notebook.launch("class A(Base): pass\ndef f(rank): return Base.__subclasses__() == [A]")
+
+
+@pytest.mark.parametrize("content", ["lock = threading.Lock()", "def f(self): return no_such"])
+def test_a_subclass_that_cannot_be_sent_is_left_out_with_a_note(notebook, content):
+    notebook.run(f"import threading\nclass Base: pass\nclass A(Base):\n    {content}")
+    program = notebook.build("def f(rank): return Base.__subclasses__()")
+    assert notebook.rank(program) == []
+    assert "`A` cannot be sent: its bases lack that subclass" in program.notes
+
+
+def test_each_launch_with_objects_of_a_former_class_says_so(notebook):
+    notebook.run("class Net: pass\nnet = Net()")
+    former = notebook.values.pop("Net")  # the launch of the first cell takes the name away
+    text = "class Net: pass\ndef f(rank): return type(net) is Net"
+    program = notebook.build(text)
+    assert type(notebook.values["net"]) is former
+    assert any("`Net` is defined anew" in note for note in program.notes)
+    assert notebook.rank(program) is False

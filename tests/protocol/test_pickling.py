@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from xla_nb.errors import ShippingError
 from xla_nb.protocol import pickling, refusals
@@ -308,3 +309,9 @@ def test_tensors_keep_shared_memory_types_and_tied_modules():
         "equal: True",
         "a copy: True",
     ]
+
+
+def test_a_memory_format_of_torch_comes_back(through):
+    sent = {"format": torch.channels_last}
+    assert through(sent) == sent
+    assert b"_utils" not in pickling.pack(sent, live()).stream  # ranks may have no such module

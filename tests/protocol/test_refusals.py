@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from xla_nb.protocol.refusals import Unshippable, advice_on_result, path_to_culprit
+from xla_nb.protocol.refusals import Unshippable, advice_on_result, path_to_culprit, refusal
 
 BAD = object()
 
@@ -50,3 +50,10 @@ def test_the_innermost_part_that_cannot_be_sent_is_named(value, path):
 )
 def test_what_to_return_instead_of_a_result_depends_on_why_it_cannot_be_sent(fault, advice):
     assert advice_on_result(fault).startswith(advice)
+
+
+def test_a_message_that_is_still_to_be_filled_in_is():
+    fault = NotImplementedError("{} cannot be pickled", "_Iterator")  # as torch raises it
+    assert "to ranks: NotImplementedError: _Iterator cannot be pickled." in refusal(
+        "it", "torch.Loader", fault
+    )

@@ -15,7 +15,7 @@ def bindings(nodes: Iterable[ast.AST]) -> set[str]:
     binder = Binder()
     for node in nodes:
         binder.visit(node)
-    return binder.names - binder.outer
+    return (binder.names - binder.outer) | binder.beyond
 
 
 def deleted(nodes: Iterable[ast.AST]) -> set[str]:
@@ -25,10 +25,14 @@ def deleted(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 class Binder(ast.NodeVisitor):
-    """Collects the names that a block binds, without entering nested scopes."""
+    """Collects the names that a block binds, without entering nested scopes. Those that are only
+    `declared` (`x: int`) are a function's own, and at the top level nothing happens to them; those
+    `beyond` are bound in bodies of classes that say `global`."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.declared: set[str] = set()
+        self.beyond: set[str] = set()
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
 
@@ -41,6 +45,10 @@ class Binder(ast.NodeVisitor):
         outside: list[ast.expr] = list(node.decorator_list)
         if isinstance(node, ast.ClassDef):
             outside += [*node.bases, *(keyword.value for keyword in node.keywords)]
+            body = Binder()
+            for statement in node.body:
+                body.visit(statement)
+            self.beyond |= (body.names & body.globals) | body.beyond
         else:
             outside += [*node.args.defaults, *filter(None, node.args.kw_defaults)]
         for expression in outside:
@@ -63,6 +71,13 @@ class Binder(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> None:
         if not isinstance(node.ctx, ast.Load):
             self.names.add(node.id)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is None and isinstance(node.target, ast.Name):
+            self.declared.add(node.target.id)
+            self.visit(node.annotation)
+        else:
+            self.generic_visit(node)
 
     def visit_alias(self, node: ast.alias) -> None:
         if node.name != "*":

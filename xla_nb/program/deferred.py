@@ -8,16 +8,18 @@ name, so that nothing finds what it held before.
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import IMPORT, Cell, Pending, parsed, star_module
 from xla_nb.program.names import names_in
-from xla_nb.program.origins import imported, star_names
+from xla_nb.program.origins import imported
 from xla_nb.program.outcome import is_literal
 from xla_nb.program.reach import names_used_by
 from xla_nb.program.split import only
+from xla_nb.program.stars import bound_by_stars, names_bound
 
 ABSENT = object()
 #: What IPython keeps up to date in a notebook's namespace.
@@ -96,7 +98,8 @@ class Deferred:
         """A cell was launched, of which `cell` is in the module: the notebook no longer has what
         `namespace` held under its names."""
         nodes = list(parsed(cell).body)
-        bound = (bindings(nodes) | set(computed)) - _DISPLAYED
+        starred = bound_by_stars(nodes) & self._known(namespace)
+        bound = (bindings(nodes) | starred | set(computed)) - _DISPLAYED
         launched = Launched(cell, nodes, {}, frozenset(computed), {}, flags)
         read = names_in(launched.source()).now.keys() - bound
         launched.inputs = {name: namespace[name] for name in read & namespace.keys()}
@@ -108,6 +111,10 @@ class Deferred:
         self._launched = [one for one in self._launched if one.held or any(map(_is_star, one.left))]
         self._launched.append(launched)
         return launched
+
+    def _known(self, namespace: Mapping[str, object]) -> set[str]:
+        """The names that are bound, in the notebook or by cells launched before."""
+        return set(namespace).union(*(one.held for one in self._launched))
 
     def close(self, namespace: Mapping[str, object]) -> None:
         """What the notebook has, it has bound itself: that counts no more, also once deleted."""
@@ -212,7 +219,9 @@ class Deferred:
         module = star_module(node)
         if module is None:
             return bool(bindings([node]) & names & launched.names(namespace))
-        found = star_names(module)
+        found = names_bound(module)
+        if found is not None and names & found & launched.names(namespace):
+            return True
         missing = names - namespace.keys() - {n for one in self._launched for n in one.held}
         return bool(missing if found is None else missing & found)
 
@@ -224,6 +233,9 @@ def _imported_again(nodes: list[ast.stmt], namespace: Mapping[str, object]) -> s
         found |= dict.fromkeys(bindings([node]), ABSENT)
         if isinstance(node, IMPORT):
             found |= imported(node)
+        if module := star_module(node):
+            content = vars(sys.modules[module]) if module in sys.modules else {}
+            found |= {name: content.get(name, ABSENT) for name in names_bound(module) or ()}
     return {name for name, value in found.items() if namespace.get(name) is value}
 
 
@@ -235,7 +247,8 @@ def _taken(launched: Launched, nodes: list[ast.stmt], namespace: Mapping[str, ob
     """Take statements out of a launched cell, those that are to be executed; computed names count
     until the notebook has them."""
     source = [node for node in launched.source() if node in nodes]
-    bound, counting = bindings(source), launched.names(namespace)
+    counting = launched.names(namespace)
+    bound = bindings(source) | (bound_by_stars(source) & launched.held.keys())
     launched.left = [node for node in launched.left if node not in source]
     for name in bound:
         launched.held.pop(name, None)

@@ -37,6 +37,7 @@ from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import names_of_the_run
 from xla_nb.program.pending import by_name, star_imports
 from xla_nb.program.split import RANK_NAMES, CellSplit, vet
+from xla_nb.program.stars import names_bound
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
@@ -111,6 +112,7 @@ class Dependencies:
         self.futures = plan.futures
         self.defines |= plan.defines
         self.notes += plan.notes
+        self.notes += [_unknown(star) for star in plan.names.stars if names_bound(star) is None]
         self._bound = plan.names.binds | plan.names.sets
         if plan.entry is None:
             self._known |= RANK_NAMES
@@ -140,7 +142,8 @@ class Dependencies:
     def only_the_run_tells(self, module: Section | None) -> set[str]:
         """The names of a launched cell that the notebook is to take from the run."""
         nodes = ast.parse(module.text).body if module else []
-        return names_of_the_run(nodes, self._is_steady, self._rebinds)
+        held = {*self._values, *self._pending, *self._computed}
+        return names_of_the_run(nodes, self._is_steady, self._rebinds, held)
 
     def _rebinds(self, function: str, name: str) -> bool:
         value = self._values.get(function)
@@ -431,4 +434,11 @@ def _executed_again(source: Source, problem: BaseException) -> str:
     return (
         f"{source.label}, line {source.first_line}: `{source.name}` cannot be sent as it is "
         f"({problem}); ranks execute its definition again, without what was changed since"
+    )
+
+
+def _unknown(module: str) -> str:
+    return (
+        f"what `from {module} import *` binds is not known before it is imported: a name that the "
+        "notebook has as well keeps its value there"
     )

@@ -226,7 +226,9 @@ class _Reader(ast.NodeVisitor):
         binder = Binder()
         for statement in node.body:
             binder.visit(statement)
-        own = (binder.names - binder.outer) | _parameters(node.args) | {"__class__"}
+        own = (
+            (binder.names | binder.declared) - binder.outer | _parameters(node.args) | {"__class__"}
+        )
         return _Scope("function", {self._mangled(name) for name in own}, binder.globals)
 
     def _defaults(self, arguments: ast.arguments) -> None:

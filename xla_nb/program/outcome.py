@@ -8,7 +8,7 @@ whatever else the cell binds may refer to it: all of it is taken from the run.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from xla_nb.program.bindings import Function, bindings
 from xla_nb.program.cells import DEFINITION, star_module
@@ -26,21 +26,24 @@ def names_of_the_run(
     nodes: Sequence[ast.stmt],
     steady: Callable[[str], bool],
     rebinds: Callable[[str, str], bool] = lambda function, name: False,
+    held: Container[str] = (),
 ) -> set[str]:
     """The names that a launched cell's statements bind and that are taken from its run.
 
     `steady` says whether a name from outside the cell is a module, or what one calls by this name;
-    `rebinds`, whether one is a function that says `global` of another name.
+    `rebinds`, whether one is a function that says `global` of another name. `held` are names that
+    have a value already, which stays where a statement does not bind them (`try: import m …`).
     """
-    return _computed(nodes, steady, rebinds) | _before_a_star(nodes)
+    return _computed(nodes, steady, rebinds, held) | _before_a_star(nodes)
 
 
 def _computed(
     nodes: Sequence[ast.stmt],
     steady: Callable[[str], bool],
     rebinds: Callable[[str, str], bool],
+    held: Container[str],
 ) -> set[str]:
-    rest = [node for node in nodes if not is_settled(node)]
+    rest = [node for node in nodes if not is_settled(node) or _may_leave(node, held)]
     bound = bindings(rest)
     settled = [node for node in nodes if node not in rest]
     imported = bindings(node for node in settled if any(map(_imports, ast.walk(node)))) - bound
@@ -89,6 +92,12 @@ def is_settled(node: ast.stmt) -> bool:
         case ast.If(test=ast.Name("TYPE_CHECKING")):
             return all(map(is_settled, [*node.body, *node.orelse]))
     return type(node).__name__ == "TypeAlias"
+
+
+def _may_leave(node: ast.stmt, held: Container[str]) -> bool:
+    """Whether a name that has a value may keep it."""
+    each = bindings([node])
+    return any(name in held for name in each) and not each <= names_in([node]).certain
 
 
 def is_literal(node: ast.stmt) -> bool:

@@ -22,7 +22,7 @@ def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[
     todo = [namespace[name] for name in names if name in namespace]
     while todo and len(seen) < _MOST:
         value = todo.pop()
-        if id(value) in seen or isinstance(value, _ENDS):
+        if id(value) in seen or isinstance(value, _ENDS) or _is_ours(value):
             continue
         seen.add(id(value))
         if isinstance(value, FunctionType) and value.__module__ == "__main__":
@@ -31,6 +31,11 @@ def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[
             todo += [namespace[name] for name in fresh if name in namespace]
         todo += itertools.islice(_held_by(value), _MOST)  # of a list with millions, no more
     return used
+
+
+def _is_ours(value: object) -> bool:
+    """Whether it is a Run or such: through what that holds, nobody calls the notebook's code."""
+    return type(value).__module__.partition(".")[0] == __package__.partition(".")[0]
 
 
 def _held_by(value: object) -> Iterator[object]:

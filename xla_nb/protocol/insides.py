@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import ctypes
 import enum
 import functools
+import gc
 import hashlib
 import io
 import pickle
@@ -29,6 +31,8 @@ _LOOKED_INTO = (
     *(types.FunctionType, types.ModuleType, type, functools._lru_cache_wrapper, enum.Enum),
     *(bytearray, set, frozenset),
 )
+_LINKS = "__cause__", "__context__", "__suppress_context__"  # of exceptions
+_CTYPES = ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union
 _MADE_BY_READING = "_value2member_map_"  # of an enum: `Flag.A | Flag.B` adds to it
 _CACHE = "_cache"  # where pandas keeps what it has computed
 _BY_VALUE = {int, str, bytes, bool}
@@ -77,7 +81,7 @@ class Form:
 
     def differs(self, other: Form) -> bool:
         if self.kind != other.kind:
-            return False  # one stands in for the other
+            return True
         if self.held != other.held and self._beside(other) != other._beside(self):
             return True
         return _differ(self.memory, other.memory)
@@ -150,6 +154,7 @@ class Insides:
             return
         if _is_pickled(type(value)):
             yield from self._pickled(value)
+            yield from _elements(value)
         elif isinstance(value, type):
             yield from _members(value) if is_made_here(value) else ()
         elif not isinstance(value, types.ModuleType):
@@ -238,7 +243,8 @@ def _is_constant(kind: type) -> bool:
     if transforms is not None and issubclass(kind, transforms.TransformNode):
         return True
     own: Any = kind.__hash__
-    hashed = own not in (None, object.__hash__) and kind is not types.MethodType
+    methods = types.MethodType, types.BuiltinMethodType
+    hashed = own not in (None, object.__hash__) and kind not in methods
     return kind in _ATOMS or (hashed and _is_pickled(kind))
 
 
@@ -279,9 +285,27 @@ def _elements(value: object) -> Iterator[tuple[Hashable, object]]:
             yield from _of_tensor(value)
         case _ if _holds_objects(value):
             yield from enumerate(value.flat)  # type: ignore[attr-defined]
+        case _:
+            yield from _behind(value)
+
+
+def _behind(value: object) -> Iterator[tuple[Hashable, object]]:
+    """What objects of Python's own refer to, of which their pickles do not tell."""
+    match value:
+        case staticmethod() | classmethod():
+            yield "function", value.__func__
+        case property():
+            yield from (("get", value.fget), ("set", value.fset), ("delete", value.fdel))
+        case BaseException():
+            yield from ((name, getattr(value, name)) for name in _LINKS)
+        case types.MappingProxyType():
+            yield "shown", gc.get_referents(value)[0]
+        case types.BuiltinMethodType():
+            yield "self", value.__self__
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[Hashable, object]]:
+    yield "name", (function.__name__, function.__qualname__, function.__doc__)
     yield "code", function.__code__
     yield "defaults", function.__defaults__
     yield "kwdefaults", function.__kwdefaults__
@@ -291,6 +315,7 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[Hashable, objec
 
 def _members(cls: type) -> Iterator[tuple[Hashable, object]]:
     """What the class holds, but for what Python notes of it under names of its own."""
+    yield "name", (cls.__name__, cls.__qualname__, vars(cls).get("__doc__"))
     for name, part in list(vars(cls).items()):
         said = hasattr(type(part), "__get__") and not parts.is_made_by_type(cls, part)
         if said if name[:2] == "__" else name != _MADE_BY_READING:
@@ -360,22 +385,44 @@ def memory(value: Any) -> Memory | None:
 @_once
 def _has_memory(kind: type) -> bool:
     array = getattr(sys.modules.get("numpy"), "ndarray", ())
-    return issubclass(kind, (bytearray, array, _of_torch("Tensor")))
+    return issubclass(kind, (bytearray, *_CTYPES, array, _of_torch("Tensor")))
 
 
 def _memory(value: Any) -> Memory | None:
     if isinstance(value, bytearray):
         return Memory((), value)
+    if isinstance(value, _CTYPES):
+        return Memory((), bytearray(value))
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray) and not _is_pickled(type(value)):
         flat = numpy.empty(0, "u1") if value.dtype.hasobject else _bytes_of_array(value)
         return Memory((value.shape, str(value.dtype)), flat)
     if isinstance(value, _of_torch("Tensor")) and value.device.type == "cpu":
-        torch: Any = sys.modules["torch"]
+        about = tuple(value.shape), str(value.dtype), str(value.layout)
         with contextlib.suppress(RuntimeError):  # a layout without bytes in a row
-            flat = value.detach().contiguous().view(-1).view(torch.uint8).numpy()
-            return Memory((tuple(value.shape), str(value.dtype)), flat)
+            each = [_bytes_of_tensor(part) for part in _parts_of_tensor(value.detach())]
+            return Memory(about, each[0] if len(each) == 1 else sys.modules["numpy"].hstack(each))
     return None
+
+
+def _parts_of_tensor(tensor: Any) -> tuple[Any, ...]:
+    """The dense tensors that a sparse one consists of; a dense one itself."""
+    torch: Any = sys.modules["torch"]
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
+
+
+def _bytes_of_tensor(tensor: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    flat = tensor.contiguous().view(-1)
+    if flat.numel() == 1:  # whose stride may be any
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy()
 
 
 def _bytes_of_array(array: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import decimal
 import enum
 import functools
 import gc
@@ -23,20 +24,11 @@ from typing import Any
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import parts, remake, weak
-from xla_nb.protocol.remake import EMPTY, Source
+from xla_nb.protocol.owned import OwnedByModules
+from xla_nb.protocol.remake import EMPTY, Call, Source
 
 #: What a namespace that is no module's says of itself; relative imports need it.
 _PLACE = ("__name__", "__package__", "__path__", "__file__")
-
-
-class Call:
-    """Stands in a pickle for the result of a call, or for the call itself."""
-
-    def __init__(self, *reduced: Any) -> None:
-        self.reduced = reduced
-
-    def __reduce__(self) -> Any:
-        return self.reduced
 
 
 class Live:
@@ -57,8 +49,11 @@ class Live:
     later     what is filled in after all code is there, and the name of what holds it: while a
               pickle is opened, instances are hashed, compared and given their state by their
               classes' own methods
+    kin       subclasses of what is sent, which the notebook has under their names, if
+              `asks_for_kin`
     seen      labels of the cells that code is from
     weak      weak references, and what they refer to
+    owned     what modules hold
     """
 
     def __init__(
@@ -68,18 +63,11 @@ class Live:
         newer: Container[str] = (),
         known: Container[str] = (),
         executed: Mapping[int, Source] | None = None,
+        owned: OwnedByModules | None = None,
     ) -> None:
-        self.used: dict[str, object] = {}
-        self.wanted: set[str] = set()
-        self.absent: dict[str, types.CodeType] = {}
-        self.named: dict[str, object] = {}
-        self.assigned: set[str] = set()
-        self.outdated: set[str] = set()
-        self.shell: list[types.CodeType] = []
-        self.notes: set[str] = set()
-        self.later: list[tuple[str, Call]] = []
-        self.seen: set[str] = set()
         self.weak = weak.WeakReferences()
+        self.owned = OwnedByModules() if owned is None else owned
+        self.asks_for_kin = True
         self._held = held
         self._label = label
         self._newer = newer
@@ -91,7 +79,26 @@ class Live:
         self._other: dict[int, dict[str, Any]] = {}
         self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: dict[type, bool] = {}
-        self._constants: dict[type, dict[int, tuple[str, str]]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what an earlier attempt to pickle has collected."""
+        self.used: dict[str, object] = {}
+        self.wanted: set[str] = set()
+        self.absent: dict[str, types.CodeType] = {}
+        self.named: dict[str, object] = {}
+        self.assigned: set[str] = set()
+        self.outdated: set[str] = set()
+        self.shell: list[types.CodeType] = []
+        self.notes: set[str] = set()
+        self.later: list[tuple[str, Call]] = []
+        self.kin: list[type] = []
+        self.seen: set[str] = set()
+        self.weak.targets.clear()
+
+    def anew(self) -> Live:
+        """For another pickle of the same notebook's."""
+        return Live(self._held, self._label, self._newer, self._known, self._executed, self.owned)
 
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""
@@ -110,7 +117,7 @@ class Live:
             return NotImplemented
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
-        return self._instance(obj) if self._made_here[kind] else self._constant(obj)
+        return self._instance(obj) if self._made_here[kind] else NotImplemented
 
     # Functions
 
@@ -205,6 +212,9 @@ class Live:
     def _bound(self, definition: Any) -> Call | None:
         name = definition.__name__
         if self._held.get(name, EMPTY) is not definition:
+            former = isinstance(definition, type) and definition.__qualname__ == name
+            if former and name in self._newer and definition.__module__ == "__main__":
+                self.outdated.add(name)
             return None
         if name in self._newer:
             self.outdated.add(name)
@@ -240,6 +250,8 @@ class Live:
         self.used |= soft
         if soft:  # names in annotations that are text
             self._fill_globals(self._own, soft)
+        extending: list[type] = type.__subclasses__(cls) if self.asks_for_kin else []
+        self.kin += (one for one in extending if self._is_current(one))
         state = {
             "dict": dict.fromkeys(content)  # in their order, which filling in later keeps
             | self._ready(remake.fill_attributes, cls, content, parts.is_ready_in_class),
@@ -248,6 +260,11 @@ class Live:
         }
         made = (type(cls), cls.__name__, cls.__bases__, given)
         return remake.new_class, made, state, None, None, remake.fill_class
+
+    def _is_current(self, cls: type) -> bool:
+        """Whether the notebook has the class under its name, not only a former cell's."""
+        name = cls.__name__
+        return self._held.get(name) is cls and name not in self._newer and parts.is_made_here(cls)
 
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)
@@ -315,18 +332,6 @@ class Live:
         source = self._executed[id(definition)]
         return remake.run_source, (self._own, *vars(source).values())
 
-    def _constant(self, obj: Any) -> Any:
-        """An object without state that a module holds is that module's, as sentinels are."""
-        kind = type(obj)
-        if not parts.is_plain(kind) or getattr(obj, "__dict__", None) or kind.__itemsize__:
-            return NotImplemented
-        if kind not in self._constants:
-            self._constants[kind] = parts.held_by_modules(kind)
-        place = self._constants[kind].get(id(obj))
-        if place is None or any(object.__reduce_ex__(obj, 2)[2:]):  # it has slots or items
-            return NotImplemented
-        return remake.module_constant, place
-
 
 # ---------------------------------------------------------------- reducers by exact type
 
@@ -378,12 +383,25 @@ def _alias(_: Live, made: Any) -> Any:
 
 
 def _field_kind(_: Live, kind: Any) -> Any:
-    return remake.module_constant, ("dataclasses", kind.name)
+    return remake.held_by_module, ("dataclasses", kind.name, type(kind).__name__)
+
+
+def _context(_: Live, context: decimal.Context) -> Any:
+    return (decimal.getcontext, ()) if context is decimal.getcontext() else NotImplemented
+
+
+def _method(_: Live, method: Any) -> Any:
+    """A stream's is that of the rank's stream, which is of another class."""
+    if any(method.__self__ is stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
+        return getattr, (method.__self__, method.__name__)
+    return NotImplemented
 
 
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
     types.CellType: Live._cell,
+    types.MethodType: _method,
+    decimal.Context: _context,
     functools._lru_cache_wrapper: Live._cache,
     functools.cached_property: _cached_property,
     types.MappingProxyType: _proxy,

@@ -8,6 +8,7 @@ Shared memory is that (tensors after `share_memory_()`, arrays over a `RawArray`
 from __future__ import annotations
 
 import ctypes
+import importlib
 import mmap
 import os
 import stat
@@ -116,3 +117,13 @@ def file_of(memory: memoryview) -> File | None:
         return None
     first, start = (ctypes.addressof(ctypes.c_char.from_buffer(one)) for one in (whole, memory))
     return whole.file if first == start else None
+
+
+def as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
+    numpy: Any = importlib.import_module("numpy")
+    made = array.view(numpy.memmap)
+    made._mmap, made.filename, made.offset, made.mode = None, filename, offset, mode
+    return made
+
+
+# ---------------------------------------------------------------- packing

@@ -143,6 +143,14 @@ def address_of(raw: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(raw))
 
 
+def bounds_of(array: Any) -> tuple[int, int]:
+    """The addresses around an array's elements."""
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    first: int = array.__array_interface__["data"][0]
+    low, high = (sum(pick(step, 0) for step in steps) for pick in (min, max))
+    return first + low, first + high + array.itemsize
+
+
 def _read_only(raw: memoryview) -> int:
     numpy = sys.modules.get("numpy")
     if numpy is None or isinstance(raw.obj, bytes):
@@ -205,16 +213,18 @@ class Parcel:
         namespace: dict[str, Any] | None = None,
         resolve: Callable[[str], object] | None = None,
         held: Callable[[int | str], object] | None = None,
+        apart: bool = False,
     ) -> dict[str, object]:
         """The values by name. Raises Unopened.
 
         Functions of the notebook get `namespace` as their globals; `resolve` finds names of
         ``__main__``. Either is this process's own by default. `held` finds what a parcel of
-        `keeping` refers to.
+        `keeping` refers to. `apart`: what modules hold stays as it is, for who compares.
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self._buffers)
         reader.namespace, reader.resolve, reader.held = namespace, resolve, held
+        reader.apart = apart
         values: dict[str, object] = {}
         while stream.tell() < self._stream.nbytes:  # many pickles with one memory
             name, late = reader.load()
@@ -239,6 +249,7 @@ class _Unpickler(pickle.Unpickler):
     namespace: dict[str, Any] | None = None
     resolve: Callable[[str], object] | None = None
     held: Callable[[int | str], object] | None = None
+    apart = False
 
     def persistent_load(self, token: int | str) -> object:
         assert self.held is not None
@@ -247,6 +258,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:
             return lambda: self.namespace
+        if self.apart and module == remake.__name__:
+            name = _APART.get(name, name)
         if module != "__main__" or self.resolve is None:
             return super().find_class(module, name)
         first, *rest = name.split(".")
@@ -257,3 +270,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 _NAMESPACE = remake.namespace.__module__, remake.namespace.__name__
+#: What is called in place of what changes modules.
+_APART = {
+    remake.module_object.__name__: remake.object_beside.__name__,
+    remake.put_back.__name__: remake.leave.__name__,
+}

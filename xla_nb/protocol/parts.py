@@ -25,6 +25,12 @@ ATTRIBUTES = [
     *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
 ]
 
+#: Packages whose classes are pickled in ways of their own.
+_SPECIAL = {
+    *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
+    *("numpy", "torch", "torchax", "jax", "jaxlib"),
+}
+
 
 def is_ready(part: object) -> bool:
     """Whether it is code or a constant, which opening a pickle needs no instances for."""
@@ -230,14 +236,27 @@ def is_plain(kind: type) -> bool:
     return all(getattr(kind, name) is getattr(object, name) for name in names)
 
 
-def held_by_modules(kind: type) -> dict[int, tuple[str, str]]:
-    """Module and name of the objects of exactly this class that modules hold, by id."""
-    found: dict[int, tuple[str, str]] = {}
-    main = sys.modules["__main__"]  # on ranks it has two names more
-    for name, module in list(sys.modules.items()):
-        if module is main or getattr(module, "__spec__", None) is None:
-            continue
-        for attribute, value in list(vars(module).items()):
-            if type(value) is kind:
-                found.setdefault(id(value), (name, attribute))
-    return found
+def is_without_state(obj: Any) -> bool:
+    """Whether an object is nothing but itself, as sentinels are."""
+    kind = type(obj)
+    if not is_plain(kind) or getattr(obj, "__dict__", None) or kind.__itemsize__:
+        return False
+    return is_copied(kind) and not any(object.__reduce_ex__(obj, 2)[2:])
+
+
+def is_refillable(kind: type) -> bool:
+    """Whether its instances are what is in their `__dict__` and their slots."""
+    return built_in_base(kind)[0] is object and is_copied(kind)
+
+
+def is_copied(kind: type) -> bool:
+    """Whether Python's own pickling takes its instances, as it does not with locks."""
+    has_a_dict = getattr(kind, "__dictoffset__", 0) != 0 or kind is object
+    slots = any("__slots__" in vars(base) for base in kind.__mro__)
+    return (has_a_dict or slots) and not hasattr(kind, "__getnewargs__")
+
+
+def is_ordinary(kind: type) -> bool:
+    """Whether all objects of a class are pickled alike, not in a way of their own."""
+    modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
+    return not modules & _SPECIAL and not issubclass(kind, BaseException)

@@ -6,38 +6,41 @@ Nothing here imports torch, which takes seconds; where a value is a tensor it is
 from __future__ import annotations
 
 import ctypes
-import importlib
 import io
 import itertools
 import pickle
-import socket
 import sys
-import threading
 import types
 from collections.abc import Callable, Container, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import exceptions, jax_values, parts, remake, shared, storages, weak
+from xla_nb.protocol import (
+    exceptions,
+    jax_values,
+    mapped,
+    modules,
+    parts,
+    refusals,
+    remake,
+    shared,
+    storages,
+    weak,
+)
+from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.mapped import holding, shared_mappings
-from xla_nb.protocol.parcel import Packed, address_of
+from xla_nb.protocol.owned import Owned
+from xla_nb.protocol.parcel import Packed, address_of, bounds_of
 from xla_nb.protocol.refusals import Unshippable
+from xla_nb.protocol.remake import Call
 
 #: The parts of a result's parcel: the value, and fingerprints of the definitions that it names.
 RESULT, DEFINITIONS = "result", "definitions"
 #: What torch leaves out of a tensor that is not computed from others.
 HELD_BY_TENSORS = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
-#: Packages whose classes have reducers here.
-_SPECIAL = {
-    *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
-    *("numpy", "torch", "torchax", "jax", "jaxlib"),
-}
-_STACK = 512 << 20  # bytes, of which as much is used as a chain is long
-_DEPTH = 100_000
 
 
 # ---------------------------------------------------------------- pickling
@@ -57,7 +60,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         if kind in self._ordinary:  # there may be a million
             return self.reduce_code(obj)
         for reduce in (
-            _reduce_stream,
+            refusals.reduce_stream,
             self.reduce_shared,
             self._reduce_exception,
             self.reduce_array,
@@ -67,7 +70,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
             reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
-        if _is_ordinary(kind):
+        if parts.is_ordinary(kind):
             self._ordinary.add(kind)
         return self.reduce_code(obj)
 
@@ -98,6 +101,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "UntypedStorage"):  # its import is unfinished
             return NotImplemented
+        if isinstance(obj, torch.memory_format):  # which calls itself `torch.channels_last`
+            return getattr, (torch, str(obj).rpartition(".")[2])
         if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
             return self.reduce_xla_tensor(obj)
         if isinstance(obj, torch.device) and obj.type == "xla":
@@ -190,23 +195,71 @@ class LivePickler(_Pickler):
 
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any], live: Live, whole: bool):
         super().__init__(file, keep)
+        live.begin()
         self.gaps: list[tuple[int, int]] = []
         self._live = live
         self._whole = whole
         self._primitives = shared.ToRanks(live.notes.add)
+        self._met: dict[int, object] = {}  # what may be a module's
+        self._ids = live.owned.ids
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
-        self._live.later.clear()  # of an attempt that failed
+        for owned in self._live.owned.first:
+            self._tell_first(owned)
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         for part in (code, {n: value for n, value in values.items() if n not in code}):
             super().write(part)
-            while late := self._live.later:
-                self._live.later = []
+            while self._live.later or self._live.kin:
+                late, kin = self._live.later, self._live.kin
+                self._live.later, self._live.kin = [], []
                 for name, call in late:
                     self.part(name, call, late=True)
+                for cls in kin:
+                    self._tell_of(cls)
+        for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
+            self.part(name, call, late=True)
+
+    def persistent_id(self, obj: object) -> Any:
+        if id(obj) in self._ids:
+            self._met[id(obj)] = obj
+        return None
+
+    def finds_containers(self) -> bool:
+        """Whether it takes another pickle to send what modules hold."""
+        return self._live.owned.look(self._met.values(), self._can_be_sent)
+
+    def _tell_first(self, owned: Owned) -> None:
+        """Have the pickle refer to a call's result where it has the object."""
+        self.part(str(owned.place), owned.make, late=True)
+        memo: dict[int, Any] = self.memo.copy()
+        number, _ = memo.pop(id(owned.make))
+        self.memo: Any = {**memo, id(owned.obj): (number, owned.obj)}
+        if owned.refill is not None:
+            self._live.later.append((str(owned.place), owned.refill))
+
+    def _tell_of(self, cls: type) -> None:
+        """Send a class that nothing refers to but the one that it extends."""
+        if self._can_be_sent(cls):
+            self.part(cls.__name__, Call(remake.known, (cls,)), late=True)
+        else:
+            self._live.notes.add(f"`{cls.__name__}` cannot be sent: its bases lack that subclass")
+
+    def _can_be_sent(self, value: object) -> bool:
+        live = self._live.anew()
+        live.asks_for_kin = False  # each is tried on its own
+        try:
+            pickled({"": value}, lambda file, keep: LivePickler(file, keep, live, whole=False))
+        except Exception:
+            return False
+        return live.absent.keys() <= live.assigned
 
     def reduce_code(self, obj: Any) -> Any:
+        owned = self._live.owned.of(obj, self._can_be_sent)
+        if owned is not None and owned.make is not None:
+            if owned.refill is not None:
+                self._live.later.append((str(owned.place), owned.refill))
+            return owned.make.reduced
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
@@ -216,12 +269,12 @@ class LivePickler(_Pickler):
     def reduce_array(self, obj: Any) -> Any:
         numpy = sys.modules.get("numpy")
         if numpy is not None and type(obj) is numpy.memmap:  # NumPy would copy it into the pickle
-            return _as_memmap, (obj.view(numpy.ndarray), obj.filename, obj.offset, obj.mode)
+            return mapped.as_memmap, (obj.view(numpy.ndarray), obj.filename, obj.offset, obj.mode)
         if numpy is None or type(obj) is not numpy.ndarray or obj.dtype.hasobject:
             return NotImplemented
         if obj.flags.forc or not obj.flags.writeable or not obj.size:
             return NotImplemented
-        start, end = _bounds(obj)
+        start, end = bounds_of(obj)
         self.gaps.append((start, end))
         if not self._whole:
             return NotImplemented
@@ -249,14 +302,6 @@ class LivePickler(_Pickler):
     def reduce_optimizer(self, optimizer: Any) -> Any:
         """torch leaves out hooks and what a class of one's own has set."""
         return object.__new__, (type(optimizer),), dict(vars(optimizer))
-
-
-def _bounds(array: Any) -> tuple[int, int]:
-    """The addresses around an array's elements."""
-    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
-    first: int = array.__array_interface__["data"][0]
-    low, high = (sum(pick(step, 0) for step in steps) for pick in (min, max))
-    return first + low, first + high + array.itemsize
 
 
 class _HomePickler(_Pickler):
@@ -327,53 +372,43 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
         ) from None
 
 
-def _is_ordinary(kind: type) -> bool:
-    """Whether all objects of a class are pickled alike, by nothing of this module's."""
-    modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
-    return not modules & _SPECIAL and not issubclass(kind, BaseException)
-
-
-def _as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
-    numpy: Any = importlib.import_module("numpy")
-    made = array.view(numpy.memmap)
-    made._mmap, made.filename, made.offset, made.mode = None, filename, offset, mode
-    return made
-
-
-def _reduce_stream(obj: Any) -> Any:
-    for name in ("stdout", "stderr", "stdin"):
-        if obj is getattr(sys, name):
-            return getattr, (sys, name)
-    files = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
-    if isinstance(obj, files):
-        raise Unshippable("an open file", "Open it inside the function")
-    if isinstance(obj, socket.socket):
-        raise Unshippable("an open socket", "Connect inside the function")
-    if isinstance(obj, threading.Thread):
-        raise Unshippable("a thread", "Start it inside the function")
-    if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
-        raise Unshippable("a generator", "Send a list of its items, or create it in the function")
-    return NotImplemented
-
-
-# ---------------------------------------------------------------- packing
-
-
 def pack(values: Mapping[str, object], live: Live) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
+    modules.of_this_process().look()
 
-    def packed(whole: bool) -> Packed:
+    def packed(live: Live, whole: bool = False) -> Packed:
         return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole))
 
-    made = packed(whole=False)
+    made = _with_modules_objects(dict(values), live)
     if _touches_another(made):
-        made = packed(whole=True)
+        made = packed(live, whole=True)
     if live.weak.targets:
-        with live.weak.without_targets():
-            held = packed(whole=False).writer.memo.copy()
+        cut = live.anew()
+        with cut.weak.without_targets():
+            held = packed(cut).writer.memo.copy()
         if live.weak.lost(held, live.named):
             live.notes.add(weak.NOTE)
+    live.notes |= live.owned.notes
     return made
+
+
+def _with_modules_objects(values: dict[str, object], live: Live) -> Packed:
+    """Pickle until all containers of modules are known, also where their content cannot be."""
+    writers: list[LivePickler] = []
+
+    def pickler(file: io.BytesIO, keep: Callable[..., Any]) -> LivePickler:
+        writers.append(LivePickler(file, keep, live, whole=False))
+        return writers[-1]
+
+    while True:
+        try:
+            made = pickled(values, pickler)
+        except Exception:
+            if not writers[-1].finds_containers():
+                raise
+        else:
+            if not writers[-1].finds_containers():
+                return made
 
 
 def _touches_another(packed: Packed) -> bool:
@@ -402,7 +437,7 @@ def pickled(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Pack
     except (RecursionError, pickle.PicklingError) as problem:
         if "deep" not in str(problem) and not isinstance(problem, RecursionError):
             raise
-    return _with_a_large_stack(lambda: _packed(values, pickler))
+    return with_a_large_stack(lambda: _packed(values, pickler))
 
 
 def _packed(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
@@ -412,15 +447,3 @@ def _packed(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Pack
     writer = pickler(stream, buffers.append)
     writer.write(values)
     return Packed(stream.getbuffer(), tuple(buffers), writer)
-
-
-def _with_a_large_stack(work: Callable[[], Packed]) -> Packed:
-    """Long chains (of functions that call each other, of linked nodes) are pickled recursively."""
-    before, limit = threading.stack_size(_STACK), sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _DEPTH))
-    try:
-        with ThreadPoolExecutor(1, "xla_nb-pickle") as pool:
-            return pool.submit(work).result()
-    finally:
-        sys.setrecursionlimit(limit)
-        threading.stack_size(before)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import pickle
+import socket
+import sys
+import threading
+import types
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from xla_nb.protocol import hostile
 from xla_nb.wording import in_one_line
@@ -55,7 +61,7 @@ def described(value: object, origin: str = "") -> str:
 
 def fault_in_words(fault: BaseException) -> str:
     """Why something cannot be pickled, in one line; with its kind where pickle raises no such."""
-    told = hostile.message_of(fault).rstrip(".")
+    told = _message(fault).rstrip(".")
     if isinstance(fault, TypeError | AttributeError | pickle.PicklingError | OSError) and told:
         return in_one_line(told, 300)
     return in_one_line(f"{hostile.name_of(type(fault))}: {told}".removesuffix(": "), 300)
@@ -70,6 +76,15 @@ def refusal(name: str, details: str, fault: BaseException, path: str = "") -> st
     elif path:
         told = f"`{name}{path}`: {told}"
     return f"Cannot send `{name}` ({details}) to ranks: {told}. {advice(fault)}."
+
+
+def _message(fault: BaseException) -> str:
+    """What an exception says; torch passes words to be filled in, which Python leaves apart."""
+    first, *rest = fault.args or ("",)
+    if rest and type(first) is str and "{}" in first:
+        with contextlib.suppress(Exception):
+            return first.format(*rest)
+    return hostile.message_of(fault)
 
 
 def path_to_culprit(value: object, can_be_sent: Callable[[object], bool]) -> str:
@@ -118,3 +133,20 @@ def advice_on_result(fault: BaseException) -> str:
     if isinstance(fault, OSError):
         return "Set XLA_NB_HOME to a folder that has more free space, or return less"
     return "Return numbers, arrays or CPU tensors instead"
+
+
+def reduce_stream(obj: Any) -> Any:
+    """A standard stream as that of the process that opens the pickle; other streams are refused."""
+    for name in ("stdout", "stderr", "stdin"):
+        if obj is getattr(sys, name):
+            return getattr, (sys, name)
+    files = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
+    if isinstance(obj, files):
+        raise Unshippable("an open file", "Open it inside the function")
+    if isinstance(obj, socket.socket):
+        raise Unshippable("an open socket", "Connect inside the function")
+    if isinstance(obj, threading.Thread):
+        raise Unshippable("a thread", "Start it inside the function")
+    if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+        raise Unshippable("a generator", "Send a list of its items, or create it in the function")
+    return NotImplemented

@@ -24,6 +24,16 @@ from typing import Any
 EMPTY = inspect.Parameter.empty
 
 
+class Call:
+    """Stands in a pickle for the result of a call, or for the call itself."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
 def namespace() -> dict[str, Any]:
     """The globals of the module that a pickle is opened in; its Unpickler has its own for this."""
     return vars(sys.modules["__main__"])
@@ -71,6 +81,10 @@ def fill_class(cls: type, state: Mapping[str, Any]) -> None:
         for other in state["registered"]:
             abc.ABCMeta.register(cls, other)  # type: ignore[arg-type]
     _bind(cls, state)
+
+
+def known(cls: type) -> None:
+    """A class is there, and found by `__subclasses__`, although nobody else asks for it."""
 
 
 def _bind(value: Any, state: Mapping[str, Any]) -> None:
@@ -274,5 +288,52 @@ def weak_proxy(target: object) -> Any:
     return weakref.proxy(type("Gone", (), {})() if target is None else target)
 
 
-def module_constant(module: str, name: str) -> object:
-    return getattr(importlib.import_module(module), name)
+def held_by_module(module: str, name: str, kind: str) -> object:
+    """What a module holds as importing it makes it."""
+    found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    if type(found).__name__ != kind:
+        here = type(found).__name__
+        raise TypeError(f"`{module}.{name}` is a {here} on ranks, and a {kind} in the notebook")
+    return found
+
+
+def module_object(module: str, name: str, base: type, kind: type, *args: object) -> Any:
+    """What a module holds, to be refilled; where it is something else, the module gets a new
+    one."""
+    *path, last = name.split(".")
+    found = functools.reduce(getattr, path, importlib.import_module(module))
+    if type(vars(found).get(last)) is not kind:
+        fill_attributes(found, {last: new_of_base(base, kind, *args)})
+    return vars(found)[last]
+
+
+def object_beside(module: str, name: str, base: type, kind: type, *args: object) -> Any:
+    """For who compares: the object without the module's."""
+    return new_of_base(base, kind, *args)
+
+
+def refill_container(made: Any, base: Any, content: tuple[Any, Any, Any]) -> None:
+    """Let a container hold this alone."""
+    base.clear(made)
+    fill_container(made, content)
+
+
+def refill_instance(made: Any, state: Any) -> None:
+    """Let an instance have this state alone."""
+    if type(made).__dictoffset__:
+        object.__getattribute__(made, "__dict__").clear()
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    else:
+        fill_instance(made, state)
+
+
+def put_back(module: str, name: str, value: object) -> None:
+    """Let a module hold what was made of what it held in the notebook."""
+    *path, last = name.split(".")
+    found = functools.reduce(getattr, path, importlib.import_module(module))
+    fill_attributes(found, {last: value})
+
+
+def leave(module: str, name: str, value: object) -> None:
+    """For who compares: the module keeps what it has."""

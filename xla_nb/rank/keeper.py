@@ -94,7 +94,7 @@ class Keeper:
         now = self._parcel.objects
         with _in_silence():
             fresh.remember = True
-            fresh.open({})
+            fresh.open({}, apart=True)
             found = changed(fresh.objects, now, namespace)
             found += self._source.changed() if self._source else []
             came = {id(one) for one in now.values()} | set(map(id, found))

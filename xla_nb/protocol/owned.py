@@ -1,0 +1,99 @@
+"""How an object is sent that a module holds: as that module's own, with what it holds here.
+
+Its content is put into the module's object, so that all who have that see it. An object that says
+itself how it is pickled is put into the module in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from xla_nb.protocol import parts, remake
+from xla_nb.protocol.modules import Place, of_this_process
+from xla_nb.protocol.remake import Call
+
+#: What the pickler writes without asking for a reducer: told before anything that refers to it.
+_BARE = (dict, list, set)
+
+
+class Owned(NamedTuple):
+    """A module's object, and how it is sent: `make` gives the module's, `refill` what it holds;
+    without `make` it is sent like any other, and put into the module."""
+
+    obj: object
+    place: Place
+    make: Call | None
+    refill: Call | None = None
+
+
+class OwnedByModules:
+    """What modules hold of the objects of one parcel, which may be pickled several times.
+
+    `fills`: a module's object gets what it holds here; otherwise only the state of the process is
+    told apart. `notes` are for the user.
+    """
+
+    def __init__(self, fills: bool = True) -> None:
+        self.notes: set[str] = set()
+        self.first: list[Owned] = []
+        self._fills = fills
+        self._owned: dict[int, Owned] = {}
+        self._modules = of_this_process()
+        self.ids = self._modules.ids  # of what may be a module's
+
+    def of(self, obj: Any, can_be_sent: Callable[[object], bool]) -> Owned | None:
+        """The object as a module's own; None if no module holds it. `can_be_sent` tries."""
+        if id(obj) not in self._owned:
+            place = self._modules.place(obj)
+            if place is None or not (place.alone or self._fills):
+                return None
+            self._decide(obj, place, can_be_sent)
+        return self._owned[id(obj)]
+
+    def look(self, objects: Iterable[object], can_be_sent: Callable[[object], bool]) -> bool:
+        """Whether some of these, which a pickle has by value, are to be told first from now on."""
+        found = [obj for obj in objects if type(obj) in _BARE and id(obj) not in self._owned]
+        fresh = [one for obj in found if (one := self.of(obj, can_be_sent)) is not None]
+        self.first += fresh
+        return bool(fresh)
+
+    def put_back(
+        self, objects: Iterable[object], can_be_sent: Callable[[object], bool]
+    ) -> Iterator[tuple[str, Call]]:
+        """What is put into modules, of what a pickle has by value."""
+        for obj in objects:
+            owned = None if type(obj) in _BARE else self.of(obj, can_be_sent)
+            if owned is not None and owned.make is None:
+                place = owned.place
+                yield str(place), Call(remake.put_back, (place.module, place.name, obj))
+
+    def _decide(self, obj: Any, place: Place, can_be_sent: Callable[[object], bool]) -> None:
+        as_imported = Call(remake.held_by_module, (place.module, place.name, type(obj).__name__))
+        alone = Owned(obj, place, as_imported)
+        if place.alone or parts.is_without_state(obj):
+            self._owned[id(obj)] = alone
+            return
+        self._owned[id(obj)] = owned = _filled(obj, place)  # also while its content is tried
+        if not can_be_sent(owned.refill or obj):
+            self._owned[id(obj)] = alone
+            self.notes.add(
+                f"`{place}` is on ranks as `import {place.module}` makes it: what it holds in the "
+                "notebook cannot be sent"
+            )
+
+
+def _filled(obj: Any, place: Place) -> Owned:
+    kind = type(obj)
+    where = place.module, place.name
+    if (base := parts.container(kind)) is not None:
+        made = Call(
+            remake.module_object, (*where, base, kind, *parts.arguments_of_container(base, obj))
+        )
+        content = *parts.held_by_container(base, obj), obj.__getstate__()
+        return Owned(obj, place, made, Call(remake.refill_container, (obj, base, content)))
+    if parts.is_refillable(kind):
+        state = object.__reduce_ex__(obj, 2)[2]
+        made = Call(remake.module_object, (*where, object, kind))
+        return Owned(obj, place, made, Call(remake.refill_instance, (obj, state)))
+    return Owned(obj, place, None)
