@@ -206,3 +206,9 @@ def test_an_object_that_ranks_do_not_have_in_the_module_is_refused_there(noteboo
     monkeypatch.setattr(sys, "argv", ())
     with pytest.raises(Unopened, match=r"`sys\.argv` is a tuple on ranks, and a list"):
         notebook.rank(program)
+
+
+def test_what_is_no_module_is_passed_over(notebook, monkeypatch):
+    monkeypatch.setitem(sys.modules, "blocked", None)
+    notebook.run("a = [1]")
+    assert notebook.launch("def f(rank): return a") == [1]

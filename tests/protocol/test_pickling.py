@@ -1,6 +1,7 @@
 """Values sent and received through a parcel in one process, or refused."""
 
 import collections
+import io
 import os
 import socket
 import sqlite3
@@ -315,3 +316,18 @@ def test_a_memory_format_of_torch_comes_back(through):
     sent = {"format": torch.channels_last}
     assert through(sent) == sent
     assert b"_utils" not in pickling.pack(sent, live()).stream  # ranks may have no such module
+
+
+def test_a_method_of_a_standard_stream_is_the_ranks_streams(monkeypatch):
+    class Stream:
+        def write(self, text):
+            raise OSError("of the notebook")
+
+    monkeypatch.setattr(sys, "stdout", Stream())
+    packed = pickling.pack({"write": sys.stdout.write}, live())
+    other = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", other)
+    fd = packed.to_memfd()
+    Parcel(fd).open()["write"]("a")
+    os.close(fd)
+    assert other.getvalue() == "a"

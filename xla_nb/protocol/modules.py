@@ -67,6 +67,8 @@ class Modules:
         """Look through what has been imported since, and through the user's own modules."""
         main, known = sys.modules["__main__"], self._held
         for name, module in list(sys.modules.items()):
+            if not isinstance(module, types.ModuleType):  # None keeps others from importing it
+                continue
             content = vars(module)
             if name in known and known[name][:2] == (id(content), len(content)):
                 if self._own.get(name) is not module:
