@@ -32,8 +32,9 @@ test-all: $(STAMP)  ## every test: whole notebooks, and machines of their own th
 test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPython, ipykernel and ipywidgets
 	$(COLAB)/bin/python -m pytest -q tests/test_magics.py tests/test_api.py tests/views/panel/test_view.py
 
-chaos: $(STAMP)  ## 200 random kills and 500 launches in one kernel, as tables (half an hour)
+chaos: $(STAMP)  ## 200 random kills and 500 launches as tables, 4,000 generated inputs (half an hour)
 	$(BIN)/python -m tests.chaos
+	$(PYTEST) -m chaos tests/test_anything.py
 
 lab: $(STAMP)  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -277,3 +278,22 @@ def test_a_run_that_has_ended_is_kept_by_nobody_else(monkeypatch, tmp_path):
     kept = weakref.ref(run)
     del run
     assert kept() is None
+
+
+def test_what_is_not_given_is_as_the_notebooks_settings_say(monkeypatch):
+    here = SimpleNamespace(
+        settings={"n": 3, "timeout": 60.0, "keep_going": True},
+        program=lambda made: made(api._script()),
+        resolve=None,
+    )
+    monkeypatch.setattr(api.notebook, "current", lambda: here)
+    monkeypatch.setattr(api, "run", lambda program, options, resolve: options)
+    options = xla_nb.spawn(print, timeout=5, keep_going=False)
+    assert (options.n, options.timeout, options.keep_going, options.grace) == (3, 5.0, False, 5.0)
+
+
+def test_closing_makes_no_engine(monkeypatch):
+    monkeypatch.setattr(api, "_providers", dict)
+    monkeypatch.setattr(api.base, "provider", lambda name: pytest.fail(f"made {name}"))
+    api.close()
+    api.release()

@@ -811,3 +811,43 @@ def test_what_a_star_import_binds_is_newer_than_the_notebooks(
     assert cells.run("aa, other, _hidden, f(0), g(0)") == (9, 7, 7, 9, 9)
     for name in ("pkgz", "pkgz.inner"):
         sys.modules.pop(name, None)
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+def test_every_line_end_of_python_ends_a_line(cells):
+    launched = cells.launch("a = 1\rb = 2\r\nc = 3")
+    assert launched.source.rstrip().split("\n") == ["#%%xla_spawn -n 2", "a = 1", "b = 2", "c = 3"]
+
+
+def test_a_cell_that_ipython_cannot_read_is_refused_with_its_line(cells):
+    with pytest.raises(ProgramError, match=r"^Cell In\[1\], line 4: unindent does not match"):
+        cells.launch("if True:\n    a = 1\n  b = 2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["if True:\n    later\n  b = 2", "later = '\0'", "later = '\ud800'"],
+    ids=["indentation", "NUL", "surrogate"],
+)
+def test_a_cell_that_cannot_be_read_is_left_to_ipython(cells, capsys, text):
+    cells.launch("def later(rank): pass")
+    with pytest.raises((SyntaxError, ValueError)):
+        cells.run(text)
+    assert "Error in callback" not in capsys.readouterr().out
+    assert cells.has("later")
+
+
+def test_any_word_of_code_that_is_too_deep_may_be_a_name(cells):
+    cells.launch("def later(rank): pass")
+    cells.notebook.define_for(f"later, {'-' * 5000}1")
+    assert cells.has("later")
+
+
+def test_a_deep_cell_before_does_not_prevent_a_launch(cells):
+    cells.run(
+        "import os.path\nn = 0\nif n: pass\n"
+        + "".join(f"elif n == {n + 1}: pass\n" for n in range(600))
+    )
+    assert cells.launch("def f(rank): return n").label == "Cell In[2]"

@@ -42,32 +42,34 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     timeout: float | str | None = None,
     *,
     env: Mapping[str, str] | None = None,
-    grace: float | str = 5.0,
-    runtime: str = "xla",
-    on: str = "local",
+    grace: float | str | None = None,
+    runtime: str | None = None,
+    on: str | None = None,
     hosts: int | None = None,
     slices: int | None = None,
-    wait: float | str = 0.0,
-    keep_going: bool = False,
-    hang_after: float | str = 300.0,
-    hang_stop: bool = False,
+    wait: float | str | None = None,
+    keep_going: bool | None = None,
+    hang_after: float | str | None = None,
+    hang_stop: bool | None = None,
     bg: bool = False,
     view: str | None = None,
 ) -> Run:
     """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` does, and return the Run.
 
+    What is not given, or None, is as `%xla_config` has set it, else as told here.
+
     n: number of ranks; by default all of the TPU's, or 4 on a simulated host.
-    timeout: stop the run after this long (seconds, or "5m"); None is no limit.
-    grace: how long the other ranks may continue after one has failed.
+    timeout: stop the run after this long (seconds, or "5m"); by default no limit.
+    grace: how long the other ranks may continue after one has failed (5 s).
     env: environment variables of the ranks.
-    runtime: what ranks use: "xla"; "spmd", one process that owns all devices (`n` of them without
-    a TPU); "torchax", one JAX world of `n` processes.
-    on: "local", "ray" or "ray://HOST:PORT": ranks run on this machine, or `n` of them on each of
-    `hosts` hosts of a Ray cluster, by default all that are free. `slices`: TPU slices that the
-    hosts form. `wait`: how long to wait for free hosts.
-    keep_going: return a failed Run instead of raising. bg: return at once.
-    hang_after: report where all ranks are when one has made no progress for this long; 0: never.
-    hang_stop: stop the run when a hang is reported.
+    runtime: what ranks use: "xla" (the default); "spmd", one process that owns all devices (`n` of
+    them without a TPU); "torchax", one JAX world of `n` processes.
+    on: "local" (the default), "ray" or "ray://HOST:PORT": ranks run on this machine, or `n` of them
+    on each of `hosts` hosts of a Ray cluster, by default all that are free. `slices`: TPU slices
+    that the hosts form (1). `wait`: how long to wait for free hosts (do not wait).
+    keep_going: return a failed Run instead of raising (False). bg: return at once.
+    hang_after: report where all ranks are when one has made no progress for this long (5 min); 0:
+    never. hang_stop: stop the run when a hang is reported (False).
     view: "panel", "text" or "none"; by default what the front end can show.
 
     If `fn` has a parameter named `lock` that `args` does not fill, it receives a lock shared by all
@@ -75,25 +77,24 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     LaunchError, before any rank has started, when an argument is wrong, the function or its
     arguments cannot be sent, or the ranks cannot be started.
     """
-    options = run_options.options(
-        {
-            "n": n,
-            "env": env,
-            "timeout": timeout,
-            "grace": grace,
-            "runtime": runtime,
-            "on": on,
-            "hosts": hosts,
-            "slices": slices,
-            "wait": wait,
-            "keep_going": keep_going,
-            "hang_after": hang_after,
-            "hang_stop": hang_stop,
-            "bg": bg,
-            "view": view,
-        }
-    )
     here = notebook.current()
+    given = {
+        "n": n,
+        "env": env,
+        "timeout": timeout,
+        "grace": grace,
+        "runtime": runtime,
+        "on": on,
+        "hosts": hosts,
+        "slices": slices,
+        "wait": wait,
+        "keep_going": keep_going,
+        "hang_after": hang_after,
+        "hang_stop": hang_stop,
+        "bg": bg,
+        "view": view,
+    }
+    options = run_options.options(run_options.completed(given, here.settings if here else {}))
     values = run_options.arguments(args)
 
     def made(scope: Scope) -> Program:
@@ -154,11 +155,18 @@ def _interrupted(options: Options) -> str:
 
 
 @functools.cache
+def _providers() -> dict[str, base.Provider]:
+    """The engines that this process has used, by kind."""
+    return {}
+
+
 def _provider(name: str) -> base.Provider:
     """This process's engines of one kind; they end with the process."""
-    made = base.provider(name)
-    atexit.register(made.close)
-    return made
+    made = _providers()
+    if name not in made:
+        made[name] = base.provider(name)
+        atexit.register(made[name].close)
+    return made[name]
 
 
 def _engine(options: Options) -> base.Engine:
@@ -177,13 +185,14 @@ def engine() -> LocalEngine:
 def release() -> None:
     """Give back the hosts of Ray clusters that are reserved for the next launch, and end what runs
     there. Otherwise they are given back after 10 minutes without a launch, and at exit."""
-    _provider("ray").close()
+    if "ray" in _providers():
+        _provider("ray").close()
 
 
 def close() -> None:
     """End every process that launches have left running."""
-    for name in base.ENGINES:
-        _provider(name).close()
+    for provider in _providers().values():
+        provider.close()
 
 
 def cluster_diagram(options: Options) -> drawing.Diagram:

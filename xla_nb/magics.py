@@ -23,6 +23,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from xla_nb import api, notebook
 from xla_nb.errors import UsageError
 from xla_nb.program.build import Program, Scope, build
+from xla_nb.protocol import hostile
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
@@ -31,7 +32,7 @@ from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
 from xla_nb.views.saved import opened
-from xla_nb.wording import listed, several, size
+from xla_nb.wording import listed, several, shortened, size
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
@@ -99,7 +100,8 @@ def _parsed(parser: _Parser, line: str) -> dict[str, Any]:
     values, unknown = parser.parse_known_args(words)
     unknown += [word for word in [vars(values).get("entry") or ""] if "=" in word]
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(map(_without_value, unknown))}")
+        shown = shortened(" ".join(map(_without_value, unknown)), 200)
+        parser.error(f"unrecognized arguments: {shown}")
     return vars(values)
 
 
@@ -146,18 +148,13 @@ def _with_options(function: _F) -> _F:
 
 @magics_class
 class XlaMagics(Magics):
-    """The magics of xla_nb; `settings` are the defaults of their options."""
+    """The magics of xla_nb."""
 
     shell: InteractiveShell
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.notebook = notebook.of(shell)
-        self.settings: dict[str, Any] = {}
-        self._reset()
-
-    def _reset(self) -> None:
-        self.settings = {name: option.default for name, option in SETTINGS.items()}
 
     @no_var_expand
     @cell_magic
@@ -191,8 +188,7 @@ class XlaMagics(Magics):
         expanded = self._expanded(line)
         words = _parsed(_spawn_parser(), expanded)
         entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
-        if out is not None:
-            run_options.variable("-o", out)
+        out = None if out is None else run_options.variable("-o", out)
         options = run_options.options(self._completed(words), flags=True)
         arguments = self._arguments(expression)
         shown = _without_values(expanded) if "--env" in f"{line} {expanded}" else line
@@ -207,13 +203,13 @@ class XlaMagics(Magics):
         def begun(run: Run) -> None:
             self.notebook.begun(launched, program, run)
             if out:
-                self.shell.user_ns[str(out)] = run
+                self.shell.user_ns[out] = run
 
         return api.run(program, options, self.notebook.resolve, begun)
 
     @line_magic
     def xla_config(self, line: str) -> None:
-        """Show the defaults of %%xla_spawn, or set them: `%xla_config n=8 grace=10`.
+        """Show the defaults of launches, or set them: `%xla_config n=8 grace=10`.
 
         `%xla_config n=None` restores one, `%xla_config reset` all of them. keep_runs and keep_bytes
         are limits for the files of ended runs, for all notebooks and until they are set again:
@@ -234,11 +230,11 @@ class XlaMagics(Magics):
             if name != "reset"
         }
         if "reset" in changes:
-            self._reset()
+            self.notebook.settings.clear()
         self._set_limits({name: checked.pop(name) for name in LIMITS if name in checked})
-        self.settings.update(checked)
+        self.notebook.settings.update(checked)
         for name, option in SETTINGS.items():
-            value = self.settings[name]
+            value = self.notebook.settings.get(name, option.default)
             otherwise = f" (default: {option.otherwise})" if value is None else ""
             print(f"{name:<11} {value!s:<6} {option.meaning}{otherwise}")
         kept = tidying.limits()
@@ -340,10 +336,7 @@ class XlaMagics(Magics):
 
     def _completed(self, words: dict[str, Any]) -> dict[str, Any]:
         """The words of a line, and the settings for those it does not have."""
-        return {
-            name: self.settings.get(name) if value is None else value
-            for name, value in words.items()
-        }
+        return run_options.completed(words, self.notebook.settings)
 
     def _expanded(self, line: str) -> str:
         """The line with `{N}` and `$N` filled in as IPython does, but for --args: an expression has
@@ -361,18 +354,20 @@ class XlaMagics(Magics):
 
     def _arguments(self, expression: str) -> tuple[object, ...]:
         self.notebook.define_for(expression)
+        shown = shortened(expression, 200)
         try:
             value = eval(expression, self.shell.user_global_ns, self.shell.user_ns)
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             fix = 'Put the whole expression in double quotes: --args "(1, x)".'
             advice = fix if isinstance(problem, SyntaxError) else "Correct the expression."
+            told = shortened(hostile.message_of(problem), 300)
             raise UsageError(
-                f"Cannot evaluate --args {expression!r}: {type(problem).__name__}: {problem}. "
+                f"Cannot evaluate --args {shown!r}: {hostile.name_of(type(problem))}: {told}. "
                 f"{advice}"
             ) from None
         if not isinstance(value, tuple):
             raise UsageError(
-                f"--args must be a tuple, but {expression!r} has type {type(value).__name__}. "
-                f'Write --args "({expression},)".'
+                f"--args must be a tuple, but {shown!r} has type {hostile.name_of(type(value))}. "
+                f'Write --args "({shown},)".'
             )
         return value

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import linecache
 import re
 import sys
 import threading
@@ -21,9 +20,10 @@ from typing import Any
 from xla_nb.errors import ProgramError, XlaNbError
 from xla_nb.program.bindings import bindings, deleted
 from xla_nb.program.build import Cell, OnlyTheRunHas, Program, Scope
-from xla_nb.program.cells import future_flags, futures, parsed
+from xla_nb.program.cells import UNREADABLE, future_flags, futures, parsed, unreadable
 from xla_nb.program.deferred import ABSENT, Deferred, Launched, Taken
 from xla_nb.program.names import names_in
+from xla_nb.rank.loader import remember
 from xla_nb.run.kept import Interrupted, Kept
 from xla_nb.run.run import Run
 from xla_nb.wording import listed, shortened
@@ -37,11 +37,13 @@ _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 
 class Notebook:
     """One IPython shell, given and never imported. `launched` are the cells run on ranks, by the
-    number of the cell that launched them: itself, or several through `run_cell_magic`."""
+    number of the cell that launched them: itself, or several through `run_cell_magic`. `settings`
+    are the options that `%xla_config` has set."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.launched: dict[int, list[Cell]] = {}
+        self.settings: dict[str, Any] = {}
         self._deferred = Deferred()
         self._kept: dict[Launched, Kept] = {}
         self._runs: dict[Launched, Run] = {}
@@ -64,14 +66,19 @@ class Notebook:
 
     def cell(self, line: str, body: str) -> Cell:
         """The cell that %%xla_spawn was called with, as a user sees it: the magic's own line
-        stays, as a comment, so that lines count from it or from a magic above it (`%%time`)."""
+        stays, as a comment, so that lines count from it or from a magic above it (`%%time`).
+
+        Raises ProgramError where IPython cannot read it."""
         above = _lines_above_magic(self.shell.history_manager.input_hist_raw[-1])
         blank = "#\n" * (above or 0)
-        source: str = self.shell.transform_cell(f"{blank}#%%xla_spawn {line}\n{body}")
         label = f"Cell In[{self.number}]"
         if above is None:
             label += f", launch {len(self.launched.get(self.number, ())) + 1}"
-        return Cell(label, source)
+        text = f"{blank}#%%xla_spawn {line}\n{_plain_line_ends(body)}"
+        try:
+            return Cell(label, self.shell.transform_cell(text))
+        except SyntaxError as problem:  # of its own tokenizer
+            raise unreadable(Cell(label, text), problem) from None
 
     def scope(self) -> Scope:
         """What the notebook holds now, its cells oldest first."""
@@ -134,8 +141,10 @@ class Notebook:
         self._deferred.close(self.shell.user_ns)
         self._look_after_runs()
         if (self._deferred or self._unbound) and _lines_above_magic(text) is None:
+            with contextlib.suppress(SyntaxError):  # IPython says so itself, else a word is a word
+                text = self.shell.transform_cell(text)
             try:
-                self.define_for(self.shell.transform_cell(text))
+                self.define_for(text)
             except Interrupted as interrupted:
                 self._rejection.reject(f"This cell was not executed: {interrupted}")
 
@@ -192,7 +201,7 @@ class Notebook:
     def _executed(self, number: int, raw: str, source: str) -> Cell:
         return Cell(
             label=f"Cell In[{number}]",
-            source=source,
+            source=_plain_line_ends(source),
             filename=self.shell.compile.get_code_name(raw, source, number),
         )
 
@@ -305,8 +314,7 @@ class Notebook:
         """Let tracebacks and `inspect` find the source of functions that a run has kept: their
         file is the cell's label, as on ranks."""
         number, cell = self._numbered(label)
-        lines = cell.source.splitlines(keepends=True)
-        linecache.cache[label] = len(cell.source), None, lines, label
+        remember(label, cell.source)
         self._name_file(number, cell, label)
 
     def _numbered(self, label: str) -> tuple[int, Cell]:
@@ -374,11 +382,17 @@ def _lines_above_magic(raw: str) -> int | None:
     return None
 
 
+def _plain_line_ends(text: str) -> str:
+    """The text with line ends as Python reads them."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def _names_used(source: str) -> set[str]:
     """The names that code reads, or deletes; of what is no Python, any word."""
     try:
         tree = ast.parse(source)
-    except SyntaxError:
+        read = names_in(tree.body).wanted()
+    except UNREADABLE:
         return set(_WORD.findall(source))
     names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return names_in(tree.body).wanted() | {n.id for n in names if isinstance(n.ctx, ast.Del)}
+    return read | {n.id for n in names if isinstance(n.ctx, ast.Del)}

@@ -154,3 +154,38 @@ def test_the_newest_binding_is_the_last_of_the_last_cell():
     found = cells.newest("a")
     assert found is not None and (found.cell.label, found.node.lineno) == ("two", 2)
     assert cells.newest("missing") is None
+
+
+# --- what cannot be compiled ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ny = '\0'\n", "c, line 2: a NUL character. Correct the line."),
+        ("x = 1\n# \ud800\n", "c, line 2: half of a character. Correct the line."),
+        ("x = 1\ny = " + "-" * 5000 + "1\n", "c, line 2: this is nested too deeply. Split it"),
+        ("x = 1\ny = 1" + " + 1" * 50_000, "c, line 2: this is nested too deeply. Split it"),
+        ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),
+    ],
+    ids=["NUL", "surrogate", "signs", "sum", "parentheses"],
+)
+def test_what_cannot_be_compiled_is_refused_with_its_line(text, said):
+    with pytest.raises(ProgramError) as refusal:
+        parse(Cell("c", text))
+    assert str(refusal.value).startswith(said)
+
+
+def test_of_a_long_line_only_what_is_near_the_error_is_shown():
+    with pytest.raises(ProgramError) as refusal:
+        parse(Cell("c", "x = [" + "1, " * 5000 + "! 2]"))
+    *_, near, mark = str(refusal.value).splitlines()
+    assert near[mark.index("^")] == "!"
+    assert len(near) < 130
+
+
+def test_names_are_found_however_deep_the_tree_is():
+    branches = "".join(f"elif a == {n}: b = 1\n" for n in range(600))
+    read = names(f"if a: pass\n{branches}else: c\nx = {'d + ' * 600}d")
+    assert read.required().keys() == {"a", "c", "d"}
+    assert {"b", "x"} <= read.binds

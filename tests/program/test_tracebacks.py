@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
+from xla_nb import wording
 from xla_nb.errors import UsageError
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.rank import loader
+from xla_nb.rank import loader, reporting
 
 CELL, OTHER = "Cell In[3]", "Cell In[5]"
 LABELS = {CELL, OTHER}
@@ -98,6 +99,22 @@ def test_only_frames_of_xla_nb_are_cut_outside_the_notebook():
 def test_an_error_may_have_no_traceback():
     got = tracebacks.tell(ValueError("bare"), LABELS)
     assert (got.text, got.place) == ("ValueError: bare", "")
+
+
+def test_an_error_that_xla_nb_raises_ends_at_the_users_line():
+    got = failure("def f():\n    len(progress(iter([])))", progress=reporting.progress)
+    assert got.text == (
+        "Traceback (most recent call last):\n"
+        '  File "Cell In[3]", line 2, in f\n'
+        "    len(progress(iter([])))\n"
+        "TypeError: list_iterator has no length; pass total="
+    )
+
+
+def test_a_fault_of_xla_nb_keeps_its_frames():
+    got = failure("def f():\n    spans(5)", spans=wording.ranks)
+    assert got.text.splitlines()[-1].startswith("TypeError: 'int' object is not iterable")
+    assert wording.__file__ in got.text
 
 
 # ---------------------------------------------------------------- chains and groups

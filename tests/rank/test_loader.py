@@ -279,3 +279,8 @@ def test_a_spawned_process_opens_the_parcel_by_its_path(parcel):
         [sys.executable, "-c", read], capture_output=True, text=True, check=True
     )
     assert process.stdout == "{'n': 41}\n"
+
+
+def test_a_form_feed_does_not_move_the_lines_that_are_shown():
+    loader.remember(FIRST, "a\x0cb\u2028\nc = 1\n")
+    assert linecache.getline(FIRST, 2) == "c = 1\n"

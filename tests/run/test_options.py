@@ -51,12 +51,20 @@ def test_a_word_of_a_line_becomes_a_value(name, word, value):
         ("on", "ray://", "Unknown on 'ray://'. Choose local, ray or ray://HOST:PORT."),
         ("keep_going", 2, "keep_going must be true or false, not 2."),
         ("keep_going", "no", "keep_going must be true or false, not 'no'."),
-        ("timeout", 10**400, f"Invalid timeout {10**400}. Use 90, 5m or 2h."),
-        ("timeout", "9" * 400, f"Invalid timeout '{'9' * 400}'. Use 90, 5m or 2h."),
+        ("timeout", 10**400, f"Invalid timeout 1{'0' * 198}…. Use 90, 5m or 2h."),
+        ("timeout", "9" * 400, f"Invalid timeout '{'9' * 198}…. Use 90, 5m or 2h."),
         ("env", {"A": "x\0y"}, "env: the value of 'A' has a NUL character. Remove it."),
         ("env", ["A=1"], "env must be a dict of names and values, not a value of type list."),
         ("env", {"A": 1}, "env: the value of 'A' must be a string, not a value of type int."),
         ("env", {"A=B": "1"}, "env has a name that no variable can have: 'A=B'."),
+        ("env", {"A": "\ud800"}, "env: 'A' or its value has half a character. Remove it."),
+        ("env", {"\ud800": ""}, "env: '\\ud800' or its value has half a character. Remove it."),
+        (
+            "n",
+            Word("9" * 5000),
+            f"n must be a whole number of at least 1, not '{'9' * 198}….",
+        ),
+        ("keep_bytes", Word("9" * 400), f"Invalid keep_bytes '{'9' * 198}…. Use 500M or 2G."),
         ("env", "A=1", "env must be a dict of names and values, not a value of type str."),
     ],
 )
@@ -64,6 +72,25 @@ def test_a_wrong_value_is_refused_with_what_it_may_be(name, value, message):
     with pytest.raises(UsageError) as refusal:
         run_options.check(name, value)
     assert str(refusal.value) == message
+
+
+def test_a_value_that_cannot_be_shown_is_refused_all_the_same():
+    class Rude:
+        def __repr__(self):
+            raise ZeroDivisionError
+
+    with pytest.raises(UsageError, match="not <its repr\\(\\) raised ZeroDivisionError>"):
+        run_options.check("n", Rude())
+
+
+@pytest.mark.parametrize("name", ["__builtins__", "__name__", "__x__"])
+def test_a_run_is_not_bound_to_a_name_of_pythons_own(name):
+    with pytest.raises(UsageError, match=f"^-o {name}: that name is Python's own"):
+        run_options.variable("-o", Word(name))
+
+
+def test_a_run_is_bound_to_the_name_that_python_reads():
+    assert run_options.variable("-o", Word("\ufb01ne")) == "fine"
 
 
 @pytest.mark.parametrize("word", ["2", "0", "-3", "many", "1.5", ""])
@@ -94,7 +121,7 @@ def test_the_defaults_are_the_same_wherever_an_option_appears():
     assert {field.name: getattr(made, field.name) for field in fields(Options)} == defaults
     signature = inspect.signature(xla_nb.spawn).parameters
     arguments = {name: signature[name].default for name in defaults}
-    assert arguments | {"env": {}} == defaults
+    assert arguments | {"bg": None} == dict.fromkeys(defaults)  # None: the setting, or the default
 
 
 def test_every_option_is_explained_to_callers_of_spawn_and_in_the_reference():

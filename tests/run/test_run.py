@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import sys
 import time
 
@@ -164,6 +165,15 @@ def test_a_failed_run_is_raised_with_its_headline_and_its_files(start):
     assert "rank 1:\nTraceback" in str(caught.value)
     assert last == f"Output and files: {job.run.record.path}"
     assert caught.value.run is job.run
+
+
+def test_a_failure_can_be_pickled_and_has_its_message_then(start):
+    job = start(*ranks(2), failed(1), finished(0))
+    job.ends()
+    with pytest.raises(RunFailed) as caught:
+        job.run.wait(PATIENCE)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy)) == (RunFailed, str(caught.value))
 
 
 def test_a_run_whose_job_could_not_load_the_program_says_why(start):

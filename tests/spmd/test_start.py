@@ -41,3 +41,17 @@ def test_a_mesh_after_the_first_use_of_a_device_is_refused() -> None:
     )
     assert output.startswith("UsageError SPMD can no longer start")
     assert "Make the mesh first" in output
+
+
+def test_a_mesh_that_is_refused_leaves_the_process_as_it_was() -> None:
+    output = run(
+        "import os\n"
+        "from xla_nb import spmd\n"
+        "try: spmd.mesh({'model': 3})\n"
+        "except Exception as error: print(error)\n"
+        "print(os.environ.get('XLA_USE_SPMD'), spmd.mesh({'model': 4}).sizes)\n",
+        PJRT_DEVICE="CPU",
+        CPU_NUM_DEVICES="4",
+    )
+    assert output.startswith("The mesh {'model': 3} needs 3 devices")
+    assert output.endswith("None {'model': 4}\n")

@@ -142,3 +142,9 @@ def test_an_impossible_n_on_this_machine_is_refused(machine):
     machine(8)
     with pytest.raises(UsageError, match="1, 2, 4 or 8"):
         picture.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, 3)
+
+
+@pytest.mark.parametrize(("hosts", "n"), [(10**8, None), (100, 10**8)])
+def test_what_is_too_large_to_draw_is_refused(hosts, n):
+    with pytest.raises(UsageError, match="Draw at most 2,000 hosts, and 100,000 ranks in all"):
+        picture.on_paper(hosts, None, n, None)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_DEEPEST = 30_000  # frames; a visitor has several for each level of a tree
+
+
+@contextmanager
+def room() -> Iterator[None]:
+    """Lets visitors walk the deepest tree that Python compiles (some thousand levels: an `elif` is
+    one). They are Python alone, which takes nothing of the stack that the limit protects."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def bindings(nodes: Iterable[ast.AST]) -> set[str]:
     """The names that these statements bind in their own scope, conditionally or not."""
     binder = Binder()
-    for node in nodes:
-        binder.visit(node)
+    with room():
+        for node in nodes:
+            binder.visit(node)
     return (binder.names - binder.outer) | binder.beyond
 
 

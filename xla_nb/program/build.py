@@ -6,11 +6,12 @@ cell, and definitions of cells launched before) travels as source, which is exec
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from xla_nb.program.cells import Cell, Pending, Section, future_flags
+from xla_nb.program.cells import Cell, Pending, Section, future_flags, unreadable
 from xla_nb.program.dependencies import Dependencies, OnlyTheRunHas, Scope
 from xla_nb.program.entry import check_live, check_planned
 from xla_nb.program.names import Names
@@ -83,7 +84,17 @@ def build(
     none is itself what the ranks run. Raises ProgramError and ShippingError; OnlyTheRunHas where
     the notebook must take names from earlier runs first.
     """
+    try:
+        return _built(cell, scope, entry, args, name)
+    except RecursionError as error:  # Python compiles what is a little too deep to be analyzed
+        raise unreadable(cell, error) from None
+
+
+def _built(
+    cell: Cell, scope: Scope, entry: str | None, args: tuple[object, ...], name: str
+) -> Program:
     needs = Dependencies(scope)
+    entry = unicodedata.normalize("NFKC", entry) if entry else None  # as Python reads names
     plan = split_cell(cell, entry, needs.futures)
     needs.cell(plan)
     takes_lock = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import bisect
 import linecache
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,9 @@ DEFINITION = (*FUNCTION, ast.ClassDef)
 IMPORT = (ast.Import, ast.ImportFrom)
 #: The label of sections that belong to no cell.
 GENERATED = "<xla_nb>"
+#: What Python raises for a text that it cannot compile: for a NUL character or half a character
+#: ValueError, for one that is nested too deeply the last two.
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -77,15 +81,15 @@ def parse(cell: Cell) -> ast.Module:
         with _quiet():
             compile(cell.source, cell.label, "exec", dont_inherit=True)  # `return` at top level
         return _parse(cell.source)
-    except (SyntaxError, ValueError) as error:
-        raise ProgramError(_syntax_message(cell, error)) from None
+    except UNREADABLE as error:
+        raise unreadable(cell, error) from None
 
 
 def parsed(cell: Cell) -> ast.Module:
     """The tree of a cell that ran before; empty if the text does not parse."""
     try:
         return _parse(cell.source)
-    except (SyntaxError, ValueError):
+    except UNREADABLE:
         return ast.Module(body=[], type_ignores=[])
 
 
@@ -103,15 +107,58 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _syntax_message(cell: Cell, error: SyntaxError | ValueError) -> str:
-    line = getattr(error, "lineno", None) or 1
-    problem = getattr(error, "msg", str(error))
-    message = f"{cell.label}, line {line}: {problem}. Correct the line. No rank was started."
-    text = (getattr(error, "text", None) or "").rstrip("\n")
-    if not text:
-        return message
-    caret = " " * max((getattr(error, "offset", None) or 1) - 1, 0) + "^"
-    return f"{message}\n    {text}\n    {caret}"
+def unreadable(cell: Cell, error: Exception) -> ProgramError:
+    """The error for a cell that Python cannot compile: one of UNREADABLE."""
+    line, problem, advice, shown = 1, str(error), "Correct the line", ""
+    if "\0" in cell.source:  # of which each Python says something else, without the line
+        line, problem = cell.source.count("\n", 0, cell.source.index("\0")) + 1, "a NUL character"
+    elif isinstance(error, SyntaxError):
+        line, problem, shown = error.lineno or 1, error.msg, _pointed(error)
+    elif isinstance(error, UnicodeEncodeError):
+        line, problem = cell.source.count("\n", 0, error.start) + 1, "half of a character"
+    elif isinstance(error, RecursionError | MemoryError):
+        line, problem = _too_deep(cell.source), "this is nested too deeply"
+        advice = "Split it into several statements"
+    return ProgramError(
+        f"{cell.label}, line {line}: {problem}. {advice}. No rank was started.{shown}"
+    )
+
+
+def _pointed(error: SyntaxError) -> str:
+    """The line with a mark below its column; of a long line what is near."""
+    text, column = (error.text or "").rstrip("\n"), max((error.offset or 1) - 1, 0)
+    start = max(0, column - 60) if len(text) > 120 else 0
+    near = text[start : start + 120]
+    return f"\n    {near}\n    {' ' * (column - start)}^" if text else ""
+
+
+def _too_deep(source: str) -> int:
+    """The first line that makes the text too deep, or of what parses, the line that is deepest."""
+    if tree := parsed(Cell("", source)).body:
+        return -max(_depths(tree))[1]
+    lines = source.split("\n")
+
+    def fails(count: int) -> bool:
+        try:
+            with _quiet():
+                compile("\n".join(lines[:count]), "", "exec", dont_inherit=True)
+        except (RecursionError, MemoryError):
+            return True
+        except (SyntaxError, ValueError):
+            pass
+        return False
+
+    return bisect.bisect_left(range(1, len(lines) + 1), True, key=fails) + 1
+
+
+def _depths(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, int]]:
+    """The depth and, negated, the line of each expression and statement."""
+    queue = [(0, -1, node) for node in nodes]
+    while queue:
+        depth, line, node = queue.pop()
+        line = -getattr(node, "lineno", -line)
+        yield depth, line
+        queue += [(depth + 1, line, child) for child in ast.iter_child_nodes(node)]
 
 
 def span(node: ast.stmt) -> tuple[int, int]:
@@ -277,7 +324,7 @@ def _codes(tree: ast.Module, filename: str, flags: int) -> list[CodeType]:
     try:
         with _quiet():
             queue = [compile(tree, filename, "exec", flags, dont_inherit=True)]
-    except (SyntaxError, ValueError):
+    except UNREADABLE:
         return []
     for code in queue:
         queue += [constant for constant in code.co_consts if isinstance(constant, CodeType)]

@@ -16,11 +16,11 @@ from types import FunctionType
 from typing import Any
 
 from xla_nb.errors import ProgramError
-from xla_nb.program.bindings import Function, bindings
+from xla_nb.program.bindings import Function, bindings, room
 from xla_nb.program.cells import DEFINITION, FUNCTION, IMPORT, Statement
 from xla_nb.program.origins import own_name
 from xla_nb.program.split import CellSplit, functions
-from xla_nb.wording import several
+from xla_nb.wording import in_one_line, several
 
 _FIX = '--args "({},)"'
 
@@ -169,8 +169,11 @@ def _signature(node: Function) -> inspect.Signature:
 
 
 def _parameter(argument: ast.arg, kind: Any, default: ast.expr | None) -> inspect.Parameter:
-    value = inspect.Parameter.empty if default is None else _Written(ast.unparse(default))
-    return inspect.Parameter(argument.arg, kind, default=value)
+    if default is None:
+        return inspect.Parameter(argument.arg, kind)
+    with room():
+        written = in_one_line(ast.unparse(default), 100)
+    return inspect.Parameter(argument.arg, kind, default=_Written(written))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from xla_nb.program.bindings import Binder, Comprehension, Function, bindings
+from xla_nb.program.bindings import Binder, Comprehension, Function, bindings, room
 
 _MANGLED_BY_CLASS = "__"
+_LONGEST = 5_000  # characters of an annotation: the parser has no room as the visitor has
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -49,7 +50,8 @@ def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Na
     """The global names that these top-level statements bind and read."""
     reader = _Reader(lazy_annotations)
     reader.names.binds = bindings(nodes)
-    reader.block(nodes)
+    with room():
+        reader.block(nodes)
     reader.names.certain = reader.bound
     return reader.names
 
@@ -199,9 +201,11 @@ class _Reader(ast.NodeVisitor):
                     self._quoted(part.value, part.lineno)
 
     def _quoted(self, text: str, line: int) -> None:
+        if len(text) > _LONGEST:
+            return
         try:
             tree = ast.parse(text.strip(), mode="eval")
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             return
         for part in ast.walk(tree):
             if isinstance(part, ast.Name):

@@ -59,6 +59,8 @@ def _in_full(
     if ours:  # where xla_nb raised it does not help the user
         told.stack = traceback.StackSummary.from_list(_without_ours(told.stack))
         told.__cause__ = told.__context__ = None
+    else:
+        told.stack = traceback.StackSummary.from_list(_before_our_raise(told.stack))
     frames = told.stack
     text = "".join(told.format()).rstrip()
     if ours:
@@ -118,6 +120,16 @@ def innermost(thread: int, labels: Container[str]) -> str:
 
 def _without_ours(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
     return [frame for frame in frames if _OURS not in Path(frame.filename).parents]
+
+
+def _before_our_raise(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """Without our innermost frames where xla_nb itself raises a ValueError, say, for the user. A
+    fault of ours has no `raise` there, and keeps them."""
+    kept = list(frames)
+    while kept and _OURS in Path(kept[-1].filename).parents:
+        kept.pop()
+    raises = len(kept) < len(frames) and (frames[-1].line or "").startswith("raise ")
+    return kept if raises and kept else list(frames)
 
 
 def _from_first_cell(trace: TracebackType | None, labels: Container[str]) -> TracebackType | None:

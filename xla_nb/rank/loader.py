@@ -130,7 +130,8 @@ def load(
 
 def remember(label: str, source: str) -> None:
     """Let tracebacks and `inspect` show a cell's lines (the entry has linecache's own form)."""
-    linecache.cache[label] = (len(source), None, source.splitlines(keepends=True), label)
+    lines = [f"{line}\n" for line in source.split("\n")]  # not at a form feed, as Python counts
+    linecache.cache[label] = (len(source), None, lines, label)
 
 
 def run_body(table: ModuleMap, namespace: dict[str, Any]) -> object:

@@ -7,8 +7,11 @@ a test holds spawn's signature and docs/reference.md to it.
 from __future__ import annotations
 
 import keyword
+import math
 import operator
+import os
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -16,7 +19,8 @@ from typing import Any, Literal, get_args
 from xla_nb import runtimes
 from xla_nb.engines import base
 from xla_nb.errors import UsageError
-from xla_nb.wording import listed
+from xla_nb.protocol import hostile
+from xla_nb.wording import listed, shortened
 
 ViewName = Literal["panel", "text", "none"]
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)
@@ -63,7 +67,7 @@ Check = Callable[[str, Any], Any]
 def count(label: str, value: Any) -> int:
     """A number of things, at least 1."""
     number = value
-    if isinstance(value, Word) and value.isdecimal():
+    if isinstance(value, Word) and value.isdecimal() and len(value) < 20:  # int() has its limit
         number = int(value)
     elif hasattr(value, "__index__") and not isinstance(value, bool):  # NumPy's integers too
         number = operator.index(value)
@@ -85,9 +89,10 @@ def duration(label: str, value: Any) -> float:
 def nbytes(label: str, value: Any) -> int:
     """Bytes: `500M`, `2GiB`; powers of 1024."""
     match = _SIZE.fullmatch(str(value))
-    if match is None:
+    size = float(match[1]) * _BYTES[match[2]] if match else math.inf
+    if size == math.inf:
         raise UsageError(f"Invalid {label} {_shown(value)}. Use 500M or 2G.")
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(size)
 
 
 def _choice(kind: str, names: Sequence[str]) -> Check:
@@ -128,6 +133,8 @@ def _environment(label: str, value: Any) -> dict[str, str]:
             raise UsageError(f"{label}: the value of {name!r} must be a string, not {_type(text)}.")
         if "\0" in text:
             raise UsageError(f"{label}: the value of {name!r} has a NUL character. Remove it.")
+        if not (_is_text(name) and _is_text(text)):
+            raise UsageError(f"{label}: {name!r} or its value has half a character. Remove it.")
     return dict(value)
 
 
@@ -138,11 +145,23 @@ def _assignment(label: str, word: str) -> tuple[str, str]:
     return name, value
 
 
+def _is_text(text: str) -> bool:
+    """Whether an environment can hold it: no surrogates, but those that stand for bytes."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def variable(label: str, value: str) -> str:
-    """The name of a variable."""
-    if not value.isidentifier() or keyword.iskeyword(value):
+    """The name of a variable, as Python itself reads it."""
+    name = unicodedata.normalize("NFKC", value)
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise UsageError(f"{label} needs a variable name; {_shown(value)} is not one.")
-    return str(value)
+    if name.startswith("__") and name.endswith("__"):
+        raise UsageError(f"{label} {name}: that name is Python's own. Use another name.")
+    return name
 
 
 def _type(value: object) -> str:
@@ -150,7 +169,12 @@ def _type(value: object) -> str:
 
 
 def _shown(value: Any) -> str:
-    return repr(str(value)) if isinstance(value, Word) else repr(value)
+    text = (
+        repr(str(value))
+        if isinstance(value, Word)
+        else hostile.words(lambda: repr(value), "repr()")
+    )
+    return shortened(text, 200)
 
 
 # ---------------------------------------------------------------- the options
@@ -249,6 +273,11 @@ def check(name: str, value: Any, label: str = "") -> Any:
     None stands for the option's default. Raises UsageError."""
     option = OPTIONS.get(name) or LIMITS[name]
     return option.default if value is None else option.check(label or name, value)
+
+
+def completed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that were given, and the settings for those that are None."""
+    return {n: settings.get(n) if value is None else value for n, value in values.items()}
 
 
 def options(values: Mapping[str, Any], *, flags: bool = False) -> Options:

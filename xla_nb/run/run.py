@@ -56,7 +56,8 @@ def _staying(numbers: list[int], grace: float) -> str:
 
 
 class RunFailed(XlaNbError):
-    """A run that did not return every rank's value. `run` holds what there is.
+    """A run that did not return every rank's value. `run` holds what there is; a copy in another
+    process has the message alone, and no `run`.
 
     brief: the tracebacks of its ranks have been shown already, by the panel.
     """
@@ -66,6 +67,15 @@ class RunFailed(XlaNbError):
         shown = brief and run.state.refused is None
         lines = [sentences.headline(run.state), *([] if shown else sentences.details(run.state))]
         super().__init__("\n\n".join([*lines, f"Output and files: {run.record.path}"]))
+
+    def __reduce__(self) -> Any:
+        return _failed_elsewhere, self.args
+
+
+def _failed_elsewhere(message: str) -> RunFailed:
+    failed = RunFailed.__new__(RunFailed)
+    failed.args = (message,)
+    return failed
 
 
 class Run(RecordedRun):

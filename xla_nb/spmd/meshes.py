@@ -30,18 +30,30 @@ def mesh(axes: Mapping[str, int]) -> Mesh:
     UsageError if the sizes do not cover the devices.
     """
     _check(axes)
-    start()
-    devices = xr.global_runtime_device_count()
+    devices = _devices()
     sizes = complete(axes, devices)
     if sizes is None:
         raise UsageError(_does_not_cover(axes, devices))
+    start()
     return Mesh(np.arange(devices).reshape(tuple(sizes.values())), tuple(sizes))
 
 
 def start() -> None:
-    """Make this an SPMD process unless it is one."""
-    if xr.is_spmd():
-        return
+    """Make this an SPMD process unless it is one. Raises UsageError where it can no longer be."""
+    if not xr.is_spmd():
+        _check_early()
+        xr.use_spmd()
+
+
+def _devices() -> int:
+    """How many devices a mesh of this process covers. Raises UsageError where SPMD cannot start."""
+    if not xr.is_spmd():
+        _check_early()
+    count: int = xr.global_runtime_device_count()
+    return count
+
+
+def _check_early() -> None:
     if torch_xla._XLAC._xla_get_spmd_config_is_locked():
         # torch_xla would only warn, then crash with a segmentation fault at the next sync.
         raise UsageError(
@@ -49,7 +61,6 @@ def start() -> None:
             "Make the mesh first, `mesh = xla_nb.spmd.mesh(...)`, and touch devices "
             "(torch_xla.device(), .to('xla')) after it."
         )
-    xr.use_spmd()
 
 
 class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
@@ -107,10 +118,10 @@ def of(mesh: object) -> Mesh:
                 f"The mesh holds {mesh.device_type} devices, not XLA devices. Make it with "
                 f"xla_nb.spmd.mesh({_axes(mesh)}) or init_device_mesh('xla', ...)."
             )
-        start()
-        devices = xr.global_runtime_device_count()
+        devices = _devices()
         if sorted(mesh.mesh.flatten().tolist()) != list(range(devices)):
             raise UsageError(_does_not_cover(_axes(mesh), devices))
+        start()
         return Mesh(mesh.mesh.numpy(), tuple(_axes(mesh)))
     raise UsageError(
         f"Expected a mesh, not a {type(mesh).__name__}. Make one with "

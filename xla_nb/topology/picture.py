@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from xla_nb.errors import UsageError
 from xla_nb.topology import slice_shape, slices
 from xla_nb.topology.chips import (
     SIMULATED,
@@ -30,6 +31,7 @@ _CORES = (
     "TPU_PROCESS_PORT, TPU_VISIBLE_CHIPS and CLOUD_TPU_TASK_ID in each process; for an example, "
     "use `%xla_topology --dry-run --accelerator v5litepod-16`."
 )
+_HOSTS, _RANKS = 2_000, 100_000  # the most that are drawn, which takes seconds
 _METADATA = (
     "torch_xla sets other variables in each process of this host, such as its number in the slice; "
     "it asks the metadata server for them when a rank starts."
@@ -46,10 +48,19 @@ def on_paper(
     """
     if hosts is None:
         hosts = max(1, count or 1) * (slice_shape.hosts(accelerator) if accelerator else 1)
+    _check_size(hosts, n)
     seated = slices.seats(
         [slices.Host(f"host-{number}") for number in range(hosts)], count, pod=False
     )
     return _diagram(seated, n, accelerator, "on paper")
+
+
+def _check_size(hosts: int, n: int | None) -> None:
+    if hosts > _HOSTS or hosts * (n or 1) > _RANKS:
+        raise UsageError(
+            f"{several(hosts, 'host')} with {n or 'all their'} ranks each are too many to draw. "
+            f"Draw at most {_HOSTS:,} hosts, and {_RANKS:,} ranks in all."
+        )
 
 
 def of(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str) -> Diagram:
@@ -82,6 +93,7 @@ def _diagram(seats: Sequence[Seat], n: int | None, accelerator: str | None, wher
 
 def here(environ: Mapping[str, str], n: int | None) -> Diagram:
     """This machine: its chips, or a simulated host. Raises UsageError if n is not possible."""
+    _check_size(1, n)
     chips = count_chips()
     if choose_device(environ, chips) == "CPU":
         rows = [[_host("localhost", _simulated(n), 0, None)]]

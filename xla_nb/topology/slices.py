@@ -100,13 +100,18 @@ def _slices(hosts: Sequence[Host], option: int | None) -> int:
     count = option or (_number(preset, SLICES) if preset else 1)
     if preset and count < 1:
         _refuse(f"{_settings(preset, SLICES)}, but there is at least 1 slice")
-    if len(hosts) % count:
-        possible = [number for number in range(1, len(hosts) + 1) if len(hosts) % number == 0]
+    check_equal(len(hosts), count)
+    return count
+
+
+def check_equal(hosts: int, count: int) -> None:
+    """Raises UsageError where so many hosts cannot form so many slices of equal size."""
+    if hosts % count:
+        possible = [number for number in range(1, hosts + 1) if hosts % number == 0]
         raise UsageError(
-            f"{several(len(hosts), 'host')} cannot be divided into {count} slices of equal size. "
+            f"{several(hosts, 'host')} cannot be divided into {count} slices of equal size. "
             f"Use {listed(possible, 'or')} slice{'s' * (len(possible) > 1)}."
         )
-    return count
 
 
 def _coordinator(

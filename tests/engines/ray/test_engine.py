@@ -10,6 +10,7 @@ import types
 
 import pytest
 
+from xla_nb.engines.base import Where
 from xla_nb.engines.ray import engine as engine_module
 from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.engine import ClusterHandle, RayEngine, address
@@ -497,3 +498,9 @@ def test_a_fetch_from_a_silent_host_gives_none(engine, child, monkeypatch, parts
     child.hears = writes(*parts, hold=held)
     assert engine.fetch("r1", "a", "rank-0.out") is None
     os.close(held[0])
+
+
+def test_hosts_that_cannot_form_the_slices_are_refused_at_once():
+    where = Where("ray", hosts=2, slices=3)
+    with pytest.raises(UsageError, match="2 hosts cannot be divided into 3 slices of equal size"):
+        engine_module.provider().engine(where)

@@ -24,6 +24,7 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import Request
 from xla_nb.runtimes.fit import Fit, OnWait
+from xla_nb.topology import slices
 from xla_nb.topology.slices import Seat
 
 
@@ -130,7 +131,10 @@ class RayClusters:
         self._clusters: dict[str, ClusterHandle] = {}
 
     def engine(self, where: Where) -> RayEngine:
-        """The cluster that --on means, for one launch."""
+        """The cluster that --on means, for one launch. Raises UsageError for hosts that cannot form
+        so many slices."""
+        if where.hosts and where.slices:
+            slices.check_equal(where.hosts, where.slices)
         cluster = address(where.on, {**os.environ, **where.env})
         handle = self._clusters.setdefault(cluster, ClusterHandle(cluster))
         return RayEngine(handle, where.hosts, where.slices, where.wait)

@@ -1,0 +1,286 @@
+"""Anything in a cell or on its line gives a program, or an error that says where and why.
+
+2,000 cells and 2,000 lines are tried by `make test-all` (XLA_NB_ANYTHING sets how many), a few of
+them by `make test`. The cells go through a real IPython and the real magic; only the launch is not
+done.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import contextlib
+import io
+import linecache
+import os
+import re
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from tests.support.anything import LAUNCHED, cells, lines
+from tests.support.shell import Ended
+from xla_nb import api, magics, notebook
+from xla_nb.errors import XlaNbError
+from xla_nb.program import module_file
+from xla_nb.program.build import Program
+from xla_nb.program.cells import GENERATED
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.run.options import Options
+
+MANY = int(os.environ.get("XLA_NB_ANYTHING") or 2000)
+FEW = 120
+PATIENCE = 20  # seconds for one of them, on a machine that does much else
+
+BEFORE = """
+import math
+n, box, größe = 4, [1, [2]], 1.8
+def twice(x): return [x, n, math.pi]
+def chained(depth): return [chained(depth - 1)] if depth else []
+class Net:
+    def run(self, x): return twice(x)
+class Rude:
+    def __repr__(self): raise ValueError("not telling")
+class Angry(Exception):
+    def __str__(self): raise ValueError("not telling")
+def raise_(): raise Angry
+net = Net()
+lines = (line for line in "ab")
+"""
+LAUNCH = """%%xla_spawn
+ten = 10
+shared = [ten]
+class Shape: pass
+def scale(rank, by=2): return Shape, shared, n * by
+"""
+INTERNAL = re.compile(r"<(ast|_ast|xla_nb\.)|object at 0x|xla_nb/|Cell\(|Section\(|Word\(")
+
+
+class Slow(BaseException):
+    """Raised where one took longer than PATIENCE."""
+
+
+class Bench:
+    """An IPython with xla_nb's magics, which hand over what they would launch."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        config = Config()
+        config.HistoryManager.enabled = False
+        self.shell = InteractiveShell(config=config)
+        self.shell.magics_manager.register(magics.XlaMagics(self.shell))
+        self.shell.events.register("pre_run_cell", self._before_cell)
+        self.shell._showtraceback = lambda *_: None  # type: ignore[method-assign]
+        self.launched: Program | None = None
+        self.outcomes: collections.Counter[str] = collections.Counter()
+        self.troubles: list[BaseException] = []
+        patch.setattr(notebook, "current", lambda: notebook.of(self.shell))
+        patch.setattr(
+            api, "run", lambda program, _, __, begun: begun(Ended(program, "Cell In[2]", folder))
+        )
+        assert self.run(BEFORE) is None
+        assert self.run(LAUNCH) is None
+        patch.setattr(api, "run", self._launch)
+        self.held = self.names
+
+    def _before_cell(self, info: Any) -> None:
+        try:
+            notebook.of(self.shell).before_cell(info)
+        except BaseException as trouble:  # which IPython would only print
+            self.troubles.append(trouble)
+
+    def _launch(self, program: Program, options: Options, *_: Any) -> None:
+        """In place of `api.run`: asks what an engine would refuse, and starts nothing."""
+        api._engine(options).fit(options.runtime, options.n, options.env)
+        self.launched = program
+
+    def run(self, text: str) -> BaseException | None:
+        """Run a cell; gives what it raised."""
+        self._forget()
+        self.launched = None
+        self.troubles.clear()
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            _limited(),
+        ):
+            done = self.shell.run_cell(text, store_history=True)
+        assert not self.troubles, self.troubles
+        return done.error_before_exec or done.error_in_exec
+
+    def _forget(self) -> None:
+        """Forget the cells after the first two: each example is the third cell of the notebook."""
+        history = self.shell.history_manager
+        del history.input_hist_raw[3:], history.input_hist_parsed[3:]
+        self.shell.execution_count = len(history.input_hist_raw)
+
+    @property
+    def label(self) -> str:
+        """The label of the cell that ran last."""
+        return f"Cell In[{notebook.of(self.shell).number}]"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the user's names hold; but for those that the notebook gets when they are used."""
+        hidden = self.shell.user_ns_hidden
+        return {
+            name: f"{id(value)} {value if type(value) in (int, list) else ''}"
+            for name, value in self.shell.user_ns.items()
+            if not (name in hidden or name in (*LAUNCHED, "w") or re.match("_i?[0-9]|__?_?$", name))
+        }
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    def late(*_: Any) -> None:
+        raise Slow
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    before = set(linecache.cache)
+    main = sys.modules["__main__"]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", folder)
+        made = Bench(Path(folder) / "run", patch)
+        yield made
+        print(dict(made.outcomes))  # for docs/reliability.md (pytest -s)
+        made.shell.restore_sys_module_state()
+    sys.modules["__main__"] = main
+    for name in set(linecache.cache) - before:
+        del linecache.cache[name]
+
+
+# ---------------------------------------------------------------- what must hold
+
+
+def check_program(program: Program) -> None:
+    """It compiles, and its map gives for each line the cell's line that it is."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder) / f"{program.name}.py"
+        module_file.write(program, path)
+        text, table = path.read_text(), ModuleMap.open(path)
+        tree = compile(text, str(path), "exec", ast.PyCF_ONLY_AST | program.flags, True)
+        compile(text, str(path), "exec", program.flags, True)
+        if program.body:
+            compile(program.body.text, "body", "exec", program.flags, True)
+    lines = [span for span in table.spans if span.label != GENERATED]
+    for statement in tree.body:
+        number = statement.lineno
+        where = table.cell(number)
+        if where is None:
+            assert not any(span.start <= number <= span.end for span in lines)
+            continue
+        same_line(text, number, statement.end_lineno or number, table.sources[where[0]], where[1])
+    if program.body:
+        body = ast.parse(program.body.text).body
+        for statement in body:
+            end = statement.end_lineno or statement.lineno
+            source = table.sources[program.body.label]
+            at = statement.lineno + program.body.first_line - 1
+            same_line(program.body.text, statement.lineno, end, source, at)
+
+
+def same_line(text: str, start: int, end: int, source: str, at: int) -> None:
+    there = text.split("\n")[start - 1 : end]
+    here = source.split("\n")[at - 1 : at - 1 + len(there)]
+    for one, other in zip(there, here, strict=True):
+        assert one == other or "pass" in one or ";" in other, (one, other)
+
+
+def check_message(message: str) -> None:
+    assert re.search(r"[.?!)`]$|^ +\^$|^    ", message.splitlines()[-1] if message else ""), message
+    assert "\n\n" not in message.strip(), message
+    assert not INTERNAL.search(message), message
+    assert len(message) < 3000, len(message)
+
+
+def check_cell(bench: Bench, text: str) -> None:
+    problem = bench.run(f"%%xla_spawn -n 2\n{text}")
+    assert bench.names == bench.held
+    if isinstance(problem, UsageError):  # IPython's own
+        assert str(problem) == "%%xla_spawn is a cell magic, but the cell body is empty."
+        return
+    if problem is None:
+        assert bench.launched is not None
+        check_program(bench.launched)
+        bench.outcomes["programs"] += 1
+        return
+    assert isinstance(problem, XlaNbError), repr(problem)
+    message = str(problem)
+    check_message(message)
+    named = re.search(r"(Cell In\[\d+\])(?:, line (\d+))?", message)
+    assert named, message
+    if named[1] == bench.label and named[2]:
+        assert 1 <= int(named[2]) <= len(re.split("\r\n|\r|\n", text)) + 1, message
+    bench.outcomes[type(problem).__name__] += 1
+
+
+def check_line(bench: Bench, text: str) -> None:
+    problem = bench.run(f"%%xla_spawn {text}\ndef f(rank, *args): return rank, args")
+    assert bench.names == bench.held
+    if problem is None:
+        assert bench.launched is not None
+        bench.outcomes["programs"] += 1
+        return
+    assert isinstance(problem, XlaNbError), repr(problem)
+    check_message(str(problem))
+    bench.outcomes[type(problem).__name__] += 1
+
+
+# ---------------------------------------------------------------- how many
+
+
+def tried(count: int, what: Any) -> Callable[[Any], Any]:
+    def wrapped(function: Any) -> Any:
+        chosen = settings(
+            max_examples=count,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        return chosen(given(what)(function))
+
+    return wrapped
+
+
+@tried(FEW, cells())
+def test_a_cell_gives_a_program_or_says_where_it_is_wrong(bench: Bench, text: str) -> None:
+    check_cell(bench, text)
+
+
+@tried(FEW, lines())
+def test_a_line_gives_a_launch_or_says_what_is_wrong(bench: Bench, text: str) -> None:
+    check_line(bench, text)
+
+
+@pytest.mark.chaos
+@tried(MANY, cells())
+def test_thousands_of_cells_give_programs_or_errors(bench: Bench, text: str) -> None:
+    check_cell(bench, text)
+
+
+@pytest.mark.chaos
+@tried(MANY, lines())
+def test_thousands_of_lines_give_launches_or_errors(bench: Bench, text: str) -> None:
+    check_line(bench, text)
