@@ -8,7 +8,7 @@ import sys
 from benchmarks import Row
 from benchmarks.client import CellFailed
 
-ALL = ("launch", "ship", "step", "panel", "page", "hosts")
+ALL = ("launch", "ship", "step", "panel", "lines", "page", "hosts")
 HEADING = ("", "figure", "against", "ratio", "aim")
 
 

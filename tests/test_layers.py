@@ -25,7 +25,7 @@ ROWS = (
     ("spmd", "torchax"),
     ("protocol",),
     ("topology",),
-    ("errors", "wording", "ansi", "linux"),
+    ("errors", "wording", "ansi", "linux", "memory"),
 )
 #: Engines start processes, ranks run in them; what both need is in the protocol.
 STRANGERS = {("engines", "rank")}

@@ -1,9 +1,11 @@
-"""Linux processes: end with the parent, adopt orphans, set the name, find and end others."""
+"""Linux processes: end with the parent, adopt orphans, set the name, find and end others; and what
+they can have too little of."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -14,6 +16,21 @@ from pathlib import Path
 #: The variable by which everything that a helper process of the notebook's has started is found
 #: when that is gone itself.
 MARK = "XLA_NB_CHILD"
+_SHORTAGES = {
+    errno.EMFILE: "As many files are open as a process may have (`ulimit -n`). Use fewer ranks "
+    "(-n), or raise the limit before you start Jupyter.",
+    errno.EAGAIN: "There are as many processes and threads as this user (`ulimit -u`) or "
+    "container may have. End others, use fewer ranks (-n), or raise the limit before you start "
+    "Jupyter.",
+    errno.ENOMEM: "There is no more memory for a process (`ulimit -v`, or the machine's). Use "
+    "fewer ranks (-n), free some, or raise the limit before you start Jupyter.",
+}
+
+
+def shortage(number: int | None) -> str:
+    """What there is too little of where a system call failed with this number (errno(3)), and what
+    to do; empty for other reasons."""
+    return _SHORTAGES.get(number or 0, "")
 
 
 def die_with_parent() -> None:

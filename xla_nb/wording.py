@@ -54,20 +54,25 @@ def in_one_line(text: str, longest: int) -> str:
     return shortened(" ".join(text.split()), longest)
 
 
-def cause_of_death(status: int) -> str:
-    """A rank's exit status in words: `killed by SIGKILL, …`, `exited with status 1 …`."""
+def cause_of_death(status: int, lack: int | None = None) -> str:
+    """A rank's exit status in words: `killed by SIGKILL, …`, `exited with status 1 …`.
+
+    lack: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
     if status >= 0:
         return f"exited with status {status} before its function returned"
     hints = {"SIGABRT": ": native code aborted; see the rank's output"}
-    return _killed(status, hints)
+    return _killed(status, hints, lack)
 
 
-def ending(status: int) -> str:
-    """How a process of ours ended, behind its name: `was killed by SIGKILL, …`."""
-    return f"exited with status {status}" if status >= 0 else f"was {_killed(status, {})}"
+def ending(status: int, lack: int | None = None) -> str:
+    """How a process of ours ended, behind its name: `was killed by SIGKILL, …`; `lack` as above."""
+    return f"exited with status {status}" if status >= 0 else f"was {_killed(status, {}, lack)}"
 
 
-def _killed(status: int, more: Mapping[str, str]) -> str:
+def _killed(status: int, more: Mapping[str, str], lack: int | None) -> str:
+    if lack is not None:
+        limit = f" (the container's limit is {size(lack)})" if lack else ""
+        return f"killed by the kernel for lack of memory{limit}"
     try:
         name = signal.Signals(-status).name
     except ValueError:

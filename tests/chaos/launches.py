@@ -15,6 +15,9 @@ _CELL = (
     "%%xla_spawn -n 2 --view none\ndef f(rank):\n    print('x' * 1000)\n    return [rank] * 1000"
 )
 
+#: IPython keeps what the last 1,000 cells have returned (`Out`), here their runs.
+_FORGET = "%reset -f out\nimport gc; gc.collect()"
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -37,6 +40,7 @@ def standings(count: int, every: int) -> Iterator[Standing]:
             for launches in range(1, count + 1):
                 notebook.ok(_CELL)
                 if launches % every == 0:
+                    notebook.ok(_FORGET)
                     yield _standing(launches, notebook, Path(home))
         finally:
             notebook.close()

@@ -87,20 +87,19 @@ def test_files_that_ranks_make_are_in_the_users_own_folder(notebook, tmp_path):
 
 @pytest.mark.parametrize("which", ["server", "kernel", "all"])
 def test_processes_that_are_killed_during_a_run_leave_nothing(notebook, which):
-    """`server`: with all that it has started."""
+    """`server`: nobody but the notebook is there to end what it has started."""
     notebook.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
     notebook.ok(READY.format(run="run"))
     server = psutil.Process(server_pid(notebook))
     everything = [server, *server.children(recursive=True)]
-    if which != "kernel":
-        for process in everything:
-            process.kill()
-    if which == "server":
-        notebook.close()
-    else:
+    for process in {"server": [server], "kernel": [], "all": everything}[which]:
+        process.kill()
+    if which != "server":
         os.kill(notebook.pid, signal.SIGKILL)
         notebook.kill()
     assert psutil.wait_procs(everything, timeout=60)[1] == []
+    if which == "server":
+        notebook.close()
     if which == "all":  # the next one tidies up
         another = Notebook()
         another.ok("%load_ext xla_nb")

@@ -72,3 +72,11 @@ def test_an_error_has_its_traceback_whatever_its_class_says():
         raise Hidden
     except Hidden as error:
         assert hostile.trace_of(error) is not None
+
+
+def test_without_a_thread_to_be_had_an_object_is_looked_at_all_the_same(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert message_of(ValueError("boom")) == "boom"

@@ -1,6 +1,7 @@
 """Launching: what is written, ordered and refused before any rank has started."""
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -197,3 +198,21 @@ def test_a_launch_reports_how_long_it_has_waited_for_the_engine(engine):
     with pytest.raises(LaunchError):
         launch_program(cell(), Options(), engine, {}.__getitem__, lambda *said: told.append(said))
     assert told == [(0.5, "a server")]
+
+
+def test_a_launch_that_gets_no_more_files_says_which_limit(launch, engine):
+    engine.refuses = OSError(errno.EMFILE, "Too many open files")
+    with pytest.raises(LaunchError, match=r"Too many open files.*`ulimit -n`"):
+        launch(cell())
+    assert parcels() == []
+
+
+def test_a_run_that_nobody_can_follow_is_ended(launch, engine, monkeypatch):
+    def refuse(run):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("xla_nb.run.run.Run.follow", refuse)
+    with pytest.raises(LaunchError, match=r"can't start new thread.*`ulimit -u`"):
+        launch(cell())
+    assert engine.killed == [the_record().path.name]
+    assert json.loads(the_record().summary.read_text())["ok"] is False

@@ -125,6 +125,28 @@ def test_a_killed_rank_is_told_with_its_signal():
     assert sentences.errors(state)[2].kind == "Killed"
 
 
+def test_a_rank_that_the_kernel_killed_is_told_with_the_limit():
+    state = run_of(events.ProcessDied(pid=102, status=-9, lack=256 << 20))
+    limit = "(the container's limit is 256 MiB)"
+    assert (
+        sentences.headline(state) == f"Rank 2 was killed by the kernel for lack of memory {limit}"
+    )
+
+
+def test_ranks_that_died_before_they_began_are_told_with_what_ended_their_processes():
+    state = RunState()
+    for event in (
+        events.JobStarted(pid=1, ranks=2, simulated=True),
+        events.ProcessDied(pid=101, status=-6),
+        events.ProcessDied(pid=102, status=-6),
+        events.JobEnded(status=0),
+    ):
+        state.apply(event)
+    assert {error.message.split(":")[0] for error in sentences.errors(state).values()} == {
+        "killed by SIGABRT"
+    }
+
+
 def test_stopped_ranks_are_told_with_the_line_they_were_at():
     state = run_of(failed(1))
     state.apply(events.StopRequested(why="Stopped 5 s after the first failure (grace)"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import queue
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,18 @@ class Shown:
 
 
 class Notebook:
-    """A kernel and its client. The caller closes it."""
+    """A kernel and its client. The caller closes it.
 
-    def __init__(self, **env: str) -> None:
+    under: a command that executes the one it is given, as `prlimit --nofile=64` does."""
+
+    def __init__(self, *, under: Sequence[str] = (), **env: str) -> None:
         # Sockets in a folder: nobody else can take their names, and ipykernel warns of TCP.
         self._folder = tempfile.TemporaryDirectory(prefix="xla-nb-")
         connection = str(Path(self._folder.name) / "kernel.json")
         self.manager = KernelManager(
             kernel_name="python3", transport="ipc", connection_file=connection
         )
+        self.manager.kernel_spec.argv[:1] = [*under, sys.executable]
         self.manager.start_kernel(env={**os.environ, **env})
         self.client = self.manager.client()
         self.client.start_channels()

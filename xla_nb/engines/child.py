@@ -69,7 +69,8 @@ class Child:
         except OSError as problem:
             self._control.close()
             self._output.close()
-            raise LaunchError(f"Could not start a process of xla_nb: {problem}") from None
+            more = linux.shortage(problem.errno)
+            raise LaunchError(f"Could not start a process of xla_nb: {problem}. {more}") from None
         finally:
             theirs.close()
         self.pidfd = os.pidfd_open(self.process.pid)
@@ -173,10 +174,8 @@ class ChildFeed:
     It takes over `sock`, and outlives the child's closing.
     """
 
-    def __init__(
-        self, sock: socket.socket, child: Child, why: Callable[[], str], notes: tuple[str, ...] = ()
-    ) -> None:
-        self.notes = notes
+    def __init__(self, sock: socket.socket, child: Child, why: Callable[[], str]) -> None:
+        self.notes: tuple[str, ...] = ()
         self.why_ended = why
         self._sock, self._child = sock, child
         self._pidfd = os.dup(child.pidfd)

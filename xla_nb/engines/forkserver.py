@@ -27,10 +27,12 @@ from typing import Any, NoReturn
 from xla_nb import linux
 from xla_nb.engines.scratch import Scratch, keep_processes_in
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
+from xla_nb.memory import OutOfMemory
 from xla_nb.protocol import channel, relay
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded, JobFailed
 from xla_nb.record import output
+from xla_nb.wording import ending
 
 _ANSWER = 10.0  # seconds for a spare's answer, which takes a millisecond on an idle machine
 _ORPHANS = 5.0  # seconds for processes that were killed to end
@@ -47,6 +49,7 @@ ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.rank.job")
 class _Job:
     run: str
     sender: Sender
+    memory: OutOfMemory
 
 
 @dataclass
@@ -135,7 +138,7 @@ class ForkServer:
             spare = self._spare or self._fork_spare()
             self._spare = None
             if spare.takes([events_fd, parcel_fd, order_fd]):
-                self._jobs[spare.pid] = _Job(run, sender)
+                self._jobs[spare.pid] = _Job(run, sender, OutOfMemory())
                 break
             self._kill(spare.pid)
         else:
@@ -197,7 +200,9 @@ class ForkServer:
                 self._kill(pid)  # processes that the ranks left in their group
                 self._end_orphans()
                 self._scratch.remove_of_job(pid)
-                job.sender.send(JobEnded(status=status))
+                lack = job.memory.limit(status)
+                why = "" if lack is None else f"their job {ending(status, lack)}"
+                job.sender.send(JobEnded(status=status, why=why))
                 job.sender.sock.close()
         if self._spare is None and not self._jobs:
             self._spare = self._fork_spare()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import signal
@@ -15,6 +16,7 @@ from xla_nb.engines.base import Where
 from xla_nb.engines.child import Child, ChildFeed, in_memory, no_temporary
 from xla_nb.engines.scratch import Scratch
 from xla_nb.errors import LaunchError, UsageError
+from xla_nb.memory import OutOfMemory
 from xla_nb.protocol import channel
 from xla_nb.protocol.order import HostGroup, Order, Request
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
@@ -86,11 +88,12 @@ class LocalEngine:
             server = self._warm(imports)
             server.wait_until_ready(waiting)
             ours, theirs = channel.pair()
+            # Before the launch: where that fails for want of a descriptor, nobody would follow it.
+            feed = ChildFeed(ours, server.child, server.why_ended)
             try:
-                server.child.send({"do": "launch", "run": run}, theirs.fileno(), *files)
-                server.wait_until_taken()
+                server.launch(run, theirs.fileno(), *files)
             except OSError as problem:  # it died since the last launch, or does not answer
-                ours.close()
+                feed.close()
                 self._servers.pop(imports).give_up(str(problem))
                 if attempt == 2:
                     raise LaunchError(
@@ -99,7 +102,8 @@ class LocalEngine:
                 notes += [_REPLACED.format(problem=problem)]
             else:
                 notes += [_WAS_STOPPED] if server.child.was_stopped() else []
-                return ChildFeed(ours, server.child, server.why_ended, tuple(notes))
+                feed.notes = tuple(notes)
+                return feed
             finally:
                 theirs.close()
         raise AssertionError("the second attempt returns or raises")
@@ -159,6 +163,7 @@ class _Server:
         self._package = imports[0].partition(".")[0]
         self._ready = False
         self._given_up = ""
+        self._memory = OutOfMemory()
         try:
             self._scratch = Scratch.create()
         except OSError as problem:
@@ -187,10 +192,12 @@ class _Server:
             raise LaunchError(_import_failed(reply["kind"], reply["problem"]))
         self._ready = True
 
-    def wait_until_taken(self) -> None:
-        """Wait for the reply to a launch. Raises OSError if none comes."""
+    def launch(self, run: str, *fds: int) -> None:
+        """Hand it a run, and wait for the reply. Raises OSError if none comes."""
+        self._memory = OutOfMemory()
+        self.child.send({"do": "launch", "run": run}, *fds)
         if self.child.receive(within=_ANSWER) is None:
-            raise ConnectionResetError(f"it {ending(self.child.process.returncode)}")
+            raise ConnectionResetError(f"it {self._ending}")
 
     def why_ended(self) -> str:
         """How it ended, with what it said last; empty if it lives."""
@@ -200,7 +207,12 @@ class _Server:
         if self._given_up:
             return f"{_SERVER} was ended by xla_nb: {self._given_up}"
         said = self.child.last_output() if status >= 0 else ""
-        return f"{_SERVER} {ending(status)}{f'. Its last output: {said}' if said else ''}"
+        return f"{_SERVER} {self._ending}{f'. Its last output: {said}' if said else ''}"
+
+    @functools.cached_property  # several runs ask, and one answer uses the count up
+    def _ending(self) -> str:
+        status = self.child.process.returncode
+        return ending(status, self._memory.limit(status))
 
     def give_up(self, why: str) -> None:
         """End it with everything it has started; `why` is told to whoever has a run there."""
@@ -243,4 +255,6 @@ def _import_failed(kind: str, problem: str) -> str:
             f"The ranks' packages do not fit into memory here ({kind}: {problem}). Free memory, or "
             "raise its limit (`ulimit -v`, the container's), then run the cell again."
         )
+    if "getpwuid" in problem:  # torch asks for it
+        fix = "Give this user a name: `import os; os.environ['USER'] = 'me'`, then run it again."
     return f"The ranks' packages cannot be imported here ({kind}: {problem}). {fix}"

@@ -116,10 +116,13 @@ class RankAt(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessDied(OfHost):
-    """A rank's process ended unexpectedly; `status` is an exit code, negative for a signal."""
+    """A rank's process ended unexpectedly; `status` is an exit code, negative for a signal.
+
+    `lack`: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
 
     pid: int
     status: int
+    lack: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

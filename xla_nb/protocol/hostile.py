@@ -22,7 +22,9 @@ class TooLong(Exception):
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What `work` returns or raises, in a thread of its own. Raises TooLong."""
+    """What `work` returns or raises, in a thread of its own. Raises TooLong.
+
+    Where no thread can be started, it has no limit of time."""
     values: list[T] = []
     problems: list[BaseException] = []
 
@@ -33,8 +35,11 @@ def within(seconds: float, work: Callable[[], T]) -> T:
             problems.append(problem)
 
     thread = threading.Thread(target=run, name="xla_nb-look", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    try:
+        thread.start()
+        thread.join(seconds)
+    except RuntimeError:  # as many threads as the user may have
+        run()
     if problems:
         raise problems[0]
     if not values:

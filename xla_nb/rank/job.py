@@ -133,6 +133,7 @@ def _start(order: Order, sender: Sender) -> None:
 def _run_ranks(
     order: Order, sender: Sender, runtime: Runtime, namespace: dict[str, Any], table: ModuleMap
 ) -> None:
+    lock = _lock()
     try:
         prepared = runtime.prepare(order)
     except OSError as error:
@@ -159,7 +160,7 @@ def _run_ranks(
             sender=sender,
             namespace=namespace,
             table=table,
-            lock=SharedLock(),
+            lock=lock,
             runtime=prepared,
             latch=latch,
             random=random.getstate(),
@@ -172,6 +173,17 @@ def _run_ranks(
     except Exception as error:  # a rank that could not join has reported that
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
+
+
+def _lock() -> SharedLock:
+    try:
+        return SharedLock()
+    except OSError as error:
+        raise _Refused(
+            type(error).__name__,
+            f"Cannot make the ranks' `lock` in /dev/shm: {error}. Free space there, or give the "
+            "container more (`--shm-size`), then run the cell again.",
+        ) from error
 
 
 def _load(

@@ -5,6 +5,8 @@ Whatever is refused is refused before any rank has started.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import multiprocessing
 import os
 import sys
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import LaunchError
+from xla_nb.linux import shortage
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
 from xla_nb.protocol import events
@@ -53,9 +56,9 @@ def launch(
         path = record.program(program.name)
         module_file.write(program, path)
     except OSError as problem:
+        free = "Set XLA_NB_HOME to a folder of yours that has free space."
         raise LaunchError(
-            f"Cannot write the run's files: {problem}. Set XLA_NB_HOME to a folder of yours that "
-            "has free space."
+            f"Cannot write the run's files: {problem}. {shortage(problem.errno) or free}"
         ) from None
     request = Request(
         run=name,
@@ -78,16 +81,29 @@ def launch(
     )
     try:
         feed = _start(program, request, fit, engine, on_wait)
-    except BaseException:
-        record.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
+    except BaseException as problem:
+        with contextlib.suppress(OSError):  # it is told of the launch already
+            record.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
+        if isinstance(problem, OSError):
+            more = shortage(problem.errno)
+            raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
     keeps = bool(program.keeps)
     run = Run(name, program.label, record, engine, feed, options, resolve, program.named, keeps)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     for text in [*feed.notes, *program.notes, *shared, *fit.notices]:
         run.take(events.Notice(text=text))
-    run.follow()
+    _follow(run)
     return run
+
+
+def _follow(run: Run) -> None:
+    """Raises LaunchError, and leaves no ranks, where no thread can be started for it."""
+    try:
+        run.follow()
+    except RuntimeError as problem:
+        run.abandon()
+        raise LaunchError(f"Cannot follow the run: {problem}. {shortage(errno.EAGAIN)}") from None
 
 
 def _start(program: Program, request: Request, fit: Fit, engine: Engine, on_wait: OnWait) -> Feed:

@@ -6,6 +6,7 @@ goes through one state and one ladder. A second way to end would be one that Sto
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -19,7 +20,8 @@ from xla_nb.protocol import events
 from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.full_disk import Losses
-from xla_nb.run import sentences
+from xla_nb.record.tail import before
+from xla_nb.run import sentences, shortage
 from xla_nb.run.hang import HangWatch
 from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
@@ -37,6 +39,7 @@ KEEP_PATIENCE = 60.0
 #: The same, where it has not been found out yet what the cell changed of the notebook's objects.
 COMPARE_PATIENCE = 10.0
 _TICK = 0.1
+_LAST_LINES = 50  # of stderr, in which a rank that died may have said why
 _ASK = 0.3  # seconds that ranks have to say themselves where they are interrupted
 _KEEPING = (
     "The ranks have ended; what the cell's top level has computed is still being pickled. "
@@ -219,6 +222,14 @@ class Run(RecordedRun):
         """Take events in a thread of the run's own, until the run has ended."""
         threading.Thread(target=self._follow, name=self.name, daemon=True).start()
 
+    def abandon(self) -> None:
+        """End a run that nobody follows, at once."""
+        self._engine.kill(self.name)
+        self._feed.close()
+        self.take(events.JobEnded(status=None))
+        self.record.close(self.summary())
+        self._ended.set()
+
     def _follow(self) -> None:
         while self.state.ended is None:
             for event in self._feed.wait(_TICK):
@@ -234,10 +245,25 @@ class Run(RecordedRun):
 
     def _take_or_end(self, event: events.Event | None) -> None:
         """An event; None is the end of all that could tell."""
+        if event is None or isinstance(event, events.JobEnded):
+            self._tell_what_was_short()
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
             return
         self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
+
+    def _tell_what_was_short(self) -> None:
+        """Once all processes have ended, and so said all they had to."""
+        sentence = shortage.told(self.state, self._last_errors) if self.state.troubled else ""
+        if sentence:
+            self.take(events.Notice(text=sentence))
+
+    def _last_errors(self, rank: int) -> str:
+        """The end of what a rank has written to stderr, as far as it is here."""
+        path = self.record.log(rank, "err")
+        with contextlib.suppress(OSError):
+            return "\n".join(before(path, path.stat().st_size, _LAST_LINES).lines)
+        return ""
 
     def take(self, event: events.Event) -> None:
         """Fold one event into the state and the record."""

@@ -72,10 +72,16 @@ def death(state: RunState, rank: RankState) -> str:
         host = state.hosts.get(rank.host)
         return f"lost{f' with its host {rank.host}' if host and host.lost else ''}: {rank.lost}"
     if rank.death is None:
-        return "ended by an unknown cause"
+        return _before_it_began(state) if rank.pid is None else "ended by an unknown cause"
     # It has said where it was; a rank that was killed could not.
     where = f" at {rank.place}" if rank.death == -signal.SIGINT and rank.place else ""
-    return f"{cause_of_death(rank.death)}{where}"
+    return f"{cause_of_death(rank.death, rank.lack)}{where}"
+
+
+def _before_it_began(state: RunState) -> str:
+    """How a rank ended whose process had not told its number: as all those did, if alike."""
+    causes = {cause_of_death(stray.status, stray.lack) for stray in state.strays}
+    return causes.pop() if len(causes) == 1 else "ended by an unknown cause"
 
 
 def _in_past(cause: str) -> str:
@@ -96,7 +102,8 @@ def headline(state: RunState) -> str:
         first = by_rank.pop(state.first_trouble)
         return _failed(state, first, list(by_rank.values()))
     if state.strays:
-        return f"A process of the run {_in_past(cause_of_death(state.strays[0].status))}"
+        stray = state.strays[0]
+        return f"A process of the run {_in_past(cause_of_death(stray.status, stray.lack))}"
     if state.stopping:
         return state.stopping
     phases = [rank.phase for rank in state.ranks.values()]

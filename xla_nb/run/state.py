@@ -22,8 +22,8 @@ ENDED: frozenset[Phase] = frozenset({"finished", "failed", "killed", "stopped"})
 @dataclass
 class RankState:
     """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`, at
-    the time `located`. `lost` says which other process's end ended it, if one did. `devices` are
-    named where one process drives several."""
+    the time `located`. `lost` says which other process's end ended it, if one did. `death` and
+    `lack` are those of `ProcessDied`. `devices` are named where one process drives several."""
 
     rank: int
     phase: Phase = "starting"
@@ -38,6 +38,7 @@ class RankState:
     located: float | None = None
     failure: events.RankFailed | None = None
     death: int | None = None
+    lack: int | None = None
     lost: str = ""
     devices: tuple[str, ...] = ()
 
@@ -257,7 +258,7 @@ class RunState:
         for rank in mine:
             if rank.phase in ENDED:
                 continue
-            rank.death = event.status
+            rank.death, rank.lack = event.status, event.lack
             rank.end("stopped" if self.stopping else "killed", event.at)
             self._trouble(rank.rank)
 

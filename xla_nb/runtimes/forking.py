@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import context
 from typing import Any
 
+from xla_nb.memory import OutOfMemory
 from xla_nb.protocol.events import ProcessDied
 
 
@@ -46,6 +47,7 @@ class RankContext(context.ForkContext):
         self._latch = latch
         self._report = report
         self._started: dict[int, Any] = {}  # by pidfd
+        self._memory = OutOfMemory()
         self._watcher = threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True)
 
     def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -78,7 +80,8 @@ class RankContext(context.ForkContext):
     def _died(self, process: Any) -> None:
         status = _status(process)
         if status is not None:
-            self._report(ProcessDied(pid=process.pid, status=status))
+            lack = self._memory.limit(status)
+            self._report(ProcessDied(pid=process.pid, status=status, lack=lack))
 
 
 class _RankProcess(context.ForkProcess):

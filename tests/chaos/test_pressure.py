@@ -1,0 +1,163 @@
+"""Real kernels under limits: a launch works, or says what it lacks; nothing hangs or stays."""
+
+import os
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.kernel import Notebook
+from xla_nb import memory
+
+pytestmark = pytest.mark.chaos
+
+SUM = """
+import torch, torch_xla
+import torch_xla.core.xla_model as xm
+def f(rank):
+    return xm.all_reduce("sum", torch.ones(2, device="xla") * rank).sum().item()
+"""
+#: A user of no other processes, who may read what root may: root's processes have no limit.
+ANOTHER_USER = (
+    *("setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"),
+    "--securebits=+no_setuid_fixup",  # access(2) too looks at what the user may override
+    *("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"),
+)
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: mounts, another user")
+
+
+@pytest.fixture
+def under():
+    """Makes a kernel under a command that limits it; ended with the test."""
+    made = []
+
+    def make(*command, **env):
+        made.append(Notebook(under=command, **env))
+        made[0].ok("%load_ext xla_nb")
+        return made[0]
+
+    yield make
+    for notebook in made:
+        notebook.close()
+
+
+def in_mounts(script):
+    """A command for a kernel that has mounts of its own."""
+    return "unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh"
+
+
+def launched(notebook, ranks=2, cell=SUM, timeout=300):
+    """The cell's output, and the notices of its run."""
+    options = f"-n {ranks} --view text --grace 1"
+    shown = notebook.run(f"%%xla_spawn {options}\n{cell}", timeout=timeout)
+    return "\n".join([shown.stdout, shown.stderr, shown.error])
+
+
+def test_sixty_four_ranks_run_a_collective_and_end(under):
+    notebook = under()
+    notebook.ok(f"%%xla_spawn -n 64 --view none -o run\n{SUM}", timeout=500)
+    assert notebook.value("set(run.results.values())") == f"{{{float(2 * sum(range(64)))}}}"
+    kernel = psutil.Process(notebook.pid)
+    notebook.ok("run.wait(60)")
+    assert not [p for p in kernel.children(recursive=True) if "rank" in p.name()]
+
+
+def test_a_host_with_too_few_files_for_its_ranks_is_refused(under):
+    notebook = under("prlimit", "--nofile=200")
+    assert "`ulimit -n`" in launched(notebook, ranks=64)
+    assert "2 ranks finished" in launched(notebook)
+
+
+def test_a_notebook_with_no_files_left_says_so_and_starts_nothing(under):
+    notebook = under()
+    assert "2 ranks finished" in launched(notebook)  # the server runs
+    notebook.ok("import os, resource; before = resource.getrlimit(resource.RLIMIT_NOFILE)")
+    said = []
+    for free in range(1, 13):
+        notebook.ok(
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) - 1 + "
+            f"{free}, before[1]))"
+        )
+        said.append(launched(notebook))
+        notebook.ok("resource.setrlimit(resource.RLIMIT_NOFILE, before)")
+    refused = [text for text in said if "2 ranks finished" not in text]
+    assert refused
+    assert [text for text in refused if "LaunchError" not in text] == []
+    assert [text for text in refused if "`ulimit -n`" not in text] == []
+    assert "2 ranks finished" in launched(notebook)
+
+
+@as_root
+@pytest.mark.parametrize("processes", [24, 32])
+def test_a_user_with_too_few_processes_is_told_of_the_limit(under, processes, tmp_path):
+    limits = "prlimit", f"--nproc={processes}"
+    home = {"HOME": str(tmp_path), "XLA_NB_HOME": f"{tmp_path}/home", "USER": "somebody"}
+    text = launched(under(*ANOTHER_USER, *limits, **home))
+    assert "`ulimit -u`" in text or "2 ranks finished" in text
+
+
+@pytest.mark.parametrize("gigabytes", [1, 4, 5.5])
+def test_a_kernel_with_too_little_address_space_is_told_of_the_limit(under, gigabytes):
+    text = launched(under("prlimit", f"--as={int(gigabytes * (1 << 30))}"))
+    assert "`ulimit -v`" in text
+
+
+@as_root
+def test_without_shared_memory_the_launch_is_refused(under):
+    full = "mount -t tmpfs -o size=64k tmpfs /dev/shm && head -c 65536 /dev/zero > /dev/shm/full"
+    notebook = under(*in_mounts(full))
+    text = launched(notebook)
+    assert "Cannot make the ranks' `lock` in /dev/shm: [Errno 28]" in text
+    notebook.ok("import os; os.unlink('/dev/shm/full')")
+    assert "2 ranks finished" in launched(notebook)
+
+
+@as_root
+def test_a_data_loader_that_finds_no_shared_memory_is_told_so(under):
+    notebook = under(*in_mounts("mount -t tmpfs -o size=64k tmpfs /dev/shm"))
+    cell = """
+    from torch.utils.data import DataLoader
+    def g(rank):
+        return sum(b.sum().item() for b in DataLoader(range(64), num_workers=8))
+    """
+    assert "2 ranks finished" in launched(notebook)
+    text = launched(notebook, cell=textwrap.dedent(cell))
+    assert "/dev/shm has no space left" in text or "/dev/shm is full" in text
+
+
+@as_root
+@pytest.mark.parametrize("victim", ["rank", "job", "server"])
+def test_a_process_that_the_kernel_killed_for_memory_is_told_with_the_limit(under, victim):
+    """Stood in for: the file with the count, in mounts of the test's own, and who sent SIGKILL."""
+    group = memory._group(Path("/proc/self"))
+    if group is None:
+        pytest.skip("no control group can be seen here")
+    counter = group.folder / group.counter
+    files = f"echo oom_kill 3 > {counter} && echo {256 << 20} > {group.folder / group.ceiling}"
+    mounts = f"mount -t tmpfs tmpfs {group.top} && mkdir -p {group.folder} && {files}"
+    notebook = under(*in_mounts(mounts))
+    notebook.ok("%%xla_spawn -n 2 --bg -o run --grace 1\nimport time\ndef f(rank): time.sleep(600)")
+    notebook.ok(
+        "import time\n"
+        "while len([r for r in run.state.ranks.values() if r.pid]) < 2: time.sleep(0.05)"
+    )
+    pid = victims(notebook)[victim]
+    notebook.ok(
+        f"with open({str(counter)!r}, 'w') as file: file.write('oom_kill 4')\n"
+        f"import os, signal; os.kill({pid}, signal.SIGKILL)"
+    )
+    text = notebook.run("run.wait(60)").error
+    assert "killed by the kernel for lack of memory (the container's limit is 256 MiB)" in text
+
+
+def victims(notebook):
+    """The pids of the server, a job of its, and a rank of that."""
+    (server,) = [p for p in children(notebook.pid) if p.name() == "xla_nb-server"]
+    (job,) = [p for p in children(server.pid) if p.name() == "xla_nb-job"]
+    rank = next(p for p in children(job.pid) if "rank" in p.name())
+    return {"server": server.pid, "job": job.pid, "rank": rank.pid}
+
+
+def children(pid):
+    return psutil.Process(pid).children()

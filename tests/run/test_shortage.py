@@ -1,0 +1,54 @@
+"""What ranks had too little of, read from what they said."""
+
+import pytest
+
+from xla_nb.protocol import events
+from xla_nb.run import shortage
+from xla_nb.run.state import RunState
+
+
+def state_of(*happened):
+    state = RunState()
+    for event in (events.JobStarted(pid=1, ranks=2, simulated=True), *happened):
+        state.apply(event)
+    return state
+
+
+def failed(message, text=""):
+    return events.RankFailed(rank=1, kind="E", message=message, text=text, place="", where="")
+
+
+def silent(rank):
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("message", "limit"),
+    [
+        ("can't start new thread", "ulimit -u"),
+        ("[Errno 24] Too many open files: 'x'", "ulimit -n"),
+        ("[Errno 12] Cannot allocate memory", "ulimit -v"),
+    ],
+)
+def test_an_error_that_names_a_call_is_told_with_its_limit(message, limit):
+    assert limit in shortage.told(state_of(failed(message)), silent)
+
+
+def test_a_semaphore_that_finds_no_space_is_in_shared_memory():
+    full = "[Errno 28] No space left on device"
+    where = "    sl = self._semlock = _multiprocessing.SemLock(\n"
+    assert "/dev/shm" in shortage.told(state_of(failed(full, where)), silent)
+    assert shortage.told(state_of(failed(full, "    file.write(x)\n")), silent) == ""
+
+
+def test_a_rank_that_died_has_said_it_in_its_output():
+    said = "env.cc:80] Check failed: Thread tf_pjrt creation via pthread_create() failed."
+    died = (
+        events.RankStarted(rank=0, local_rank=0, pid=7, device="d"),
+        events.ProcessDied(pid=7, status=-6),
+    )
+    assert "ulimit -u" in shortage.told(state_of(*died), lambda rank: said if rank == 0 else "")
+
+
+def test_the_output_of_a_rank_that_failed_otherwise_says_nothing():
+    assert shortage.told(state_of(failed("boom")), lambda rank: rank * "std::bad_alloc") == ""

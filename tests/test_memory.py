@@ -1,0 +1,107 @@
+"""What the kernel killed for lack of memory, read from control groups of both versions."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from xla_nb.memory import OutOfMemory
+
+KILL = -signal.SIGKILL
+MB_256 = 256 << 20
+
+
+class Tree:
+    """The files of a control group as proc(5) and cgroups(7) have them, and a process in it."""
+
+    def __init__(self, top, version, inside="", root="/"):
+        self.proc, self.group = top / "proc", top / "cg" / inside
+        self.group.mkdir(parents=True)
+        self.proc.mkdir()
+        path = str(Path(root, inside))
+        self.first = version == 1
+        kind = "cgroup cgroup rw,memory" if self.first else "cgroup2 cgroup2 rw"
+        name = "4:memory:" if self.first else "0::"
+        (self.proc / "cgroup").write_text(f"9:name=systemd:/elsewhere\n{name}{path}\n")
+        other = f"31 23 0:28 / {top}/else rw - cgroup cgroup rw,name=systemd\n"
+        mounted = f"35 31 0:32 {root} {top}/cg rw,relatime shared:9 - {kind}\n"
+        (self.proc / "mountinfo").write_text(other + mounted)
+        self.kills(0)
+
+    def kills(self, number):
+        if self.first:
+            lines = f"oom_kill_disable 0\nunder_oom 0\noom_kill {number}\n"
+            (self.group / "memory.oom_control").write_text(lines)
+        else:
+            lines = f"low 0\nhigh 0\nmax 7\noom {number}\noom_kill {number}\noom_group_kill 0\n"
+            (self.group / "memory.events").write_text(lines)
+
+    def limits(self, text, folder=None):
+        name = "memory.limit_in_bytes" if self.first else "memory.max"
+        ((folder or self.group) / name).write_text(text + "\n")
+
+
+@pytest.fixture(params=[1, 2])
+def tree(tmp_path, request):
+    return Tree(tmp_path, request.param, "pods/mine")
+
+
+def test_a_kill_that_the_kernel_has_counted_is_for_lack_of_memory(tree):
+    tree.kills(3)  # of earlier runs
+    tree.limits(str(MB_256))
+    memory = OutOfMemory(tree.proc)
+    assert memory.limit(KILL) is None
+    tree.kills(4)
+    assert memory.limit(KILL) == MB_256
+
+
+def test_each_that_it_has_counted_is_one_process(tree):
+    tree.limits(str(MB_256))
+    memory = OutOfMemory(tree.proc)
+    tree.kills(1)
+    assert [memory.limit(KILL), memory.limit(KILL)] == [MB_256, None]
+
+
+@pytest.mark.parametrize("status", [1, 0, -signal.SIGSEGV])
+def test_another_end_is_not_for_lack_of_memory(tree, status):
+    memory = OutOfMemory(tree.proc)
+    tree.kills(1)
+    assert memory.limit(status) is None
+    assert memory.limit(KILL) is not None
+
+
+def test_the_limit_may_be_a_parents(tree):
+    tree.limits("max" if not tree.first else "9223372036854771712")
+    tree.limits(str(MB_256), tree.group.parent)
+    memory = OutOfMemory(tree.proc)
+    tree.kills(1)
+    assert memory.limit(KILL) == MB_256
+
+
+def test_without_a_limit_it_is_the_machines_memory(tree):
+    tree.limits("max" if not tree.first else "9223372036854771712")
+    memory = OutOfMemory(tree.proc)
+    tree.kills(1)
+    assert memory.limit(KILL) == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_container_sees_its_own_group_as_the_topmost(tmp_path, version):
+    tree = Tree(tmp_path, version, root="/docker/abc")
+    tree.limits(str(MB_256))
+    memory = OutOfMemory(tree.proc)
+    tree.kills(1)
+    assert memory.limit(KILL) == MB_256
+
+
+def test_where_nothing_can_be_read_nothing_is_said(tmp_path):
+    assert OutOfMemory(tmp_path).limit(KILL) is None
+    tree = Tree(tmp_path, 2)
+    (tree.group / "memory.events").unlink()
+    assert OutOfMemory(tree.proc).limit(KILL) is None
+    (tree.proc / "cgroup").write_text("nonsense\n")
+    assert OutOfMemory(tree.proc).limit(KILL) is None
+
+
+def test_this_machines_own_group_is_read():
+    assert OutOfMemory().limit(KILL) is None
