@@ -21,6 +21,9 @@ _GAP = "\n… output is missing here: {} …\n"
 _WHAT = "all of its output"
 
 
+_write = io.FileIO.write
+
+
 class Log(io.FileIO):
     """Descriptor `fd` for writing. `losses` tells what did not fit; None: nobody can be told."""
 
@@ -32,11 +35,21 @@ class Log(io.FileIO):
 
     def write(self, data: Any) -> int:
         """Write all of it, but for what the disk has no space for."""
-        text = memoryview(data).cast("B")
+        if self._gap:
+            return self._write_rest(memoryview(data).cast("B"), 0)
+        try:  # for every line that is printed, so as little of Python as can be
+            written = _write(self, data)
+        except OSError:
+            written = 0  # the same again, which is told
+        if written == len(data):
+            return written
+        return self._write_rest(memoryview(data).cast("B"), written or 0)
+
+    def _write_rest(self, text: memoryview, written: int) -> int:
         try:
             while self._gap:
                 self._gap = self._gap[os.write(self.fileno(), self._gap) :]
-            rest = text
+            rest = text[written:]
             while rest.nbytes:
                 rest = rest[os.write(self.fileno(), rest) :]
         except OSError as problem:
