@@ -656,6 +656,48 @@ def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
     assert "RunFailed: Stopped by an interrupt" in shown.error
 
 
+def test_a_process_that_a_rank_forks_is_not_the_rank(notebook):
+    notebook.ok(
+        spawn(
+            "import os, sys\ndef f(rank):\n    child = os.fork()\n    if child == 0:\n"
+            "        if rank: raise ValueError('in the child')\n        sys.exit(7)\n"
+            "    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])",
+            "-o forked",
+        )
+    )
+    assert notebook.value("forked.results, forked.errors") == "({0: 7, 1: 1}, {})"
+    assert "ValueError: in the child" in notebook.value("forked.output(1, 'err')")
+
+
+def test_a_rank_that_closes_its_stdout_has_ended_as_any_other(notebook):
+    body = "import sys\ndef f(rank):\n    sys.stdout.close()\n    return rank"
+    shown = notebook.ok(spawn(body, "-o closed"))
+    assert notebook.value("closed.results") == "{0: 0, 1: 1}"
+    assert shown.stderr == ""
+
+
+def test_threads_that_are_cut_off_at_the_end_are_told(notebook):
+    body = (
+        "import threading, time\ndef f(rank):\n"
+        "    if rank: threading.Thread(target=time.sleep, args=(600,)).start()"
+    )
+    shown = notebook.ok(spawn(body))
+    assert "Rank 1 had ended, but threads or processes that they had started" in shown.stderr
+
+
+def test_whoever_stops_a_run_again_and_again_ends_no_other(notebook):
+    notebook.ok(
+        spawn("import time\ndef f(rank):\n    try: time.sleep(600)\n"
+              "    finally: time.sleep(600)", "--bg --grace 600 -o one")
+    )  # fmt: skip
+    notebook.ok(spawn("import time\ndef f(rank):\n    time.sleep(1); return rank", "--bg -o two"))
+    notebook.ok(
+        "while not all(r.pid for run in (one, two) for r in run.state.ranks.values()): pass\n"
+        "for _ in range(9): one.stop()\ntwo.wait(60)"
+    )
+    assert notebook.value("two.results") == "{0: 0, 1: 1}"
+
+
 def test_a_rank_that_somebody_else_interrupts_is_the_cause_of_the_failure(notebook):
     notebook.ok(
         spawn(

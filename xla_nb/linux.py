@@ -87,6 +87,15 @@ def forked_children() -> list[int]:
     return found
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process has not ended (proc(5), stat: not a zombie)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return not stat.rpartition(b") ")[2].startswith((b"Z", b"X"))
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped by a signal, such as SIGSTOP (proc(5), stat: state T).
 

@@ -160,3 +160,12 @@ def wait_shortly(lock):
     lock.release()
     waiter.join()
     return missing
+
+
+def test_it_is_counted_how_often_a_process_has_got_it():
+    lock = SharedLock()
+    with lock:
+        assert not lock.acquire(False)
+    lock.acquire()
+    lock.release()
+    assert lock.taken == 2

@@ -325,6 +325,16 @@ def test_a_run_that_is_stopped_again_skips_what_is_left_of_the_grace_period(neve
     ]
 
 
+def test_a_run_that_is_being_killed_is_not_killed_by_stronger_means_for_impatience(engine):
+    run = a_run(engine, grace=3600)
+    for event in ranks(1):
+        run.take(event)
+    for _ in range(9):
+        run.stop()
+    assert engine.killed == ["r1"]
+    assert not run._feed.ended
+
+
 def test_it_is_said_once_who_takes_time_to_stop_and_how_much_there_is(engine):
     run = a_run(engine, grace=5)
     for event in ranks(3):

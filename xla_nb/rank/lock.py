@@ -40,6 +40,7 @@ class SharedLock(synchronize.Lock):
         self._ranks: dict[int, int] = {}  # by thread
         self._pid = 0
         self._waits: dict[int, float] = {}  # since when, by thread
+        self.taken = 0  # times that this process has got it
 
     def _make_methods(self) -> None:
         """Nothing: multiprocessing would put the semaphore's own methods in place of these."""
@@ -60,6 +61,7 @@ class SharedLock(synchronize.Lock):
                 del self._waits[thread]
         if taken:
             self._holder[0] = self._own_number()
+            self.taken += 1
         return taken
 
     def release(self) -> None:

@@ -96,14 +96,16 @@ class Meter:
         every: int,
         losses: Losses | None = None,
         blocked: Callable[[int], PendingCollective | None] = lambda thread: None,
+        locks: Callable[[], int] = lambda: 0,
     ) -> None:
         """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
         `answer` with the notebook line and the stack of the rank's thread. `losses` tells of
         samples that did not fit on the disk; `blocked` gives what else than a collective a thread
-        waits for: the `lock`."""
+        waits for: the `lock`; `locks` how often it was got."""
         self._book, self._path, self._labels = book, path, labels
         self._gauges, self._request, self._answer = gauges, request, answer
         self._every, self._losses, self._blocked = every, losses, blocked
+        self._locks = locks
         self._entry = threading.get_ident()
         self._has_memory = True
         self._compiling = Compiling()
@@ -184,6 +186,7 @@ class Meter:
             compile_seconds=counts.compile_seconds,
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
+            locks=self._locks(),
             fallbacks=counts.fallbacks,
             clients=counts.clients,
             loops=self._rates.look(self._book.loops, now),

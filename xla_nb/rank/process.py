@@ -7,6 +7,7 @@ a failure must be reported at once, not when all ranks have ended.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from xla_nb.linux import die_with_parent, name_process
 from xla_nb.program import tracebacks
@@ -180,7 +181,7 @@ def main(index: int) -> None:
                 devices=info.devices,
             )
         )
-        value = _measured(job, index, lambda: _call(job, index, info))
+        value = _measured(job, index, lambda: _in_this_process(lambda: _call(job, index, info)))
         nbytes = _send_home(job, index, value)
         job.runtime.leave("returned")
         # At last: a repr may hang, or end the process.
@@ -195,9 +196,42 @@ def main(index: int) -> None:
         job.runtime.leave(f"raised {hostile.name_of(type(error))}")
     finally:
         del job.entries[index]
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         job.latch.wait()
+
+
+def _in_this_process(call: Callable[[], object]) -> object:
+    """What `call` returns or raises, but not in a process that the user's code has forked in it:
+    that is no rank, and ends as it would in a script."""
+    pid = os.getpid()
+    error: BaseException | None = None
+    try:
+        return call()
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        if os.getpid() != pid:
+            _end(error)
+
+
+def _end(error: BaseException | None) -> NoReturn:
+    """End this process, which `error` has left, if not None."""
+    status = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    _flush()
+    os._exit(status & 0xFF)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, or closed
+            stream.flush()
 
 
 def _measured(job: Inherited, index: int, call: Callable[[], object]) -> object:
@@ -223,6 +257,7 @@ def _measured(job: Inherited, index: int, call: Callable[[], object]) -> object:
             every,
             losses,
             job.lock.waiting,
+            lambda: job.lock.taken,
         ):
             return call()
     finally:

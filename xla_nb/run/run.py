@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from xla_nb import linux
 from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
@@ -44,6 +45,10 @@ _ASK = 0.3  # seconds that ranks have to say themselves where they are interrupt
 _KEEPING = (
     "The ranks have ended; what the cell's top level has computed is still being pickled. "
     "Interrupt the cell to give it up."
+)
+_LINGERING = (
+    "{ranks} had ended, but threads or processes that they had started had not, and were ended "
+    f"{EXIT_PATIENCE:g} s later. Wait for them in the function (`thread.join()`)."
 )
 _NOT_COMPARED = (
     "Whether the cell's top level changed objects of the notebook was not found out in time. What "
@@ -174,8 +179,8 @@ class Run(RecordedRun):
 
         why: a headline for people, without a full stop."""
         with self._stop_lock:
-            if self.state.ended is not None:
-                return
+            if self.state.ended is not None or self._ladder.is_killing:
+                return  # impatience is no reason to use stronger means
             again = bool(self.state.stopping)
             if not self.state.settled and not again:  # else there are only processes left
                 request = events.StopRequested(why=why)
@@ -323,14 +328,23 @@ class Run(RecordedRun):
         """The ranks have ended; their processes have some time to do so too."""
         assert self._settled is not None
         if not self._ladder.is_killing and now >= self._settled + self._patience:
-            if self._is_comparing and not self.state.stopping:
-                self.take(events.Notice(text=_NOT_COMPARED))
+            if not self.state.stopping:
+                self._tell_what_lingers()
             with self._stop_lock:
                 self._climb(now)
         elif not self._told_of_keeping and now >= self._settled + EXIT_PATIENCE:
             self._told_of_keeping = True
             if self._is_keeping and self.state.refused is None:
                 self.take(events.Notice(text=_KEEPING))
+
+    def _tell_what_lingers(self) -> None:
+        """Say what is cut off, before it is."""
+        if self._is_comparing:
+            self.take(events.Notice(text=_NOT_COMPARED))
+        every = self.state.ranks.values() if self._engine.here else ()
+        alive = [rank.rank for rank in every if rank.pid and linux.is_alive(rank.pid)]
+        if alive:
+            self.take(events.Notice(text=_LINGERING.format(ranks=ranks(alive).capitalize())))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """The repr, and the same as data: rank, device, phase and result's preview."""

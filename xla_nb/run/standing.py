@@ -1,7 +1,8 @@
 """What each rank is doing, and for how long it has not got on.
 
 Progress is what a rank writes, reports, counts or goes through: output, figures, loops, steps,
-graphs, collectives, a phase. What only shows that it lives (memory, CPU time, its line) is not.
+graphs, collectives, the `lock`, a phase. What only shows that it lives (memory, CPU time, its
+line) is not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from xla_nb.run.state import Phase, RankState
 _UNHEARD = 10.0
 _CPU_WINDOW = 5.0  # seconds; the share of a CPU is of the last one or two of these
 _SAME = 0.5  # seconds by which the start of one wait may differ between samples
-_BUSY = 0.5  # of a CPU, from which on a rank is said to compute
+_BUSY = 0.2  # of a CPU, from which on a rank is said to compute: others may load the machine
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Clock:
 def _counts(sample: Sample) -> tuple[object, ...]:
     loops = tuple((loop.label, loop.done) for loop in sample.loops)
     fallbacks = sum(sample.fallbacks.values())
-    return sample.steps, sample.graphs, sample.compiles, fallbacks, loops
+    return sample.steps, sample.graphs, sample.compiles, sample.locks, fallbacks, loops
 
 
 def _in_collective(sample: Sample | None) -> bool:
