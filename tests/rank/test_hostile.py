@@ -244,7 +244,9 @@ def test_a_result_that_hangs_while_it_is_pickled_can_be_stopped(hostile):
         "def f(rank):\n    return Reduce(lambda: print('in', flush=True) or time.sleep(600)) "
         "if rank else rank"
     )
-    hostile.ok("while not stuck.output(1): time.sleep(0.01)")
+    hostile.ok(
+        "while not stuck.output(1) or stuck.state.ranks[0].phase != 'finished': time.sleep(0.01)"
+    )
     hostile.ok("stuck.stop()\ntry: stuck.wait(60)\nexcept xla_nb.RunFailed: pass")
     assert hostile.value("[r.phase for _, r in sorted(stuck.state.ranks.items())]") == (
         "['finished', 'stopped']"
