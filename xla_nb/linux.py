@@ -88,23 +88,24 @@ def forked_children() -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has not ended (proc(5), stat: not a zombie)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return not stat.rpartition(b") ")[2].startswith((b"Z", b"X"))
+    """Whether a process has not ended (not a zombie)."""
+    return _state(pid) not in ("", "Z", "X")
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal, such as SIGSTOP (proc(5), stat: state T).
+    """Whether a process is stopped by a signal, such as SIGSTOP (state T).
 
     One that a debugger holds (t) is not, nor is one that is gone."""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    """A process's state, one letter (proc(5), stat); "" if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return False
-    return stat.rpartition(b") ")[2].startswith(b"T")
+        return ""
+    return stat.rpartition(b") ")[2][:1].decode()
 
 
 def carrying(variable: str) -> list[int]:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.support.feed import Feed
 from xla_nb.protocol import channel, events, pickling
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.record import files
@@ -38,7 +39,7 @@ class Engine:
         self.request, self.fitted = request, fit
         if self.refuses:
             raise self.refuses
-        return Feed(self, self.sock)
+        return Feed(self.sock, lambda: self.lost)
 
     def signal(self, run, pids, number):
         self.by_host.append(pids)
@@ -62,32 +63,6 @@ class Engine:
     def until(self, condition):
         with self.asked:
             assert self.asked.wait_for(condition, PATIENCE)
-
-
-class Feed:
-    """Events from a socket; `engine.lost` is why its process has ended."""
-
-    notes = ()
-
-    def __init__(self, engine, sock):
-        self._engine, self._sock = engine, sock
-        self.resumed = self.ended = False
-
-    def wait(self, seconds):
-        if self._sock is not None and channel.ready(self._sock, seconds):
-            yield from channel.receive(self._sock)
-
-    def why_ended(self):
-        return self._engine.lost
-
-    def resume(self):
-        self.resumed = True
-
-    def kill(self):
-        self.ended = True
-
-    def close(self):
-        self._sock.close()
 
 
 class Heard(Run):
@@ -135,7 +110,7 @@ class Started:
 
 def a_run(engine, sock=None, keeps=False, **options):
     where = files.Record.create("r1")
-    feed = Feed(engine, sock)
+    feed = Feed(sock, lambda: engine.lost)
     about = "r1", "Cell In[3]", where, engine, feed, Options(**options), the_notebooks
     return Heard(*about, keeps=keeps)
 

@@ -4,15 +4,15 @@ import signal
 
 import pytest
 
-from tests.run.conftest import Feed
+from tests.support.feed import Feed
 from xla_nb.run.ladder import KILL_PATIENCE, TERM_PATIENCE, Ladder
 
 HERE = {"": [100, 101]}
 
 
 @pytest.fixture
-def feed(engine):
-    return Feed(engine, None)
+def feed():
+    return Feed(None)
 
 
 @pytest.fixture

@@ -126,15 +126,11 @@ class Child:
 
     def resume(self) -> None:
         """Let it go on if it has been stopped."""
-        self._signal(signal.SIGCONT)
+        _signal(self.pidfd, signal.SIGCONT)
 
     def kill(self) -> None:
         """End it at once; `sweep` ends what it leaves."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, number)
+        _signal(self.pidfd, signal.SIGKILL)
 
     def sweep(self) -> None:
         """End every process that it has started, after it has ended itself."""
@@ -156,7 +152,7 @@ class Child:
         self._control.close()
         self.resume()
         if now:
-            self._signal(signal.SIGTERM)
+            _signal(self.pidfd, signal.SIGTERM)
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -191,18 +187,21 @@ class ChildFeed:
             yield None
 
     def resume(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+        _signal(self._pidfd, signal.SIGCONT)
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        _signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
         """Close its files; again does nothing."""
         if self._sock.fileno() >= 0:
             self._sock.close()
             os.close(self._pidfd)
+
+
+def _signal(pidfd: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        signal.pidfd_send_signal(pidfd, number)
 
 
 def _temporary_file() -> IO[bytes]:

@@ -152,8 +152,8 @@ def provider() -> LocalEngine:
 #: Seconds for the reply to a launch, which takes a millisecond where the machine is idle.
 _ANSWER = 30.0
 _SERVER = "the process that starts and ends ranks"
-_REPLACED = f"{_SERVER[0].upper()}{_SERVER[1:]} was replaced: {{problem}}."
-_WAS_STOPPED = f"{_SERVER[0].upper()}{_SERVER[1:]} had been stopped (SIGSTOP), and was continued."
+_REPLACED = f"{_SERVER.capitalize()} was replaced: {{problem}}."
+_WAS_STOPPED = f"{_SERVER.capitalize()} had been stopped (SIGSTOP), and was continued."
 
 
 class _Server:

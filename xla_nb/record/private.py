@@ -40,12 +40,7 @@ def own_folder(path: Path) -> None:
 
     Raises OSError, with a sentence where it belongs to somebody else or cannot be closed to others.
     """
-    with contextlib.suppress(FileExistsError):
-        try:
-            make_folder(path)
-        except FileNotFoundError:
-            _make_parents(path.parent)
-            make_folder(path)
+    _make_with_parents(path)
     status = path.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "Not a folder", str(path))
@@ -60,14 +55,14 @@ def own_folder(path: Path) -> None:
         )
 
 
-def _make_parents(path: Path) -> None:
+def _make_with_parents(path: Path) -> None:
     """Make a folder and its parents; those that are there are left as they are."""
     with contextlib.suppress(FileExistsError):
         try:
             make_folder(path)
         except FileNotFoundError:
-            _make_parents(path.parent)
-            _make_parents(path)
+            _make_with_parents(path.parent)
+            _make_with_parents(path)
 
 
 def writing(path: str | os.PathLike[str], flags: int = os.O_WRONLY | os.O_TRUNC) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.feed import Feed
 from xla_nb.engines.ray import host as host_module
 from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.host import HostAgent, Part
@@ -48,30 +49,6 @@ class Engine:
 
     def kill(self, run):
         self.killed.append(run)
-
-
-class Feed:
-    """The events of a job, whose fork server never ends by itself."""
-
-    def __init__(self, sock):
-        self._sock = sock
-        self.resumed = self.ended = False
-
-    def wait(self, seconds):
-        if channel.ready(self._sock, seconds):
-            yield from channel.receive(self._sock)
-
-    def why_ended(self):
-        return ""
-
-    def resume(self):
-        self.resumed = True
-
-    def kill(self):
-        self.ended = True
-
-    def close(self):
-        self._sock.close()
 
 
 class Job:
