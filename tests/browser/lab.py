@@ -168,11 +168,6 @@ class Lab:
         sessions = self.request("GET", "api/sessions")
         return [session["kernel"]["id"] for session in sessions if session["path"] == name]
 
-    def states(self, name: str) -> list[str]:
-        """Whether the kernels of a notebook are busy or idle."""
-        sessions = self.request("GET", "api/sessions")
-        return [each["kernel"]["execution_state"] for each in sessions if each["path"] == name]
-
     def shut_down(self, kernel: str) -> None:
         """End a kernel, and wait until it and all that it started have gone."""
         family = [
@@ -374,12 +369,10 @@ class LabNotebook:
     def idle(self) -> None:
         """Wait until the kernel has nothing to do: with a cell that fails it drops those behind it.
 
-        The server knows; a page that was reloaded does not see its cell end.
+        An answer from its main shell says so. Its state does not: a panel's messages, which have a
+        subshell of their own, make it "idle" for the server and the page while a cell runs.
         """
-        deadline = time.monotonic() + PATIENCE
-        while "idle" not in (states := self.lab.states(self.name)):
-            assert time.monotonic() < deadline, states
-            time.sleep(0.05)
+        self.js("panel.sessionContext.session.kernel.requestKernelInfo().then(() => null)")
 
     def restart(self) -> None:
         self.command("notebook:restart-kernel")

@@ -267,7 +267,6 @@ def test_a_run_in_the_background(notebook: LabNotebook) -> None:
     assert "True" in notebook.text(notebook.execute("behind.wait(); behind.ok"))
 
 
-@pytest.mark.slow  # fails after the other tests since the interrupt has its grace period: issue 12
 def test_a_reload_shows_the_saved_snapshot(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", ENDLESS)
     for rank in range(2):
