@@ -290,10 +290,20 @@ def test_a_lost_host_takes_its_ranks_with_it():
     assert state.ended is None
 
 
-def test_a_lost_host_is_the_cause_of_what_its_loss_does_to_others():
+@pytest.mark.parametrize("stop", [(), (events.StopRequested(why="grace"),)], ids=["", "stopped"])
+def test_a_lost_host_is_the_cause_of_what_its_loss_does_to_others(stop):
+    """It may be known only when the others have been stopped for it."""
     consequence = replace(failed(0), follows=True)
-    state = fold(*two_hosts(), consequence, events.HostLost(host="b", why="its node died"))
+    state = fold(*two_hosts(), consequence, *stop, events.HostLost(host="b", why="its node died"))
     assert state.first_trouble == 2
+    assert state.ranks[2].phase == "killed"
+
+
+def test_a_host_that_is_lost_after_a_failure_of_its_own_kind_is_not_its_cause():
+    stop = events.StopRequested(why="grace")
+    state = fold(*two_hosts(), failed(0), stop, events.HostLost(host="b", why="its node died"))
+    assert state.first_trouble == 0
+    assert state.ranks[2].phase == "stopped"
 
 
 def test_a_host_that_is_lost_before_its_job_began_is_trouble():

@@ -72,12 +72,12 @@ class Nodes:
         self._before = os.environ.get("RAY_TMPDIR")
         os.environ["RAY_TMPDIR"] = self._folder  # Ray records this machine's cluster here
         Path(self._folder, "ray").mkdir()
-        common = {"num_cpus": 2, "object_store_memory": 200 << 20}
+        self._common: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 200 << 20}
         with _patience_for_nodes():
             self._cluster = Cluster(
                 initialize_head=True,
                 head_node_args={
-                    **common,
+                    **self._common,
                     **_agents(),
                     # Nothing that no test needs.
                     "include_dashboard": False,
@@ -86,7 +86,9 @@ class Nodes:
                     **head,
                 },
             )
-            self._others = [self._cluster.add_node(**common, **_agents()) for _ in range(count - 1)]
+        self._others: list[Any] = []
+        for _ in range(count - 1):
+            self.add()
         self.has_noticed()  # what Ray opens in this process to know, it leaves open
 
     @property
@@ -98,6 +100,11 @@ class Nodes:
     def others(self) -> list[Any]:
         """The nodes other than the head."""
         return self._others
+
+    def add(self) -> None:
+        """Start another node."""
+        with _patience_for_nodes():
+            self._others.append(self._cluster.add_node(**self._common, **_agents()))
 
     def kill(self, node: Any) -> None:
         """Kill a node without a clean shutdown, as a power failure would."""

@@ -247,9 +247,13 @@ class RunState:
         """Note a failure; a consequence gives way to its cause, whose event may come later."""
         if self.stopping:
             return
-        first = self.first_trouble
-        if first is None or (self.ranks[first].follows and not self.ranks[rank].follows):
+        if self.first_trouble is None or (self._lacks_cause and not self.ranks[rank].follows):
             self.first_trouble = rank
+
+    @property
+    def _lacks_cause(self) -> bool:
+        """The first failure is the consequence of something that is not known yet."""
+        return self.first_trouble is not None and self.ranks[self.first_trouble].follows
 
     def _died(self, event: events.ProcessDied) -> None:
         mine = [r for r in self.ranks.values() if r.pid == event.pid and event.host in ("", r.host)]
@@ -271,10 +275,14 @@ class RunState:
         left = [rank for rank in ranks if rank.phase not in ENDED]
         if left or not ranks:  # else all its events have arrived
             host.lost = event.why
+        # The run may have been stopped for what the loss did to others, before it was known.
+        is_the_cause = self._lacks_cause
         for rank in left:
             rank.lost = event.why
-            rank.end("stopped" if self.stopping else "killed", event.at)
+            rank.end("killed" if is_the_cause or not self.stopping else "stopped", event.at)
             self._trouble(rank.rank)
+        if is_the_cause and left:
+            self.first_trouble = left[0].rank
         self._close_if_over(event.at)
 
     def _close(self, event: events.JobEnded) -> None:
