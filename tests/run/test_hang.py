@@ -248,6 +248,26 @@ def test_a_stopped_job_is_told(run):
     assert over.why == "The process that started the ranks is no longer stopped"
 
 
+def test_a_rank_that_stays_stopped_is_told_once(run):
+    watched, reports = Watched(run), []
+    run.take(events.ProcessesStopped(host="h", pids=(2,)))
+    for now in range(1, 1000, 4):
+        run.has(0, steps=now)
+        reports += watched.at(now)
+    assert [report.ranks for report in reports] == [(1,)]
+
+
+def test_a_rank_that_was_stopped_for_long_has_its_time_anew(run):
+    watched = Watched(run)
+    run.take(events.ProcessesStopped(host="h", pids=(2,)))
+    for now in range(1, 1000, 4):
+        run.has(0, steps=now)
+        watched.at(now)
+    run.take(events.ProcessesStopped(host="h", pids=()))
+    (over,) = watched.at(*range(1000, 1200, 4))
+    assert over.why == "Rank 1 is no longer stopped"
+
+
 # ---------------------------------------------------------------- the lock
 
 
@@ -263,6 +283,7 @@ def test_the_lock_of_a_rank_that_returned_is_told_soon(run, after):
     run.take(events.RankFinished(rank=1, preview="", nbytes=0))
     (report,) = watched.at(11)
     assert report.verdict.startswith("Rank 1 holds `lock` and has returned; rank 0 waits for it")
+    assert watched.at(*range(12, 1000, 4)) == []  # its wait grows long: nothing new
 
 
 def test_a_lock_that_was_given_back_meanwhile_is_not_told(run):

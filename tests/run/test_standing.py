@@ -23,7 +23,7 @@ class Looked:
         self.look(0.0, written, rank, **figures)
 
     def look(self, now, written=0, rank=RANK, **figures):
-        self.clock.look(rank, sample(now, **figures), written, now)
+        self.clock.look(rank, sample(now, **figures), written, now, stopped=False)
         return self.clock.standing(rank, None, now)
 
 
@@ -99,10 +99,10 @@ def test_to_try_for_the_lock_again_and_again_is_no_progress():
 
 def test_without_a_sample_its_files_tell():
     clock = Clock(0.0)
-    clock.look(RANK, None, 0, 0.0)
-    clock.look(RANK, None, 0, 50.0)
+    clock.look(RANK, None, 0, 0.0, stopped=False)
+    clock.look(RANK, None, 0, 50.0, stopped=False)
     assert clock.standing(RANK, None, 50.0).quiet == 50.0
-    clock.look(RANK, None, 9, 60.0)
+    clock.look(RANK, None, 9, 60.0, stopped=False)
     assert clock.standing(RANK, None, 60.0).quiet == 0.0
 
 
@@ -145,6 +145,6 @@ def test_its_share_of_a_cpu_is_not_known_at_once():
 def test_a_rank_whose_samples_stop_is_unheard():
     looked = Looked()
     assert not looked.look(5.0).unheard
-    looked.clock.look(RANK, sample(5.0), 0, 100.0)  # the same sample again
+    looked.clock.look(RANK, sample(5.0), 0, 100.0, stopped=False)  # the same sample again
     assert looked.clock.standing(RANK, None, 100.0).unheard
     assert not looked.clock.standing(RANK, 7, 100.0).unheard  # it is stopped

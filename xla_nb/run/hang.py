@@ -148,7 +148,7 @@ class HangWatch:
             self._run.stop(told)
 
     def _reasons(self, standings: list[Standing], share: float = 1.0) -> frozenset[_Reason]:
-        """What is wrong; ranks are quiet after this share of the time."""
+        """What is wrong, one reason for a rank; ranks are quiet after this share of the time."""
         by_rank = {one.rank: one for one in standings}
         running = [one for one in standings if one.phase not in ENDED]
         found: set[_Reason] = {
@@ -166,7 +166,7 @@ class HangWatch:
                 and any(holder.phase in ENDED for holder in held)
             ):
                 found.add(("lock", one.rank))
-            if self._after and one.quiet >= share * self._after:
+            elif self._after and one.quiet >= share * self._after:
                 found.add(("quiet", one.rank))
         return frozenset(found)
 
@@ -177,9 +177,11 @@ class HangWatch:
         standings = []
         for rank in sorted(state.ranks.values(), key=lambda rank: rank.rank):
             clock = self._clocks.setdefault(rank.rank, Clock(now))
+            pid = stopped.get(rank.rank)
             if rank.phase not in ENDED:
-                clock.look(rank, self._sample(rank), self._written(rank), now)
-            one = clock.standing(rank, stopped.get(rank.rank), now)
+                sample, written = self._sample(rank), self._written(rank)
+                clock.look(rank, sample, written, now, stopped=pid is not None)
+            one = clock.standing(rank, pid, now)
             standings.append(replace(one, host=rank.host if several else ""))
         return standings
 

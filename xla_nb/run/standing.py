@@ -70,16 +70,18 @@ class Clock:
         self._sample: Sample | None = None
         self._cpu: list[tuple[float, float]] = []  # time and processor time of up to two samples
 
-    def look(self, rank: RankState, sample: Sample | None, written: int, now: float) -> None:
-        """Take in a newer sample, if there is one, and how many bytes its files have."""
+    def look(
+        self, rank: RankState, sample: Sample | None, written: int, now: float, stopped: bool
+    ) -> None:
+        """Take in a newer sample, if there is one, and how many bytes its files have. A process
+        that is `stopped` can make no progress: its time begins when it goes on."""
         before, sample = self._sample, sample or self._sample
         if sample is not None and (before is None or sample.at > before.at):
             self._heard = now
             self._count_cpu(sample)
         mark = rank.phase, written, sample and _counts(sample)
-        if not _in_one_collective(before, sample) and (
-            mark != self._mark or _in_collective(before) or _in_collective(sample)
-        ):
+        moved = mark != self._mark or _in_collective(before) or _in_collective(sample)
+        if stopped or (moved and not _in_one_collective(before, sample)):
             self._progress = now
         self._mark, self._sample = mark, sample
 
