@@ -372,3 +372,12 @@ def test_a_rank_that_waits_for_the_lock_names_who_holds_it(run, observer):
     samples(run, 1, **waits)
     assert card(observer, 0).detail == "for `lock`, which rank 1 holds"
     assert card(observer, 1).detail == "for `lock`"
+
+
+def test_a_note_of_no_use_once_the_run_has_ended_goes_with_it(run, observer):
+    started(run, 0)
+    run.state.apply(events.Notice(text="Stop again to end now.", passing=True))
+    run.state.apply(events.Notice(text="Stays."))
+    assert observer.snapshot().notices == ("Stop again to end now.", "Stays.")
+    run.state.apply(events.JobEnded(status=0))
+    assert observer.snapshot().notices == ("Stays.",)

@@ -153,10 +153,12 @@ class ModuleCompared(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Notice(Event):
-    """A line for the user, from a rank, or from the launch if `rank` is None."""
+    """A line for the user, from a rank, or from the launch if `rank` is None. `passing`: of no use
+    once the run has ended."""
 
     text: str
     rank: int | None = None
+    passing: bool = False
 
 
 @dataclass(frozen=True)

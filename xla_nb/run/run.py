@@ -56,11 +56,10 @@ _NOT_COMPARED = (
 )
 
 
-def _staying(numbers: list[int], grace: float) -> str:
-    return (
-        f"Interrupted; {ranks(numbers)} may take {grace:g} s to clean up (grace). Stop again to "
-        "end now."
-    )
+def _staying(numbers: list[int], grace: float) -> events.Notice:
+    who = f"Interrupted; {ranks(numbers)}"
+    text = f"{who} may take {grace:g} s to clean up (grace). Stop again to end now."
+    return events.Notice(text=text, passing=True)
 
 
 class RunFailed(XlaNbError):
@@ -322,7 +321,7 @@ class Run(RecordedRun):
         elif now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
             self._told_who_stays = True
             if self._options.grace > STOP_PATIENCE:
-                self.take(events.Notice(text=_staying(staying, self._options.grace)))
+                self.take(_staying(staying, self._options.grace))
 
     def _end_what_lingers(self, now: float) -> None:
         """The ranks have ended; their processes have some time to do so too."""
@@ -335,7 +334,7 @@ class Run(RecordedRun):
         elif not self._told_of_keeping and now >= self._settled + EXIT_PATIENCE:
             self._told_of_keeping = True
             if self._is_keeping and self.state.refused is None:
-                self.take(events.Notice(text=_KEEPING))
+                self.take(events.Notice(text=_KEEPING, passing=True))
 
     def _tell_what_lingers(self) -> None:
         """Say what is cut off, before it is."""

@@ -403,7 +403,10 @@ def _clean(report: events.HangReported) -> Hang:
 
 
 def _notices(run: RecordedRun) -> Iterator[str]:
+    over = run.state.ended is not None
     for notice in run.state.notices:
+        if notice.passing and over:
+            continue
         text = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
         yield ansi.plain(text)
     hang = run.state.hang
