@@ -118,6 +118,13 @@ def test_a_value_that_cannot_be_sent_is_refused_with_the_last_cell_that_binds_it
         notebook.build("def f(i): return g()")
 
 
+def test_a_function_whose_default_cannot_be_sent_is_refused_with_its_line(notebook):
+    notebook.run("gen = (n for n in ())\n\ndef g(x=gen): return 1")
+    told = r"Cannot send `g` \(builtins.function, defined in Cell In\[1\], line 3\) to ranks: it"
+    with pytest.raises(ShippingError, match=told):
+        notebook.build("def f(i): return g()")
+
+
 def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):
     with pytest.raises(ShippingError, match=r"`--args\[1\]`"):
         notebook.build("def f(i, a, b): return a", args=(1, (n for n in ())))

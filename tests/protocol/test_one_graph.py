@@ -839,7 +839,7 @@ def test_a_note_names_a_weak_reference_to_what_is_not_sent(notebook, made):
     notebook.run(NODE)
     notebook.run(f"made = {made}")
     program = notebook.build("def f(rank): return made is None")
-    told = "a weak reference is sent without the object that it refers to: it is dead on ranks"
+    told = "a weak reference is sent without the `Node` that it refers to: it is dead on ranks"
     assert program.notes == (told,)
 
 

@@ -177,8 +177,10 @@ class Dependencies:
             except BaseException:  # `__reduce__` may even exit
                 definition, source, problem = self._unpacked(live, args, executed)
                 if id(definition) in executed:  # and even so it cannot be pickled
-                    details = refusals.described(definition, source.label)
-                    raise ShippingError(refusals.refusal(source.name, details, problem)) from None
+                    origin = f"{source.label}, line {source.first_line}"
+                    details = refusals.described(definition, origin)
+                    told = refusals.refusal(source.name, details, problem)
+                    raise ShippingError(f"{told} No rank was started.") from None
                 executed[id(definition)] = source
                 self.notes.append(_executed_again(source, problem))
                 continue

@@ -26,7 +26,6 @@ from xla_nb.protocol import (
     remake,
     shared,
     storages,
-    weak,
 )
 from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.likeness import fingerprint
@@ -386,8 +385,7 @@ def pack(values: Mapping[str, object], live: Live) -> Packed:
         cut = live.anew()
         with cut.weak.without_targets():
             held = packed(cut).writer.memo.copy()
-        if live.weak.lost(held, live.named):
-            live.notes.add(weak.NOTE)
+        live.notes |= live.weak.notes(held, live.named)
     live.notes |= live.owned.notes
     return made
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from xla_nb.protocol import parts, remake
 
-NOTE = "a weak reference is sent without the object that it refers to: it is dead on ranks"
+_NOTE = "a weak reference is sent without the `{}` that it refers to: it is dead on ranks"
 
 
 class WeakReferences:
@@ -58,11 +58,12 @@ class WeakReferences:
         self.targets[id(target)] = target
         return None if self._cut else target
 
-    def lost(self, pickled: Container[int], named: Mapping[str, object]) -> bool:
-        """Whether something that is referred to is neither in a pickle without these references
-        nor bound to its name when it is made."""
+    def notes(self, pickled: Container[int], named: Mapping[str, object]) -> set[str]:
+        """What to say of objects that are referred to, and are neither in a pickle without these
+        references nor bound to their name when it is made."""
         bound = {id(definition) for definition in named.values()}
-        return any(one not in pickled and one not in bound for one in self.targets)
+        lost = [it for one, it in self.targets.items() if one not in pickled and one not in bound]
+        return {_NOTE.format(type(it).__name__) for it in lost}
 
 
 def _behind(proxy: Any) -> object:
