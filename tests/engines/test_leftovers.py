@@ -27,12 +27,31 @@ READY = (
 )
 
 
-@pytest.fixture
-def notebook():
-    """A kernel whose processes the tests kill."""
+def warm():
     notebook = Notebook()
     notebook.ok("%load_ext xla_nb")
     notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    """A kernel whose jobs and ranks the tests kill."""
+    notebook = warm()
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def before():
+    """What is in TMPDIR before the test."""
+    return left()
+
+
+@pytest.fixture
+def doomed(before):
+    """A kernel that the tests kill, or its fork server."""
+    notebook = warm()
     yield notebook
     if notebook.manager.is_alive():
         notebook.close()
@@ -53,8 +72,7 @@ def server_pid(notebook):
     return int(notebook.value("api.engine().pid(xla_runtime.IMPORTS)"))
 
 
-def test_ranks_that_are_killed_leave_no_folders(notebook):
-    before = left()
+def test_ranks_that_are_killed_leave_no_folders(notebook, before):
     shown = notebook.run(
         "%%xla_spawn -n 2 --grace 1\n" + USES_FOLDERS + "    os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -62,8 +80,7 @@ def test_ranks_that_are_killed_leave_no_folders(notebook):
     assert left() == before
 
 
-def test_a_job_that_is_killed_leaves_no_folders(notebook):
-    before = left()
+def test_a_job_that_is_killed_leaves_no_folders(notebook, before):
     notebook.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
     notebook.ok(READY.format(run="run"))
     (job,) = [
@@ -85,23 +102,23 @@ def test_files_that_ranks_make_are_in_the_users_own_folder(notebook, tmp_path):
     assert notebook.value(f"own[1] == ({str(tmp_path)!r},) * 2") == "True"
 
 
-@pytest.mark.parametrize("which", ["server", "kernel", "all"])
-def test_processes_that_are_killed_during_a_run_leave_nothing(notebook, which):
+@pytest.mark.parametrize("which", ["server", pytest.param("kernel", marks=pytest.mark.slow), "all"])
+def test_processes_that_are_killed_during_a_run_leave_nothing(doomed, before, which):
     """`server`: nobody but the notebook is there to end what it has started."""
-    notebook.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
-    notebook.ok(READY.format(run="run"))
-    server = psutil.Process(server_pid(notebook))
+    doomed.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
+    doomed.ok(READY.format(run="run"))
+    server = psutil.Process(server_pid(doomed))
     everything = [server, *server.children(recursive=True)]
     for process in {"server": [server], "kernel": [], "all": everything}[which]:
         process.kill()
     if which != "server":
-        os.kill(notebook.pid, signal.SIGKILL)
-        notebook.kill()
+        os.kill(doomed.pid, signal.SIGKILL)
+        doomed.kill()
     assert psutil.wait_procs(everything, timeout=60)[1] == []
     if which == "server":
-        notebook.close()
+        doomed.close()
     if which == "all":  # the next one tidies up
         another = Notebook()
         another.ok("%load_ext xla_nb")
         another.close()
-    assert left() == set()
+    assert left() == before

@@ -194,7 +194,7 @@ def readable(notebook, run):
     return notebook.value("sorted(again.results)")
 
 
-@pytest.mark.parametrize("view", ["panel", "text"])
+@pytest.mark.parametrize("view", ["panel", pytest.param("text", marks=pytest.mark.slow)])
 def test_no_result_is_lost_with_one_that_fights_back(hostile, view):
     hostile.ok(
         f"%%xla_spawn -n {len(RESULTS)} --keep-going --grace 100 --view {view} -o taken\n"
@@ -219,7 +219,7 @@ def test_no_result_is_lost_with_one_that_fights_back(hostile, view):
     assert readable(hostile, "taken") == repr(whole)
 
 
-@pytest.mark.parametrize("view", ["panel", "text"])
+@pytest.mark.parametrize("view", [pytest.param("panel", marks=pytest.mark.slow), "text"])
 def test_every_exception_that_fights_back_is_told_as_its_ranks_own(hostile, view):
     hostile.ok(
         f"%%xla_spawn -n {len(RAISED) + 1} --keep-going --grace 100 --view {view} -o fallen\n"
