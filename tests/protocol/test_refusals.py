@@ -45,6 +45,7 @@ def test_the_innermost_part_that_cannot_be_sent_is_named(value, path):
     [
         (Unshippable("a generator", "Create it in the function"), "Return a list of its items"),
         (OSError(28, "No space left on device"), "Set XLA_NB_HOME to a folder that has more"),
+        (FileNotFoundError(2, "No such file or directory"), "Leave the folder of a run where it"),
         (TypeError("cannot pickle"), "Return numbers, arrays or CPU tensors instead"),
     ],
 )

@@ -130,6 +130,8 @@ def advice_on_result(fault: BaseException) -> str:
     """What to do instead of returning the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return _HOME.get(fault.thing, fault.advice)
+    if isinstance(fault, FileNotFoundError):
+        return "Leave the folder of a run where it is until the run has ended"
     if isinstance(fault, OSError):
         return "Set XLA_NB_HOME to a folder that has more free space, or return less"
     return "Return numbers, arrays or CPU tensors instead"
