@@ -120,9 +120,11 @@ class Arena:
         else:
             self._after(result)
         result.lost = self._lost()
-        result.orphans = self._orphans()
+        result.orphans += self._orphans()
         result.next_failed = self._next()
-        result.temporary = sorted(self._temporary() - self._before)
+        now = self._temporary()
+        result.temporary = sorted(now - self._before)
+        self._before |= now  # each is told once
         return result
 
     def _launch(self) -> None:
@@ -220,8 +222,7 @@ class Arena:
             os.kill(self.notebook.pid, signal.SIGCONT)
             self._after(Round("spare", result.number))
             return
-        left = self._orphans()
-        result.hung = bool(left)
+        result.orphans = self._orphans()
         self.notebook.kill()
         self._open()
         self.notebook.ok(f"run = xla_nb.open_run({str(self._record)!r})")  # as far as it got
@@ -237,7 +238,7 @@ class Arena:
                     process = psutil.Process(pid)
                     kept = _is_alive(self.notebook.pid) and process.name() in allowed
                     if pid != self.notebook.pid and not kept:
-                        names.append(process.name())
+                        names.append(f"{process.name()} ({process.status()})")
             return names
 
         with contextlib.suppress(TimeoutError):
