@@ -635,6 +635,19 @@ def test_finally_has_the_grace_period_wherever_a_rank_waits_for_the_system(noteb
     assert "may take 60 s to clean up" in notebook.value("waiters.state.notices[-1].text")
 
 
+def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook):
+    crashing = "os.kill(os.getpid(), signal.SIGSEGV) if rank else os._exit(7)"
+    notebook.ok(
+        "%%xla_spawn -n 2 --bg -o crashing\nimport os, signal, time\ndef f(rank):\n    try:\n"
+        f"        print('up', flush=True); time.sleep(600)\n    finally:\n        {crashing}"
+    )
+    notebook.ok("while not all(map(crashing.output, (0, 1))): __import__('time').sleep(0.02)")
+    shown = notebook.run("crashing.stop('Enough'); crashing.wait(60)")
+    assert "RunFailed: Enough" in shown.error
+    assert "rank 0: exited with status 7 before its function returned" in shown.error
+    assert "rank 1: killed by SIGSEGV" in shown.error
+
+
 def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
     sent = []
 

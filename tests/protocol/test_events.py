@@ -18,6 +18,7 @@ SAMPLES = [
     events.ModuleKept(),
     events.ModuleCompared(),
     events.StopRequested(why="Stopped by %xla_stop"),
+    events.SignalSent(number=15),
     events.Notice(text="careful"),
     events.HangReported(
         verdict="v", ranks=(1,), groups=(events.StackGroup((0, 1), "p", "s", "n"),)

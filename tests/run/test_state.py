@@ -94,9 +94,27 @@ def test_a_process_that_died_before_it_became_a_rank_is_trouble():
     assert state.strays[0].status == -6
 
 
-def test_what_ends_while_the_run_is_stopped_was_stopped_not_killed():
-    state = fold(*started(1), events.ProcessDied(pid=100, status=-9), stopping="asked")
-    assert state.ranks[0].phase == "stopped"
+@pytest.mark.parametrize(
+    ("sent", "status", "phase"),
+    [
+        ((), -2, "stopped"),
+        ((), 0, "stopped"),
+        ((), 130, "stopped"),  # as shells say that SIGINT ended a process
+        ((15,), -15, "stopped"),
+        ((15,), 1, "stopped"),  # a handler of the user's
+        ((15, 9), -9, "stopped"),
+        ((), -11, "killed"),
+        ((), -9, "killed"),  # somebody else's
+        ((), 7, "killed"),
+        ((15,), -6, "killed"),
+        ((15, 9), -11, "killed"),
+    ],
+)
+def test_what_ends_by_the_stop_was_stopped_and_what_crashes_then_was_killed(sent, status, phase):
+    signals = [events.SignalSent(number=number) for number in sent]
+    died = events.ProcessDied(pid=100, status=status)
+    state = fold(*started(1), *signals, died, stopping="asked")
+    assert state.ranks[0].phase == phase
     assert not state.troubled
 
 

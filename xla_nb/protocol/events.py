@@ -142,6 +142,13 @@ class StopRequested(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SignalSent(Event):
+    """The notebook is about to end the ranks that go on after StopRequested, with this signal."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModuleKept(Event):
     """What the cell's module has bound is in the record, for the notebook to take."""
 

@@ -31,14 +31,13 @@ class Ladder:
     def is_killing(self) -> bool:
         return self._rung > 2
 
-    @property
-    def signal(self) -> str:
-        """The signal of the last rung, for people."""
-        return ("", "SIGINT", "SIGTERM", "SIGKILL")[min(self._rung, 3)]
+    def next(self, some_run: bool) -> signal.Signals:
+        """The signal of the next rung. Where no rank runs, the rest is killed."""
+        rung = min(self._rung, 2) if some_run else 2
+        return (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[rung]
 
     def climb(self, now: float, feed: Feed, pids: Mapping[str, Sequence[int]]) -> None:
-        """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host:
-        where there are none, the rest is killed."""
+        """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host."""
         self._rung = self._rung + 1 if pids else max(3, self._rung + 1)
         if self._rung == 1:
             self._engine.signal(self._run, pids, signal.SIGINT)

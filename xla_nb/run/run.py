@@ -7,6 +7,7 @@ goes through one state and one ladder. A second way to end would be one that Sto
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 import weakref
@@ -186,22 +187,26 @@ class Run(RecordedRun):
                 self._stopped, self._stopped_at = time.monotonic(), request.at
                 self.take(request)
             staying = self._running()
-            self._climb(time.monotonic())
+            sent = self._climb(time.monotonic())
             if again and staying:
-                text = f"Stopped again: {self._ladder.signal} for {ranks(staying)}."
-                self.take(events.Notice(text=text))
+                self._told_who_stays = True  # that they have some time: they have not
+                self.take(events.Notice(text=f"Stopped again: {sent.name} for {ranks(staying)}."))
 
     def _running(self) -> list[int]:
         """The ranks whose functions run."""
         return [r.rank for r in self.state.ranks.values() if r.pid and r.phase not in ENDED]
 
-    def _climb(self, now: float) -> None:
-        """Take the next rung of the ladder. The caller holds the lock of stopping."""
+    def _climb(self, now: float) -> signal.Signals:
+        """Take the next rung of the ladder; its signal. The caller holds the lock of stopping."""
         pids: dict[str, set[int]] = {}
         for rank in map(self.state.ranks.__getitem__, self._running()):
             pids.setdefault(rank.host, set()).add(rank.pid or 0)
-        by_host = {host: sorted(pids[host]) for host in pids}
-        self._ladder.climb(now, self._feed, {} if self.state.settled else by_host)
+        by_host = {} if self.state.settled else {host: sorted(pids[host]) for host in pids}
+        sent = self._ladder.next(some_run=bool(by_host))
+        if by_host and sent != signal.SIGINT:  # else StopRequested has told it
+            self.take(events.SignalSent(number=sent))
+        self._ladder.climb(now, self._feed, by_host)
+        return sent
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""

@@ -77,7 +77,8 @@ class Hang:
 @dataclass
 class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
-    cell's module has bound is in the record; `compared`: what it has changed is told."""
+    cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
+    signals that the ranks have got since `stopping`, but for SIGINT."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -89,6 +90,7 @@ class RunState:
     strays: list[events.ProcessDied] = field(default_factory=list)
     notices: list[events.Notice] = field(default_factory=list)
     stopping: str = ""
+    sent: set[int] = field(default_factory=set)
     hang: Hang | None = None
     kept: bool = False
     compared: bool = False
@@ -108,8 +110,8 @@ class RunState:
                 self._died(event)
             case events.JobEnded():
                 self._close(event)
-            case events.StopRequested():
-                self.stopping = self.stopping or event.why
+            case events.StopRequested() | events.SignalSent():
+                self._apply_stop(event)
             case events.HangReported() | events.HangOver() | events.ProcessesStopped():
                 self._apply_hang(event)
             case events.ModuleKept():
@@ -120,6 +122,13 @@ class RunState:
                 self._tell(event)
             case _:
                 self._apply_to_rank(event)
+
+    def _apply_stop(self, event: events.StopRequested | events.SignalSent) -> None:
+        match event:
+            case events.StopRequested():
+                self.stopping = self.stopping or event.why
+            case events.SignalSent():
+                self.sent.add(event.number)
 
     def _apply_to_rank(self, event: events.Event) -> None:
         match event:
@@ -263,8 +272,17 @@ class RunState:
             if rank.phase in ENDED:
                 continue
             rank.death, rank.lack = event.status, event.lack
-            rank.end("stopped" if self.stopping else "killed", event.at)
+            rank.end("stopped" if self._is_of_the_stop(event.status) else "killed", event.at)
             self._trouble(rank.rank)
+
+    def _is_of_the_stop(self, status: int) -> bool:
+        """Whether a process that ended so did what it was asked to. A crash while it cleans up, or
+        somebody else's signal, is no stop."""
+        if not self.stopping:
+            return False
+        if status < 0:
+            return -status in {signal.SIGINT, *self.sent}
+        return bool(self.sent) or status in (0, 128 + signal.SIGINT)
 
     def _lose(self, event: events.HostLost) -> None:
         host = self._host(event.host)
