@@ -176,8 +176,7 @@ class Metered:
         self.path, self.request = folder / "rank-0.now", folder / "stacks"
         self.book = reporting.Book(folder / "rank-0.history")
         self.labels = {__file__}
-        self.waiting = self.locked = None
-        self.thread = threading.get_ident()
+        self.waiting, self.lock, self.returned = None, None, False
         self.answers = []
         self.every = 1
         self.losses = None
@@ -196,7 +195,8 @@ class Metered:
             lambda *answer: self.answers.append(answer),
             self.every,
             self.losses,
-            lambda thread: self.locked if thread == self.thread else None,
+            self.lock,
+            lambda: self.returned,
         )
 
     def sample(self):
@@ -296,7 +296,8 @@ def test_a_rank_in_a_collective_waits_for_missing_ranks(metered):
 
 
 def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
-    metered.locked = LockWait(time.monotonic() - 5, (3,))
+    wait, here = LockWait(time.monotonic() - 5, (3,)), threading.get_ident()
+    metered.lock = SimpleNamespace(taken=2, waiting=lambda thread: wait if thread == here else None)
     seen = metered.final()
     assert (seen.activity, seen.operation, seen.missing) == ("waiting", LOCK, (3,))
     assert seen.at - seen.since == pytest.approx(5, abs=1)

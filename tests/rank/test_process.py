@@ -41,6 +41,11 @@ def test_a_short_repr_is_shown_unchanged(value, preview):
     assert process.preview(value) == preview
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_of_many_bytes_the_first_are_shown_and_no_others_looked_at(kind):
+    assert process.preview(kind(b"ab" * 10_000)) == f"{kind(b'ab' * 30)!r}…"
+
+
 def test_an_array_is_shown_by_shape_and_dtype():
     assert process.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
 

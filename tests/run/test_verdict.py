@@ -94,6 +94,11 @@ CASES = {
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which "
         "is silent, as if blocked in native code, last seen at line 9",
     ),
+    "the one sends its result": (
+        [reduces(0, 1), Standing(1, quiet=FIVE, returned=True)],
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which is "
+        "sending its result",
+    ),
     "the one has ended": (
         [reduces(0, 1), ended(1, "killed")],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which has died",

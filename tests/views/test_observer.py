@@ -64,6 +64,12 @@ def test_a_running_rank_shows_its_sample(run, observer):
     assert card(observer, 1).phase == "running"
 
 
+def test_a_rank_whose_function_has_returned_is_sending_its_result(run, observer):
+    started(run, 0)
+    samples(run, 0, returned=True)
+    assert card(observer, 0).detail == "sending its result"
+
+
 def test_a_waiting_rank_names_its_collective_and_the_missing_ranks(run, observer):
     started(run, 0)
     samples(run, 0, activity="waiting", operation="all_reduce sum f32[8]", missing=(1, 2, 3))

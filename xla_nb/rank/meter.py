@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb.program import tracebacks
+from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.record import private, sample
 from xla_nb.record.full_disk import Losses, is_of_disk
@@ -95,17 +96,18 @@ class Meter:
         answer: Callable[[str, str], None],
         every: int,
         losses: Losses | None = None,
-        blocked: Callable[[int], PendingCollective | None] = lambda thread: None,
-        locks: Callable[[], int] = lambda: 0,
+        lock: SharedLock | None = None,
+        returned: Callable[[], bool] = lambda: False,
     ) -> None:
         """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
         `answer` with the notebook line and the stack of the rank's thread. `losses` tells of
-        samples that did not fit on the disk; `blocked` gives what else than a collective a thread
-        waits for: the `lock`; `locks` how often it was got."""
+        samples that did not fit on the disk; `lock` is what the thread may wait for beside a
+        collective; `returned` tells whether the function has returned, and its result is on its
+        way."""
         self._book, self._path, self._labels = book, path, labels
         self._gauges, self._request, self._answer = gauges, request, answer
-        self._every, self._losses, self._blocked = every, losses, blocked
-        self._locks = locks
+        self._every, self._losses = every, losses
+        self._lock, self._returned = lock, returned
         self._entry = threading.get_ident()
         self._has_memory = True
         self._compiling = Compiling()
@@ -168,7 +170,8 @@ class Meter:
     def _look(self) -> Sample:
         now = time.time()
         counts = self._gauges.counts()
-        waiting = self._blocked(self._entry) or self._gauges.waiting()
+        lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
+        waiting = lock_wait or self._gauges.waiting()
         compiling = self._compiling.now(counts)
         used, limit = self._device_memory()
         return Sample(
@@ -186,7 +189,8 @@ class Meter:
             compile_seconds=counts.compile_seconds,
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
-            locks=self._locks(),
+            returned=self._returned(),
+            locks=self._lock.taken if self._lock is not None else 0,
             fallbacks=counts.fallbacks,
             clients=counts.clients,
             loops=self._rates.look(self._book.loops, now),

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from xla_nb.linux import die_with_parent, name_process
 from xla_nb.program import tracebacks
@@ -40,13 +40,15 @@ from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.wording import in_one_line
 
+T = TypeVar("T")
+
 
 @dataclass
 class Inherited:
     """What a rank inherits from its job through the fork.
 
-    `entries` are the threads that run the entry, by rank; `captured` are the ranks whose log this
-    process's output goes to.
+    `entries` are the threads that run the entry, by rank; `returned` the ranks whose entry has
+    returned; `captured` those whose log this process's output goes to.
     """
 
     order: Order
@@ -59,6 +61,7 @@ class Inherited:
     random: Any
     stopping: bool = False
     entries: dict[int, int] = field(default_factory=dict)
+    returned: set[int] = field(default_factory=set)
     captured: range = range(0)
 
     @property
@@ -181,8 +184,7 @@ def main(index: int) -> None:
                 devices=info.devices,
             )
         )
-        value = _measured(job, index, lambda: _in_this_process(lambda: _call(job, index, info)))
-        nbytes = _send_home(job, index, value)
+        value, nbytes = _measured(job, index, lambda: _called(job, index, info))
         job.runtime.leave("returned")
         # At last: a repr may hang, or end the process.
         job.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
@@ -198,6 +200,13 @@ def main(index: int) -> None:
         del job.entries[index]
         _flush()
         job.latch.wait()
+
+
+def _called(job: Inherited, index: int, info: RankInfo) -> tuple[object, int]:
+    """What the entry returns, and the size of its result in bytes, which has been sent home."""
+    value = _in_this_process(lambda: _call(job, index, info))
+    job.returned.add(index)
+    return value, _send_home(job, index, value)
 
 
 def _in_this_process(call: Callable[[], object]) -> object:
@@ -234,8 +243,9 @@ def _flush() -> None:
             stream.flush()
 
 
-def _measured(job: Inherited, index: int, call: Callable[[], object]) -> object:
-    """Record reported figures, and run the meter, while the user's function runs.
+def _measured(job: Inherited, index: int, call: Callable[[], T]) -> T:
+    """Record reported figures, and run the meter, while the user's function runs and its result
+    is sent.
 
     No context manager of contextlib's: it assigns the `__traceback__` of the user's exceptions."""
 
@@ -256,8 +266,8 @@ def _measured(job: Inherited, index: int, call: Callable[[], object]) -> object:
             answer,
             every,
             losses,
-            job.lock.waiting,
-            lambda: job.lock.taken,
+            job.lock,
+            lambda: index in job.returned,
         ):
             return call()
     finally:
@@ -319,6 +329,8 @@ class _Preview(reprlib.Repr):
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         if dtype is not None and isinstance(shape, tuple) and len(shape) > 0:
             return f"{type(x).__name__} {tuple(shape)} {dtype}"
+        if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
+            return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
         return super().repr1(x, level)
 
 

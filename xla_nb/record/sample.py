@@ -37,6 +37,7 @@ class Sample:
     compiles        graphs compiled, in `compile_seconds`
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
+    returned        its function has returned, and the result is on its way
     locks           times that the process has got the `lock`
     fallbacks       calls of each `aten::` operator that fell back to the CPU
     clients         device clients that this process started, by library: torch_xla, jax
@@ -56,6 +57,7 @@ class Sample:
     compile_seconds: float = 0.0
     steps: int = 0
     graphs: int = 0
+    returned: bool = False
     locks: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
     clients: dict[str, int] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from xla_nb.engines.stopped import StoppedProcesses
 from xla_nb.protocol import events
-from xla_nb.record.files import Record
+from xla_nb.record.files import Record, partial
 from xla_nb.record.sample import Sample
 from xla_nb.run import verdict
 from xla_nb.run.stacks import Answer, Asked, Inquiry
@@ -191,12 +191,13 @@ class HangWatch:
         return None
 
     def _written(self, rank: RankState) -> int:
-        """Bytes of what a rank has written and reported."""
+        """Bytes of what a rank has written, reported and sent of its result."""
         record, size = self._run.record, 0
         for path in (
             record.log(rank.rank),
             record.log(rank.rank, "err"),
             record.history(rank.rank),
+            partial(record.result(rank.rank)),
         ):
             with contextlib.suppress(OSError):
                 size += path.stat().st_size

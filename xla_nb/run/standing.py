@@ -30,6 +30,7 @@ class Standing:
     operation  of its wait, as in Sample; `missing` are the ranks that it waits for
     place      its innermost line of the notebook; `call`: what it has called there
     cpu        its share of a CPU lately, if known
+    returned   its function has returned; the result is on its way
     unheard    no sample has come for some time, though its process is not stopped
     """
 
@@ -46,6 +47,7 @@ class Standing:
     call: str = ""
     cpu: float | None = None
     unheard: bool = False
+    returned: bool = False
 
     @property
     def waits_for_lock(self) -> bool:
@@ -104,6 +106,7 @@ class Clock:
             place=sample.place,
             cpu=self._share(sample),
             unheard=pid is None and age >= _UNHEARD,
+            returned=sample.returned,
         )
 
     def _count_cpu(self, sample: Sample) -> None:
@@ -118,7 +121,8 @@ class Clock:
 def _counts(sample: Sample) -> tuple[object, ...]:
     loops = tuple((loop.label, loop.done) for loop in sample.loops)
     fallbacks = sum(sample.fallbacks.values())
-    return sample.steps, sample.graphs, sample.compiles, sample.locks, fallbacks, loops
+    done = sample.steps, sample.graphs, sample.compiles, sample.locks, sample.returned
+    return *done, fallbacks, loops
 
 
 def _in_collective(sample: Sample | None) -> bool:

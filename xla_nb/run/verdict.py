@@ -192,6 +192,8 @@ def _runs(group: Sequence[Standing]) -> str:
     inside = f" in `{one.call}`" if one.call else ""
     if one.activity == "compiling":
         return f"{_have(group)} been compiling for {lasting(_since(group))}{at}"
+    if one.returned:
+        return f"{are} sending {'its result' if len(group) == 1 else 'their results'}{at}"
     if one.unheard:
         silent = f"{are} silent, as if blocked in native code"
         return f"{silent}, last seen{at or ' at an unknown line'}"

@@ -380,6 +380,8 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
         return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
     if rank.phase == "killed":
         return sentences.death(state, rank)
+    if rank.phase == "running" and sample is not None and sample.returned:
+        return "sending its result"
     if rank.phase == "running" and sample is not None and sample.operation:
         if sample.operation == LOCK:
             holder = f", which {wording.ranks(sample.missing)} holds" if sample.missing else ""
