@@ -129,8 +129,8 @@ def test_a_folder_that_is_no_record_is_refused(tmp_path):
 
 
 def test_a_run_that_was_stopped_is_opened_as_stopped(made):
-    made.says(events.StopRequested(why="Stopped by %xla_stop"))
-    made.says(events.RankStopped(rank=0), events.ProcessDied(pid=101, status=-9))
+    made.says(events.StopRequested(why="Stopped by %xla_stop"), events.RankStopped(rank=0))
+    made.says(events.SignalSent(number=9), events.ProcessDied(pid=101, status=-9))
     made.ends()
     run = made.opened()
     assert phases(run) == ["stopped", "stopped"]

@@ -57,6 +57,13 @@ def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
     assert job.run[0].__name__ == "the notebook's Net"
 
 
+def test_a_rank_that_has_not_started_has_neither_result_nor_output_yet(start):
+    run = start().run
+    with pytest.raises(KeyError, match="Rank 0 has not started, so it has no result yet"):
+        run[0]
+    assert run.output(0) == ""
+
+
 def test_a_rank_that_is_not_there_has_no_result(start):
     with pytest.raises(KeyError, match="r1 has no rank 2"):
         start(*ranks(2)).run[2]

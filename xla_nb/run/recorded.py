@@ -122,12 +122,18 @@ class RecordedRun:
     def __getitem__(self, rank: int) -> Any:
         """What a rank returned. Raises KeyError when it returned nothing (yet)."""
         if rank not in self._results:
+            self._expect(rank)
             if rank not in self.state.ranks:
-                raise KeyError(f"{self.name} has no rank {rank}.")
+                raise KeyError(f"Rank {rank} has not started, so it has no result yet.")
             if self.state.ranks[rank].phase != "finished":
                 raise KeyError(_no_result(rank, self.state.ranks[rank].phase))
             self._results[rank] = self._read(rank)
         return self._results[rank]
+
+    def _expect(self, rank: int) -> None:
+        """Raises KeyError for a rank that the run does not have, and will not have."""
+        if self.state.has_all_ranks and rank not in self.state.ranks:
+            raise KeyError(f"{self.name} has no rank {rank}.")
 
     def _read(self, rank: int) -> Any:
         try:
@@ -149,8 +155,7 @@ class RecordedRun:
         Raises UsageError for another stream, KeyError for a rank that the run does not have."""
         if stream not in ("out", "err"):
             raise UsageError(f"Unknown stream {stream!r}. Choose out or err.")
-        if self.state.ranks and rank not in self.state.ranks:
-            raise KeyError(f"{self.name} has no rank {rank}.")
+        self._expect(rank)
         try:
             fd = private.reading(self.record.log(rank, stream))
         except FileNotFoundError:

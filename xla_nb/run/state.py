@@ -170,13 +170,17 @@ class RunState:
         }
 
     @property
+    def has_all_ranks(self) -> bool:
+        """Every host has told its ranks, or will not any more."""
+        waits = any(host.started is None and not host.lost for host in self.hosts.values())
+        return self.ended is not None or (bool(self.ranks) and not waits)
+
+    @property
     def settled(self) -> bool:
         """Every rank has ended, or the ranks were refused: nothing more will be computed."""
         if self.ended is not None or self.refused is not None:
             return True
-        if any(host.started is None and not host.lost for host in self.hosts.values()):
-            return False
-        return bool(self.ranks) and all(r.phase in ENDED for r in self.ranks.values())
+        return self.has_all_ranks and all(r.phase in ENDED for r in self.ranks.values())
 
     @property
     def troubled(self) -> bool:
