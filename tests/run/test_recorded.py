@@ -111,6 +111,13 @@ def test_a_run_that_was_moved_is_opened_where_it_lies_now(ended, tmp_path):
     assert (run.name, run[0], run.output(1, "err")) == ("kept", 42, "trouble\n")
 
 
+def test_a_run_is_opened_whatever_the_home_is(ended, tmp_path, monkeypatch):
+    ended.record.path.rename(tmp_path / "kept")
+    (tmp_path / "link").symlink_to("link")
+    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "link"))
+    assert opened(tmp_path / "kept")[0] == 42
+
+
 @pytest.mark.parametrize("path", ["20200101-000000-nosuch", "/nowhere/at/all", ""])
 def test_where_no_run_is_recorded_the_runs_there_are_can_be_listed(path):
     with pytest.raises(UsageError, match=r"No run is recorded at .*%xla_runs"):

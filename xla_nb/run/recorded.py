@@ -240,7 +240,8 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 def _refuse_strange(folder: Path, trust: bool) -> None:
     """Raise UsageError for a record that xla_nb has not made, or another user may have changed."""
-    above = [path for path in folder.parents if path.is_relative_to(home().resolve())]
+    whole = os.path.realpath(home())  # as resolve(), which raises where a link leads to itself
+    above = [path for path in folder.parents if path.is_relative_to(whole)]
     for path in above:
         own_folder(path)
     try:
