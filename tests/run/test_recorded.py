@@ -163,8 +163,66 @@ def test_a_rank_without_a_result_is_told_with_what_it_did_instead(ended):
 
 def test_a_result_whose_file_is_gone_is_said_to_be(ended):
     ended.record.result(0).unlink()
-    with pytest.raises(XlaNbError, match=r"The files of .* are gone"):
+    with pytest.raises(XlaNbError) as told:
         ended.opened()[0]
+    assert str(told.value) == (
+        f"Rank 0's result is gone: {ended.record.result(0)} is missing, and was there when the "
+        "rank had returned. The other files of the run are there."
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"",
+        lambda data: bytes(range(256)) * 4,
+        lambda data: bytes(len(data)),
+        lambda data: data[:8],
+        lambda data: data[:-200],
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:16] + b"[" + data[17:],
+        lambda data: data.replace(b'"stream": ', b'"stream": 9'),
+        lambda data: data.replace(b'"stream": ', b'"stream":-'),
+        lambda data: data.replace(b'"buffers"', b'"buffets"'),
+        lambda data: data.replace(b"[[0, ", b"[[7, "),
+        lambda data: data.replace(b"\x80\x05", b"\xff\xff"),
+        lambda data: data.replace(b"result", b"tluser"),
+    ],
+)
+def test_a_result_whose_file_is_damaged_is_refused_by_name(made, change):
+    import numpy
+
+    made.returns(0, numpy.arange(1000))
+    path = made.record.result(0)
+    before = path.read_bytes()
+    path.write_bytes(change(before))
+    assert path.read_bytes() != before
+    with pytest.raises(XlaNbError, match=rf"Rank 0's result is damaged: {path} .*\.$"):
+        made.opened()[0]
+
+
+def test_what_is_no_result_is_none(made):
+    (made.record.path / "rank-x.result").touch()
+    made.returns(0, 42)
+    made.loses_its_kernel()
+    assert made.opened().results == {0: 42}
+
+
+@pytest.mark.parametrize("line", [b"print\n", b"[]\n", b"3\n", b'[0, 1, null, {"loss": "x"}]\n'])
+def test_a_history_that_is_damaged_is_refused_by_name(ended, line):
+    with ended.record.history(0).open("ab") as file:
+        file.write(line)
+    run = ended.opened()
+    with pytest.raises(XlaNbError, match=rf"{ended.record.history(0)} is damaged: "):
+        list(run.history)
+
+
+def test_a_sample_that_is_damaged_is_none(made):
+    made.samples(0, BEGAN)
+    path = made.record.sample(0)
+    path.write_bytes(path.read_bytes().replace(b"1000.0", b'"noon"'))
+    made.loses_its_kernel()
+    assert made.opened().sample(0) is None
 
 
 def test_it_has_the_errors_of_the_ranks_that_failed(ended):

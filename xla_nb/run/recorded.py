@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Self, SupportsIndex
 
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events
-from xla_nb.protocol.parcel import Parcel
+from xla_nb.protocol.parcel import Malformed, Parcel
 from xla_nb.protocol.refusals import Unshippable
 from xla_nb.record import private
 from xla_nb.record.figures import History
@@ -26,7 +26,7 @@ from xla_nb.run import sentences, whole
 from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
-from xla_nb.wording import listed, shortened
+from xla_nb.wording import in_one_line, listed, shortened
 
 
 class RecordedRun:
@@ -136,12 +136,22 @@ class RecordedRun:
         return self._results[rank]
 
     def _read(self, rank: int) -> Any:
+        path = self.record.result(rank)
         try:
-            fd = private.reading(self.record.result(rank))
+            fd = private.reading(path)
         except FileNotFoundError:
-            raise self._gone(f"rank {rank}'s result") from None
+            self.check_files(f"rank {rank}'s result")
+            raise XlaNbError(
+                f"Rank {rank}'s result is gone: {path} is missing, and was there when the rank had "
+                "returned. The other files of the run are there."
+            ) from None
+        except OSError as problem:
+            raise XlaNbError(f"Cannot read rank {rank}'s result: {problem}.") from None
         try:
             return self._definitions.read(rank, Parcel(fd))
+        except Malformed as damage:
+            why = in_one_line(str(damage), 200).rstrip(".")
+            raise XlaNbError(f"Rank {rank}'s result is damaged: {path} ({why}).") from None
         finally:
             os.close(fd)
 
