@@ -772,6 +772,19 @@ def test_a_value_whose_runs_files_are_gone_is_told_with_what_to_do(cells, capsys
     assert f"Run {run.label} again." in said.err
 
 
+@pytest.mark.parametrize("content", [b"", bytes(range(256)), b"%016d{}" % 2])
+def test_a_value_whose_file_is_damaged_is_told_with_what_to_do(cells, capsys, content):
+    cells.launch("import os\nmodel = os.getpid()\ndef f(rank): return model")
+    (run,) = cells.runs
+    run.record.module_values.write_bytes(content)
+    cells.run("1 + 1")
+    cells.shell.run_cell("model")
+    said = capsys.readouterr()
+    assert "ValueError" not in said.out + said.err
+    assert f"{run.record.module_values} is damaged" in said.err
+    assert f"Run {run.label} again." in said.err
+
+
 # ---------------------------------------------------------------- what a statement does not bind
 
 

@@ -68,6 +68,20 @@ def test_what_is_no_folder_is_refused(tmp_path):
         private.own_folder(tmp_path / "file")
 
 
+@pytest.mark.parametrize("target", ["nowhere/state", "link"], ids=["dangling", "to itself"])
+@pytest.mark.parametrize("below", ["", "xla_nb", "xla_nb/runs"])
+def test_a_folder_below_a_link_that_leads_nowhere_cannot_be_made(tmp_path, target, below):
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(OSError):
+        private.own_folder(tmp_path / "link" / below)
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_folder_cannot_be_made_where_the_system_takes_none():
+    with pytest.raises(FileNotFoundError):
+        private.own_folder(private.Path("/proc/self/x/xla_nb"))
+
+
 def test_touching_a_file_gives_it_the_time_of_now(tmp_path):
     private.touch(tmp_path / "file")
     os.utime(tmp_path / "file", (1, 1))

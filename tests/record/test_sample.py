@@ -65,6 +65,9 @@ def test_a_partial_sample_is_refused(cut):
         b"{}",
         b'{"loops": [3], "missing": []}',
         b'{"loops": [], "missing": [], "at": 1, "since": 1, "invented": 1}',
+        b'{"loops": [], "missing": [], "at": "noon", "since": 1}',
+        b'{"loops": [], "missing": [], "at": NaN, "since": 1}',
+        b"[" * 100_000,
         b"\xff\xfe",
     ],
 )

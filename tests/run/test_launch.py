@@ -176,6 +176,16 @@ def test_a_record_that_cannot_be_written_says_what_to_do(launch, monkeypatch, tm
         launch(cell())
 
 
+@pytest.mark.parametrize("target", ["nowhere", "link"], ids=["dangling", "to itself"])
+def test_a_home_below_a_link_that_leads_nowhere_says_what_to_do(
+    launch, monkeypatch, tmp_path, target
+):
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "link" / "xla_nb"))
+    with pytest.raises(LaunchError, match=r"Cannot write the run's files: .*Set XLA_NB_HOME to"):
+        launch(cell())
+
+
 def test_what_the_program_and_the_environment_have_to_say_is_told_first(launch, monkeypatch):
     monkeypatch.setenv("XLA_USE_SPMD", "1")
     run = launch(cell(notes=("a note",)))

@@ -111,6 +111,13 @@ def test_a_run_that_was_moved_is_opened_where_it_lies_now(ended, tmp_path):
     assert (run.name, run[0], run.output(1, "err")) == ("kept", 42, "trouble\n")
 
 
+def test_a_run_is_opened_whatever_the_home_is(ended, tmp_path, monkeypatch):
+    ended.record.path.rename(tmp_path / "kept")
+    (tmp_path / "link").symlink_to("link")
+    monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "link"))
+    assert opened(tmp_path / "kept")[0] == 42
+
+
 @pytest.mark.parametrize("path", ["20200101-000000-nosuch", "/nowhere/at/all", ""])
 def test_where_no_run_is_recorded_the_runs_there_are_can_be_listed(path):
     with pytest.raises(UsageError, match=r"No run is recorded at .*%xla_runs"):
@@ -156,8 +163,66 @@ def test_a_rank_without_a_result_is_told_with_what_it_did_instead(ended):
 
 def test_a_result_whose_file_is_gone_is_said_to_be(ended):
     ended.record.result(0).unlink()
-    with pytest.raises(XlaNbError, match=r"The files of .* are gone"):
+    with pytest.raises(XlaNbError) as told:
         ended.opened()[0]
+    assert str(told.value) == (
+        f"Rank 0's result is gone: {ended.record.result(0)} is missing, and was there when the "
+        "rank had returned. The other files of the run are there."
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"",
+        lambda data: bytes(range(256)) * 4,
+        lambda data: bytes(len(data)),
+        lambda data: data[:8],
+        lambda data: data[:-200],
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:16] + b"[" + data[17:],
+        lambda data: data.replace(b'"stream": ', b'"stream": 9'),
+        lambda data: data.replace(b'"stream": ', b'"stream":-'),
+        lambda data: data.replace(b'"buffers"', b'"buffets"'),
+        lambda data: data.replace(b"[[0, ", b"[[7, "),
+        lambda data: data.replace(b"\x80\x05", b"\xff\xff"),
+        lambda data: data.replace(b"result", b"tluser"),
+    ],
+)
+def test_a_result_whose_file_is_damaged_is_refused_by_name(made, change):
+    import numpy
+
+    made.returns(0, numpy.arange(1000))
+    path = made.record.result(0)
+    before = path.read_bytes()
+    path.write_bytes(change(before))
+    assert path.read_bytes() != before
+    with pytest.raises(XlaNbError, match=rf"Rank 0's result is damaged: {path} .*\.$"):
+        made.opened()[0]
+
+
+def test_what_is_no_result_is_none(made):
+    (made.record.path / "rank-x.result").touch()
+    made.returns(0, 42)
+    made.loses_its_kernel()
+    assert made.opened().results == {0: 42}
+
+
+@pytest.mark.parametrize("line", [b"print\n", b"[]\n", b"3\n", b'[0, 1, null, {"loss": "x"}]\n'])
+def test_a_history_that_is_damaged_is_refused_by_name(ended, line):
+    with ended.record.history(0).open("ab") as file:
+        file.write(line)
+    run = ended.opened()
+    with pytest.raises(XlaNbError, match=rf"{ended.record.history(0)} is damaged: "):
+        list(run.history)
+
+
+def test_a_sample_that_is_damaged_is_none(made):
+    made.samples(0, BEGAN)
+    path = made.record.sample(0)
+    path.write_bytes(path.read_bytes().replace(b"1000.0", b'"noon"'))
+    made.loses_its_kernel()
+    assert made.opened().sample(0) is None
 
 
 def test_it_has_the_errors_of_the_ranks_that_failed(ended):
@@ -245,10 +310,173 @@ def test_a_launch_that_was_refused_has_ended_though_its_notebook_lives():
 # ---------------------------------------------------------------- records that are not whole
 
 
-def test_half_a_last_event_is_passed_over(ended):
-    path = ended.record.path / "events.jsonl"
-    path.write_bytes(path.read_bytes()[:-10])
-    assert phases(ended.opened()) == ["finished", "failed"]
+@pytest.fixture
+def mixed():
+    """An ended run of 3 ranks: rank 0 returned 42, rank 1 failed, rank 2 left with status 5."""
+    mixed = Made()
+    mixed.begins(3)
+    mixed.returns(0, 42)
+    mixed.says(
+        events.RankFailed(rank=1, kind="E", message="boom", text="t", place="p", where="w"),
+        events.ProcessDied(pid=102, status=5),
+    )
+    mixed.record.log(1, "err").write_text("trouble\n")
+    mixed.record.log(2).touch()
+    mixed.ends()
+    return mixed
+
+
+def lines_of(data):
+    return data.splitlines(keepends=True)
+
+
+def in_the_middle(data, line):
+    first, *rest = lines_of(data)
+    return b"".join([first, line, *rest])
+
+
+DAMAGE = {
+    "empty": lambda data: b"",
+    "garbage": lambda data: bytes(range(256)) * 4,
+    "zeros": lambda data: bytes(len(data)),
+    "half": lambda data: data[: len(data) // 2],
+    "the other half": lambda data: data[len(data) // 2 :],
+    "its last line alone": lambda data: lines_of(data)[-1],
+    "a line that is none": lambda data: in_the_middle(data, b"print\n"),
+    "an empty line": lambda data: in_the_middle(data, b"\n"),
+    "a number that is none": lambda data: data.replace(b'"rank": 1', b'"rank": "1"'),
+    "a time that is none": lambda data: data.replace(b'"at": 1001.0', b'"at": "noon"'),
+    "a time without end": lambda data: data.replace(b'"at": 1001.0', b'"at": Infinity'),
+    "levels without end": lambda data: in_the_middle(data, b"[" * 100_000 + b"\n"),
+}
+#: What only xla_nb's own count of what it wrote tells.
+CHANGED = {
+    "half a last line": lambda data: data[:-10],
+    "no last line": lambda data: b"".join(lines_of(data)[:-1]),
+    "no first line": lambda data: b"".join(lines_of(data)[1:]),
+    "another message": lambda data: data.replace(b"boom", b"doom"),
+    "one more line": lambda data: data + lines_of(data)[-1],
+}
+
+
+def damage(made, change):
+    path = made.record.path / "events.jsonl"
+    path.write_bytes(change(path.read_bytes()))
+
+
+def forget_the_count(made):
+    """As records of older versions, whose summary does not tell what their events were."""
+    path = made.record.path / "run.json"
+    summary = json.loads(path.read_text())
+    assert len(summary.pop("events")) == 64
+    path.write_text(json.dumps(summary))
+
+
+@pytest.mark.parametrize("change", [*DAMAGE.values(), *CHANGED.values()], ids=[*DAMAGE, *CHANGED])
+def test_a_record_whose_events_are_damaged_is_refused(mixed, change):
+    damage(mixed, change)
+    with pytest.raises(UsageError, match=r"The record of .* is damaged: .*events\.jsonl "):
+        mixed.opened()
+
+
+@pytest.mark.parametrize("change", DAMAGE.values(), ids=DAMAGE)
+def test_a_record_whose_events_do_not_lead_to_its_end_is_refused(mixed, change):
+    forget_the_count(mixed)
+    assert phases(mixed.opened()) == ["finished", "failed", "killed"]
+    damage(mixed, change)
+    with pytest.raises(UsageError, match=r"The record of .* is damaged: .*events\.jsonl "):
+        mixed.opened()
+
+
+def test_a_record_without_its_events_is_refused(mixed):
+    (mixed.record.path / "events.jsonl").unlink()
+    with pytest.raises(UsageError, match=r"is damaged: .*events\.jsonl is missing"):
+        mixed.opened()
+
+
+def test_a_damaged_record_is_refused_with_all_that_can_still_be_read(mixed):
+    damage(mixed, DAMAGE["empty"])
+    with pytest.raises(UsageError) as refused:
+        mixed.opened()
+    folder = mixed.record.path
+    assert str(refused.value) == (
+        f"The record of {mixed.name} is damaged: {folder}/events.jsonl is not as xla_nb wrote it, "
+        "so the run was not opened. Still there: "
+        f'{folder}/run.json ("Rank 1 failed at p: E: boom; 1 other failed differently"), '
+        f"the output of rank 1 ({folder}/rank-R.out, .err) and the result of rank 0 "
+        f"({folder}/rank-R.result)."
+    )
+
+
+def test_events_that_a_rank_overwrites_during_the_run_make_a_damaged_record(made):
+    summary = made.opened().summary()
+    made.record.events.write_bytes(b"")
+    for rank in (0, 1):
+        made.returns(rank, rank)
+    made.says(events.JobEnded(status=0))
+    ranks = [{"rank": rank, "phase": "finished"} for rank in (0, 1)]
+    made.record.close({**summary, "ok": True, "ranks": ranks})
+    with pytest.raises(UsageError, match="is not as xla_nb wrote it"):
+        made.opened()
+    forget_the_count(made)
+    with pytest.raises(UsageError, match="lacks the start of the run"):
+        made.opened()
+
+
+def test_a_damaged_record_is_listed_as_its_run_ended(mixed):
+    damage(mixed, DAMAGE["garbage"])
+    (entry,) = entries()
+    assert (entry.outcome, entry.headline[:13]) == ("failed", "Rank 1 failed")
+
+
+def test_a_run_in_progress_is_listed_whatever_its_events_are(made):
+    damage(made, DAMAGE["a line that is none"])
+    (entry,) = entries()
+    assert (entry.outcome, entry.headline) == ("running", "")
+
+
+@pytest.mark.parametrize("cut", [1, 10, 40])
+def test_half_a_last_event_of_a_run_whose_kernel_is_gone_is_passed_over(made, cut):
+    made.returns(0, 42)
+    made.loses_its_kernel()
+    damage(made, lambda data: data + lines_of(data)[-1][:cut])
+    run = made.opened()
+    assert (phases(run), run.results) == (["finished", "killed"], {0: 42})
+
+
+@pytest.mark.parametrize("name", ["a line that is none", "a number that is none", "no first line"])
+def test_a_damaged_record_of_a_run_whose_kernel_is_gone_is_refused(made, name):
+    made.returns(0, 42)
+    made.loses_its_kernel()
+    damage(made, {**DAMAGE, **CHANGED}[name])
+    with pytest.raises(UsageError, match=r"is damaged.*the result of rank 0"):
+        made.opened()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_results_that_no_event_explains_are_no_whole_run(made, ends):
+    made.returns(0, 42)
+    (made.loses_its_kernel if not ends else made.record.summary.touch)()
+    damage(made, DAMAGE["empty"])
+    with pytest.raises(UsageError, match="lacks the start of the run"):
+        made.opened()
+
+
+def test_events_that_did_not_fit_are_no_whole_record(made, monkeypatch):
+    """A full disk that has some space again as the summary is written."""
+    made.returns(0, 42)
+    summary = made.opened().summary()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("xla_nb.record.full_disk.Appender.add", full)
+        with pytest.raises(OSError):
+            made.says(events.JobEnded(status=0))
+        made.record.close(summary)
+    with pytest.raises(UsageError, match="is not as xla_nb wrote it"):
+        made.opened()
 
 
 def test_an_event_of_a_later_version_is_passed_over(made):
@@ -258,9 +486,12 @@ def test_an_event_of_a_later_version_is_passed_over(made):
     assert made.opened().results == {0: 42}
 
 
-def test_half_a_summary_is_as_good_as_none(ended):
-    (ended.record.path / "run.json").write_text('{"run": "20')
+@pytest.mark.parametrize("text", ['{"run": "20', "", "[]", "3", '{"ok": 1}', '{"headline": []}'])
+def test_half_a_summary_is_as_good_as_none(ended, text):
+    (ended.record.path / "run.json").write_text(text)
     assert ended.opened().results == {0: 42}
+    (entry,) = entries()
+    assert entry.headline == "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
 
 
 # ---------------------------------------------------------------- all of them

@@ -1,5 +1,6 @@
 """A run from the notebook's side: read, stopped, ended."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -241,6 +242,8 @@ def test_an_ended_run_has_a_summary_in_its_record(start):
     written = json.loads((job.run.record.path / "run.json").read_text())
     assert written.pop("elapsed") > 0
     assert written.pop("bytes") > 0
+    happened = (job.run.record.path / "events.jsonl").read_bytes()
+    assert written.pop("events") == hashlib.sha256(happened).hexdigest()
     assert written == {
         "run": "r1",
         "cell": "Cell In[3]",

@@ -27,11 +27,18 @@ def silent(rank):
     [
         ("can't start new thread", "ulimit -u"),
         ("[Errno 24] Too many open files: 'x'", "ulimit -n"),
+        ("[Errno 23] Too many open files in system: 'x'", "fs.file-max"),
         ("[Errno 12] Cannot allocate memory", "ulimit -v"),
     ],
 )
 def test_an_error_that_names_a_call_is_told_with_its_limit(message, limit):
     assert limit in shortage.told(state_of(failed(message)), silent)
+
+
+def test_an_error_that_names_its_limit_itself_is_not_told_again():
+    message = "Cannot send the result: Too many open files. As many files are open as a process "
+    told = shortage.told(state_of(failed(message)), silent)
+    assert shortage.told(state_of(failed(f"{message}. {told}")), silent) == ""
 
 
 def test_a_semaphore_that_finds_no_space_is_in_shared_memory():

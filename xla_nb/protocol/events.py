@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+
+from xla_nb.protocol import plain
 
 #: The most characters of one text in an event; the run's files hold the whole.
 TEXT_LIMIT = 8_000
@@ -187,10 +187,6 @@ class HangReported(Event):
     ranks: tuple[int, ...]
     groups: tuple[StackGroup, ...]
 
-    def __post_init__(self) -> None:
-        groups = tuple(_group(group) for group in self.groups)
-        object.__setattr__(self, "groups", groups)
-
 
 @dataclass(frozen=True, kw_only=True)
 class HangOver(Event):
@@ -232,26 +228,22 @@ def encode(event: Event) -> bytes:
     return text.encode()
 
 
+class UnknownEvent(ValueError):
+    """An event that this version does not have."""
+
+
 def decode(data: bytes) -> Event:
-    """The event that `encode` wrote. Raises ValueError for other data."""
+    """The event that `encode` wrote. Raises UnknownEvent, and ValueError for other data."""
     try:
-        body: Mapping[str, Any] = json.loads(data)
-        cls = _BY_NAME[body["event"]]
-        return cls(**{name: _whole(value) for name, value in body.items() if name != "event"})
-    except (TypeError, KeyError, AttributeError, UnicodeDecodeError) as problem:
+        body = json.loads(data)
+        name = body.pop("event")
+    except (TypeError, KeyError, AttributeError, RecursionError) as problem:
         raise ValueError(f"not an event: {data[:200]!r}") from problem
-
-
-def _group(group: Any) -> StackGroup:
-    """A group, which JSON makes a mapping."""
-    if isinstance(group, StackGroup):
-        return group
-    return StackGroup(**{name: _whole(value) for name, value in group.items()})
-
-
-def _whole(value: Any) -> Any:
-    """A value as it was before JSON made a tuple a list."""
-    return tuple(value) if isinstance(value, list) else value
+    if not isinstance(name, str):
+        raise ValueError(f"not an event: {data[:200]!r}")
+    if name not in _BY_NAME:
+        raise UnknownEvent(f"unknown event: {data[:200]!r}")
+    return plain.made(_BY_NAME[name], body)
 
 
 def _shorten(value: object) -> object:

@@ -182,10 +182,14 @@ class Unopened(Exception):
         self.problem = problem
 
 
+class Malformed(ValueError):
+    """A file is no parcel, or not all of one; says why, as in "is damaged (why)"."""
+
+
 class Parcel:
     """A received parcel. The garbage collector closes it, since its values may live longer.
 
-    Raises Unopened if memory is gone that the notebook shared.
+    Raises Malformed, and Unopened if memory is gone that the notebook shared.
 
     about      what can be read without opening it
     remember   have `open` keep what it makes: `values` by name, and all `objects` by the numbers
@@ -197,16 +201,24 @@ class Parcel:
         self.objects: dict[int, Any] = {}
         self.values: dict[str, object] = {}
         self._map = memoryview(_content(fd))
+        try:
+            self._take_apart()
+        except FileNotFoundError as problem:
+            raise Unopened(SHARED_MEMORY, problem) from problem
+        except Malformed:
+            raise
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as problem:
+            raise Malformed(f"{hostile.name_of(type(problem))}: {problem}") from problem
+
+    def _take_apart(self) -> None:
+        """Find the stream and the buffers by the index."""
         length = int(bytes(self._map[:_HEAD]))
         index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
         self.about: dict[str, Any] = index["about"]
         data = self._map[_aligned(_HEAD + length) :]
-        self._stream = data[: index["stream"]]
-        try:
-            sources = [data, *map(open_part, index["parts"])]
-        except FileNotFoundError as problem:
-            raise Unopened(SHARED_MEMORY, problem) from problem
-        self._buffers = [sources[n][start : start + size] for n, start, size in index["buffers"]]
+        self._stream = _slice(data, 0, index["stream"])
+        sources = [data, *map(open_part, index["parts"])]
+        self._buffers = [_slice(sources[n], start, size) for n, start, size in index["buffers"]]
 
     def open(
         self,
@@ -215,7 +227,7 @@ class Parcel:
         held: Callable[[int | str], object] | None = None,
         apart: bool = False,
     ) -> dict[str, object]:
-        """The values by name. Raises Unopened.
+        """The values by name. Raises Unopened, and Malformed where there are none.
 
         Functions of the notebook get `namespace` as their globals; `resolve` finds names of
         ``__main__``. Either is this process's own by default. `held` finds what a parcel of
@@ -227,7 +239,7 @@ class Parcel:
         reader.apart = apart
         values: dict[str, object] = {}
         while stream.tell() < self._stream.nbytes:  # many pickles with one memory
-            name, late = reader.load()
+            name, late = _header(reader)
             try:
                 value = reader.load()
             except KeyboardInterrupt:
@@ -243,6 +255,22 @@ class Parcel:
     def forget(self) -> None:
         """No longer hold what was remembered."""
         self.remember, self.objects, self.values = False, {}, {}
+
+
+def _slice(source: memoryview, start: int, size: int) -> memoryview:
+    """So many bytes, all of them. Raises Malformed."""
+    if min(start, size) < 0 or start + size > source.nbytes:
+        raise Malformed("it is cut short")
+    return source[start : start + size]
+
+
+def _header(reader: pickle.Unpickler) -> tuple[str, bool]:
+    """The name of the next value, and whether it is a late one. Raises Malformed."""
+    try:
+        name, late = reader.load()
+    except Exception as problem:  # pickle raises almost any of garbage
+        raise Malformed(f"{hostile.name_of(type(problem))}: {problem}") from problem
+    return name, late
 
 
 class _Unpickler(pickle.Unpickler):

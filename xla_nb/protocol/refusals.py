@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import itertools
 import pickle
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from xla_nb.linux import shortage
 from xla_nb.protocol import hostile
 from xla_nb.wording import in_one_line
 
@@ -40,6 +42,21 @@ _KEPT = {
     "a queue with items": "Make it in a cell that is not launched",
     "a queue with unfinished tasks": "Make it in a cell that is not launched",
     "a lock that is held": "Make it in a cell that is not launched",
+}
+_ANOTHER_DISK = "Set XLA_NB_HOME to a folder on another disk"
+_LESS = "Set XLA_NB_HOME to a folder that has more free space, or return less"
+_LEAVE_ALONE = "Leave the folder of a run as it is until the run has ended"
+#: What to do where the file of a result cannot be written, by why (errno(3)).
+_UNWRITTEN = {
+    errno.ENOSPC: _LESS,
+    errno.EDQUOT: _LESS,
+    errno.EFBIG: "Raise the limit on the size of files (`ulimit -f`), or return less",
+    errno.EIO: _ANOTHER_DISK,
+    errno.ESTALE: _ANOTHER_DISK,
+    errno.EROFS: _ANOTHER_DISK,
+    errno.EACCES: _LEAVE_ALONE,
+    errno.EPERM: _LEAVE_ALONE,
+    errno.ENOENT: "Leave the folder of a run where it is until the run has ended",
 }
 _DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
 
@@ -130,11 +147,9 @@ def advice_on_result(fault: BaseException) -> str:
     """What to do instead of returning the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return _HOME.get(fault.thing, fault.advice)
-    if isinstance(fault, FileNotFoundError):
-        return "Leave the folder of a run where it is until the run has ended"
-    if isinstance(fault, OSError):
-        return "Set XLA_NB_HOME to a folder that has more free space, or return less"
-    return "Return numbers, arrays or CPU tensors instead"
+    number = fault.errno if isinstance(fault, OSError) else None
+    known = _UNWRITTEN.get(number or 0) or shortage(number).removesuffix(".")
+    return known or "Return numbers, arrays or CPU tensors instead"
 
 
 def reduce_stream(obj: Any) -> Any:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xla_nb.errors import XlaNbError
 from xla_nb.record import private
-from xla_nb.wording import listed, several
+from xla_nb.wording import listed, several, shortened
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
 
@@ -35,9 +36,17 @@ def encode(number: int, at: float, step: float | None, figures: Mapping[str, flo
 
 
 def decode(line: bytes) -> Row:
-    """The row that `encode` wrote; without a step it stands at its number."""
-    number, at, step, figures = json.loads(line)
-    return Row(number, at, number if step is None else step, figures)
+    """The row that `encode` wrote; without a step it stands at its number. Raises ValueError for
+    other data."""
+    try:
+        number, at, step, figures = json.loads(line)
+        step = number if step is None else step
+        numbers = {type(each) for each in (number, at, step, *figures.values())}
+    except (TypeError, AttributeError, RecursionError) as problem:
+        raise ValueError(f"not a row: {line[:200]!r}") from problem
+    if not numbers <= {int, float, bool}:
+        raise ValueError(f"not a row: {line[:200]!r}")
+    return Row(number, at, step, figures)
 
 
 class Rows:
@@ -48,9 +57,16 @@ class Rows:
         self._offset = 0
 
     def new(self) -> Iterator[Row]:
-        """The rows written since the last call."""
+        """The rows written since the last call. Raises XlaNbError for a line that is none."""
         while block := self._block():
-            yield from map(decode, block.splitlines())
+            for line in block.splitlines():
+                try:
+                    yield decode(line)
+                except ValueError:
+                    told = shortened(repr(line), 60)
+                    raise XlaNbError(
+                        f"{self._path} is damaged: xla_nb did not write a line of it ({told})."
+                    ) from None
 
     def _block(self) -> bytes:
         try:

@@ -6,6 +6,7 @@ A record is complete without the notebook that started the run, and only its own
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -57,6 +58,8 @@ class Record:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._events = Appender(self.events, _KEPT)
+        self._sum = hashlib.sha256()  # of the events as they should be in their file
+        self._has_sum = False
 
     def __repr__(self) -> str:
         return f"Record({str(self.path)!r})"
@@ -95,7 +98,8 @@ class Record:
     def results(self) -> dict[int, Path]:
         """The results that are there, by rank."""
         paths = self.path.glob("rank-*.result")
-        return {int(path.stem.partition("-")[2]): path for path in paths}
+        ranks = {path: path.stem.partition("-")[2] for path in paths}
+        return {int(rank): path for path, rank in ranks.items() if rank.isdecimal()}
 
     @property
     def module_values(self) -> Path:
@@ -171,14 +175,19 @@ class Record:
     def nbytes(self) -> int:
         """Bytes of all files; of an ended run as its summary has them, and what waits for its
         notebook."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             return int(json.loads(private.read(self.summary))["bytes"]) + _size(self.module_values)
         return _bytes_in(self.path)
 
     def add(self, event: Event | None = None) -> None:
-        """Record an event, and those that had no space. Raises OSError where some still wait."""
+        """Record an event, and those that had no space. Raises OSError where some still wait. Of
+        one thread at a time."""
+        line = b"" if event is None else encode(event) + b"\n"
+        if line:
+            self._sum.update(line)
+            self._has_sum = True
         try:
-            self._events.add(b"" if event is None else encode(event) + b"\n")
+            self._events.add(line)
         finally:
             self._events.close()
 
@@ -192,7 +201,8 @@ class Record:
         self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write the summary, with the bytes of all files; from now on the run has ended.
+        """Write the summary, with the bytes of all files, and the SHA-256 of `events.jsonl` as it
+        should be (`events`); from now on the run has ended.
 
         On a full disk the summary is cut short: that it is there says that the run has ended."""
         scratch = partial(self.summary)
@@ -200,7 +210,8 @@ class Record:
             self.add()
         with contextlib.suppress(OSError):
             size = _bytes_in(self.path) - _size(self.module_values)
-            private.write(scratch, json.dumps({**summary, "bytes": size}, indent=2).encode())
+            more = {"bytes": size} | ({"events": self._sum.hexdigest()} if self._has_sum else {})
+            private.write(scratch, json.dumps({**summary, **more}, indent=2).encode())
         with contextlib.suppress(OSError):
             scratch.rename(self.summary)
 

@@ -56,13 +56,13 @@ def own_folder(path: Path) -> None:
 
 
 def _make_with_parents(path: Path) -> None:
-    """Make a folder and its parents; those that are there are left as they are."""
+    """Make a folder and its parents; those that are there are left as they are. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         try:
             make_folder(path)
         except FileNotFoundError:
             _make_with_parents(path.parent)
-            _make_with_parents(path)
+            make_folder(path)  # fails below a link that leads nowhere, and in /proc
 
 
 def writing(path: str | os.PathLike[str], flags: int = os.O_WRONLY | os.O_TRUNC) -> int:

@@ -7,6 +7,7 @@ when the rank is killed, and costs nothing where nobody reads it.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -75,6 +76,9 @@ def decode(data: bytes) -> Sample:
         body = json.loads(data)
         loops = tuple(Loop(**loop) for loop in body.pop("loops"))
         missing = tuple(body.pop("missing"))
-        return Sample(loops=loops, missing=missing, **body)
-    except (TypeError, KeyError, AttributeError) as problem:
+        sample = Sample(loops=loops, missing=missing, **body)
+        if not all(map(math.isfinite, (sample.at, sample.since, sample.cpu))):
+            raise ValueError("not a sample: a time is not finite")
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as problem:
         raise ValueError(f"not a sample: {data[:200]!r}") from problem
+    return sample

@@ -7,6 +7,7 @@ newer one alone.
 
 from __future__ import annotations
 
+import pickle
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import hostile
 from xla_nb.protocol.likeness import differ, fingerprint
-from xla_nb.protocol.parcel import Parcel, Unopened
+from xla_nb.protocol.parcel import Malformed, Parcel, Unopened
 from xla_nb.protocol.pickling import DEFINITIONS, RESULT
 from xla_nb.wording import in_one_line
 
@@ -35,7 +36,7 @@ class Definitions:
         self._told: set[str] = set()
 
     def read(self, rank: int, parcel: Parcel) -> object:
-        """A rank's result. Raises XlaNbError."""
+        """A rank's result. Raises XlaNbError, and Malformed where the file is damaged."""
         used: dict[str, object] = {}
 
         def find(name: str) -> object:
@@ -47,7 +48,11 @@ class Definitions:
         except Unopened as unopened:
             if isinstance(unopened.problem, XlaNbError):
                 raise unopened.problem from None
+            if isinstance(unopened.problem, pickle.UnpicklingError | EOFError):
+                raise Malformed(str(unopened.problem)) from None
             raise XlaNbError(self._unreadable(rank, unopened.problem, used)) from unopened.problem
+        if RESULT not in values:
+            raise Malformed("it has no result")
         for name, at_launch in values.get(DEFINITIONS, {}).items():
             if name not in self._named and differ(at_launch, fingerprint(used[name])):
                 self._tell(name, f"rank {rank}'s result is read with the new `{name}`")

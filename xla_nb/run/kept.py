@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xla_nb.program.deferred import Launched
-from xla_nb.protocol.parcel import Parcel, Unopened
+from xla_nb.protocol.parcel import Malformed, Parcel, Unopened
 from xla_nb.record import private
 from xla_nb.run.run import Run
 from xla_nb.wording import listed
@@ -43,7 +43,7 @@ class Kept:
     def trim(self) -> None:
         """Let go of the objects that are not referred to, as soon as that is known."""
         if not self._trimmed and self._run.state.kept:
-            with contextlib.suppress(FileNotFoundError):  # `take` says so
+            with contextlib.suppress(FileNotFoundError, Malformed):  # `take` says so
                 self._trim(self._parcel())
 
     def discard(self) -> None:
@@ -78,6 +78,8 @@ class Kept:
                 f"{_names(names)} computed by {where}, and the files of that run are gone from "
                 f"{self._run.record.path}. Run {where} again."
             )
+        except Malformed:
+            return {}, self._damaged(names)
         self._trim(parcel)
 
         def held(token: int | str) -> object:
@@ -87,6 +89,8 @@ class Kept:
 
         try:
             values = parcel.open(namespace, held=held)
+        except Malformed:
+            return {}, self._damaged(names)
         except Unopened as unopened:
             problem = unopened.problem
             return {}, (
@@ -119,6 +123,12 @@ class Kept:
                 f"{_names(names)} not computed yet by {self._run.label}, whose top level is still "
                 "running."
             ) from None
+
+    def _damaged(self, names: Iterable[str]) -> str:
+        return (
+            f"{_names(names)} computed by {self._run.label}, and {self._run.record.module_values} "
+            f"is damaged. Run {self._run.label} again."
+        )
 
     def _missing(self, names: Iterable[str]) -> str:
         missing = sorted(set(names) & self.problems.keys())

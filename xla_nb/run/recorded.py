@@ -5,10 +5,10 @@ Nothing here needs the process that launched the run.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,17 +16,17 @@ from typing import Any, NoReturn, Self, SupportsIndex
 
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events
-from xla_nb.protocol.parcel import Parcel
+from xla_nb.protocol.parcel import Malformed, Parcel
 from xla_nb.protocol.refusals import Unshippable
 from xla_nb.record import private
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home, records
 from xla_nb.record.sample import Sample, decode
-from xla_nb.run import sentences
+from xla_nb.run import sentences, whole
 from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
-from xla_nb.wording import listed, shortened
+from xla_nb.wording import in_one_line, listed, shortened
 
 
 class RecordedRun:
@@ -68,20 +68,26 @@ class RecordedRun:
         results need of the notebook's names.
 
         Raises UsageError if no run is recorded there; if the record has anything but plain files;
-        and, without `trust`, if another user may have written any of it."""
+        if what it says of the run is damaged; and, without `trust`, if another user may have
+        written any of it."""
         files = Record(_folder(path).resolve())
         _refuse_strange(files.path, trust)
-        summary = _summary(files.path)
-        run = cls(files.path.name, summary.get("cell", ""), files, resolve)
-        last = 0.0
-        for event in _events(files.path):
-            run.state.apply(event)
-            last = event.at
-        if run.state.ended is None and (files.summary.exists() or not files.is_owned):
-            _find_returned(run.state, files)
-            seen = [sample.at for rank in run.state.ranks if (sample := run.sample(rank))]
-            run.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
+        summary = whole.summary(files)
+        run = cls(files.path.name, summary.cell if summary else "", files, resolve)
+        try:
+            run._fold(summary)
+        except whole.Damaged as damage:
+            raise UsageError(whole.refusal(files, damage, summary)) from None
         return run
+
+    def _fold(self, summary: whole.Summary | None) -> None:
+        """Fold what was recorded into the state. Raises Damaged."""
+        last = whole.fold(self.record, self.state, summary)
+        if self.state.ended is None and (self.record.summary.exists() or not self.record.is_owned):
+            _find_returned(self.state, self.record)
+            seen = [sample.at for rank in self.state.ranks if (sample := self.sample(rank))]
+            self.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
+        whole.check_end(self.state, summary)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise Unshippable(
@@ -136,12 +142,22 @@ class RecordedRun:
             raise KeyError(f"{self.name} has no rank {rank}.")
 
     def _read(self, rank: int) -> Any:
+        path = self.record.result(rank)
         try:
-            fd = private.reading(self.record.result(rank))
+            fd = private.reading(path)
         except FileNotFoundError:
-            raise self._gone(f"rank {rank}'s result") from None
+            self.check_files(f"rank {rank}'s result")
+            raise XlaNbError(
+                f"Rank {rank}'s result is gone: {path} is missing, and was there when the rank had "
+                "returned. The other files of the run are there."
+            ) from None
+        except OSError as problem:
+            raise XlaNbError(f"Cannot read rank {rank}'s result: {problem}.") from None
         try:
             return self._definitions.read(rank, Parcel(fd))
+        except Malformed as damage:
+            why = in_one_line(str(damage), 200).rstrip(".")
+            raise XlaNbError(f"Rank {rank}'s result is damaged: {path} ({why}).") from None
         finally:
             os.close(fd)
 
@@ -220,9 +236,12 @@ def _no_result(rank: int, phase: Phase) -> str:
 
 
 def _find_returned(state: RunState, files: Record) -> None:
-    """A result is there, and its event is not, where the disk was full or the kernel ended."""
+    """A result is there, and its event is not, where the disk was full or the kernel ended. Raises
+    Damaged for one of a rank that no event names."""
     for rank, path in files.results().items():
-        if rank not in state.ranks or state.ranks[rank].phase not in ENDED:
+        if rank not in state.ranks:
+            raise whole.Damaged(f"does not name rank {rank}, whose result is there")
+        if state.ranks[rank].phase not in ENDED:
             status = path.stat()
             state.apply(
                 events.RankFinished(
@@ -245,7 +264,8 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 def _refuse_strange(folder: Path, trust: bool) -> None:
     """Raise UsageError for a record that xla_nb has not made, or another user may have changed."""
-    above = [path for path in folder.parents if path.is_relative_to(home().resolve())]
+    whole = os.path.realpath(home())  # as resolve(), which raises where a link leads to itself
+    above = [path for path in folder.parents if path.is_relative_to(whole)]
     for path in above:
         own_folder(path)
     try:
@@ -277,27 +297,6 @@ def own_folder(path: Path) -> None:
         ) from None
 
 
-def _summary(folder: Path) -> dict[str, Any]:
-    try:
-        summary = json.loads(private.read(Record(folder).summary))
-    except (OSError, ValueError):
-        return {}
-    return summary if isinstance(summary, dict) else {}
-
-
-def _events(folder: Path) -> Iterator[events.Event]:
-    try:
-        fd = private.reading(Record(folder).events)
-    except FileNotFoundError:
-        return
-    with os.fdopen(fd, "rb") as file:
-        for line in file:
-            try:
-                yield events.decode(line)
-            except ValueError:  # half a line, or an event of a later version
-                continue
-
-
 @dataclass(frozen=True)
 class Entry:
     """One recorded run in a list: `headline` says how it went, `elapsed` is in seconds."""
@@ -315,7 +314,7 @@ def entries() -> list[Entry]:
         return []
     for folder in (home(), home() / "runs"):
         own_folder(folder)
-    return [_entry(record.path) for record in records()]
+    return [_entry(record) for record in records()]
 
 
 def _with_hang(headline: str, hang: str) -> str:
@@ -325,33 +324,38 @@ def _with_hang(headline: str, hang: str) -> str:
     return f"hang: {hang}" if not headline else f"{headline}; hang: {hang}"
 
 
-def _hang(folder: Path) -> str:
+def _hang(record: Record) -> str:
     """The hang of a run in progress."""
     state = RunState()
-    for event in _events(folder):
-        state.apply(event)
+    with contextlib.suppress(whole.Damaged):  # told where it is opened
+        whole.fold(record, state, None)
     return sentences.hang(state)
 
 
-def _entry(folder: Path) -> Entry:
-    summary = _summary(folder)
-    if summary:
+def _entry(record: Record) -> Entry:
+    summary, name = whole.summary(record), record.path.name
+    if summary is not None:
         return Entry(
-            folder.name,
-            summary.get("cell", ""),
-            summary.get("outcome") or ("finished" if summary["ok"] else "failed"),
-            _with_hang(summary["headline"], summary.get("hang", "")),
-            summary.get("elapsed"),
+            name,
+            summary.cell,
+            _outcome(summary),
+            _with_hang(summary.headline, summary.hang),
+            summary.elapsed,
         )
-    if Record(folder).summary.exists():  # the disk was full
+    if record.summary.exists():  # the disk was full
         try:
-            run = RecordedRun.open(folder, lambda name: None)
+            run = RecordedRun.open(record, lambda name: None)
         except UsageError as refused:
-            return Entry(folder.name, "", "failed", str(refused), None)
+            return Entry(name, "", "failed", str(refused), None)
         if run.state.ranks:
             headline = sentences.headline(run.state)
-            return Entry(folder.name, "", run.state.outcome, headline, run.elapsed)
-        return Entry(folder.name, "", "failed", "Ended, and the disk was too full to say how", None)
-    if Record(folder).is_owned:
-        return Entry(folder.name, "", "running", _with_hang("", _hang(folder)), None)
-    return Entry(folder.name, "", "failed", "The notebook's kernel ended before the run did", None)
+            return Entry(name, "", run.state.outcome, headline, run.elapsed)
+        return Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
+    if record.is_owned:
+        return Entry(name, "", "running", _with_hang("", _hang(record)), None)
+    return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
+
+
+def _outcome(summary: whole.Summary) -> Outcome:
+    """How a run went; older versions have only said whether it was well."""
+    return summary.outcome or ("finished" if summary.ok else "failed")

@@ -183,7 +183,7 @@ class Run(RecordedRun):
                 return  # impatience is no reason to use stronger means
             again = bool(self.state.stopping)
             if not self.state.settled and not again:  # else there are only processes left
-                request = events.StopRequested(why=why)
+                request = events.StopRequested(why=str(why))
                 self._stopped, self._stopped_at = time.monotonic(), request.at
                 self.take(request)
             staying = self._running()

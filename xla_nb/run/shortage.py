@@ -20,6 +20,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("can't start new thread",), shortage(errno.EAGAIN)),
     (("pthread_create() failed",), shortage(errno.EAGAIN)),
     (("Resource temporarily unavailable", "fork"), shortage(errno.EAGAIN)),
+    (("Too many open files in system",), shortage(errno.ENFILE)),
     (("Too many open files",), shortage(errno.EMFILE)),
     (("std::bad_alloc",), shortage(errno.ENOMEM)),
     (("Cannot allocate memory",), shortage(errno.ENOMEM)),
@@ -28,14 +29,14 @@ _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def told(state: RunState, stderr: Callable[[int], str]) -> str:
-    """The sentence; empty where nobody has said that anything was short.
+    """The sentence; empty where nobody has said that anything was short, or the error has it.
 
     stderr: the end of what a rank has written there."""
     for rank in state.ranks.values():
         text = _last_words(rank, stderr)
         for words, sentence in _SIGNS:
             if all(word in text for word in words):
-                return sentence
+                return "" if sentence in text else sentence
     return ""
 
 
