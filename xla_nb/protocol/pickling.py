@@ -26,6 +26,7 @@ from xla_nb.protocol import (
     remake,
     shared,
     storages,
+    tensors,
 )
 from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.likeness import fingerprint
@@ -146,11 +147,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return pickle.PickleBuffer(memory)
 
     def reduce_tensor(self, tensor: Any) -> Any:
-        torch = sys.modules["torch"]
-        if type(tensor) is not torch.Tensor or tensor.dtype not in torch.storage._new_dtypes():
-            return NotImplemented
-        rebuild, arguments, *_ = tensor.__reduce_ex__(5)
-        return storages.with_typed_storage, (rebuild, *arguments)
+        return tensors.reduced(tensor, {})
 
     def reduce_parametrized(self, module: Any) -> Any:
         return NotImplemented
@@ -288,11 +285,7 @@ class LivePickler(_Pickler):
                 "a tensor is sent without what computed it (its grad_fn): backward() ends there"
             )
         held = {name: getattr(tensor, name) for name in HELD_BY_TENSORS} if tensor.is_leaf else {}
-        state = {name: value for name, value in held.items() if value is not None}
-        if not state:
-            return super().reduce_tensor(tensor)
-        rebuild, arguments, *_ = tensor.__reduce_ex__(5)
-        return rebuild, arguments, state, None, None, remake.fill_attributes
+        return tensors.reduced(tensor, {n: value for n, value in held.items() if value is not None})
 
     def reduce_parametrized(self, module: Any) -> Any:
         """torch refuses, since the class of such a module is one of its own: it is sent too."""
@@ -336,11 +329,15 @@ class _HomePickler(_Pickler):
         return held is obj
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
-        home = tensor.detach().cpu()
-        torch = sys.modules["torch"]
+        torch, kind = sys.modules["torch"], type(tensor)
+        with torch.inference_mode(tensor.is_inference()):
+            home = tensor.detach().cpu()
+            if not isinstance(tensor, torch.nn.Parameter):
+                home.requires_grad_(tensor.requires_grad)
         if isinstance(tensor, torch.nn.Parameter):
-            return torch.nn.Parameter, (home, tensor.requires_grad)
-        home.requires_grad_(tensor.requires_grad)
+            plain = kind is torch.nn.Parameter or not tensors.is_pickled_by_torch(kind)
+            kind, own = (torch.nn.Parameter, None) if plain else (kind, tensor.__getstate__())
+            return tensors.reduced_parameter(kind, home, tensor.requires_grad, own, {})
         reduced = self.reduce_tensor(home)
         return home.__reduce_ex__(5) if reduced is NotImplemented else reduced
 
