@@ -19,10 +19,10 @@ def reduced(tensor: Any, held: Mapping[str, object]) -> Any:
     """The tensor as a reducer's value; NotImplemented where torch loses nothing."""
     torch: Any = sys.modules["torch"]
     kind = type(tensor)
-    if issubclass(kind, torch.nn.Parameter) and is_pickled_by_torch(kind):
+    if issubclass(kind, torch.nn.Parameter) and _is_pickled_by_torch(kind):
         with torch._C.DisableTorchFunctionSubclass():
             data, requires_grad = tensor.data, tensor.requires_grad
-        return reduced_parameter(kind, data, requires_grad, tensor.__getstate__(), held)
+        return _reduced_parameter(kind, data, requires_grad, tensor.__getstate__(), held)
     own = None
     if kind is torch.Tensor and tensor.dtype in torch.storage._new_dtypes():
         rebuild, arguments = tensor._reduce_ex_internal(5)
@@ -35,17 +35,34 @@ def reduced(tensor: Any, held: Mapping[str, object]) -> Any:
     return _with_state(_in_its_mode(tensor, *made), own, held)
 
 
-def is_pickled_by_torch(kind: Any) -> bool:
+def _is_pickled_by_torch(kind: Any) -> bool:
     """Whether a class of parameters does not say itself how they are pickled."""
     torch: Any = sys.modules["torch"]
     return bool(kind.__reduce_ex__ is torch.nn.Parameter.__reduce_ex__)
 
 
-def reduced_parameter(
+def _reduced_parameter(
     kind: type, data: Any, requires_grad: bool, own: object, held: Mapping[str, object]
 ) -> Any:
     """A parameter of this class, over `data`, with the state `own`, as a reducer's value."""
     return _with_state(_in_its_mode(data, parameter, (kind, data, requires_grad)), own, held)
+
+
+def home(tensor: Any) -> Any:
+    """A tensor on a device as a CPU tensor."""
+    torch: Any = sys.modules["torch"]
+    with torch.inference_mode(tensor.is_inference()):
+        home = tensor.detach().cpu()
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        return home if parameter else home.requires_grad_(tensor.requires_grad)
+
+
+def reduced_home(parameter: Any, home: Any) -> Any:
+    """A parameter on a device as a reducer's value, over the CPU tensor `home`."""
+    plain: Any = sys.modules["torch"].nn.Parameter
+    kind = type(parameter) if _is_pickled_by_torch(type(parameter)) else plain
+    own = None if kind is plain else parameter.__getstate__()
+    return _reduced_parameter(kind, home, parameter.requires_grad, own, {})
 
 
 def _in_its_mode(tensor: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
