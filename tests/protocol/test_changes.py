@@ -1,5 +1,6 @@
 """Which objects of a notebook somebody has changed since they came in a parcel."""
 
+import logging
 import os
 import types
 
@@ -164,6 +165,69 @@ def test_what_is_changed_of_objects_of_c_is_told(told, before, text):
 )
 def test_what_is_changed_of_definitions_is_told(told, before, text):
     assert told(before, text) == {"A"}
+
+
+LOGGER = """
+import logging
+class NoFoo(logging.Filter): pass
+def heard(record): return True
+x = logging.getLogger("xla_nb_test_changed")
+x.addFilter(heard)
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x.setLevel(15)",
+        "x.custom = 3",
+        "x.addFilter(NoFoo())",
+        "x.removeFilter(heard)",
+        "x.propagate = False",
+        "x.disabled = True",
+    ],
+)
+def test_what_is_changed_of_loggers_is_told(told, text):
+    try:
+        assert told(LOGGER, text) == {"x"}
+    finally:
+        logging.root.manager.loggerDict.pop("xla_nb_test_changed")
+
+
+def test_a_logger_that_is_only_used_is_unchanged(told):
+    made = "first = x\nfirst.b, first.a = [1], [2]"
+    try:
+        assert told(LOGGER + made, "x.info('a'); x.isEnabledFor(10); x.a") == set()
+    finally:
+        logging.root.manager.loggerDict.pop("xla_nb_test_changed")
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        ("class A(abc.ABC): pass\nclass B: pass", "A.register(B)"),
+        ("class A(abc.ABC): pass", "class B: pass\nA.register(B)"),
+        ("class A(abc.ABC): pass\nA.register(str)", "A.register(int)"),
+    ],
+)
+def test_what_is_registered_with_a_class_is_told(told, before, text):
+    assert told("import abc\n" + before, text) == {"A"}
+
+
+def test_what_a_class_is_registered_with_is_told(told):
+    before = "import numbers\nclass A: pass\nclass B: pass\nnumbers.Number.register(B)"
+    assert told(before, "numbers.Number.register(A); numbers.Number.register(B)") == {"A"}
+
+
+def test_a_class_with_which_many_are_registered_is_unchanged(told):
+    before = """
+        import abc
+        class A(abc.ABC): pass
+        class Other: pass
+        many = [Other, int, str, *(type("Same", (), {}) for _ in range(20))]
+        for kind in many: A.register(kind)
+    """
+    assert told(before, "isinstance(3, A), issubclass(Other, A)") == set()
 
 
 @pytest.mark.parametrize(

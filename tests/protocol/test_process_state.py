@@ -15,6 +15,10 @@ divided()
 thread = threading.Thread(target=divided); thread.start(); thread.join()
 logging.getLogger("mine").debug("heard")
 logging.getLogger("other").debug("not heard")
+logging.getLogger("mine.apart").addHandler(logging.NullHandler())
+logging.getLogger("mine.apart").error("not heard")
+logging.getLogger("mine.off").error("not heard")
+print(logging.root.manager.disable)
 warnings.warn("as an error", ImportWarning)
 """
 MAKES = r"""
@@ -28,6 +32,9 @@ decimal.getcontext().prec = 4
 warnings.simplefilter("error", ImportWarning)
 logging.basicConfig(level="INFO", format="<%(name)s %(message)s>", stream=sys.stdout)
 logging.getLogger("mine").setLevel("DEBUG")
+logging.getLogger("mine.apart").propagate = False
+logging.getLogger("mine.off").disabled = True
+logging.disable(7)
 print(pickle.dumps(ProcessState()).hex())
 """
 
@@ -48,6 +55,7 @@ def test_arguments_limits_contexts_filters_and_logging_are_the_notebooks():
         "0.3333",
         "0.3333",
         "<mine heard>",
+        "7",
     ]
     assert "ImportWarning: as an error" in taken.stderr
 

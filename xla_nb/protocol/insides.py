@@ -6,6 +6,7 @@ only for what a pickle of them has.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import copyreg
 import ctypes
@@ -14,6 +15,7 @@ import functools
 import gc
 import hashlib
 import io
+import logging
 import pickle
 import sys
 import types
@@ -22,14 +24,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from xla_nb.protocol import parts
+from xla_nb.protocol import abstract, loggers, parts
 from xla_nb.protocol.pickling import HELD_BY_TENSORS
 
 _CHUNK = 16 << 20  # bytes
 _ATOMS = {*parts.PLAIN, types.ModuleType} - {types.CodeType}
 _LOOKED_INTO = (
     *(types.FunctionType, types.ModuleType, type, functools._lru_cache_wrapper, enum.Enum),
-    *(bytearray, set, frozenset),
+    *(bytearray, set, frozenset, logging.Logger),
 )
 _LINKS = "__cause__", "__context__", "__suppress_context__"  # of exceptions
 _CTYPES = ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union
@@ -127,7 +129,7 @@ class Insides:
         """`content` is the object's own, where the caller has it already."""
         pairs = self.content(value) if content is None else content
         held = [(place, self.key(part)) for place, part in pairs]
-        if isinstance(value, set | frozenset):  # in the order of addresses
+        if isinstance(value, set | frozenset | abc.ABCMeta):  # in the order of addresses
             held.sort(key=repr)
         return Form(self.kind(value), tuple(held), memory(value))
 
@@ -320,6 +322,10 @@ def _members(cls: type) -> Iterator[tuple[Hashable, object]]:
         said = hasattr(type(part), "__get__") and not parts.is_made_by_type(cls, part)
         if said if name[:2] == "__" else name != _MADE_BY_READING:
             yield name, part
+    if abstract.is_abstract(cls):
+        yield from (("item", other) for other in abstract.registered(cls))
+    for one in abstract.registrations().get(cls, ()):
+        yield ("registered with", one.__qualname__), one
 
 
 def _without_caches(value: object) -> None:
@@ -339,6 +345,9 @@ def own_dicts(value: object) -> Iterator[object]:
 
 
 def _attributes(value: object) -> Iterator[tuple[Hashable, object]]:
+    if isinstance(value, logging.Logger):
+        yield from loggers.state(value).items()
+        return
     with contextlib.suppress(AttributeError):
         for name, part in object.__getattribute__(value, "__dict__").items():
             kept = name == _CACHE or name in _kept_names(type(value))

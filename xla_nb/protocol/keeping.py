@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import io
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -47,6 +48,12 @@ class _KeptPickler(LivePickler):
             named = kind.__members__.get(obj.name or "") is obj
             return (getattr, (kind, obj.name)) if named else (kind, (obj.value,))
         return super().reduce_code(obj)
+
+    def reduce_logger(self, logger: logging.Logger) -> Any:
+        return NotImplemented  # the notebook's own of that name, as it is
+
+    def loggers(self) -> list[logging.Logger]:
+        return []
 
     def reduce_shared(self, obj: Any) -> Any:
         reduced = shared.copied(obj)  # this process ends, and what it would share with it

@@ -23,7 +23,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import parts, remake, weak
+from xla_nb.protocol import abstract, parts, remake, weak
 from xla_nb.protocol.owned import OwnedByModules
 from xla_nb.protocol.remake import EMPTY, Call, Source
 
@@ -243,7 +243,7 @@ class Live:
         if isinstance(cls, abc.ABCMeta):
             content.pop("_abc_impl", None)
             content.pop("__abstractmethods__", None)
-            registered = [found for ref in abc._get_dump(cls)[0] if (found := ref())]  # type: ignore
+            registered = abstract.registered(cls)
         given["__qualname__"] = cls.__qualname__
         hinted = (n for n in parts.in_hints(cls) if n in self._held and n not in self._newer)
         soft = {name: self._held[name] for name in hinted}
@@ -256,10 +256,17 @@ class Live:
             "dict": dict.fromkeys(content)  # in their order, which filling in later keeps
             | self._ready(remake.fill_attributes, cls, content, parts.is_ready_in_class),
             "registered": registered,
+            "registered_with": self._registrations.get(cls, []),
             "bound": self._bound(cls),
         }
         made = (type(cls), cls.__name__, cls.__bases__, given)
         return remake.new_class, made, state, None, None, remake.fill_class
+
+    @functools.cached_property
+    def _registrations(self) -> dict[type, list[type]]:
+        """The abstract classes of modules with which classes are registered."""
+        named = [value for value in self._held.values() if abstract.is_abstract(value)]
+        return abstract.registrations(one for one in named if not parts.is_made_here(one))
 
     def _is_current(self, cls: type) -> bool:
         """Whether the notebook has the class under its name, not only a former cell's."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import io
+import itertools
 import json
 import mmap
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,20 @@ class Packed:
         mappings = [one for one in self._mappings if one.writable]
         raws = [buffer.raw() for buffer in self.buffers]
         return any(holding(mappings, address_of(raw), raw.nbytes) for raw in raws)
+
+    def overlaps(self, pieces: Iterable[tuple[int, int]]) -> bool:
+        """Whether pieces of memory, by first address and end, share some with each other, with the
+        buffers, or with what is mapped from a file."""
+        if not (given := list(pieces)):
+            return False
+        raws = [buffer.raw() for buffer in self.buffers]
+        starts = [(address_of(raw), raw.nbytes) for raw in raws]
+        ordered = sorted([*given, *((start, start + size) for start, size in starts)])
+        inside = [(start, end) for start, end in ordered if start >= 0]
+        mappings = shared_mappings()
+        return any(one[1] > other[0] for one, other in itertools.pairwise(inside)) or any(
+            holding(mappings, start, end - start) for start, end in given
+        )
 
     def write(self, fd: int, share: bool = False) -> int:
         """Write the parcel to an open file; returns its size in bytes.
@@ -231,7 +246,8 @@ class Parcel:
 
         Functions of the notebook get `namespace` as their globals; `resolve` finds names of
         ``__main__``. Either is this process's own by default. `held` finds what a parcel of
-        `keeping` refers to. `apart`: what modules hold stays as it is, for who compares.
+        `keeping` refers to. `apart`: what modules hold and loggers stay as they are, for who
+        compares.
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self._buffers)
@@ -298,8 +314,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 _NAMESPACE = remake.namespace.__module__, remake.namespace.__name__
-#: What is called in place of what changes modules.
+#: What is called in place of what changes modules and loggers.
 _APART = {
     remake.module_object.__name__: remake.object_beside.__name__,
     remake.put_back.__name__: remake.leave.__name__,
+    remake.logger.__name__: remake.logger_beside.__name__,
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import io
-import itertools
+import logging
 import pickle
 import sys
 import types
@@ -19,6 +19,7 @@ import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.protocol import (
     exceptions,
     jax_values,
+    loggers,
     mapped,
     modules,
     parts,
@@ -26,13 +27,13 @@ from xla_nb.protocol import (
     remake,
     shared,
     storages,
+    tensors,
 )
 from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
-from xla_nb.protocol.mapped import holding, shared_mappings
 from xla_nb.protocol.owned import Owned
-from xla_nb.protocol.parcel import Packed, address_of, bounds_of
+from xla_nb.protocol.parcel import Packed, bounds_of
 from xla_nb.protocol.refusals import Unshippable
 from xla_nb.protocol.remake import Call
 
@@ -40,6 +41,8 @@ from xla_nb.protocol.remake import Call
 RESULT, DEFINITIONS = "result", "definitions"
 #: What torch leaves out of a tensor that is not computed from others.
 HELD_BY_TENSORS = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+_SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
+_FILTERS = "the filters of the logger `{}` cannot be sent: ranks do without them"
 
 
 # ---------------------------------------------------------------- pickling
@@ -146,11 +149,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return pickle.PickleBuffer(memory)
 
     def reduce_tensor(self, tensor: Any) -> Any:
-        torch = sys.modules["torch"]
-        if type(tensor) is not torch.Tensor or tensor.dtype not in torch.storage._new_dtypes():
-            return NotImplemented
-        rebuild, arguments, *_ = tensor.__reduce_ex__(5)
-        return storages.with_typed_storage, (rebuild, *arguments)
+        return tensors.reduced(tensor, {})
 
     def reduce_parametrized(self, module: Any) -> Any:
         return NotImplemented
@@ -207,17 +206,28 @@ class LivePickler(_Pickler):
         for owned in self._live.owned.first:
             self._tell_first(owned)
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
-        for part in (code, {n: value for n, value in values.items() if n not in code}):
-            super().write(part)
-            while self._live.later or self._live.kin:
-                late, kin = self._live.later, self._live.kin
-                self._live.later, self._live.kin = [], []
-                for name, call in late:
-                    self.part(name, call, late=True)
-                for cls in kin:
-                    self._tell_of(cls)
+        self._write_all(code)
+        self._write_all({n: value for n, value in values.items() if n not in code})
+        for logger in self.loggers():
+            self._tell_of(logger, logger.name, _FILTERS.format(logger.name))
+        self._write_all({})
         for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
             self.part(name, call, late=True)
+
+    def _write_all(self, values: dict[str, object]) -> None:
+        """These and what follows from them."""
+        super().write(values)
+        while self._live.later or self._live.kin:
+            late, kin = self._live.later, self._live.kin
+            self._live.later, self._live.kin = [], []
+            for name, call in late:
+                self.part(name, call, late=True)
+            for cls in kin:
+                self._tell_of(cls, cls.__name__, _SUBCLASS.format(cls.__name__))
+
+    def loggers(self) -> list[logging.Logger]:
+        """Those that are sent even where nothing refers to them."""
+        return list(loggers.with_filters_made_here()) if self._live.asks_for_kin else []
 
     def persistent_id(self, obj: object) -> Any:
         if id(obj) in self._ids:
@@ -237,12 +247,12 @@ class LivePickler(_Pickler):
         if owned.refill is not None:
             self._live.later.append((str(owned.place), owned.refill))
 
-    def _tell_of(self, cls: type) -> None:
-        """Send a class that nothing refers to but the one that it extends."""
-        if self._can_be_sent(cls):
-            self.part(cls.__name__, Call(remake.known, (cls,)), late=True)
+    def _tell_of(self, obj: object, name: str, loss: str) -> None:
+        """Send what nothing refers to: a class but for the one that it extends, a logger."""
+        if self._can_be_sent(obj):
+            self.part(name, Call(remake.known, (obj,)), late=True)
         else:
-            self._live.notes.add(f"`{cls.__name__}` cannot be sent: its bases lack that subclass")
+            self._live.notes.add(loss)
 
     def _can_be_sent(self, value: object) -> bool:
         live = self._live.anew()
@@ -254,6 +264,8 @@ class LivePickler(_Pickler):
         return live.absent.keys() <= live.assigned
 
     def reduce_code(self, obj: Any) -> Any:
+        if issubclass(type(obj), logging.Logger):
+            return self.reduce_logger(obj)
         owned = self._live.owned.of(obj, self._can_be_sent)
         if owned is not None and owned.make is not None:
             if owned.refill is not None:
@@ -261,6 +273,11 @@ class LivePickler(_Pickler):
             return owned.make.reduced
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
+
+    def reduce_logger(self, logger: logging.Logger) -> Any:
+        if loss := loggers.loss(logger):
+            self._live.notes.add(loss)
+        return loggers.reduced(logger)
 
     def reduce_shared(self, obj: Any) -> Any:
         return self._primitives.reduce(obj)
@@ -288,11 +305,7 @@ class LivePickler(_Pickler):
                 "a tensor is sent without what computed it (its grad_fn): backward() ends there"
             )
         held = {name: getattr(tensor, name) for name in HELD_BY_TENSORS} if tensor.is_leaf else {}
-        state = {name: value for name, value in held.items() if value is not None}
-        if not state:
-            return super().reduce_tensor(tensor)
-        rebuild, arguments, *_ = tensor.__reduce_ex__(5)
-        return rebuild, arguments, state, None, None, remake.fill_attributes
+        return tensors.reduced(tensor, {n: value for n, value in held.items() if value is not None})
 
     def reduce_parametrized(self, module: Any) -> Any:
         """torch refuses, since the class of such a module is one of its own: it is sent too."""
@@ -336,11 +349,9 @@ class _HomePickler(_Pickler):
         return held is obj
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
-        home = tensor.detach().cpu()
-        torch = sys.modules["torch"]
-        if isinstance(tensor, torch.nn.Parameter):
-            return torch.nn.Parameter, (home, tensor.requires_grad)
-        home.requires_grad_(tensor.requires_grad)
+        home = tensors.home(tensor)
+        if isinstance(tensor, sys.modules["torch"].nn.Parameter):
+            return tensors.reduced_home(tensor, home)
         reduced = self.reduce_tensor(home)
         return home.__reduce_ex__(5) if reduced is NotImplemented else reduced
 
@@ -379,7 +390,7 @@ def pack(values: Mapping[str, object], live: Live) -> Packed:
         return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole))
 
     made = _with_modules_objects(dict(values), live)
-    if _touches_another(made):
+    if made.overlaps(made.writer.gaps):
         made = packed(live, whole=True)
     if live.weak.targets:
         cut = live.anew()
@@ -407,21 +418,6 @@ def _with_modules_objects(values: dict[str, object], live: Live) -> Packed:
         else:
             if not writers[-1].finds_containers():
                 return made
-
-
-def _touches_another(packed: Packed) -> bool:
-    """Whether an array with gaps shares memory with anything else, of this process or not."""
-    gaps: list[tuple[int, int]] = packed.writer.gaps
-    if not gaps:
-        return False
-    raws = [buffer.raw() for buffer in packed.buffers]
-    starts = [(address_of(raw), raw.nbytes) for raw in raws]
-    ordered = sorted([*gaps, *((start, start + size) for start, size in starts)])
-    inside = [(start, end) for start, end in ordered if start >= 0]
-    mappings = shared_mappings()
-    return any(one[1] > other[0] for one, other in itertools.pairwise(inside)) or any(
-        holding(mappings, start, end - start) for start, end in gaps
-    )
 
 
 def pack_home(value: object, by_name: Container[str]) -> Packed:

@@ -1,7 +1,7 @@
 """What a script's forked ranks have of their process besides its memory, taken from the notebook.
 
 The arguments of the program, the limits of recursion and of integers' digits, decimal's context,
-options and filters of warnings, and the levels and formats of logging.
+options and filters of warnings, and what logging is set to.
 """
 
 from __future__ import annotations
@@ -13,32 +13,40 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+from xla_nb.protocol import loggers
+
 _DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+_AS_MADE = (logging.NOTSET, True, False)
 _Filter = tuple[Any, Any, type[Warning], Any, int]
 
 
 @dataclass(frozen=True)
 class Logging:
-    """Levels by logger's name, and format and date format of each of root's handlers that write to
-    a standard stream, with the stream's name and the handler's level."""
+    """Loggers that are not as `getLogger` makes them, by name: level, whether it propagates and
+    whether it is disabled; the level that `logging.disable` was given; and format and date format
+    of each of root's handlers that write to a standard stream, with the stream's name and the
+    handler's level."""
 
-    levels: dict[str, int]
+    loggers: dict[str, tuple[int, bool, bool]]
+    disabled: int
     streams: tuple[tuple[str, int, str | None, str | None], ...]
 
     @classmethod
     def of_this_process(cls) -> Logging:
         root = logging.getLogger()
-        known = {**root.manager.loggerDict, "": root}
-        levels = {
-            name: logger.level
-            for name, logger in known.items()
-            if isinstance(logger, logging.Logger) and logger.level != logging.NOTSET
+        states = {
+            name: (logger.level, logger.propagate, logger.disabled)
+            for name, logger in loggers.of_this_process().items()
         }
-        return cls(levels, tuple(_streams(root)))
+        changed = {name: one for name, one in states.items() if one != _AS_MADE}
+        return cls(changed, root.manager.disable, tuple(_streams(root)))
 
     def take_on(self) -> None:
-        for name, level in self.levels.items():
-            logging.getLogger(name).setLevel(level)
+        for name, (level, propagates, disabled) in self.loggers.items():
+            logger = logging.getLogger(name)
+            logger.setLevel(level)
+            logger.propagate, logger.disabled = propagates, disabled
+        logging.disable(self.disabled)
         root = logging.getLogger()
         if root.handlers:
             return

@@ -12,6 +12,7 @@ import functools
 import gc
 import importlib
 import inspect
+import logging
 import sys
 import types
 import typing
@@ -74,17 +75,20 @@ def new_class(
 
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:
-    """Give a new class what is in its `__dict__`, and an ABC the classes registered with it."""
+    """Give a new class what is in its `__dict__`, and register it, and others with it."""
     fill_attributes(cls, state["dict"])
     if state["registered"] is not None:
         abc._abc_init(cls)  # type: ignore[attr-defined]
         for other in state["registered"]:
             abc.ABCMeta.register(cls, other)  # type: ignore[arg-type]
+    for one in state["registered_with"]:
+        abc.ABCMeta.register(one, cls)
     _bind(cls, state)
 
 
-def known(cls: type) -> None:
-    """A class is there, and found by `__subclasses__`, although nobody else asks for it."""
+def known(obj: object) -> None:
+    """It is there although nobody asks for it: a class is found by `__subclasses__`, a logger by
+    its name."""
 
 
 def _bind(value: Any, state: Mapping[str, Any]) -> None:
@@ -310,6 +314,26 @@ def module_object(module: str, name: str, base: type, kind: type, *args: object)
 def object_beside(module: str, name: str, base: type, kind: type, *args: object) -> Any:
     """For who compares: the object without the module's."""
     return new_of_base(base, kind, *args)
+
+
+def logger(kind: type[logging.Logger], name: str) -> logging.Logger:
+    """This process's logger of this name, of the class that the notebook's is of."""
+    found = logging.getLogger(name)
+    if type(found) is not kind:
+        found.__class__ = kind
+    return found
+
+
+def logger_beside(kind: type[logging.Logger], name: str) -> logging.Logger:
+    """One that `getLogger` does not find; also for who compares."""
+    made = kind.__new__(kind)
+    logging.Logger.__init__(made, name)  # of this base, on purpose
+    return made
+
+
+def fill_logger(made: logging.Logger, state: Mapping[str, object]) -> None:
+    vars(made).update(state)
+    logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels
 
 
 def refill_container(made: Any, base: Any, content: tuple[Any, Any, Any]) -> None:
