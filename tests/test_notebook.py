@@ -553,6 +553,23 @@ def test_a_name_that_the_cell_deletes_is_gone(cells):
         cells.launch("def g(rank): return tmp")
 
 
+def test_a_name_that_a_function_of_the_cell_deletes_as_its_own_stays_the_notebooks(cells):
+    cells.run("x = 7")
+    cells.launch("n = sum([1])\nif n > 1: x = n\ndef f(rank):\n    x = 1\n    del x")
+    assert cells.run("n, x") == (1, 7)
+
+
+def test_a_name_that_a_function_of_the_cell_deletes_in_the_module_is_gone(cells):
+    cells.run("x = 7")
+    cells.launch(
+        "n = sum([1])\nif n > 1: x = n\ndef drop():\n    global x\n    del x\ndrop()\n"
+        "def f(rank): pass"
+    )
+    assert cells.run("n") == 1
+    with pytest.raises(NameError):
+        cells.run("x")
+
+
 def test_what_a_function_of_the_cell_sets_is_the_runs(cells):
     cells.launch(
         "count = 0\ndef bump():\n    global count\n    count += 1\nbump()\n"
@@ -690,9 +707,49 @@ def test_a_name_that_only_a_function_of_the_cell_binds_is_taken_from_the_run(cel
     assert cells.run("model is model and setup.__name__") == "setup"
 
 
+def test_such_a_name_is_found_through_a_function_of_the_notebook(cells):
+    cells.run("OFF = 200\ndef tf(i): return i + OFF")
+    cells.launch("def setup():\n    global OFF\n    OFF = sum([1, 2])\nsetup()\ndef f(rank): pass")
+    assert cells.run("tf(1)") == 4
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "def f(rank):\n    global OFF\n    OFF = 1000\n    return OFF, ids",
+        "class A:\n    def m(self):\n        global OFF\n        OFF = 1000\ndef f(rank): A().m()",
+        "def f(rank):\n    def g():\n        global OFF\n        OFF = 1000\n    g()",
+    ],
+)
+def test_a_name_that_only_what_ranks_call_binds_stays_the_notebooks(cells, cell):
+    cells.run("OFF = 200\ndef tf(i): return i + OFF if 'OFF' in globals() else None")
+    before = dict(cells.shell.user_ns)
+    cells.launch(f"ids = list(range(3))\n{cell}")
+    assert cells.shell.user_ns["OFF"] == before["OFF"]  # as another thread finds it
+    assert cells.runs[-1].changes == ""
+    assert cells.run("tf(1)") == 201
+
+
+def test_a_name_that_a_launched_cell_computed_is_not_hidden_by_a_later_one_that_may_set_it(cells):
+    cells.launch("OFF = sum([1, 2])\ndef f(rank): return OFF")
+    cells.launch("n = sum([1])\ndef g(rank):\n    global OFF\n    OFF = 1000")
+    assert cells.run("OFF, n") == (3, 1)
+
+
+def test_what_the_top_level_binds_in_a_way_that_its_text_does_not_show_is_told(cells):
+    cells.run("OFF = 200")
+    cells.launch(
+        "import sys\nids = list(range(3))\ndef f(rank):\n    global OFF\n    OFF = 1000\n"
+        "sys.modules['__main__'].f(0)"
+    )
+    assert cells.run("OFF") == 200
+    assert cells.runs[-1].changes == "OFF"
+
+
 @pytest.mark.parametrize(
     ("cell", "value"),
     [
+        ("SEED = 0\ncall()", 42),
         ("pi = 3\nfrom math import *", 3.141592653589793),
         ("K = 3\nexec('K = 4')", 4),
         ("J = 1\nglobals()['J'] = 2", 2),
@@ -700,9 +757,15 @@ def test_a_name_that_only_a_function_of_the_cell_binds_is_taken_from_the_run(cel
     ],
 )
 def test_a_constant_that_the_cell_binds_anew_is_the_runs(cells, cell, value):
-    cells.run("def set_seed(s):\n    global SEED\n    SEED = s")
+    cells.run("def set_seed(s):\n    global SEED\n    SEED = s\ndef call(): set_seed(42)")
     cells.launch(f"{cell}\ndef f(rank): pass")
     assert cells.run(cell.partition(" ")[0]) == value
+
+
+def test_so_is_one_that_a_function_of_an_earlier_launch_binds_anew(cells):
+    cells.launch("def set_seed(s):\n    global SEED\n    SEED = s\ndef f(rank): pass")
+    cells.launch("SEED = 0\nset_seed(42)\ndef g(rank): pass")
+    assert cells.run("SEED") == 42
 
 
 def test_members_of_an_enum_of_an_earlier_launch_are_the_enums(cells):

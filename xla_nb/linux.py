@@ -89,6 +89,31 @@ def forked_children() -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that one has started, and so on; not what those have started that ended."""
+    found = [pid]
+    for parent in found:  # which grows
+        for file in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # it has ended
+                found += [int(child) for child in file.read_text().split()]
+    return found[1:]
+
+
+def shared_mappings(pid: int) -> dict[int, tuple[str, str]]:
+    """The device and inode of each shared mapping of a process, by its first address (proc(5),
+    maps); none if it has ended. Raises OSError where they cannot be read."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    each = (line.split(maxsplit=5) for line in lines)
+    return {
+        int(where.partition("-")[0], 16): (device, inode)
+        for where, access, _, device, inode, *_ in each
+        if access.endswith("s")
+    }
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process has not ended (not a zombie)."""
     return _state(pid) not in ("", "Z", "X")

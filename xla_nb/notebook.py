@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Any
 
 from xla_nb.errors import ProgramError, XlaNbError
-from xla_nb.program.bindings import bindings, deleted
+from xla_nb.program.bindings import bindings
 from xla_nb.program.build import Cell, OnlyTheRunHas, Program, Scope
+from xla_nb.program.called import deleted
 from xla_nb.program.cells import UNREADABLE, future_flags, futures, parsed, unreadable
 from xla_nb.program.deferred import ABSENT, Deferred, Launched, Taken
 from xla_nb.program.names import names_in

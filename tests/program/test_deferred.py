@@ -107,3 +107,22 @@ def test_what_a_definition_needs_is_executed_with_it(text):
 
 def test_what_nobody_uses_is_not_executed(text):
     assert text("a = 1\ndef f(i): pass\n", "b") == []
+
+
+def test_what_only_a_function_binds_is_found_through_functions_of_the_notebook():
+    namespace = {"__name__": "__main__", "OFF": 200}
+    exec("def tf(i): return i + OFF", namespace)
+    deferred = Deferred()
+    source = "import os\ndef f():\n    global OFF\n    OFF = os.getpid()\nf()\n"
+    deferred.add(Cell("c", source), namespace, {"f", "OFF"})
+    (taken,) = deferred.take({"tf"}, namespace)
+    assert taken.text.source == "import os\n"
+    assert taken.computed == {"f", "OFF"}
+
+
+def test_an_import_of_a_cell_whose_function_binds_a_name_waits_for_no_run():
+    deferred = Deferred()
+    source = "import os\ndef f():\n    global OFF\n    OFF = os.getpid()\nf()\n"
+    deferred.add(Cell("c", source), {}, {"f", "OFF"})
+    (taken,) = deferred.take({"os"}, {})
+    assert taken.computed == set()

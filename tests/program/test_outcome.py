@@ -11,9 +11,9 @@ OUTSIDE = {"torch", "nn", "dataclass", "len", "dict", "list", "object", "range"}
 HEAD = "import os\nRATE = 3\n"
 
 
-def of_the_run(source):
+def of_the_run(source, elsewhere=lambda names: (set(), set())):
     nodes = ast.parse(HEAD + textwrap.dedent(source)).body
-    return names_of_the_run(nodes, OUTSIDE.__contains__)
+    return names_of_the_run(nodes, OUTSIDE.__contains__, elsewhere)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,65 @@ def test_imports_and_constants_beside_it_are_not():
 
 def test_a_constant_that_is_changed_is():
     assert of_the_run("N = 1\nN = make(N)") == {"N"}
+
+
+SETS = "def f(i):\n    global n\n    n = 1\n"
+METHOD = "class A:\n    def m(self):\n        global n\n        n = 1\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"x = make()\n{SETS}",
+        f"x = make()\n{METHOD}",
+        "x = make()\ndef f(i):\n    def g():\n        global n\n        n = 1\n    g()",
+        f"x = make()\n{SETS}def g(i): return f(i)",
+        f"x = OTHER()\nx.f()\n{SETS}",
+        f"@torch.no_grad()\n{SETS}x = make()",
+        f"if make():\n{textwrap.indent(SETS, '    ')}",
+    ],
+)
+def test_what_only_functions_bind_that_the_top_level_does_not_call_is_not(source):
+    assert "n" not in of_the_run(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{SETS}f(0)",
+        f"{SETS}def g(): f(0)\ng()",
+        f"{SETS}class B:\n    def __init__(self): f(0)\nb = B()",
+        f"{METHOD}A().m()",
+        f"{METHOD}class B(A):\n    pass\nb = B()",
+        f"{SETS}list(map(f, [1]))",
+        f"{SETS}x = make(lambda: f(0))",
+        f"@make\n{SETS}",
+        "class A:\n    def m():\n        global n\n        n = 1\n    m()",
+        "class A(OTHER):\n    def m(self):\n        global n\n        n = 1",
+        f"{SETS}with make(f): pass",
+        f"{SETS}exec('f(0)')",
+        f"{SETS}globals()['f'](0)",
+        f"if make():\n{textwrap.indent(SETS, '    ')}    f(0)",
+        f"{SETS}def g(i, x=f(0)): pass",
+    ],
+)
+def test_what_only_functions_bind_that_the_top_level_may_call_is(source):
+    assert "n" in of_the_run(source)
+
+
+def test_so_is_what_functions_bind_that_others_of_the_notebook_call():
+    def elsewhere(names):
+        return ({"f"} if "call" in names else set()), set()
+
+    assert "n" in of_the_run(f"{SETS}call()", elsewhere)
+    assert "n" not in of_the_run(f"{SETS}other()", elsewhere)
+
+
+def test_a_constant_that_a_function_called_by_another_of_the_notebook_binds_anew_is():
+    def elsewhere(names):
+        return ({"set_seed"} if "call" in names else set()), (
+            {"RATE"} if "set_seed" in names else set()
+        )
+
+    assert "RATE" in of_the_run("call()", elsewhere)
+    assert "RATE" not in of_the_run("other()", elsewhere)

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from xla_nb.protocol import keeping, pickling, refusals
+from xla_nb.linux import die_with_parent
+from xla_nb.protocol import keeping, pickling, refusals, shared
 from xla_nb.protocol.changes import changed
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel, Unopened
@@ -179,21 +180,29 @@ def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kin
 
 
 @pytest.fixture
-def forked():
-    """A process that was forked from this one."""
+def fork():
+    """Starts a process that is forked from this one, and runs `target` or waits."""
     reader, writer = os.pipe()
-    process = FORK.Process(target=os.read, args=(reader, 1))
-    process.start()
-    yield
-    os.close(writer)  # which the process has too
-    process.kill()  # it has inherited handlers of signals, Ray's too
-    process.join()
+    processes = []
+
+    def fork(target=os.read):
+        processes.append(FORK.Process(target=target, args=(reader, 1)))
+        processes[-1].start()
+
+    yield fork
+    os.close(writer)  # which the processes have too
+    for process in processes:
+        process.kill()  # it has inherited handlers of signals, Ray's too
+        process.join()
+        process.close()
     os.close(reader)
 
 
 @pytest.mark.leaves("files")
-def test_a_value_that_a_forked_process_may_use_is_copied_and_a_note_tells(forked):
-    sent = Sent({"value": FORK.Value("i", 3)})
+def test_a_value_that_a_forked_process_may_use_is_copied_and_a_note_tells(fork):
+    value = FORK.Value("i", 3)
+    fork()
+    sent = Sent({"value": value})
     assert [note.partition(" of their own")[0] for note in sent.notes] == ["ranks share one Value"]
     assert sent.open()["value"].value == 3
 
@@ -221,8 +230,9 @@ def test_a_semaphore_that_a_thread_waits_for_is_not_replaced():
 
 
 @pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES])
-def test_a_primitive_without_a_name_arrives_as_a_new_one_of_its_kind(kind, forked):
+def test_a_primitive_without_a_name_arrives_as_a_new_one_of_its_kind(kind, fork):
     sent = getattr(FORK, kind)()
+    fork()
     got = through(one=sent, same=sent)
     assert type(got["one"]) is type(sent)
     assert got["one"] is got["same"]
@@ -231,9 +241,11 @@ def test_a_primitive_without_a_name_arrives_as_a_new_one_of_its_kind(kind, forke
 
 
 @pytest.mark.leaves("files")  # a barrier's counter lies in a heap that multiprocessing keeps
-def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept(forked):
+def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept(fork):
     queue = FORK.Queue(7)
-    got = through(s=FORK.Semaphore(3), b=FORK.Barrier(5), q=queue, e=FORK.Event())
+    sent = {"s": FORK.Semaphore(3), "b": FORK.Barrier(5), "q": queue, "e": FORK.Event()}
+    fork()
+    got = through(**sent)
     assert got["s"].get_value() == 3
     assert got["b"].parties == 5
     assert got["q"]._maxsize == 7
@@ -241,15 +253,17 @@ def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept(forked):
     close(queue, got["q"])
 
 
-def test_a_copied_event_that_is_set_arrives_set(forked):
+def test_a_copied_event_that_is_set_arrives_set(fork):
     event = FORK.Event()
     event.set()
+    fork()
     assert through(e=event)["e"].is_set()
 
 
 @pytest.mark.parametrize("kind", QUEUES)
-def test_a_queue_that_would_arrive_empty_is_refused(kind, forked):
+def test_a_queue_that_would_arrive_empty_is_refused(kind, fork):
     queue = getattr(FORK, kind)()
+    fork()
     queue.put(1)
     with pytest.raises(Unshippable, match="a queue with items") as caught:
         Sent({"queue": queue})
@@ -268,14 +282,70 @@ def test_a_lock_that_is_held_and_would_arrive_free_is_refused(kind):
 
 
 @pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES])
-def test_of_a_copy_that_the_notebook_does_not_share_one_note_tells(kind, forked):
+def test_of_a_copy_that_the_notebook_does_not_share_one_note_tells(kind, fork):
     one = getattr(FORK, kind)()
+    fork()
     assert Sent({"one": one, "same": one}).notes == {NOTE.format(kind)}
     close(one)
 
 
-def test_of_what_is_shared_no_note_tells(forked):
-    assert Sent({"event": SPAWN.Event(), "lock": SPAWN.Lock()}).notes == set()
+def test_of_what_is_shared_no_note_tells(fork):
+    sent = {"event": SPAWN.Event(), "lock": SPAWN.Lock()}
+    fork()
+    assert Sent(sent).notes == set()
+
+
+@pytest.mark.leaves("files")
+@pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES, "Value"])
+def test_what_was_made_after_a_process_was_forked_is_the_notebooks(kind, fork):
+    fork()
+    one = FORK.Value("i", 3) if kind == "Value" else getattr(FORK, kind)()
+    assert Sent({"one": one}).notes == set()
+    close(one)
+
+
+def test_beside_it_what_was_made_before_is_copied(fork):
+    before = FORK.Event()
+    fork()
+    after = FORK.Event()
+    sent = Sent({"before": before, "after": after})
+    assert sent.notes == {NOTE.format("Event")}
+    got = sent.open()
+    after.set()
+    before.set()
+    assert got["after"].is_set()
+    assert not got["before"].is_set()
+
+
+def test_what_only_a_process_may_use_that_a_forked_one_has_forked_is_copied(fork):
+    event = FORK.Event()
+    reader, writer = os.pipe()
+
+    def fork_and_forget(*wait):
+        if os.fork() == 0:
+            die_with_parent()
+            os.read(*wait)
+            os._exit(0)
+        for part in (*shared.semaphores(event), event._cond):
+            vars(part).clear()
+        gc.collect()
+        os.write(writer, b"!")
+        os.read(*wait)
+
+    fork(fork_and_forget)
+    os.read(reader, 1)
+    assert Sent({"event": event}).notes == {NOTE.format("Event")}
+    os.close(reader)
+    os.close(writer)
+
+
+def test_where_the_memory_of_a_process_cannot_be_read_a_primitive_is_copied(fork, monkeypatch):
+    def unreadable(pid):
+        raise PermissionError(pid)
+
+    fork()
+    monkeypatch.setattr(shared, "shared_mappings", unreadable)
+    assert Sent({"event": FORK.Event()}).notes == {NOTE.format("Event")}
 
 
 # ---------------------------------------------------------------- the way back

@@ -34,12 +34,6 @@ def bindings(nodes: Iterable[ast.AST]) -> set[str]:
     return (binder.names - binder.outer) | binder.beyond
 
 
-def deleted(nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that `del` takes away somewhere in these statements."""
-    every = (part for node in nodes for part in ast.walk(node))
-    return {p.id for p in every if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Del)}
-
-
 class Binder(ast.NodeVisitor):
     """Collects the names that a block binds, without entering nested scopes. Those that are only
     `declared` (`x: int`) are a function's own, and at the top level nothing happens to them; those

@@ -97,6 +97,7 @@ def _built(
     entry = unicodedata.normalize("NFKC", entry) if entry else None  # as Python reads names
     plan = split_cell(cell, entry, needs.futures)
     needs.cell(plan)
+    keeps = needs.only_the_run_tells(plan.module)
     takes_lock = False
     if plan.entry is not None:
         takes_lock = check_planned(plan, args, scope.values, needs.pending(plan.entry))
@@ -109,13 +110,14 @@ def _built(
         entry=plan.entry,
         body=plan.body,
         takes_lock=takes_lock,
-        binds=tuple(sorted(_bound(plan.names))),
-        keeps=tuple(sorted(needs.only_the_run_tells(plan.module))),
+        binds=tuple(sorted(keeps | _bound(plan.names))),
+        keeps=tuple(sorted(keeps)),
     )
 
 
 def _bound(names: Names) -> set[str]:
-    return names.binds.union(names.sets, *(star_names(module) or () for module in names.stars))
+    """What the top level's own statements bind."""
+    return names.binds.union(*(star_names(module) or () for module in names.stars))
 
 
 def build_call(

@@ -49,8 +49,13 @@ class Launched:
 
     @property
     def set_by_functions(self) -> frozenset[str]:
-        """Computed names that no statement binds, but a function that says `global`."""
+        """Computed names that no statement binds, but a function that one calls."""
         return self.computed - bindings(parsed(self.cell).body)
+
+    def bound_by(self, node: ast.stmt) -> set[str]:
+        """What a statement binds, also by functions that it defines."""
+        called = self.set_by_functions
+        return bindings([node]) | (names_in([node]).sets & called if called else set())
 
     def source(self) -> list[ast.stmt]:
         """The statements that are left to be executed."""
@@ -170,8 +175,7 @@ class Deferred:
         need when they are called."""
         chosen = self._closure(names, namespace, deep)
         each = [(one, [node for node in one.left if node in chosen]) for one in self._launched]
-        each = [(one, nodes) for one, nodes in each if nodes or names & one.set_by_functions]
-        taken = [_taken(launched, nodes, namespace) for launched, nodes in each]
+        taken = [_taken(launched, nodes, namespace) for launched, nodes in each if nodes]
         self._launched = [one for one in self._launched if one.left]
         return taken
 
@@ -218,7 +222,7 @@ class Deferred:
     ) -> bool:
         module = star_module(node)
         if module is None:
-            return bool(bindings([node]) & names & launched.names(namespace))
+            return bool(launched.bound_by(node) & names & launched.names(namespace))
         found = names_bound(module)
         if found is not None and names & found & launched.names(namespace):
             return True
@@ -253,5 +257,5 @@ def _taken(launched: Launched, nodes: list[ast.stmt], namespace: Mapping[str, ob
     for name in bound:
         launched.held.pop(name, None)
     text = launched.text(source) if source else None
-    computed = (bindings(nodes) | launched.set_by_functions) & launched.computed
+    computed = launched.computed.intersection(set().union(*map(launched.bound_by, nodes)))
     return Taken(launched, text, bound & counting, computed & counting)

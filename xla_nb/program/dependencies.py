@@ -12,7 +12,7 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import ModuleType
 
 from xla_nb.errors import ProgramError, ShippingError
 from xla_nb.program import ipython_syntax, origins
@@ -35,14 +35,15 @@ from xla_nb.program.imports import Imports
 from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import names_of_the_run
-from xla_nb.program.pending import by_name, star_imports
+from xla_nb.program.pending import by_name, globals_of_source, star_imports
+from xla_nb.program.reach import globals_of_functions
 from xla_nb.program.split import RANK_NAMES, CellSplit, vet
 from xla_nb.program.stars import names_bound
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.parts import assigns, is_of_a_module, is_ready
+from xla_nb.protocol.parts import is_of_a_module, is_ready
 from xla_nb.protocol.remake import Source
 
 _ENTRY = "_xla_nb_entry"
@@ -143,11 +144,13 @@ class Dependencies:
         """The names of a launched cell that the notebook is to take from the run."""
         nodes = ast.parse(module.text).body if module else []
         held = {*self._values, *self._pending, *self._computed}
-        return names_of_the_run(nodes, self._is_steady, self._rebinds, held)
+        return names_of_the_run(nodes, self._is_steady, self._elsewhere, held)
 
-    def _rebinds(self, function: str, name: str) -> bool:
-        value = self._values.get(function)
-        return isinstance(value, FunctionType) and assigns(value.__code__, name)
+    def _elsewhere(self, names: Set[str]) -> tuple[set[str], set[str]]:
+        """What functions outside the launched cell read, and bind, to which these names lead."""
+        read, sets = globals_of_functions(self._values, names)
+        more, more_sets = globals_of_source(self._pending, names)
+        return read | more, sets | more_sets
 
     def _is_steady(self, name: str) -> bool:
         """Whether a name is a builtin, a module, or what a module has under the same name."""

@@ -11,36 +11,36 @@ import ast
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from xla_nb.program.bindings import Function, bindings
+from xla_nb.program.called import Elsewhere, bound_by_calls
 from xla_nb.program.cells import DEFINITION, star_module
 from xla_nb.program.names import names_in
 from xla_nb.program.origins import star_names
 
 #: Builtins that make the same of the same.
 _MAKERS = {"dict", "list", "tuple", "int", "float", "str", "bytes", "bool", "complex", "bytearray"}
-#: Builtins through which code may bind any name.
-_REBINDING = {"exec", "eval", "globals", "locals", "vars", "setattr"}
 _COMBINED = (ast.Tuple, ast.List, ast.Dict, ast.UnaryOp, ast.BinOp)
 
 
 def names_of_the_run(
     nodes: Sequence[ast.stmt],
     steady: Callable[[str], bool],
-    rebinds: Callable[[str, str], bool] = lambda function, name: False,
+    elsewhere: Elsewhere = lambda names: (set(), set()),
     held: Container[str] = (),
 ) -> set[str]:
     """The names that a launched cell's statements bind and that are taken from its run.
 
     `steady` says whether a name from outside the cell is a module, or what one calls by this name;
-    `rebinds`, whether one is a function that says `global` of another name. `held` are names that
-    have a value already, which stays where a statement does not bind them (`try: import m …`).
+    `elsewhere`, what functions of the notebook read and bind. `held` are names that have a value
+    already, which stays where a statement does not bind them (`try: import m …`). What only the
+    cell's own functions bind is among them if the top level may call these.
     """
-    return _computed(nodes, steady, rebinds, held) | _before_a_star(nodes)
+    return _computed(nodes, steady, elsewhere, held) | _before_a_star(nodes)
 
 
 def _computed(
     nodes: Sequence[ast.stmt],
     steady: Callable[[str], bool],
-    rebinds: Callable[[str, str], bool],
+    elsewhere: Elsewhere,
     held: Container[str],
 ) -> set[str]:
     rest = [node for node in nodes if not is_settled(node) or _may_leave(node, held)]
@@ -54,11 +54,11 @@ def _computed(
 
     if all(_repeats(node, is_steady) for node in rest) and not _twice(rest):
         return set()
-    used = names_in(rest).wanted()
-    constants = bindings(settled) - imported - bound
-    if not used & _REBINDING:
-        constants = {name for name in constants if any(rebinds(one, name) for one in used)}
-    return bound | names_in(nodes).sets | constants
+    others = (names_in(nodes).sets | (bindings(settled) - imported)) - bound
+    if not others:
+        return bound
+    called = bound_by_calls(nodes, lambda node: _keeps_to_itself(node, is_steady), elsewhere)
+    return bound | (others if called is None else others & called)
 
 
 def _before_a_star(nodes: Sequence[ast.stmt]) -> set[str]:
@@ -148,6 +148,16 @@ def _plain(node: Function | ast.ClassDef, steady: Callable[[str], bool]) -> bool
         )
     defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
     return all(map(_is_constant, defaults))
+
+
+def _keeps_to_itself(node: Function | ast.ClassDef, steady: Callable[[str], bool]) -> bool:
+    """Whether nothing is called with what it defines: what modules decorate is none of that."""
+    bases, keywords = (node.bases, node.keywords) if isinstance(node, ast.ClassDef) else ([], [])
+    return (
+        not keywords
+        and all(_of_a_module(base, steady) for base in bases)
+        and all(_decorates(one, steady) for one in node.decorator_list)
+    )
 
 
 def _within_class(node: ast.stmt, cls: ast.ClassDef, steady: Callable[[str], bool]) -> bool:

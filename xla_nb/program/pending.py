@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import Cell, Pending, Statement, parsed, star_module
+from xla_nb.program.names import names_in
 
 
 def by_name(pending: Sequence[Pending]) -> dict[str, list[Statement]]:
@@ -20,6 +21,15 @@ def by_name(pending: Sequence[Pending]) -> dict[str, list[Statement]]:
             for name in bindings([node]) & counting:
                 found[name].append(Statement(one.cell, node))
     return found
+
+
+def globals_of_source(
+    pending: Mapping[str, list[Statement]], names: Set[str]
+) -> tuple[set[str], set[str]]:
+    """The global names that the source of these names reads, and those that its functions bind."""
+    each = [names_in([s.node]) for name in names & pending.keys() for s in pending[name]]
+    read = {name for one in each for name in (*one.now, *one.later, *one.hints)}
+    return read, {name for one in each for name in one.sets}
 
 
 def star_imports(pending: Sequence[Cell]) -> list[tuple[Statement, str]]:

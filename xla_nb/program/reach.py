@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import gc
 import itertools
@@ -11,12 +12,28 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from xla_nb.protocol import parts
 
 _MOST = 10_000  # objects to look at
+_READING = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _ENDS = (*parts.PLAIN, ModuleType, FrameType)  # nothing is called through these
 
 
 def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[str]:
     """The names that the notebook's functions and classes use, through each other, of what is found
     under `names` and in what that holds."""
+    return set().union(*map(_names_of, _codes(namespace, names)))
+
+
+def globals_of_functions(
+    namespace: Mapping[str, object], names: Iterable[str]
+) -> tuple[set[str], set[str]]:
+    """The global names that these functions read, and those that they bind: no attributes."""
+    codes = list(_codes(namespace, names))
+    every = [i for code in codes for i in _instructions(code)]
+    read = {str(i.argval) for i in every if i.opname in _READING}
+    return read, {str(i.argval) for i in every if i.opname == "STORE_GLOBAL"}
+
+
+def _codes(namespace: Mapping[str, object], names: Iterable[str]) -> Iterator[CodeType]:
+    """The code of the notebook's functions to which these names lead."""
     used: set[str] = set()
     seen: set[int] = set()
     todo = [namespace[name] for name in names if name in namespace]
@@ -26,11 +43,11 @@ def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[
             continue
         seen.add(id(value))
         if isinstance(value, FunctionType) and value.__module__ == "__main__":
-            fresh = _globals_of(value.__code__) - used
+            yield value.__code__
+            fresh = _names_of(value.__code__) - used
             used |= fresh
             todo += [namespace[name] for name in fresh if name in namespace]
         todo += itertools.islice(_held_by(value), _MOST)  # of a list with millions, no more
-    return used
 
 
 def _is_ours(value: object) -> bool:
@@ -74,6 +91,15 @@ def _held_by_instance(value: object) -> Iterator[object]:
             yield one
 
 
-def _globals_of(code: CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*map(_globals_of, inner))
+def _names_of(code: CodeType) -> set[str]:
+    return set(code.co_names).union(*map(_names_of, _inner(code)))
+
+
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    yield from dis.get_instructions(code)
+    for one in _inner(code):
+        yield from _instructions(one)
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    return (constant for constant in code.co_consts if isinstance(constant, CodeType))

@@ -8,6 +8,7 @@ somebody is using it: then a new primitive arrives, and nothing that it held is 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing
@@ -28,7 +29,7 @@ from multiprocessing import (
 )
 from typing import Any
 
-from xla_nb.linux import forked_children
+from xla_nb.linux import descendants, forked_children, shared_mappings
 from xla_nb.protocol import outbox
 from xla_nb.protocol.opened import GONE, Descriptor, File
 from xla_nb.protocol.refusals import Unshippable
@@ -61,6 +62,7 @@ class ToRanks:
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
+        self._forked = _Forked()
         self._copied: list[Any] = []
         self._parts: list[Any] = []  # of what a new one elsewhere would be no event of the notebook
 
@@ -69,7 +71,7 @@ class ToRanks:
         if not isinstance(obj, _CONCERNED):  # of each object of a pickle
             return NotImplemented
         if isinstance(obj, _NAMED) and not any(one in self._copied for one in semaphores(obj)):
-            _give_names(obj)
+            _give_names(obj, self._forked)
         if isinstance(obj, synchronize.SemLock) and _has_a_name(obj):
             other = None if any(obj is one for one in self._parts) else _arguments(obj)
             return _opened, (_as_to_a_spawned_process(obj)[2], type(obj).__name__, other)
@@ -178,14 +180,45 @@ def _has_a_name(lock: Any) -> bool:
 # ---------------------------------------------------------------- names
 
 
-def _give_names(obj: Any) -> None:
+class _Forked:
+    """The processes that were forked from this one, and what they may use of its semaphores.
+
+    A semaphore lies in memory that is mapped, and a process that was forked since has it mapped
+    too. Each process's mappings are read once: what it has not, it cannot get any more."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, frozenset[tuple[str, str]] | None] = {}  # None: not known
+        self._own: dict[int, tuple[str, str]] = {}
+
+    def may_use(self, locks: list[Any]) -> bool:
+        """Whether one of them may use one of these."""
+        pids = forked_children()
+        pids += [pid for child in pids for pid in descendants(child)]
+        if not pids:
+            return False
+        with contextlib.suppress(OSError):  # then none of them is known
+            self._own = self._own or shared_mappings(os.getpid())
+        files = {self._own.get(lock._semlock.handle) for lock in locks}
+        each = [self._files(pid) for pid in pids]
+        return None in files or any(known is None or files & known for known in each)
+
+    def _files(self, pid: int) -> frozenset[tuple[str, str]] | None:
+        if pid not in self._mapped:
+            try:
+                self._mapped[pid] = frozenset(shared_mappings(pid).values())
+            except OSError:
+                self._mapped[pid] = None
+        return self._mapped[pid]
+
+
+def _give_names(obj: Any, forked: _Forked) -> None:
     """Replace the semaphores without a name in a primitive by named ones with the same count.
 
     Not if somebody uses the former ones: a process that was forked from this one, a lock that is
     held, or a method that is being called or kept elsewhere (a queue's feeding thread does both).
     """
     unnamed = [one for one in semaphores(obj) if not _has_a_name(one)]
-    if not unnamed or forked_children() or any(map(_is_held, unnamed)):
+    if not unnamed or any(map(_is_held, unnamed)) or forked.may_use(unnamed):
         return
     holders = [one for one in (obj, *vars(obj).values()) if isinstance(one, _HOLDERS)]
     for one in unnamed:
