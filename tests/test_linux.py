@@ -110,3 +110,20 @@ def test_a_parent_that_has_ended_is_not_watched():
     watched = linux.watch_parent(os.getppid())
     os.close(watched)
     assert linux.watch_parent(os.getpid()) is None
+
+
+def test_the_processes_of_a_group_are_found():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, process_group=0)
+    with child:
+        assert linux.in_group(child.pid) == [child.pid]
+    assert linux.in_group(child.pid) == []
+
+
+def test_a_child_is_reaped_once_it_has_ended():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1)
+    assert not linux.reaped(child.pid)
+    child.stdin.close()
+    assert linux.wait([child.pid], 60) == []
+    assert linux.reaped(child.pid)
+    assert linux.reaped(child.pid)
+    child.wait()

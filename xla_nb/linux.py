@@ -16,6 +16,7 @@ from pathlib import Path
 #: The variable by which everything that a helper process of the notebook's has started is found
 #: when that is gone itself.
 MARK = "XLA_NB_CHILD"
+_TRACKER = b".resource_tracker import main"  # of the command that starts one
 _SHORTAGES = {
     errno.EMFILE: "As many files are open as a process may have (`ulimit -n`). Use fewer ranks "
     "(-n), or raise the limit before you start Jupyter.",
@@ -147,16 +148,52 @@ def carrying(variable: str) -> list[int]:
     return found
 
 
+def reaped(pid: int) -> bool:
+    """Whether a child of this process has ended; there is no zombie of it any more then."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def in_group(group: int) -> list[int]:
+    """The processes of a process group."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                if os.getpgid(int(path.name)) == group:
+                    found.append(int(path.name))
+    return found
+
+
+def is_tracker(pid: int) -> bool:
+    """Whether a process is a resource tracker of multiprocessing's or joblib's."""
+    try:
+        return _TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return False
+
+
 def end(pids: Iterable[int], seconds: float) -> list[int]:
     """Kill processes and wait until they have ended; gives those that have not after `seconds`, as
     one that waits for a dead file system."""
+    return _signal_and_wait(pids, signal.SIGKILL, seconds)
+
+
+def wait(pids: Iterable[int], seconds: float) -> list[int]:
+    """Wait until processes have ended; gives those that have not after `seconds`."""
+    return _signal_and_wait(pids, 0, seconds)
+
+
+def _signal_and_wait(pids: Iterable[int], number: int, seconds: float) -> list[int]:
     deadline = time.monotonic() + seconds
     left = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             watched = os.pidfd_open(pid)
             try:
-                signal.pidfd_send_signal(watched, signal.SIGKILL)
+                signal.pidfd_send_signal(watched, number)
                 left.append((pid, watched))
             except (ProcessLookupError, PermissionError):
                 os.close(watched)

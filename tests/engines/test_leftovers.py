@@ -1,4 +1,5 @@
-"""What killed processes leave in TMPDIR: nothing that xla_nb, torch or multiprocessing made."""
+"""What killed processes leave in TMPDIR and /dev/shm: nothing that xla_nb, torch or multiprocessing
+made."""
 
 import os
 import signal
@@ -20,6 +21,15 @@ USES_FOLDERS = (
     "    with multiprocessing.Pool(2) as pool:\n"
     "        assert pool.map(abs, [-1]) == [1]\n"
     "    print(tempfile.gettempdir(), flush=True)\n"
+)
+#: Each rank has made a semaphore and a segment, which its resource tracker has to unlink.
+USES_MEMORY = (
+    "import multiprocessing, os, signal, time\n"
+    "from multiprocessing import shared_memory\n"
+    "def f(rank):\n"
+    "    lock = multiprocessing.get_context('spawn').Lock()\n"
+    "    memory = shared_memory.SharedMemory(create=True, size=1000)\n"
+    "    print(f'sem.{lock._semlock.name[1:]} {memory.name}', flush=True)\n"
 )
 READY = (
     "while not all(len({run}.output(r).splitlines()) for r in (0, 1)): "
@@ -122,3 +132,43 @@ def test_processes_that_are_killed_during_a_run_leave_nothing(doomed, before, wh
         another.ok("%load_ext xla_nb")
         another.close()
     assert left() == before
+
+
+IGNORES = (
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "    while True:\n"
+    "        try: time.sleep(600)\n"
+    "        except KeyboardInterrupt: pass"
+)
+
+
+def still_in_memory(notebook, run):
+    """Which of the semaphores and segments that two ranks have printed are still there."""
+    words = notebook.value(f"' '.join({run}.output(r) for r in (0, 1))").strip("'")
+    names = words.replace("\\n", " ").split()
+    assert len(names) == 4
+    return [name for name in names if Path("/dev/shm", name).exists()]
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ("--grace 1", "os.kill(os.getpid(), signal.SIGKILL)"),
+        ("", "return rank"),
+        ("--timeout 1 --grace 0", IGNORES),
+    ],
+    ids=["killed", "returned", "timed out"],
+)
+def test_shared_memory_and_semaphores_of_ranks_are_unlinked_at_the_end(notebook, options, end):
+    notebook.run(f"%%xla_spawn -n 2 --bg {options} -o kept\n{USES_MEMORY}    {end}")
+    notebook.run("kept.wait(60)")
+    assert notebook.value("kept.done") == "True"
+    assert still_in_memory(notebook, "kept") == []
+
+
+def test_shared_memory_of_the_ranks_of_a_killed_fork_server_is_unlinked(doomed):
+    doomed.ok(f"%%xla_spawn -n 2 --bg -o lost\n{USES_MEMORY}    time.sleep(600)")
+    doomed.ok(READY.format(run="lost"))
+    os.kill(server_pid(doomed), signal.SIGKILL)
+    doomed.run("lost.wait(60)")
+    assert still_in_memory(doomed, "lost") == []

@@ -165,6 +165,59 @@ def test_processes_that_ranks_leave_running_are_ended_with_the_run(notebook):
         time.sleep(0.05)
 
 
+LATER = {
+    "shell": "subprocess.Popen('sleep 1; echo late', shell=True)",
+    "session": "subprocess.Popen('sleep 1; echo late', shell=True, start_new_session=True)",
+    "fork": "if os.fork() == 0: late()",
+    "daemon": "if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0: late()\n"
+    "        os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("start", LATER.values(), ids=LATER)
+def test_processes_that_ranks_have_started_have_time_to_end(notebook, start):
+    shown = notebook.ok(
+        SPAWN + "-o later\nimport os, subprocess, time\n"
+        "def late():\n    time.sleep(1); print('late', flush=True); os._exit(0)\n"
+        f"def f(rank):\n    {start}"
+    )
+    assert notebook.value("[later.output(r) for r in (0, 1)]") == repr(["late\n"] * 2)
+    assert "had not ended" not in shown.stderr
+
+
+def test_processes_that_ranks_leave_are_ended_and_told(notebook):
+    shown = notebook.ok(
+        SPAWN + "\nimport subprocess\ndef f(rank): subprocess.Popen(['sleep', '600'])"
+    )
+    assert (
+        "Processes that ranks had started (sleep) had not ended 3 s after the ranks, and were "
+        "ended. Wait for them in the function (`process.wait()`)."
+    ) in shown.stderr.replace("\n", " ")
+
+
+def test_helpers_of_multiprocessing_and_of_ours_neither_delay_the_end_nor_are_told(notebook):
+    """A relay that nobody reads from, resource trackers, a Manager and a Pool that nobody closed,
+    workers of a loader that stay."""
+    notebook.ok("import multiprocessing\nunread = multiprocessing.Queue()")
+    notebook.ok(
+        SPAWN + "-o helped\nimport multiprocessing, torch\nfrom multiprocessing import "
+        "shared_memory\nmade = multiprocessing.Manager()\ndef f(rank):\n"
+        "    global kept, batches\n"
+        "    unread.put(b'x' * 200_000)\n"
+        "    memory = shared_memory.SharedMemory(create=True, size=1000)\n"
+        "    kept = multiprocessing.Manager(), multiprocessing.Pool(1)\n"
+        "    batches = iter(torch.utils.data.DataLoader(\n"
+        "        range(8), num_workers=1, persistent_workers=True))\n"
+        "    return next(batches).item()"
+    )
+    assert notebook.value("helped.results") == "{0: 0, 1: 0}"
+    assert "ProcessesLeft" not in notebook.value(
+        "(helped.record.path / 'events.jsonl').read_text()"
+    )
+    assert notebook.value("[len(unread.get(timeout=60)) for _ in 'ab']") == "[200000, 200000]"
+    notebook.ok("unread.close(); unread.join_thread()")
+
+
 def test_killing_the_kernel_ends_every_process():
     notebook = Notebook()
     notebook.ok("%load_ext xla_nb", timeout=60)

@@ -28,6 +28,7 @@ SAMPLES = [
     ),
     events.HangOver(why="Rank 1 made progress"),
     events.ProcessesStopped(host="here", pids=(3,)),
+    events.ProcessesLeft(host="here", names=("sh", "sleep")),
     events.JobEnded(status=None),
 ]
 

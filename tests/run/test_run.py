@@ -491,6 +491,21 @@ def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engi
     assert engine.killed == ["r1"]
 
 
+def test_a_stopped_job_is_told_and_not_threads_of_its_ranks(engine, monkeypatch):
+    monkeypatch.setattr(engine, "here", True)
+    monkeypatch.setattr(run_module.linux, "is_stopped", lambda pid: True)
+    monkeypatch.setattr(run_module.linux, "is_alive", lambda pid: True)
+    run = a_run(engine)
+    for event in [*ranks(1), finished(0)]:
+        run.take(event)
+    run._act(time.monotonic() + run_module.EXIT_PATIENCE + 1)
+    (told,) = run.state.notices
+    assert told.text == (
+        "The process that had started the ranks was stopped (SIGSTOP; pid 1), and was ended 3 s "
+        "after the ranks had returned."
+    )
+
+
 def test_that_values_are_still_being_kept_after_the_ranks_is_said_once(engine):
     run = a_run(engine, keeps=True)
     for event in [*ranks(1), finished(0)]:
@@ -553,3 +568,55 @@ def test_stopping_what_is_done_takes_nothing_back(start, engine):
     assert job.run.ok
     assert repr(job.run).startswith("<Run r1: 1 rank finished")
     assert engine.killed == ["r1"]
+
+
+def left(*names):
+    return events.ProcessesLeft(host="h", names=names)
+
+
+def test_what_ranks_had_started_is_told_by_its_names_before_it_is_ended(engine):
+    run = a_run(engine)
+    for event in [*ranks(1), finished(0), left("sh", "sleep")]:
+        run.take(event)
+    began = time.monotonic()
+    run._act(began + run_module.EXIT_PATIENCE - 1)
+    assert engine.killed == run.state.notices == []
+    run._act(began + run_module.EXIT_PATIENCE + 1)
+    assert engine.killed == ["r1"]
+    (told,) = run.state.notices
+    assert told.text == (
+        "Processes that ranks had started (sh and sleep) had not ended 3 s after the ranks, and "
+        "were ended. Wait for them in the function (`process.wait()`)."
+    )
+
+
+def test_what_has_ended_by_itself_is_not_told(engine):
+    run = a_run(engine)
+    for event in [*ranks(1), finished(0), left("sh"), left()]:
+        run.take(event)
+    run._act(time.monotonic() + run_module.EXIT_PATIENCE + 1)
+    assert run.state.notices == []
+
+
+@pytest.mark.parametrize(
+    "end", [events.ProcessDied(pid=101, status=-9), events.RankStopped(rank=1)]
+)
+def test_what_a_killed_or_stopped_rank_had_started_is_ended_sooner_and_not_told(engine, end):
+    run = a_run(engine)
+    for event in [*ranks(2), finished(0)]:
+        run.take(event)
+    if isinstance(end, events.RankStopped):
+        run.stop()
+    run.take(end)
+    run.take(left("python"))
+    run._act(time.monotonic() + run_module.STOP_PATIENCE)
+    assert engine.killed == ["r1"]
+    assert run.state.notices == []
+
+
+def test_ranks_that_are_still_ending_have_their_time_where_another_was_killed(engine):
+    run = a_run(engine)
+    for event in [*ranks(2), finished(0), events.ProcessDied(pid=101, status=-9)]:
+        run.take(event)
+    run._act(time.monotonic() + run_module.STOP_PATIENCE + 1)
+    assert engine.killed == []

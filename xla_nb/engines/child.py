@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from xla_nb import linux
+from xla_nb.engines.ending import end_all
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
 from xla_nb.protocol.events import Event
@@ -134,9 +135,7 @@ class Child:
 
     def sweep(self) -> None:
         """End every process that it has started, after it has ended itself."""
-        deadline = time.monotonic() + _SWEEP
-        while (left := linux.carrying(self._mark)) and time.monotonic() < deadline:
-            linux.end(left, deadline - time.monotonic())
+        end_all(lambda: linux.carrying(self._mark), _SWEEP)
 
     def last_output(self) -> str:
         """The end of what it printed; empty once it is closed."""

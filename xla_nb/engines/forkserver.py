@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xla_nb import linux
+from xla_nb.engines.ending import end_all, end_group
 from xla_nb.engines.scratch import Scratch, keep_processes_in
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
 from xla_nb.memory import OutOfMemory
@@ -35,7 +36,7 @@ from xla_nb.record import output
 from xla_nb.wording import ending
 
 _ANSWER = 10.0  # seconds for a spare's answer, which takes a millisecond on an idle machine
-_ORPHANS = 5.0  # seconds for processes that were killed to end
+_ORPHANS = 5.0  # seconds for processes that were killed, and for resource trackers, to end
 _SPARES = 3  # spares to try for a launch
 _NO_JOB = (
     "The process that loads the program was killed, or stopped, each time it was to begin. Check "
@@ -85,6 +86,7 @@ class ForkServer:
         self._parent = parent
         self._imported = imported
         self._scratch = scratch
+        self._own = children()  # as a resource tracker that an import has started
         self._jobs: dict[int, _Job] = {}
         self._spare: _Spare | None = None
         self._selector = selectors.DefaultSelector()
@@ -189,8 +191,7 @@ class ForkServer:
             os._exit(status)
 
     def _kill(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+        end_group(pid)
 
     def _reap(self) -> None:
         while (ended := _ended_child()) is not None:
@@ -208,20 +209,15 @@ class ForkServer:
             self._spare = self._fork_spare()
 
     def _end_orphans(self) -> None:
-        """End the processes we inherited from a job: it adopts its ranks' orphans, then we do.
+        """End the processes we inherited from a job: it adopts its ranks' orphans, then we do."""
+        end_all(self._orphans, _ORPHANS)
 
-        But for relays, which have in hand what the notebook may still read."""
-        deadline = time.monotonic() + _ORPHANS
-        ours = {*self._jobs, self._spare.pid if self._spare else None}
-        while orphans := [
-            pid for pid in children() if pid not in ours and linux.name(pid) != relay.NAME
-        ]:
-            left = linux.end(orphans, deadline - time.monotonic())
-            for pid in set(orphans) - set(left):
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-            if left:  # they wait for a device: nobody can end them now
-                return
+    def _orphans(self) -> list[int]:
+        """Those of them that have not ended; reaps the others. But for relays, which have in hand
+        what the notebook may still read."""
+        ours = {*self._own, *self._jobs, self._spare.pid if self._spare else None}
+        orphans = [pid for pid in children() if pid not in ours and linux.name(pid) != relay.NAME]
+        return [pid for pid in orphans if not linux.reaped(pid)]
 
 
 def _ended_child() -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from xla_nb import runtimes
+from xla_nb import linux, runtimes
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
@@ -31,7 +31,7 @@ from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
-from xla_nb.rank import helpers, loader, segments
+from xla_nb.rank import helpers, lingering, loader, segments
 from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
@@ -153,6 +153,7 @@ def _run_ranks(
             simulated=prepared.simulated,
         )
     )
+    known = linux.children()  # the keeper, the runtime's, and what the cell's top level has started
     latch = Latch()
     inherit(
         Inherited(
@@ -169,10 +170,12 @@ def _run_ranks(
     try:
         prepared.start(Lifecycle(enter, main, latch, sender.send))
     except BrokenProcessPool:
-        return  # each death is an event by now
+        pass  # each death is an event by now
     except Exception as error:  # a rank that could not join has reported that
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
+    here = socket.gethostname()
+    lingering.wait(known, lambda names: sender.send(events.ProcessesLeft(host=here, names=names)))
 
 
 def _lock() -> SharedLock:

@@ -29,7 +29,7 @@ from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
-from xla_nb.wording import ranks
+from xla_nb.wording import listed, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
 #: before it is said who has not.
@@ -50,6 +50,15 @@ _KEEPING = (
 _LINGERING = (
     "{ranks} had ended, but threads or processes that they had started had not, and were ended "
     f"{EXIT_PATIENCE:g} s later. Wait for them in the function (`thread.join()`)."
+)
+_LEFT = (
+    "Processes that ranks had started ({names}) had not ended "
+    f"{EXIT_PATIENCE:g} s after the ranks, and were ended. Wait for them in the function "
+    "(`process.wait()`)."
+)
+_JOB_STOPPED = (
+    "The process that had started the ranks was stopped (SIGSTOP; pid {pid}), and was ended "
+    f"{EXIT_PATIENCE:g} s after the ranks had returned."
 )
 _NOT_COMPARED = (
     "Whether the cell's top level changed objects of the notebook was not found out in time. What "
@@ -147,7 +156,9 @@ class Run(RecordedRun):
             return STOP_PATIENCE
         if self._is_keeping:
             return KEEP_PATIENCE
-        return COMPARE_PATIENCE if self._is_comparing else EXIT_PATIENCE
+        if self._is_comparing:
+            return COMPARE_PATIENCE
+        return STOP_PATIENCE if self._has_lost_a_rank and self._are_ranks_gone else EXIT_PATIENCE
 
     @property
     def _is_keeping(self) -> bool:
@@ -156,6 +167,16 @@ class Run(RecordedRun):
     @property
     def _is_comparing(self) -> bool:
         return self._keeps and self.state.kept and not self.state.compared
+
+    @property
+    def _has_lost_a_rank(self) -> bool:
+        """A rank's process has died: nobody could wait for what it had started."""
+        return any(rank.death is not None for rank in self.state.ranks.values())
+
+    @property
+    def _are_ranks_gone(self) -> bool:
+        """The ranks' processes have ended, and only what they had started has not."""
+        return all(host.left or host.ended is not None for host in self.state.hosts.values())
 
     # ------------------------------------------------------------ steering
 
@@ -345,10 +366,18 @@ class Run(RecordedRun):
         """Say what is cut off, before it is."""
         if self._is_comparing:
             self.take(events.Notice(text=_NOT_COMPARED))
+        hosts = self.state.hosts.values() if self._engine.here else ()
+        stopped = [host.job for host in hosts if host.job and linux.is_stopped(host.job)]
+        if stopped:  # nothing has ended by itself since then
+            self.take(events.Notice(text=_JOB_STOPPED.format(pid=stopped[0])))
+            return
         every = self.state.ranks.values() if self._engine.here else ()
         alive = [rank.rank for rank in every if rank.pid and linux.is_alive(rank.pid)]
         if alive:
             self.take(events.Notice(text=_LINGERING.format(ranks=ranks(alive).capitalize())))
+        left = {name for host in self.state.hosts.values() for name in host.left}
+        if left and not self._has_lost_a_rank:
+            self.take(events.Notice(text=_LEFT.format(names=listed(sorted(left), most=5))))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """The repr, and the same as data: rank, device, phase and result's preview."""

@@ -56,7 +56,8 @@ class RankState:
 class HostState:
     """One machine of the run. `lost` says why it is gone before its job ended, if it is.
 
-    `job` is the job's process; `stopped` are the processes that are stopped now (state T)."""
+    `job` is the job's process; `stopped` are the processes that are stopped now (state T); `left`
+    are the names of those that ranks had started, where the ranks' own have ended."""
 
     name: str
     started: float | None = None
@@ -64,6 +65,7 @@ class HostState:
     lost: str = ""
     job: int | None = None
     stopped: tuple[int, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 @dataclass
@@ -102,18 +104,18 @@ class RunState:
                 self.hosts = {name: HostState(name) for name in event.names}
             case events.HostLost():
                 self._lose(event)
-            case events.JobStarted():
-                self._open(event)
             case events.JobFailed():
                 self.refused = self.refused or event
             case events.ProcessDied():
                 self._died(event)
-            case events.JobEnded():
-                self._close(event)
-            case events.StopRequested() | events.SignalSent():
-                self._apply_stop(event)
-            case events.HangReported() | events.HangOver() | events.ProcessesStopped():
-                self._apply_hang(event)
+            case events.StopRequested():
+                self.stopping = self.stopping or event.why
+            case events.SignalSent():
+                self.sent.add(event.number)
+            case events.HangReported():
+                self.hang = Hang(event)
+            case events.HangOver():
+                self._end_hang(event.why)
             case events.ModuleKept():
                 self.kept = True
             case events.ModuleCompared():
@@ -121,14 +123,20 @@ class RunState:
             case events.Notice():
                 self._tell(event)
             case _:
-                self._apply_to_rank(event)
+                self._apply_to_host(event)
 
-    def _apply_stop(self, event: events.StopRequested | events.SignalSent) -> None:
+    def _apply_to_host(self, event: events.Event) -> None:
         match event:
-            case events.StopRequested():
-                self.stopping = self.stopping or event.why
-            case events.SignalSent():
-                self.sent.add(event.number)
+            case events.JobStarted():
+                self._open(event)
+            case events.ProcessesStopped():
+                self._host(event.host).stopped = event.pids
+            case events.ProcessesLeft():
+                self._host(event.host).left = event.names
+            case events.JobEnded():
+                self._close(event)
+            case _:
+                self._apply_to_rank(event)
 
     def _apply_to_rank(self, event: events.Event) -> None:
         match event:
@@ -240,17 +248,6 @@ class RunState:
 
     def _host(self, name: str) -> HostState:
         return self.hosts.setdefault(name, HostState(name))
-
-    def _apply_hang(
-        self, event: events.HangReported | events.HangOver | events.ProcessesStopped
-    ) -> None:
-        match event:
-            case events.HangReported():
-                self.hang = Hang(event)
-            case events.HangOver():
-                self._end_hang(event.why)
-            case events.ProcessesStopped():
-                self._host(event.host).stopped = event.pids
 
     def _end_hang(self, why: str) -> None:
         if self.hang is not None:

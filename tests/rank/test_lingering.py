@@ -1,0 +1,83 @@
+"""The job waits for processes that ranks have started, however they have started them."""
+
+import subprocess
+import sys
+
+JOB = """
+import os, signal, subprocess, sys, time
+from xla_nb import linux
+from xla_nb.rank import lingering
+linux.adopt_orphans()
+told = []
+
+def rank(function):
+    pid = os.fork()
+    if pid == 0:
+        function()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+{script}
+"""
+
+
+def told(script):
+    """What the script of a job prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOB.format(script=script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_without_processes_nothing_is_waited_for_or_told():
+    assert told("lingering.wait([], told.append); print(told)") == "[]"
+
+
+def test_processes_are_waited_for_with_what_they_start_and_told_by_their_names():
+    """The shell starts `cat` in a session of its own, whose input ends when that is told."""
+    script = """
+reader, writer = os.pipe()
+rank(lambda: subprocess.Popen("exec 3<&0; setsid cat <&3 &", shell=True, stdin=reader))
+os.close(reader)
+def tell(names):
+    told.append(names)
+    if "cat" in names: os.close(writer)
+while not any(linux.name(pid) == "cat" for pid in linux.children()): time.sleep(0.01)
+lingering.wait([], tell)
+print(told[-2:], linux.children())
+"""
+    assert told(script) == "[('cat',), ()] []"
+
+
+def test_children_that_were_there_before_are_not_waited_for():
+    script = """
+own = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+lingering.wait(linux.children(), told.append)
+print(told, own.poll())
+own.communicate()
+"""
+    assert told(script) == "[] None"
+
+
+def test_relays_and_resource_trackers_are_not_waited_for():
+    script = """
+reader, writer = os.pipe()
+def start():
+    for line in ("import xla_nb.linux as linux; linux.name_process('xla_nb-relay'); print(1)",
+                 "print(1)  # x.resource_tracker import main"):
+        begun = subprocess.Popen(
+            [sys.executable, "-u", "-c", f"import sys, os; {line}".replace("print(1)",
+             "os.write(1, b'1'); sys.stdin.read(); os._exit(0)")],
+            stdin=reader, stdout=subprocess.PIPE)
+        begun.stdout.read(1)
+rank(start)
+lingering.wait([], told.append)
+print(told, len(linux.children()))
+os.close(writer)
+"""
+    assert told(script) == "[] 2"
