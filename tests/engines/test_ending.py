@@ -12,10 +12,14 @@ from xla_nb.engines.ending import end_all, end_group
 
 #: A process that makes a segment, which its resource tracker would unlink, and waits for its end.
 MAKER = (
-    "import signal\n"
+    "import pathlib, signal\n"
     "from multiprocessing import resource_tracker, shared_memory\n"
     "memory = shared_memory.SharedMemory(create=True, size=1000)\n"
-    "print(memory.name, resource_tracker._resource_tracker._pid, flush=True)\n"
+    "tracker = resource_tracker._resource_tracker._pid\n"
+    "command = pathlib.Path(f'/proc/{tracker}/cmdline')\n"
+    "while b'resource_tracker import' not in command.read_bytes():\n"
+    "    pass  # it is being started\n"
+    "print(memory.name, tracker, flush=True)\n"
     "signal.pause()"
 )
 #: A process that is taken for a tracker, and does not end.

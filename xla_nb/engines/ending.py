@@ -19,7 +19,8 @@ _KILLED = 1.0  # seconds for trackers that had to be killed to end
 
 
 def end_group(group: int) -> None:
-    """Kill the processes of a group, but for trackers."""
+    """Kill the processes of a group, but for trackers; one that is just being started is not yet
+    known to be one."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGSTOP)  # so that none starts another one meanwhile
         for pid in linux.in_group(group):
