@@ -164,7 +164,7 @@ def test_the_newest_binding_is_the_last_of_the_last_cell():
     [
         ("x = 1\ny = '\0'\n", "c, line 2: a NUL character. Correct the line."),
         ("x = 1\n# \ud800\n", "c, line 2: half of a character. Correct the line."),
-        ("x = 1\ny = " + "-" * 5000 + "1\n", "c, line 2: this is nested too deeply. Split it"),
+        ("x = 1\ny = " + "-" * 20_000 + "1\n", "c, line 2: this is nested too deeply. Split it"),
         ("x = 1\ny = 1" + " + 1" * 50_000, "c, line 2: this is nested too deeply. Split it"),
         ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),
     ],

@@ -103,12 +103,13 @@ def test_an_error_may_have_no_traceback():
 
 def test_an_error_that_xla_nb_raises_ends_at_the_users_line():
     got = failure("def f():\n    len(progress(iter([])))", progress=reporting.progress)
-    assert got.text == (
-        "Traceback (most recent call last):\n"
-        '  File "Cell In[3]", line 2, in f\n'
-        "    len(progress(iter([])))\n"
-        "TypeError: list_iterator has no length; pass total="
-    )
+    lines = [line for line in got.text.splitlines() if line.strip("~^ ")]  # marks, from 3.13 on
+    assert lines == [
+        "Traceback (most recent call last):",
+        '  File "Cell In[3]", line 2, in f',
+        "    len(progress(iter([])))",
+        "TypeError: list_iterator has no length; pass total=",
+    ]
 
 
 def test_a_fault_of_xla_nb_keeps_its_frames():
