@@ -440,4 +440,5 @@ def _packed(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Pack
     # list.append returns None, which tells pickle "out of band".
     writer = pickler(stream, buffers.append)
     writer.write(values)
-    return Packed(stream.getbuffer(), tuple(buffers), writer)
+    # Not getbuffer(): Python 3.12.1 crashes where its garbage collector meets a stream with views.
+    return Packed(memoryview(stream.getvalue()), tuple(buffers), writer)
