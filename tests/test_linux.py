@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 from xla_nb import linux
 
@@ -127,3 +128,12 @@ def test_a_child_is_reaped_once_it_has_ended():
     assert linux.reaped(child.pid)
     assert linux.reaped(child.pid)
     child.wait()
+
+
+def test_children_are_found_where_a_thread_has_just_ended(monkeypatch):
+    glob = Path.glob
+    gone = Path("/proc/self/task/0/children")
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: [gone, *glob(path, pattern)])
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as child:
+        assert child.pid in linux.children()
+        child.communicate()

@@ -76,7 +76,12 @@ def name(pid: int) -> str:
 def children() -> list[int]:
     """The pids of this process's children (proc(5), task/TID/children)."""
     files = Path("/proc/self/task").glob("*/children")
-    return [int(pid) for file in files for pid in file.read_text().split()]
+    found = []
+    for file in files:
+        # A thread that has ended meanwhile: its children are another's now (proc(5)).
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += [int(pid) for pid in file.read_text().split()]
+    return found
 
 
 def forked_children() -> list[int]:
