@@ -47,7 +47,7 @@ def test_without_ranks_that_run_everything_is_killed(ladder, engine, feed, rungs
 def test_each_rung_has_its_signal(ladder, feed):
     names = []
     for _ in range(4):
-        names.append(ladder.next(some_run=True).name)
+        names.append(ladder.next_signal(some_run=True).name)
         ladder.climb(0, feed, HERE)
     assert names == ["SIGINT", "SIGTERM", "SIGKILL", "SIGKILL"]
 

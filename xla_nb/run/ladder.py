@@ -31,7 +31,7 @@ class Ladder:
     def is_killing(self) -> bool:
         return self._rung > 2
 
-    def next(self, some_run: bool) -> signal.Signals:
+    def next_signal(self, some_run: bool) -> signal.Signals:
         """The signal of the next rung. Where no rank runs, the rest is killed."""
         rung = min(self._rung, 2) if some_run else 2
         return (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[rung]

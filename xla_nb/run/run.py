@@ -223,7 +223,7 @@ class Run(RecordedRun):
         for rank in map(self.state.ranks.__getitem__, self._running()):
             pids.setdefault(rank.host, set()).add(rank.pid or 0)
         by_host = {} if self.state.settled else {host: sorted(pids[host]) for host in pids}
-        sent = self._ladder.next(some_run=bool(by_host))
+        sent = self._ladder.next_signal(some_run=bool(by_host))
         if by_host and sent != signal.SIGINT:  # else StopRequested has told it
             self.take(events.SignalSent(number=sent))
         self._ladder.climb(now, self._feed, by_host)
