@@ -114,7 +114,7 @@ class ForkServer:
                 else:
                     serving = False
         for pid in list(self._jobs):
-            self._kill(pid)
+            end_group(pid)
             os.waitpid(pid, 0)
         self._jobs.clear()
         self._spare = None
@@ -131,7 +131,7 @@ class ForkServer:
             self._launch(request["run"], *fds)
         elif request["do"] == "kill":
             for pid in [pid for pid, job in self._jobs.items() if job.run == request["run"]]:
-                self._kill(pid)
+                end_group(pid)
         return True
 
     def _launch(self, run: str, events_fd: int, parcel_fd: int, order_fd: int) -> None:
@@ -142,7 +142,7 @@ class ForkServer:
             if spare.takes([events_fd, parcel_fd, order_fd]):
                 self._jobs[spare.pid] = _Job(run, sender, OutOfMemory())
                 break
-            self._kill(spare.pid)
+            end_group(spare.pid)
         else:
             sender.send(JobFailed(kind="LaunchError", message=_NO_JOB, text=""))
             sender.send(JobEnded(status=None))
@@ -190,15 +190,12 @@ class ForkServer:
                 sys.stderr.flush()
             os._exit(status)
 
-    def _kill(self, pid: int) -> None:
-        end_group(pid)
-
     def _reap(self) -> None:
         while (ended := _ended_child()) is not None:
             pid, status = ended
             job = self._jobs.pop(pid, None)
             if job is not None:
-                self._kill(pid)  # processes that the ranks left in their group
+                end_group(pid)  # processes that the ranks left in their group
                 self._end_orphans()
                 self._scratch.remove_of_job(pid)
                 lack = job.memory.limit(status)
