@@ -73,14 +73,13 @@ def name(pid: int) -> str:
         return ""
 
 
-def children() -> list[int]:
-    """The pids of this process's children (proc(5), task/TID/children)."""
-    files = Path("/proc/self/task").glob("*/children")
+def children(pid: int | None = None) -> list[int]:
+    """The pids of a process's children, of this one's by default (proc(5), task/TID/children)."""
     found = []
-    for file in files:
+    for file in Path("/proc", str(pid or "self"), "task").glob("*/children"):
         # A thread that has ended meanwhile: its children are another's now (proc(5)).
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(pid) for pid in file.read_text().split()]
+            found += [int(child) for child in file.read_text().split()]
     return found
 
 
@@ -99,9 +98,7 @@ def descendants(pid: int) -> list[int]:
     """The processes that one has started, and so on; not what those have started that ended."""
     found = [pid]
     for parent in found:  # which grows
-        for file in Path(f"/proc/{parent}/task").glob("*/children"):
-            with contextlib.suppress(OSError):  # it has ended
-                found += [int(child) for child in file.read_text().split()]
+        found += children(parent)
     return found[1:]
 
 

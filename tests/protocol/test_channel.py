@@ -42,6 +42,18 @@ def test_events_without_a_reader_are_dropped():
         channel.Sender(theirs).send(events.Notice(text="anybody?"))
 
 
+@pytest.mark.parametrize(
+    "data", [b"hello\n", b"\xff", b"7", b'{"event": "RankReady"}', b'{"event": 1}']
+)
+def test_what_is_not_an_event_is_named_and_the_next_one_arrives(data):
+    ours, theirs = channel.pair()
+    with ours, theirs:
+        theirs.send(data)
+        channel.Sender(theirs).send(events.Notice(text="next"))
+        notice, event = channel.receive(ours)
+        assert notice.text.startswith("A rank wrote ") and event.text == "next"
+
+
 def test_events_of_several_processes_arrive_whole():
     ours, theirs = channel.pair()
     with ours, theirs:

@@ -10,7 +10,7 @@ import select
 import socket
 from collections.abc import Iterator
 
-from xla_nb.protocol.events import Event, decode, encode
+from xla_nb.protocol.events import Event, Notice, decode, encode
 
 _LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortened texts
 
@@ -53,4 +53,16 @@ def receive(sock: socket.socket) -> Iterator[Event | None]:
         if not data:
             yield None
             return
-        yield decode(data)
+        yield _decoded(data)
+
+
+def _decoded(data: bytes) -> Event:
+    """The event; a notice about what is none: a program may write to any descriptor it has."""
+    try:
+        return decode(data)
+    except ValueError:
+        beginning = data[:40].decode(errors="backslashreplace")
+        return Notice(
+            text=f"A rank wrote {beginning!r} to a socket of xla_nb: it used a file descriptor "
+            "that it had not opened. Whatever else it wrote there is lost."
+        )
