@@ -37,6 +37,8 @@ from xla_nb.record import tidying
 from xla_nb.runtimes import torchax_versions
 
 PATIENCE = 60.0  # seconds for what is on its way out
+# Compiling for a CPU takes a third of the time so, and the results are the same to rounding.
+QUICK_TO_COMPILE = ("XLA_FLAGS", "--xla_backend_optimization_level=0")
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
 MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
 # Folders whose tests share something slow to start: they go to one worker of pytest-xdist.
@@ -53,6 +55,7 @@ FIRST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.update([MARK])
+    os.environ.setdefault(*QUICK_TO_COMPILE)
     # These stay once anything needs them: there from the start, no test seems to leave them.
     resource_tracker.ensure_running()
     ensure_event_loop()  # which Jupyter's clients share
