@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.support.kernel import Notebook
+from tests.support.ray_nodes import eventually
 from xla_nb import memory
 
 pytestmark = pytest.mark.chaos
@@ -126,29 +127,59 @@ def test_a_data_loader_that_finds_no_shared_memory_is_told_so(under):
     assert "/dev/shm has no space left" in text or "/dev/shm is full" in text
 
 
+@pytest.fixture
+def in_memory_of():
+    """A command for a kernel that has so many bytes of memory, in a control group of its own, and
+    the file in which the system counts whom it kills there."""
+    ours = memory._group(Path("/proc/self"))
+    if ours is None:
+        pytest.skip("no control group can be seen here")
+    folder = ours.top / f"xla-nb-{os.getpid()}"
+
+    def command(size):
+        try:
+            folder.mkdir()
+            (folder / ours.ceiling).write_text(str(size))
+        except OSError as problem:
+            pytest.skip(f"no control group can be made here: {problem}")
+        enter = f'echo $$ > {folder}/cgroup.procs && exec "$@"'
+        return ("sh", "-c", enter, "sh"), folder / ours.counter
+
+    yield command
+    if folder.exists():
+        eventually(lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+
+
 @as_root
 @pytest.mark.parametrize("victim", ["rank", "job", "server"])
-def test_a_process_that_the_kernel_killed_for_memory_is_told_with_the_limit(under, victim):
-    """Stood in for: the file with the count, in mounts of the test's own, and who sent SIGKILL."""
-    group = memory._group(Path("/proc/self"))
-    if group is None:
-        pytest.skip("no control group can be seen here")
-    counter = group.folder / group.counter
-    files = f"echo oom_kill 3 > {counter} && echo {256 << 20} > {group.folder / group.ceiling}"
-    mounts = f"mount -t tmpfs tmpfs {group.top} && mkdir -p {group.folder} && {files}"
-    notebook = under(*in_mounts(mounts))
+def test_a_process_that_the_kernel_kills_for_memory_is_told_with_the_limit(
+    in_memory_of, under, victim
+):
+    command, counter = in_memory_of(3 << 30)
+    notebook = under(*command)
     notebook.ok("%%xla_spawn -n 2 --bg -o run --grace 1\nimport time\ndef f(rank): time.sleep(600)")
     notebook.ok(
         "import time\n"
         "while len([r for r in run.state.ranks.values() if r.pid]) < 2: time.sleep(0.05)"
     )
     pid = victims(notebook)[victim]
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")  # the kernel's first choice
     notebook.ok(
-        f"with open({str(counter)!r}, 'w') as file: file.write('oom_kill 4')\n"
-        f"import os, signal; os.kill({pid}, signal.SIGKILL)"
+        "kept = []\n"
+        f"while 'oom_kill 0\\n' in open({str(counter)!r}).read() + '\\n':\n"
+        "    kept.append(bytearray(b'x') * (1 << 20))"
     )
     text = notebook.run("run.wait(60)").error
-    assert "killed by the kernel for lack of memory (the container's limit is 256 MiB)" in text
+    assert "killed by the kernel for lack of memory (the container's limit is 3.0 GiB)" in text
+
+
+@as_root
+def test_a_server_that_cannot_import_torch_for_lack_of_memory_is_told_so(in_memory_of, under):
+    command, _ = in_memory_of(256 << 20)
+    text = launched(under(*command))
+    lack = "killed by the kernel for lack of memory (the container's limit is 256 MiB)"
+    assert f"The process that starts the ranks was {lack} while importing torch_xla." in text
 
 
 def victims(notebook):

@@ -182,10 +182,10 @@ class _Server:
         what = "importing the ranks' packages, once per session …"
         reply = self.child.receive(lambda: waiting(time.monotonic() - began, what))
         if reply is None:
+            said = self.child.last_output()
             raise LaunchError(
-                "The process that starts the ranks ended with status "
-                f"{self.child.process.returncode} while importing {self._package}. Its last "
-                f"output: {self.child.last_output() or 'none'}"
+                f"The process that starts the ranks {self._ending} while importing {self._package}."
+                f"{f' Its last output: {said}' if said else ''}"
             )
         if not reply["ready"]:
             self.child.process.wait()
