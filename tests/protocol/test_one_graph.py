@@ -803,6 +803,23 @@ FOUND = {
             cycle = first.__cause__ is second, second.__cause__ is first
             return [links(e) for e in held], same, cycle, bad.code, own.b, gone.filename
     """,
+    "keys of what they lead to": """
+        import collections, dataclasses
+        @dataclasses.dataclass(unsafe_hash=True)
+        class Node:
+            name: str = ""
+            near: set = dataclasses.field(default_factory=set, hash=False, compare=False)
+            far: dict = dataclasses.field(default_factory=dict, hash=False, compare=False)
+        a, b = Node("a"), Node("b")
+        for one in (a, b):
+            one.near |= {a, b}
+            one.far[a], one.far[b, 1] = 1, 2
+        order = a.order = collections.OrderedDict({b: 1, a: 2})
+        def f(rank):
+            near = [one in other.near for one in (a, b, Node("a")) for other in (a, b)]
+            far = [[one.far.get(Node("a")), one.far.get((Node("b"), 1))] for one in (a, b)]
+            return near, far, [len(a.near), len(b.near)], order[a], [n.name for n in order]
+    """,
     "a dictionary that looks all attributes up in itself": """
         class Config(dict):
             __getattr__ = dict.__getitem__

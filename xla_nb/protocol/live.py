@@ -24,6 +24,7 @@ from typing import Any
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import abstract, parts, remake, weak
+from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.owned import OwnedByModules
 from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
 
@@ -53,6 +54,7 @@ class Live:
               `asks_for_kin`
     seen      labels of the cells that code is from
     weak      weak references, and what they refer to
+    keys      those that say themselves how they are hashed
     owned     what modules hold
     """
 
@@ -95,6 +97,7 @@ class Live:
         self.later: list[tuple[str, Call]] = []
         self.kin: list[type] = []
         self.seen: set[str] = set()
+        self.keys = Keys()
         self.weak.targets.clear()
 
     def anew(self) -> Live:
@@ -289,6 +292,7 @@ class Live:
         kind = type(obj)
         if kind not in self._bases:
             self._bases[kind] = (*parts.built_in_base(kind), parts.container(kind))
+        self.keys.note(kind)
         base, setter, container = self._bases[kind]
         if container is not None:
             return self._container(obj, container)
