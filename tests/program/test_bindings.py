@@ -13,6 +13,8 @@ from xla_nb.program.bindings import bindings
         ("x: int", set()),
         ("x: int = 1", {"x"}),
         ("x: (y := int)", {"y"}),
+        ("global x\nx = 1", {"x"}),
+        ("if y:\n    global x\n    x = [1]", {"x"}),
         ("class C:\n    global z\n    z = [3]\n    other = 1", {"C", "z"}),
         ("class C:\n    class D:\n        global z\n        def z(self): pass", {"C", "z"}),
     ],

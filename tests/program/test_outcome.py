@@ -67,6 +67,8 @@ def test_plain_definitions_and_literals_need_no_run(source):
         ("with make() as m: pass", {"m"}),
         ("dict = 3\nx = dict(a=1)", {"x"}),
         ("def f(i):\n    global n\n    n = 1\nf(0)", {"f", "n"}),
+        ("import app\n@app.now\ndef f():\n    global n\n    n = 1", {"f"}),
+        ("import app\nclass A:\n @app.now\n def f():\n  global n\n  n = 1", {"A"}),
     ],
 )
 def test_what_is_computed_is_of_the_run(source, names):

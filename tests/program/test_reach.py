@@ -17,6 +17,11 @@ class _Slotted:
         self.call = call
 
 
+def _class_with(method, base):
+    """A class of the notebook."""
+    return type("Own", (base,), {"__module__": "__main__", "method": method})
+
+
 HOLDERS = {
     "a list": lambda f: [f],
     "a dictionary": lambda f: {"f": f},
@@ -28,6 +33,11 @@ HOLDERS = {
     "a partial call": lambda f: functools.partial(f, 1),
     "an iterator": lambda f: map(f, [1]),
     "a timer": lambda f: threading.Timer(1, f),
+    "a dictionary that makes what it lacks": collections.defaultdict,
+    "the class of a dictionary": lambda f: _class_with(f, dict)(),
+    "the class of a list": lambda f: _class_with(f, list)(),
+    "the class of a tuple": lambda f: _class_with(f, tuple)(),
+    "a metaclass": lambda f: _class_with(f, type)("Made", (), {}),
     "slots": _Slotted,
     "an object in objects": lambda f: types.SimpleNamespace(deep=[_Slotted({"f": f})]),
 }

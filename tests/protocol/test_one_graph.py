@@ -36,6 +36,55 @@ def agree(notebook, *cells):
 
 
 ONE_OBJECT = {
+    "the attributes of a library's object, as a dict": """
+        import argparse
+        args = argparse.Namespace(lr=1)
+        config = vars(args)
+        none = argparse.Namespace()
+        empty = vars(none)
+        def f(rank):
+            args.lr, none.x = 5, 6
+            return config["lr"] == 5 and empty == {"x": 6}
+    """,
+    "the attributes of an object that leads to itself, as a dict": """
+        class Own:
+            __slots__ = ("slot", "__dict__")
+            def __init__(self): self.me, self.slot, self.x = self, [self], 1
+        own = Own()
+        held = {"vars": vars(own)}
+        def f(rank):
+            own.x = 5
+            return held["vars"]["x"] == 5 and own.slot[0] is own.me is held["vars"]["me"]
+    """,
+    "the attributes that instances share": """
+        class Shared:
+            state = {}
+            def __init__(self): self.__dict__ = self.state
+        one, other = Shared(), Shared()
+        def f(rank):
+            one.x = 5
+            return other.x == Shared.state["x"] == 5
+    """,
+    "a dictionary that has itself as attributes": """
+        class Config(dict):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                self.__dict__ = self
+        config, empty = Config(lr=1), Config()
+        def f(rank):
+            config.lr, empty.x = 5, 6
+            return config["lr"] == 5 and empty["x"] == 6
+    """,
+    "the attributes of an object whose class gives them back, as a dict": """
+        class Restored:
+            def __setstate__(self, state): self.__dict__.update(state, restored=True)
+        one = Restored()
+        one.x = 1
+        held = vars(one)
+        def f(rank):
+            one.x = 5
+            return held["x"] == 5
+    """,
     "a sentinel in a default and in a dict": """
         NONE = object()
         table = {"x": NONE}
@@ -754,6 +803,32 @@ FOUND = {
             cycle = first.__cause__ is second, second.__cause__ is first
             return [links(e) for e in held], same, cycle, bad.code, own.b, gone.filename
     """,
+    "keys of what they lead to": """
+        import collections, dataclasses
+        @dataclasses.dataclass(unsafe_hash=True)
+        class Node:
+            name: str = ""
+            near: set = dataclasses.field(default_factory=set, hash=False, compare=False)
+            far: dict = dataclasses.field(default_factory=dict, hash=False, compare=False)
+        a, b = Node("a"), Node("b")
+        for one in (a, b):
+            one.near |= {a, b}
+            one.far[a], one.far[b, 1] = 1, 2
+        order = a.order = collections.OrderedDict({b: 1, a: 2})
+        def f(rank):
+            near = [one in other.near for one in (a, b, Node("a")) for other in (a, b)]
+            far = [[one.far.get(Node("a")), one.far.get((Node("b"), 1))] for one in (a, b)]
+            return near, far, [len(a.near), len(b.near)], order[a], [n.name for n in order]
+    """,
+    "a dictionary that looks all attributes up in itself": """
+        class Config(dict):
+            __getattr__ = dict.__getitem__
+            __setattr__ = dict.__setitem__
+        config = Config(lr=1, sub=Config(a=2))
+        def f(rank):
+            config.lr = 5
+            return config, config.sub.a
+    """,
 }
 
 
@@ -903,6 +978,22 @@ def test_what_cannot_be_opened_is_known_by_the_name_of_what_holds_it(notebook, c
         notebook.rank(program)
     assert caught.value.name.startswith(name)
     assert "ValueError: invalid literal for int()" in str(caught.value)
+
+
+@pytest.mark.parametrize("names", ["['a']", "{'a': 1}"])
+def test_a_value_that_reads_what_its_class_does_not_have_yet_is_not_opened_otherwise(
+    notebook, names
+):
+    notebook.run(f"""
+        class Named:
+            names = {names}
+            def __init__(self): self.mine = list(self.names)
+            def __getstate__(self): return {{"x": 1}}
+            def __setstate__(self, state): self.mine = list(self.names or "default")
+        one = Named()
+    """)
+    with pytest.raises(Unopened, match=r"`one`.*`Named` is not complete yet"):
+        notebook.launch("def f(rank): return one.mine")
 
 
 def test_a_program_describes_its_values_by_type_and_cell(notebook):

@@ -31,7 +31,7 @@ def bindings(nodes: Iterable[ast.AST]) -> set[str]:
     with room():
         for node in nodes:
             binder.visit(node)
-    return (binder.names - binder.outer) | binder.beyond
+    return binder.names | binder.beyond
 
 
 class Binder(ast.NodeVisitor):

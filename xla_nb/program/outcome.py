@@ -139,6 +139,8 @@ def _plain(node: Function | ast.ClassDef, steady: Callable[[str], bool]) -> bool
     """Whether a definition reads nothing but what modules hold, and leaves nothing elsewhere."""
     if not all(_decorates(one, steady) for one in node.decorator_list):
         return False
+    if node.decorator_list and names_in([node]).sets:  # if it is called, the notebook is told
+        return False
     if isinstance(node, ast.ClassDef):
         inside = [part for part in node.body if not is_settled(part)]
         return (

@@ -70,13 +70,12 @@ def _held_by(value: object) -> Iterator[object]:
             yield from (value.fget, value.fset, value.fdel)
         case functools.cached_property():
             yield value.func
-        case dict():
-            yield from dict.values(value)
-        case list():  # the iterator of the base runs nobody's code
-            yield from list.__iter__(value)
-        case tuple():
-            yield from tuple.__iter__(value)
+        case dict() if type(value) is dict:
+            yield from value.values()
+        case list() | tuple() if type(value) in (list, tuple):
+            yield from value
         case type():
+            yield type(value)
             for cls in value.__mro__:
                 if cls.__module__ == "__main__":
                     yield from vars(cls).values()

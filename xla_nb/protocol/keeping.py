@@ -66,6 +66,8 @@ class _KeptPickler(LivePickler):
         token = self._origins.get(id(obj))
         if token is not None:
             self.tokens.add(token)
+        else:
+            super().persistent_id(obj)
         return token
 
 

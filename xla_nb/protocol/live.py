@@ -24,8 +24,9 @@ from typing import Any
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import abstract, parts, remake, weak
+from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.owned import OwnedByModules
-from xla_nb.protocol.remake import EMPTY, Call, Source
+from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
 
 #: What a namespace that is no module's says of itself; relative imports need it.
 _PLACE = ("__name__", "__package__", "__path__", "__file__")
@@ -53,6 +54,7 @@ class Live:
               `asks_for_kin`
     seen      labels of the cells that code is from
     weak      weak references, and what they refer to
+    keys      those that say themselves how they are hashed
     owned     what modules hold
     """
 
@@ -79,6 +81,7 @@ class Live:
         self._other: dict[int, dict[str, Any]] = {}
         self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: dict[type, bool] = {}
+        self._by_its_dict: dict[type, bool] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -94,6 +97,7 @@ class Live:
         self.later: list[tuple[str, Call]] = []
         self.kin: list[type] = []
         self.seen: set[str] = set()
+        self.keys = Keys()
         self.weak.targets.clear()
 
     def anew(self) -> Live:
@@ -117,7 +121,7 @@ class Live:
             return NotImplemented
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
-        return self._instance(obj) if self._made_here[kind] else NotImplemented
+        return self._instance(obj) if self._made_here[kind] else self._of_a_library(obj)
 
     # Functions
 
@@ -253,7 +257,7 @@ class Live:
         extending: list[type] = type.__subclasses__(cls) if self.asks_for_kin else []
         self.kin += (one for one in extending if self._is_current(one))
         state = {
-            "dict": dict.fromkeys(content)  # in their order, which filling in later keeps
+            "dict": dict.fromkeys(content, NOT_YET)  # in order, which filling in later keeps
             | self._ready(remake.fill_attributes, cls, content, parts.is_ready_in_class),
             "registered": registered,
             "registered_with": self._registrations.get(cls, []),
@@ -288,23 +292,41 @@ class Live:
         kind = type(obj)
         if kind not in self._bases:
             self._bases[kind] = (*parts.built_in_base(kind), parts.container(kind))
+        self.keys.note(kind)
         base, setter, container = self._bases[kind]
         if container is not None:
             return self._container(obj, container)
         if base is None:
             return self._by_its_base(obj)
+        shares = parts.shares_its_dict(obj)
         made: Any = object.__reduce_ex__(obj, 2)
         state, items, pairs = made[2:]
         arguments = base, kind, () if base is object else parts.new_arguments(base, obj)
         fill = remake.fill_instance if state is not None and setter is None else None
+        if shares:
+            state, fill = parts.state_with_dict(obj, state), remake.fill_sharing
         return remake.new_instance, arguments, state, items, pairs, fill
+
+    def _of_a_library(self, obj: Any) -> Any:
+        """An instance of a library's class whose `vars` others have."""
+        kind = type(obj)
+        if kind not in self._by_its_dict:
+            self._by_its_dict[kind] = parts.is_pickled_by_its_dict(kind)
+        if not self._by_its_dict[kind] or not parts.shares_its_dict(obj):
+            return NotImplemented
+        make, arguments, state, items, pairs = obj.__reduce_ex__(5)
+        state = parts.state_with_dict(obj, state)
+        return make, arguments, state, items, pairs, remake.fill_sharing
 
     def _container(self, obj: Any, base: type) -> Any:
         """A dict, list or such of a class of the notebook: filled by the built-in type's methods,
         since the class may change, note or refuse what is put in."""
         made = base, type(obj), *parts.arguments_of_container(base, obj)
-        state = *parts.held_by_container(base, obj), obj.__getstate__()
-        return remake.new_of_base, made, state, None, None, remake.fill_container
+        shares, state = parts.shares_its_dict(obj), obj.__getstate__()
+        fill = remake.fill_sharing if shares else remake.fill_instance
+        own = fill, parts.state_with_dict(obj, state) if shares else state
+        content = *parts.held_by_container(base, obj), *own
+        return remake.new_of_base, made, content, None, None, remake.fill_container
 
     def _by_its_base(self, obj: Any) -> Any:
         """An instance whose base pickles it as a call of its class, as frozenset does."""

@@ -90,7 +90,8 @@ def _filled(obj: Any, place: Place) -> Owned:
         made = Call(
             remake.module_object, (*where, base, kind, *parts.arguments_of_container(base, obj))
         )
-        content = *parts.held_by_container(base, obj), obj.__getstate__()
+        own = remake.fill_instance, obj.__getstate__()
+        content = *parts.held_by_container(base, obj), *own
         return Owned(obj, place, made, Call(remake.refill_container, (obj, base, content)))
     if parts.is_refillable(kind):
         state = object.__reduce_ex__(obj, 2)[2]

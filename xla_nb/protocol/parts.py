@@ -78,6 +78,30 @@ def built_in_base(kind: type) -> tuple[type | None, object]:
     return _making(kind), getattr(kind, "__setstate__", None)
 
 
+def is_pickled_by_its_dict(kind: Any) -> bool:
+    """Whether pickle takes the `__dict__` of instances and puts it into new ones."""
+    names = "__reduce_ex__", "__reduce__", "__getstate__"
+    return all(getattr(kind, name) is getattr(object, name) for name in names)
+
+
+def shares_its_dict(obj: object) -> bool:
+    """Whether pickle takes the `__dict__` of an instance, and others have that too, as in
+    `config = vars(args)`. Ask before it is pickled, which refers to it as well."""
+    if type(obj).__getstate__ is not object.__getstate__:
+        return False
+    try:
+        held = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return False
+    return sys.getrefcount(held) > 3  # the instance's own, `held` and the argument
+
+
+def state_with_dict(obj: object, state: Any) -> Any:
+    """The state that pickle takes of an instance, with its `__dict__` also where that is empty."""
+    held = object.__getattribute__(obj, "__dict__")
+    return (held, state[1]) if isinstance(state, tuple) else held
+
+
 def _making(kind: type) -> type:
     """The class whose `__new__`, which is not Python's, makes the instances of a class."""
     return next(one for one in kind.__mro__ if type(vars(one).get("__new__")) is BUILTIN_NEW)

@@ -211,6 +211,8 @@ class LivePickler(_Pickler):
         for logger in self.loggers():
             self._tell_of(logger, logger.name, _FILTERS.format(logger.name))
         self._write_all({})
+        for name, call in self._live.keys.calls():
+            self.part(name, call, late=True)
         for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
             self.part(name, call, late=True)
 
@@ -232,6 +234,7 @@ class LivePickler(_Pickler):
     def persistent_id(self, obj: object) -> Any:
         if id(obj) in self._ids:
             self._met[id(obj)] = obj
+        self._live.keys.look(obj)
         return None
 
     def finds_containers(self) -> bool:

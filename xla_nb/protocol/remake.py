@@ -25,6 +25,22 @@ from typing import Any
 EMPTY = inspect.Parameter.empty
 
 
+class _NotYet:
+    """Stands in a new class for what is filled in later. An instance that is opened before and
+    reads it fails, instead of going on with another value."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(
+            f"`{owner.__qualname__}` is not complete yet, where one of its instances is opened"
+        )
+
+    def __reduce__(self) -> str:
+        return "NOT_YET"
+
+
+NOT_YET = _NotYet()
+
+
 class Call:
     """Stands in a pickle for the result of a call, or for the call itself."""
 
@@ -134,17 +150,34 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def fill_container(made: Any, content: tuple[Callable[..., None], list[list[Any]], object]) -> None:
+def fill_sharing(instance: Any, state: Any) -> None:
+    """As pickle gives a new instance its state, where others have the dict of its attributes too:
+    `vars(instance)`."""
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    if (setter := getattr(type(instance), "__setstate__", None)) and (attributes or slots):
+        setter(instance, state)
+        made = dict(object.__getattribute__(instance, "__dict__"))
+        if attributes is not instance:
+            attributes.clear()
+            attributes.update(made)
+    object.__setattr__(instance, "__dict__", attributes)
+    if setter is None:
+        fill_instance(instance, (None, slots))
+
+
+def fill_container(
+    made: Any,
+    content: tuple[Callable[..., None], list[list[Any]], Callable[[Any, Any], None], object],
+) -> None:
     """Give a new container what it holds and its state, as pickle does, past its class's methods
-    for putting things in."""
-    put, columns, state = content
+    for putting things in, and past its `__getattr__`."""
+    put, columns, fill, state = content
     for part in zip(*columns, strict=True):
         put(made, *part)
-    if hasattr(made, "__setstate__"):
-        if state is not None:
-            made.__setstate__(state)
-    elif state is not None:
-        fill_instance(made, state)
+    if fill is fill_instance:
+        fill = getattr(type(made), "__setstate__", fill)
+    if state is not None:
+        fill(made, state)
 
 
 def fill_globals(globals_: dict[str, Any], values: Mapping[str, Any]) -> None:
@@ -336,7 +369,7 @@ def fill_logger(made: logging.Logger, state: Mapping[str, object]) -> None:
     logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels
 
 
-def refill_container(made: Any, base: Any, content: tuple[Any, Any, Any]) -> None:
+def refill_container(made: Any, base: Any, content: tuple[Any, Any, Any, Any]) -> None:
     """Let a container hold this alone."""
     base.clear(made)
     fill_container(made, content)
