@@ -820,6 +820,18 @@ FOUND = {
             far = [[one.far.get(Node("a")), one.far.get((Node("b"), 1))] for one in (a, b)]
             return near, far, [len(a.near), len(b.near)], order[a], [n.name for n in order]
     """,
+    "values that read lists and dicts of their class where they are opened": """
+        class Named:
+            names, table, seen = ["a", ("b", 1)], {"a": 1}, {1, 2}
+            def __getstate__(self): return {"x": 1}
+            def __setstate__(self, state):
+                self.all = [*self.names, *self.table.items(), *sorted(self.seen)]
+        one = Named()
+        one.__setstate__({})
+        def f(rank):
+            one.names.append(7)
+            return one.all, Named.names
+    """,
     "a dictionary that looks all attributes up in itself": """
         class Config(dict):
             __getattr__ = dict.__getitem__
@@ -897,6 +909,24 @@ def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(no
     finally:
         sys.path.remove(str(tmp_path))
         sys.modules.pop("local_s", None)
+
+
+def test_a_librarys_key_finds_what_it_leads_to(notebook, tmp_path, monkeypatch):
+    (tmp_path / "tree_of_keys.py").write_text(
+        "import dataclasses\n"
+        "@dataclasses.dataclass(unsafe_hash=True)\n"
+        "class Node:\n"
+        "    name: str = ''\n"
+        "    near: set = dataclasses.field(default_factory=set, hash=False, compare=False)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    notebook.run("from tree_of_keys import Node\nroot, kid = Node('root'), Node('kid')")
+    notebook.run("root.near.add(kid)\nkid.near.add(root)\nroot.near.add(root)")
+    try:
+        found = notebook.launch("def f(rank): return [root in one.near for one in (root, kid)]")
+    finally:
+        sys.modules.pop("tree_of_keys", None)
+    assert found == [True, True]
 
 
 # --- weak references ----------------------------------------------------------------------------
@@ -980,16 +1010,17 @@ def test_what_cannot_be_opened_is_known_by_the_name_of_what_holds_it(notebook, c
     assert "ValueError: invalid literal for int()" in str(caught.value)
 
 
-@pytest.mark.parametrize("names", ["['a']", "{'a': 1}"])
+@pytest.mark.parametrize("read", ["self.names or 'default'", "getattr(self, 'names', 'default')"])
+@pytest.mark.parametrize("names", ["[['a']]", "{'a': []}"])
 def test_a_value_that_reads_what_its_class_does_not_have_yet_is_not_opened_otherwise(
-    notebook, names
+    notebook, names, read
 ):
     notebook.run(f"""
         class Named:
             names = {names}
             def __init__(self): self.mine = list(self.names)
             def __getstate__(self): return {{"x": 1}}
-            def __setstate__(self, state): self.mine = list(self.names or "default")
+            def __setstate__(self, state): self.mine = list({read})
         one = Named()
     """)
     with pytest.raises(Unopened, match=r"`one`.*`Named` is not complete yet"):

@@ -119,6 +119,7 @@ class Live:
             return reducer(self, obj)
         if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
             return NotImplemented
+        self.keys.note(kind)
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
         return self._instance(obj) if self._made_here[kind] else self._of_a_library(obj)
@@ -292,7 +293,6 @@ class Live:
         kind = type(obj)
         if kind not in self._bases:
             self._bases[kind] = (*parts.built_in_base(kind), parts.container(kind))
-        self.keys.note(kind)
         base, setter, container = self._bases[kind]
         if container is not None:
             return self._container(obj, container)

@@ -42,7 +42,14 @@ def is_ready(part: object) -> bool:
 
 def is_ready_in_class(name: str, part: object) -> bool:
     descriptor = hasattr(type(part), "__get__") or hasattr(type(part), "__set_name__")
-    return descriptor or is_ready(part) or (name[:2] == name[-2:] == "__")
+    return descriptor or _holds_what_is_ready(part) or (name[:2] == name[-2:] == "__")
+
+
+def _holds_what_is_ready(part: object) -> bool:
+    """A list of names, say: the class's instances may read it while they are opened."""
+    if type(part) is dict:
+        return all(is_ready(key) and is_ready(value) for key, value in part.items())
+    return all(map(is_ready, part)) if type(part) in (list, set) else is_ready(part)  # type: ignore[call-overload]
 
 
 def softly_named(function: types.FunctionType) -> Iterator[str]:

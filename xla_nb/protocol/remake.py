@@ -27,10 +27,11 @@ EMPTY = inspect.Parameter.empty
 
 class _NotYet:
     """Stands in a new class for what is filled in later. An instance that is opened before and
-    reads it fails, instead of going on with another value."""
+    reads it fails, instead of going on with another value: not with an AttributeError, which
+    `getattr` with a default, `hasattr` and `__getattr__` take for an answer."""
 
     def __get__(self, instance: object, owner: type) -> Any:
-        raise AttributeError(
+        raise RuntimeError(
             f"`{owner.__qualname__}` is not complete yet, where one of its instances is opened"
         )
 
