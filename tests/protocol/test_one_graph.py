@@ -197,6 +197,28 @@ ONE_OBJECT = {
             return (Color.CRIMSON is Color.RED, Color(1) is Color.RED, Color["BLUE"].low(),
                     kept[Color.RED] is Size.M, Size.M + 1, Perm.W in kept["p"], len(Color))
     """,
+    "a NaN that rows and tables have": """
+        import math
+        import numpy as np
+        own, copy = float("nan"), float("nan")
+        rows = [np.nan, {math.nan: "math", own: "own"}]
+        def f(rank):
+            table = rows[1]
+            return (np.nan in rows, own in rows, table.get(math.nan), table.get(own),
+                    table.get(copy), [n != n for n in (own, copy)])
+    """,
+    "views of a dict that is ordered or has keys of its own": """
+        import collections
+        ordered = collections.OrderedDict(a=1)
+        class Sorted(dict):
+            def keys(self): return sorted(super().keys())
+        named = Sorted(b=1, a=2)
+        views = ordered.keys(), ordered.items(), dict.keys(named), named.items()
+        def f(rank):
+            ordered["b"] = named["c"] = 2
+            ordered.move_to_end("a")
+            return list(map(list, views))
+    """,
     "dataclass sentinels": """
         import dataclasses
         @dataclasses.dataclass(order=True)
@@ -341,6 +363,28 @@ LIVE_STATE = {
         "class A:\n    def go(self): return 'A'\n"
         "class B(A):\n    def go(self): return super().go() + 'B'",
         "def f(rank): return rec(5), even(10), B().go()",
+    ],
+    "attributes that a class adds to values of Python's and NumPy's": [
+        "import datetime, decimal, fractions, pathlib\nimport numpy as np\n"
+        "class Day(datetime.date): unit = None\n"
+        "class Moment(datetime.datetime): unit = None\n"
+        "class Span(datetime.timedelta): unit = None\n"
+        "class Price(decimal.Decimal): unit = None\n"
+        "class Part(fractions.Fraction): unit = None\n"
+        "class Place(type(pathlib.Path())): unit = None\n"
+        "class Field(np.ndarray):\n"
+        "    def __array_finalize__(self, other): self.unit = getattr(other, 'unit', None)\n"
+        "made = [Day(2020, 1, 1), Moment(2020, 1, 1), Span(1), Price('1.5'), Part(1, 2),\n"
+        "        Place('/tmp'), np.arange(2).view(Field)]\n"
+        "for one in made: one.unit = [one]",
+        "def f(rank): return [one.unit[0] is one for one in made], [*map(str, made)]",
+    ],
+    "what was abstract when a class was defined": [
+        "import abc\nclass Open(abc.ABC):\n    @abc.abstractmethod\n    def go(self): ...\n"
+        "class Closed(abc.ABC):\n    def go(self): ...\n"
+        "Open.go, Closed.go = Closed.go, Open.go",
+        "def f(rank):\n    Closed()\n    try:\n        return Open()\n"
+        "    except TypeError as problem:\n        return str(problem)",
     ],
     "a library's decorator": [
         "import contextlib, functools\n@contextlib.contextmanager\ndef opened(x):\n"

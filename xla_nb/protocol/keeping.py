@@ -62,12 +62,11 @@ class _KeptPickler(LivePickler):
             self.notes.add(_OWN.format(shared.made_by(obj)))
         return reduced
 
-    def persistent_id(self, obj: Any) -> Token | None:
+    def persistent_id(self, obj: Any) -> Any:
         token = self._origins.get(id(obj))
-        if token is not None:
-            self.tokens.add(token)
-        else:
-            super().persistent_id(obj)
+        if token is None:
+            return super().persistent_id(obj)
+        self.tokens.add(token)
         return token
 
 

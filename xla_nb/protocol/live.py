@@ -9,6 +9,7 @@ globals of the module that the pickle is opened in.
 from __future__ import annotations
 
 import abc
+import collections
 import dataclasses
 import decimal
 import enum
@@ -247,7 +248,6 @@ class Live:
         registered = None
         if isinstance(cls, abc.ABCMeta):
             content.pop("_abc_impl", None)
-            content.pop("__abstractmethods__", None)
             registered = abstract.registered(cls)
         given["__qualname__"] = cls.__qualname__
         hinted = (n for n in parts.in_hints(cls) if n in self._held and n not in self._newer)
@@ -336,9 +336,9 @@ class Live:
         base = next(one for one in kind.__mro__ if not parts.is_made_here(one))
         if kind.__reduce__ is not base.__reduce__ or kind.__reduce_ex__ is not base.__reduce_ex__:
             return NotImplemented
-        made: Any = obj.__reduce_ex__(5)
+        made: Any = parts.with_attributes(base, obj, obj.__reduce_ex__(5))
         if not isinstance(made, tuple) or made[0] is not kind:
-            return NotImplemented
+            return made if isinstance(made, tuple) else NotImplemented
         return remake.new_of_base, (base, kind, *made[1]), *made[2:]
 
     # What is made of functions
@@ -378,7 +378,7 @@ def _cached_property(_: Live, cached: Any) -> Any:  # with a lock of its own bef
 
 
 def _dict_view(_: Live, view: Any) -> Any:
-    name = type(view).__name__.removeprefix("dict_")
+    name = type(view).__name__.partition("_")[2]
     return remake.dict_view, (*gc.get_referents(view), name)
 
 
@@ -426,6 +426,7 @@ def _method(_: Live, method: Any) -> Any:
     return NotImplemented
 
 
+_EMPTY = collections.OrderedDict[Any, Any]()
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
     types.CellType: Live._cell,
@@ -437,7 +438,8 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
     **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
     weakref.WeakSet: _weak,
-    **dict.fromkeys([type({}.keys()), type({}.values()), type({}.items())], _dict_view),
+    **dict.fromkeys(map(type, [{}.keys(), {}.values(), {}.items()]), _dict_view),
+    **dict.fromkeys(map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()]), _dict_view),
     typing.NewType: _new_type,
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
     typing.TypeVar: _type_var,

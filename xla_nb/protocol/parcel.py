@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from xla_nb.protocol import hostile, remake
+from xla_nb.protocol import hostile, nans, remake
 from xla_nb.protocol.mapped import Mapping as SharedMapping
 from xla_nb.protocol.mapped import holding, open_part, shared_mappings
 from xla_nb.wording import in_one_line
@@ -252,7 +252,7 @@ class Parcel:
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self._buffers)
         reader.namespace, reader.resolve, reader.held = namespace, resolve, held
-        reader.apart = apart
+        reader.apart, reader.opened_nans = apart, nans.Opened()
         values: dict[str, object] = {}
         while stream.tell() < self._stream.nbytes:  # many pickles with one memory
             name, late = _header(reader)
@@ -294,8 +294,11 @@ class _Unpickler(pickle.Unpickler):
     resolve: Callable[[str], object] | None = None
     held: Callable[[int | str], object] | None = None
     apart = False
+    opened_nans: nans.Opened
 
-    def persistent_load(self, token: int | str) -> object:
+    def persistent_load(self, token: int | str | nans.Token) -> object:
+        if isinstance(token, tuple):
+            return self.opened_nans.find(token)
         assert self.held is not None
         return self.held(token)
 

@@ -22,6 +22,7 @@ from xla_nb.protocol import (
     loggers,
     mapped,
     modules,
+    nans,
     parts,
     refusals,
     remake,
@@ -200,6 +201,7 @@ class LivePickler(_Pickler):
         self._primitives = shared.ToRanks(live.notes.add)
         self._met: dict[int, object] = {}  # what may be a module's
         self._ids = live.owned.ids
+        self._nans = nans.Written()
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
@@ -235,7 +237,7 @@ class LivePickler(_Pickler):
         if id(obj) in self._ids:
             self._met[id(obj)] = obj
         self._live.keys.look(obj)
-        return None
+        return self._nans.token(obj)
 
     def finds_containers(self) -> bool:
         """Whether it takes another pickle to send what modules hold."""

@@ -7,6 +7,7 @@ and filled later, since what fills it may refer to it.
 from __future__ import annotations
 
 import abc
+import collections
 import dataclasses
 import functools
 import gc
@@ -93,9 +94,10 @@ def new_class(
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:
     """Give a new class what is in its `__dict__`, and register it, and others with it."""
-    fill_attributes(cls, state["dict"])
     if state["registered"] is not None:
         abc._abc_init(cls)  # type: ignore[attr-defined]
+    fill_attributes(cls, state["dict"])  # with what it found abstract when it was defined
+    if state["registered"] is not None:
         for other in state["registered"]:
             abc.ABCMeta.register(cls, other)  # type: ignore[arg-type]
     for one in state["registered_with"]:
@@ -149,6 +151,14 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__getattribute__(instance, "__dict__").update(attributes)
     for name, value in (slots or {}).items():
         object.__setattr__(instance, name, value)
+
+
+def fill_extended(instance: Any, state: tuple[Any, dict[str, Any]]) -> None:
+    """Give a new instance its base's state, and the attributes that the base leaves out."""
+    own, attributes = state
+    if own is not None:
+        instance.__setstate__(own)
+    fill_instance(instance, attributes)
 
 
 def fill_sharing(instance: Any, state: Any) -> None:
@@ -271,7 +281,8 @@ def unnamed_type(base: type, name: str) -> type:
 
 
 def dict_view(mapping: dict[Any, Any], name: str) -> Any:
-    return getattr(mapping, name)()
+    ordered = collections.OrderedDict
+    return getattr(ordered if isinstance(mapping, ordered) else dict, name)(mapping)
 
 
 def new_type(name: str, supertype: Any, module: str) -> Any:
