@@ -1071,6 +1071,31 @@ def test_a_value_that_reads_what_its_class_does_not_have_yet_is_not_opened_other
         notebook.launch("def f(rank): return one.mine")
 
 
+@pytest.mark.parametrize(
+    "read",
+    ["len(size.table or [])", "size.table is None or size.table[0]", "self.cached(1) or 0"],
+)
+def test_a_value_that_reads_what_a_function_does_not_have_yet_is_not_opened_otherwise(
+    notebook, read
+):
+    notebook.run(f"""
+        import functools
+        def size(): pass
+        size.table = [[1]]
+        @functools.cache
+        def cached(x): return x
+        class Named:
+            def __init__(self): self.n, self.cached = 1, cached
+            def __setstate__(self, state):
+                self.cached = state["cached"]
+                self.n = {read}
+        one = Named()
+        cached.owner = [one]
+    """)
+    with pytest.raises(Unopened):
+        notebook.launch("def f(rank): return cached(1), one.n")
+
+
 def test_a_program_describes_its_values_by_type_and_cell(notebook):
     notebook.run("import collections\nn = 1\nheld = collections.deque()")
     notebook.run("def g(): return held, n")

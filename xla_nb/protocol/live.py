@@ -138,7 +138,7 @@ class Live:
             ),
             "attributes": {name: getattr(function, name) for name in parts.ATTRIBUTES}
             | self._ready(remake.fill_attributes, function, defaults),
-            "dict": dict.fromkeys(vars(function))
+            "dict": dict.fromkeys(vars(function), NOT_YET)
             | self._ready(remake.fill_attributes, function, vars(function)),
             "bound": self._bound(function),
             "submodules": cloudpickle._find_imported_submodules(

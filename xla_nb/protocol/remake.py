@@ -27,14 +27,18 @@ EMPTY = inspect.Parameter.empty
 
 
 class _NotYet:
-    """Stands in a new class for what is filled in later. An instance that is opened before and
-    reads it fails, instead of going on with another value: not with an AttributeError, which
-    `getattr` with a default, `hasattr` and `__getattr__` take for an answer."""
+    """Stands in a new class or function for what is filled in later. An instance that is opened
+    before and reads it fails, instead of going on with another value: not with an AttributeError,
+    which `getattr` with a default, `hasattr` and `__getattr__` take for an answer. A function gives
+    it out, and it fails where it is used."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise RuntimeError(
             f"`{owner.__qualname__}` is not complete yet, where one of its instances is opened"
         )
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("an attribute of a function is not there yet, where a value is opened")
 
     def __reduce__(self) -> str:
         return "NOT_YET"
@@ -217,7 +221,7 @@ class Switch:
 
 
 def new_cache(maxsize: int | None, typed: bool) -> Any:
-    switch = Switch(lambda *_, **__: None)
+    switch: Any = Switch(NOT_YET)  # type: ignore[arg-type]  # a call fails until it is filled
     cache = functools.lru_cache(maxsize, typed)(switch)
     cache.__wrapped__ = switch
     return cache
