@@ -15,21 +15,23 @@ from xla_nb.protocol.remake import Call
 
 
 class Keys:
-    """Of one pickle: the classes of keys that it has met, and the containers with such keys."""
+    """Of one pickle: the classes of such keys that it has met (`kinds`), and the containers that
+    have some."""
 
     def __init__(self) -> None:
-        self._kinds: set[type] = set()
+        self.kinds: set[type] = set()
         self._seen: dict[int, object] = {}
         self._found: list[Any] = []
 
     def note(self, kind: type) -> None:
         """An instance of this class is about to be pickled."""
         if isinstance(kind.__hash__, types.FunctionType):
-            self._kinds.add(kind)
+            self.kinds.add(kind)
 
     def look(self, obj: object) -> None:
-        """Something is about to be pickled, which may be a container with such keys."""
-        if self._kinds and isinstance(obj, dict | set) and id(obj) not in self._seen:
+        """Something is about to be pickled, which may be a container with such keys. Needless
+        while there are no `kinds`."""
+        if isinstance(obj, (dict, set)) and id(obj) not in self._seen:
             self._seen[id(obj)] = obj
             kind: Any = dict if isinstance(obj, dict) else set
             if self._has(kind.__iter__(obj)) and parts.container(type(obj)) is not None:
@@ -44,6 +46,6 @@ class Keys:
 
     def _has(self, keys: Iterable[object]) -> bool:
         return any(
-            type(key) in self._kinds or (isinstance(key, tuple) and self._has(tuple.__iter__(key)))
+            type(key) in self.kinds or (isinstance(key, tuple) and self._has(tuple.__iter__(key)))
             for key in keys
         )

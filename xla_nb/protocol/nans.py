@@ -6,7 +6,6 @@ Pickle writes floats by value, so that each would be another one where it is ope
 from __future__ import annotations
 
 import importlib
-import math
 import struct
 import sys
 from typing import TypeAlias
@@ -23,10 +22,8 @@ class Written:
     def __init__(self) -> None:
         self._places: dict[int, tuple[str | int, float]] = {}  # which keeps them alive
 
-    def token(self, obj: object) -> Token | None:
-        """What stands for an object if it is a NaN."""
-        if type(obj) is not float or not math.isnan(obj):
-            return None
+    def token(self, obj: float) -> Token:
+        """What stands for a NaN."""
         if id(obj) not in self._places:
             named = (m for m in _MODULES if getattr(sys.modules.get(m), "nan", None) is obj)
             self._places[id(obj)] = next(named, len(self._places)), obj

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import io
 import logging
+import math
 import pickle
 import sys
 import types
@@ -44,9 +45,6 @@ RESULT, DEFINITIONS = "result", "definitions"
 HELD_BY_TENSORS = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
 _FILTERS = "the filters of the logger `{}` cannot be sent: ranks do without them"
-
-
-# ---------------------------------------------------------------- pickling
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
@@ -233,11 +231,14 @@ class LivePickler(_Pickler):
         """Those that are sent even where nothing refers to them."""
         return list(loggers.with_filters_made_here()) if self._live.asks_for_kin else []
 
-    def persistent_id(self, obj: object) -> Any:
+    def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is float:  # of which there may be millions
+            return self._nans.token(obj) if math.isnan(obj) else None
         if id(obj) in self._ids:
             self._met[id(obj)] = obj
-        self._live.keys.look(obj)
-        return self._nans.token(obj)
+        if self._live.keys.kinds:
+            self._live.keys.look(obj)
+        return None
 
     def finds_containers(self) -> bool:
         """Whether it takes another pickle to send what modules hold."""
