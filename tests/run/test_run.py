@@ -321,6 +321,20 @@ def test_who_has_stopped_is_not_told_again(engine):
     assert engine.terminated == [[101]]
 
 
+def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine):
+    run = a_run(engine, grace=5)
+    for event in ranks(2):
+        run.take(event)
+    run.stop()
+    run.take(events.RankStopped(rank=0))
+    run._climb_if_due(time.monotonic() + 5)
+    run._climb_if_due(time.monotonic() + 7)
+    assert [notice.text for notice in run.state.notices] == [
+        "Sent SIGTERM to rank 1, which had not ended 5 s after the interrupt (`--grace`): what was "
+        "left of `finally` blocks did not run."
+    ]
+
+
 def test_a_run_that_is_stopped_again_skips_what_is_left_of_the_grace_period(never, start, engine):
     job = start(*ranks(2), grace=3600)
     job.run.stop()

@@ -330,7 +330,15 @@ class Run(RecordedRun):
     def _climb_if_due(self, now: float) -> None:
         with self._stop_lock:  # somebody may just be stopping the run again
             if self._ladder.due is not None and now >= self._ladder.due:
-                self._climb(now)
+                staying = self._running()
+                if self._climb(now) == signal.SIGTERM:
+                    self.take(events.Notice(text=self._cut_short(staying)))
+
+    def _cut_short(self, staying: list[int]) -> str:
+        return (
+            f"Sent SIGTERM to {ranks(staying)}, which had not ended {self._options.grace:g} s after "
+            "the interrupt (`--grace`): what was left of `finally` blocks did not run."
+        )
 
     def _wait_for_the_stopped(self, now: float) -> None:
         """Ask once who stays where it is, and say it; kill the ranks that have not begun when all
