@@ -864,6 +864,24 @@ FOUND = {
             far = [[one.far.get(Node("a")), one.far.get((Node("b"), 1))] for one in (a, b)]
             return near, far, [len(a.near), len(b.near)], order[a], [n.name for n in order]
     """,
+    "values that read lists and dicts of the notebook where they are opened": """
+        TABLE, NAMES = {"a": 1}, ["b"]
+        def scale(x): return x
+        scale.cache = {"k": 5}
+        def counter():
+            seen = ["s"]
+            return lambda: seen
+        class Read:
+            def __getstate__(self): return {"x": 1}
+            def __setstate__(self, state):
+                self.all = TABLE["a"], NAMES, scale.cache["k"], see()
+        see = counter()
+        one = Read()
+        one.__setstate__({})
+        def f(rank):
+            NAMES.append(see())
+            return one.all, one.all[1] is NAMES, one.all[-1] is NAMES[-1]
+    """,
     "values that read lists and dicts of their class where they are opened": """
         class Named:
             names, table, seen = ["a", ("b", 1)], {"a": 1}, {1, 2}

@@ -153,7 +153,7 @@ class Live:
         fill: Callable[..., None],
         target: object,
         wanted: Mapping[str, Any],
-        is_ready: Callable[[str, object], bool] = lambda _, part: parts.is_ready(part),
+        is_ready: Callable[[str, object], bool] = lambda _, part: parts.holds_what_is_ready(part),
     ) -> dict[str, Any]:
         """Those that can be there at once; the others are filled in later."""
         now = {name: part for name, part in wanted.items() if is_ready(name, part)}
@@ -173,7 +173,7 @@ class Live:
             self.later.append((name, Call(remake.fill_globals, (globals_, {name: value}))))
 
     def _fill_content(self, function: Any, cell: types.CellType, content: object) -> object:
-        if parts.is_ready(content):
+        if parts.holds_what_is_ready(content):
             return content
         fill = Call(remake.fill_cell, (cell, content))
         self.later.append((function.__qualname__, fill))

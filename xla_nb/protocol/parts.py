@@ -18,6 +18,7 @@ from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.protocol.remake import EMPTY, Switch, fill_extended
 
 BUILTIN_NEW = type(object.__new__)
+_LONG = 10_000  # items
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
 ATTRIBUTES = [
@@ -42,14 +43,17 @@ def is_ready(part: object) -> bool:
 
 def is_ready_in_class(name: str, part: object) -> bool:
     descriptor = hasattr(type(part), "__get__") or hasattr(type(part), "__set_name__")
-    return descriptor or _holds_what_is_ready(part) or (name[:2] == name[-2:] == "__")
+    return descriptor or holds_what_is_ready(part) or (name[:2] == name[-2:] == "__")
 
 
-def _holds_what_is_ready(part: object) -> bool:
-    """A list of names, say: the class's instances may read it while they are opened."""
-    if type(part) is dict:
+def holds_what_is_ready(part: object) -> bool:
+    """As `is_ready`, also of a list of names, say: what instances do where they are opened may read
+    it. A long one is not looked through."""
+    if type(part) is dict and len(part) <= _LONG:
         return all(is_ready(key) and is_ready(value) for key, value in part.items())
-    return all(map(is_ready, part)) if type(part) in (list, set) else is_ready(part)  # type: ignore[call-overload]
+    if type(part) in (list, set) and len(part) <= _LONG:  # type: ignore[arg-type]
+        return all(map(is_ready, part))  # type: ignore[call-overload]
+    return is_ready(part)
 
 
 def softly_named(function: types.FunctionType) -> Iterator[str]:

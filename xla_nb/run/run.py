@@ -336,8 +336,8 @@ class Run(RecordedRun):
 
     def _cut_short(self, staying: list[int]) -> str:
         return (
-            f"Sent SIGTERM to {ranks(staying)}, which had not ended {self._options.grace:g} s after "
-            "the interrupt (`--grace`): what was left of `finally` blocks did not run."
+            f"Sent SIGTERM to {ranks(staying)}, which had not ended {self._options.grace:g} s "
+            "after the interrupt (`--grace`): what was left of `finally` blocks did not run."
         )
 
     def _wait_for_the_stopped(self, now: float) -> None:
