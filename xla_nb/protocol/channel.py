@@ -12,6 +12,11 @@ from collections.abc import Iterator
 
 from xla_nb.protocol.events import Event, Notice, decode, encode
 
+#: The same for all such data, however much it is: it is told once.
+_NOT_AN_EVENT = (
+    "A rank wrote to a socket of xla_nb, by a file descriptor that it had not opened. What it "
+    "wrote there is lost."
+)
 _LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortened texts
 
 
@@ -61,8 +66,4 @@ def _decoded(data: bytes) -> Event:
     try:
         return decode(data)
     except ValueError:
-        beginning = data[:40].decode(errors="backslashreplace")
-        return Notice(
-            text=f"A rank wrote {beginning!r} to a socket of xla_nb: it used a file descriptor "
-            "that it had not opened. Whatever else it wrote there is lost."
-        )
+        return Notice(text=_NOT_AN_EVENT)
