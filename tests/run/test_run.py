@@ -311,23 +311,24 @@ def test_ranks_that_do_not_stop_are_told_to_and_then_ended(soon, start, engine):
     assert (engine.interrupted, engine.terminated) == ([[100, 101]], [[100, 101]])
 
 
-def test_who_has_stopped_is_not_told_again(engine):
+def half_stopped(engine):
+    """A run whose grace period is over, and one of whose two ranks has ended in it."""
     run = a_run(engine, grace=5)
     for event in ranks(2):
         run.take(event)
     run.stop()
     run.take(events.RankStopped(rank=0))
     run._climb_if_due(time.monotonic() + 5)
+    return run
+
+
+def test_who_has_stopped_is_not_told_again(engine):
+    half_stopped(engine)
     assert engine.terminated == [[101]]
 
 
 def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine):
-    run = a_run(engine, grace=5)
-    for event in ranks(2):
-        run.take(event)
-    run.stop()
-    run.take(events.RankStopped(rank=0))
-    run._climb_if_due(time.monotonic() + 5)
+    run = half_stopped(engine)
     run._climb_if_due(time.monotonic() + 7)
     assert [notice.text for notice in run.state.notices] == [
         "Sent SIGTERM to rank 1, which had not ended 5 s after the interrupt (`--grace`): what was "
