@@ -331,8 +331,8 @@ def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine)
     run = half_stopped(engine)
     run._climb_if_due(time.monotonic() + 7)
     assert [notice.text for notice in run.state.notices] == [
-        "Sent SIGTERM to rank 1, which had not ended 5 s after the interrupt (`--grace`): what was "
-        "left of `finally` blocks did not run."
+        "Sent SIGTERM to rank 1, which had not ended 5 s after the interrupt (`--grace`): "
+        "`finally` blocks there may not have finished."
     ]
 
 

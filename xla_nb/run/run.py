@@ -337,7 +337,7 @@ class Run(RecordedRun):
     def _cut_short(self, staying: list[int]) -> str:
         return (
             f"Sent SIGTERM to {ranks(staying)}, which had not ended {self._options.grace:g} s "
-            "after the interrupt (`--grace`): what was left of `finally` blocks did not run."
+            "after the interrupt (`--grace`): `finally` blocks there may not have finished."
         )
 
     def _wait_for_the_stopped(self, now: float) -> None:
