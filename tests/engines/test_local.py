@@ -52,6 +52,17 @@ def test_the_fork_server_runs_in_a_session_of_its_own(notebook):
     assert psutil.Process(pid).ppid() == notebook.pid
 
 
+def test_ranks_are_forked_with_what_each_of_them_would_import_or_read(notebook):
+    notebook.ok(
+        f"{SPAWN}-o warm\ndef f(rank):\n"
+        "    import linecache, sys, torch.library\n"
+        "    loaded = list(sys.modules)\n"
+        "    server = loaded[:loaded.index('xla_nb.rank.job')]\n"
+        "    return 'xla_nb.runtimes.xla' in server, torch.library.__file__ in linecache.cache"
+    )
+    assert notebook.value("warm[0], warm[1]") == "((True, True), (True, True))"
+
+
 @pytest.mark.slow
 @pytest.mark.leaves("processes")  # a new fork server, for the tests that follow
 def test_a_dead_fork_server_is_started_again(notebook):

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb import linux
+from xla_nb import linux, runtimes
 from xla_nb.engines.ending import end_all, end_group
 from xla_nb.engines.scratch import Scratch, keep_processes_in
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
@@ -43,7 +43,7 @@ _NO_JOB = (
     "`dmesg` for a lack of memory, then run the cell again."
 )
 #: Modules of every job and rank, whatever their runtime.
-ALWAYS = ("torch.utils.data", "torch.optim", "xla_nb.rank.job")
+ALWAYS = ("torch.utils.data", "torch.optim", "multiprocessing.popen_fork", "xla_nb.rank.job")
 
 
 @dataclass
@@ -242,6 +242,7 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     # Python 3.12+ warns about forking with threads; the only other ones are OpenBLAS's, idle.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     before = dict(os.environ)
+    gc.disable()  # collections are a quarter of an import's time, and find nothing to collect
     answer: dict[str, Any]
     # Exit normally on SIGTERM, by which the notebook ends a server that is still importing.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -249,6 +250,7 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
         with scratch.taking_in():  # the folder that torch makes when it is imported
             for name in (*imports, *ALWAYS):
                 importlib.import_module(name)
+            runtimes.warm_up(imports)
         # torch_xla's import calls basicConfig, which would make the user's own call a no-op.
         logging.getLogger().handlers.clear()
         answer = {"ready": True}
@@ -261,6 +263,7 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     imported = {k: v for k, v in os.environ.items() if before.get(k) != v or k == linux.MARK}
     gc.collect()
     gc.freeze()  # so that collections in the children do not copy our pages
+    gc.enable()
     watched = linux.watch_parent(parent)
     if watched is not None:
         ForkServer(control, watched, imported, scratch).serve()

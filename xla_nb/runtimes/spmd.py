@@ -67,6 +67,7 @@ def _plan_hosts(machine: Machine, n: int | None) -> Plan:
 
 
 opened = xla.opened
+warm_up = xla.warm_up
 
 
 def set_up() -> None:

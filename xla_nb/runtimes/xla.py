@@ -22,6 +22,7 @@ from xla_nb.topology.chips import SIMULATED, process_bounds
 
 #: Imported by the fork server, so that no job and no rank pays for it.
 IMPORTS = (
+    __name__,
     "torch_xla.core.xla_model",
     "torch_xla.distributed.parallel_loader",
     "torch_xla.distributed.xla_multiprocessing",
@@ -47,6 +48,21 @@ def opened() -> str | None:
         "this line opens the XLA device before the ranks exist, and then the process can no longer "
         "start ranks. Move the line into the function."
     )
+
+
+def warm_up() -> None:
+    """Compile torch_xla's pattern of device names, and read what `torch.library` reads of the
+    callers of each library. A third of what it takes a rank to join was this."""
+    import linecache
+
+    import torch.library
+    from torch_xla._internal import utils
+
+    from xla_nb.simulation import refusals, torch_names
+
+    utils.parse_xla_device("CPU:0")
+    for module in (torch.library, torch_names, refusals):
+        linecache.getlines(str(module.__file__))
 
 
 def set_up() -> None:
