@@ -15,6 +15,9 @@ COLAB_PINS := requirements/colab.txt
 # Errors alone: pip warns of settings that the machine has for others (folders of wheels, root).
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
+# Tests start processes by the hundred: without bytecode each would compile all of xla_nb again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo chaos test test-all test-colab lab bench check format wheel lock clean
 
 help:  ## list the targets
