@@ -256,6 +256,34 @@ def check_reduce_scatter_of_lists(rank: int) -> None:
             same(result, expected, rtol=0, atol=0)
 
 
+def check_outputs_take_the_results_shape(rank: int) -> None:
+    plain: dict[str, Any] = {"scale": 1.0, "scatter_dim": 0, "shard_count": 4, "pin_layout": False}
+    scattered = everyones(8, 2).sum(0).chunk(4)[rank]
+    gathered = everyones(2, 3).flatten(0, 1)
+    for shape in ((2, 2), (4,), (3, 5), (0,)):
+        one, two, three = (torch.zeros(*shape, device="xla") for _ in range(3))
+        xm.reduce_scatter("sum", mine(8, 2), output=one, **plain)
+        xm.reduce_scatter("sum", [mine(8, 2)], output=[two], **plain)
+        xm.all_gather(mine(2, 3), output=three, pin_layout=False)
+        for output, expected in ((one, scattered), (two, scattered), (three, gathered)):
+            same(output, expected)
+            same(output + 1, expected + 1)
+
+
+def check_writing_into_a_view_is_torch_xlas(rank: int) -> None:
+    base = torch.zeros(8, 2, device="xla")
+    part = base[2:6]
+    part += mine(4, 2)
+    torch_xla.sync()
+    xm.all_reduce("sum", [part])  # torch_xla's in-place collectives leave the base as it was
+    same(part, everyones(4, 2).sum(0))
+    same(base[2:6], tensor(rank, 4, 2))
+    doubled = torch.zeros(2, dtype=torch.float64, device="xla")
+    xm.reduce_scatter("sum", mine(8), 1.0, 0, 4, output=doubled)
+    assert doubled.dtype == torch.float64
+    same(doubled, everyones(8).sum(0).chunk(4)[rank].double())
+
+
 def check_all_to_all(rank: int) -> None:
     for shape, split, concat in (((8, 3), 0, 0), ((2, 8), 1, 0), ((400, 60), 0, 1)):
         result = xm.all_to_all(mine(*shape), split, concat, 4)
@@ -360,6 +388,67 @@ def check_training_with_optimizer_step(rank: int) -> None:
             nn.functional.mse_loss(model(inputs), wanted).backward()
             xm.optimizer_step(optimizer, barrier=True)
         equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
+
+
+def check_training_in_a_full_graph(rank: int) -> None:
+    model = net().to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(inputs: Tensor, wanted: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), wanted)
+        loss.backward()
+        xm.optimizer_step(optimizer)
+        return loss
+
+    compiled = torch_xla.compile(step, full_graph=True)
+    for number in range(5):
+        compiled(*(each.to("xla") for each in batch(rank, number)))
+    equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
+
+    def reads(value: Tensor) -> float:
+        return xm.all_reduce("sum", value).sum().item()
+
+    try:
+        torch_xla.compile(reads, full_graph=True)(mine(3))
+    except RuntimeError as error:
+        assert "Unexpected execution" in str(error)
+    else:
+        assert rank != 0  # torch_xla raises in a host's first process alone
+
+
+def check_training_with_ddp_in_a_full_graph(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(inputs: Tensor, wanted: Tensor) -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+
+    compiled = torch_xla.compile(step, full_graph=True)
+    for number in range(5):
+        compiled(*(each.to("xla") for each in batch(rank, number)))
+    equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
+
+
+def check_training_with_fsdp_in_a_full_graph(rank: int) -> None:
+    model = XlaFullyShardedDataParallel(net().to("xla"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(inputs: Tensor, wanted: Tensor) -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+
+    compiled = torch_xla.compile(step, full_graph=True)
+    for number in range(4):
+        compiled(*(each.to("xla") for each in batch(rank, number)))
+    expected = reference_training(4, torch.optim.SGD, 0.1)
+    inputs = tensor(0, 5, 6, seed=99)
+    outputs = model(inputs.to("xla")).detach()
+    same(outputs, expected(inputs).detach(), rtol=1e-4, atol=1e-5)
 
 
 def check_training_with_a_device_loader(rank: int) -> None:
@@ -604,6 +693,34 @@ def check_compiled_in_place_update(rank: int) -> None:
         expected = expected + everyones(4, seed=seed).sum(0)
         same(step(state, mine(4, seed=seed)), expected * 2)
         same(state, expected)
+
+
+def check_compiled_in_place_collectives(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+
+    @torch.compile(backend="openxla")
+    def alone(value: Tensor) -> None:
+        dist.all_reduce(value)
+
+    @torch.compile(backend="openxla")
+    def step(value: Tensor, whole: Tensor, part: Tensor) -> Tensor:
+        dist.all_reduce(value)
+        dist.all_gather_into_tensor(whole, value[:2] * (rank + 1))
+        dist.reduce_scatter_tensor(part, whole)
+        return value * 2 + part.sum()
+
+    for seed in range(3):
+        summed = everyones(4, seed=seed).sum(0)
+        value = mine(4, seed=seed)
+        alone(value)
+        same(value, summed)
+        value, whole, part = mine(4, seed=seed), torch.zeros(8).to("xla"), torch.zeros(2).to("xla")
+        result = step(value, whole, part)
+        pieces = torch.cat([summed[:2] * (other + 1) for other in range(4)])
+        same(value, summed)
+        same(whole, pieces)
+        same(part, pieces.chunk(4)[rank] * 4)
+        same(result, summed * 2 + (pieces.chunk(4)[rank] * 4).sum())
 
 
 def compiled_with_dynamic_sizes(rank: int) -> str:

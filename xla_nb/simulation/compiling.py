@@ -16,6 +16,9 @@ from torch.fx import GraphModule, Node
 
 from xla_nb.simulation.refusals import NotCarried
 
+#: A collective in place writes its result back so. Left alone between two cuts, a part of the graph
+#: would hold nothing else, and torch_xla cannot compile a part that returns what it is given.
+_WRITES_BACK = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
 _NAMESPACES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d")
 
 
@@ -43,8 +46,12 @@ def _silent(collector: Any) -> Any:
 
 def _cutting(collector: Any) -> Any:
     class Cutting(_silent(collector)):  # type: ignore[misc]
+        def __init__(self, module: GraphModule) -> None:
+            super().__init__(module)
+            self._cuts = any(map(communicates, module.graph.nodes))
+
         def run_node(self, node: Node) -> Any:
-            if communicates(node):
+            if communicates(node) or (self._cuts and node.target in _WRITES_BACK):
                 self._unsupported_nodes.append(node)
             return super().run_node(node)
 

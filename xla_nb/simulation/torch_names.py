@@ -7,9 +7,10 @@ communicates is carried here or refused in `refusals`; none may answer with loca
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from torch.utils.dlpack import from_dlpack
 from xla_nb.simulation.collectives import Carrier, Groups, Reduction
 
 XLAC: Any = torch_xla._XLAC
+#: torch_xla's own, which `carry` replaces.
+_gather_into, _token = XLAC._xla_all_gather_out, XLAC._get_all_reduce_token
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
 
 
@@ -40,10 +43,11 @@ class Device:
             if tensor.device.type != "xla":
                 raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
         pending = XLAC._check_tensor_need_materialization
-        if any(pending(tensors)):
-            XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
-        if any(pending(tensors)):
-            return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
+        with _execution():
+            if any(pending(tensors)):
+                XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
+            if any(pending(tensors)):
+                return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
         XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
         return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
 
@@ -54,16 +58,31 @@ class Device:
         return tensors
 
     def write(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Write in place as XLA does, without changing autograd's version counters."""
+        """Write in place as torch_xla does, without changing autograd's version counters.
+
+        There a tensor takes the result's shape, and a view no longer shows its base.
+        """
         if not tensors:
             return
         for tensor, value in zip(tensors, self.upload(results, tensors[0]), strict=True):
-            if tensor.shape != value.shape:
-                raise ValueError(
-                    f"The output has shape {[*tensor.shape]}, but the result has {[*value.shape]}."
-                )
-            with torch.no_grad():
-                tensor.data.copy_(value)
+            if tensor.shape == value.shape and not tensor._is_view():
+                with torch.no_grad():
+                    tensor.data.copy_(value)
+            else:  # torch_xla's own way, from a gather of this process alone
+                token = _token(str(tensor.device))
+                _gather_into(tensor, value, token, 0, 1, [], False)
+
+
+@contextlib.contextmanager
+def _execution() -> Iterator[None]:
+    """Execute even inside `torch_xla.compile(full_graph=True)`, which on a TPU would hold the
+    collective in its graph; here the graph is cut at it."""
+    allowed = XLAC._get_allow_execution()
+    XLAC._set_allow_execution(True)
+    try:
+        yield
+    finally:
+        XLAC._set_allow_execution(allowed)
 
 
 class XlacNames:
