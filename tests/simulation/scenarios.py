@@ -25,10 +25,11 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.runtime as xr
 from torch import Tensor, nn
+from torch_xla.debug import metrics
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
-from xla_nb.simulation import agreement, host
+from xla_nb.simulation import agreement, host, torch_names
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
     CollectiveTimeout,
@@ -40,6 +41,8 @@ from xla_nb.simulation.mesh import Mesh
 # torch_xla 2.8's process group has no all_to_all of lists, gather, scatter or reduce, and mistakes
 # a subgroup's root for the world's.
 SINCE_2_9 = tuple(map(int, torch_xla.__version__.split(".")[:2])) >= (2, 9)
+#: torch_xla's own functions, before a simulated host replaces any.
+XLACS = dict(vars(torch_xla._XLAC))
 HALVES = [[0, 2], [1, 3]]
 DTYPES = (
     torch.float64,
@@ -633,6 +636,53 @@ def check_functional_collectives(rank: int) -> None:
         same(ops.broadcast(mine(8), 1, name), tensor(list(ranks)[1], 8))
         both = ops.all_reduce_coalesced([mine(8), mine(3, seed=1)], "sum", name)
         same(both[1], everyones(3, seed=1, ranks=ranks).sum(0))
+
+
+# --- what torch_xla tells of itself
+
+
+def counted(call: Callable[[], object]) -> list[str]:
+    """The collectives that torch_xla's counters tell of after the call."""
+    metrics.clear_all()
+    call()
+    return [name for name in metrics.counter_names() if name in torch_names.COUNTERS.values()]
+
+
+def check_counters_are_torch_xlas(rank: int) -> None:
+    value, out = mine(4, 2), torch.zeros(4, 2, device="xla")
+    token = XLACS["_get_all_reduce_token"](str(value.device))
+    last = (None, None) if SINCE_2_9 else ()
+    calls: dict[str, tuple[Any, ...]] = {
+        "_xla_all_reduce": ("sum", value, 1.0, [], False),
+        "_xla_all_reduce_inplace": ("sum", [out], 1.0, [], False),
+        "_xla_all_gather": (value, 0, 1, [], False, *last),
+        "_xla_all_gather_out": (out, value, token, 0, 1, [], False),
+        "_xla_all_gather_coalesced": ([value], token, 0, 1, [], False),
+        "_xla_all_gather_coalesced_out": ([out], [value], token, 0, 1, [], False),
+        "_xla_reduce_scatter": ("sum", value, token, 1.0, 0, 1, [], False, *last),
+        "_xla_reduce_scatter_out": ("sum", out, value, token, 1.0, 0, 1, [], False),
+        "_xla_reduce_scatter_coalesced": ("sum", [value], token, 1.0, 0, 1, [], False),
+        "_xla_reduce_scatter_coalesced_out": ("sum", [out], [value], token, 1.0, 0, 1, [], False),
+        "_xla_all_to_all": (value, token, 0, 0, 1, [], False),
+        "_xla_collective_permute": (value, token, [[0, 0]]),
+    }
+    assert calls.keys() == {
+        name for name in vars(torch_names.XlacNames) if name.startswith("_xla_")
+    }
+    for name, arguments in calls.items():
+        alone = [[[rank]] if each == [] else each for each in arguments]
+        ours = functools.partial(getattr(torch_xla._XLAC, name), *alone)
+        assert counted(ours) == counted(functools.partial(XLACS[name], *arguments)), name
+    assert counted(lambda: xm.all_reduce("sum", value)) == ["xla::all_reduce"]
+    assert counted(lambda: xm.all_reduce("sum", value, scale=2)) == ["xla::AllReduce"]
+    assert counted(lambda: xm.all_reduce("sum", [value])) == ["xla::AllReduceInPlace"]
+    assert counted(lambda: xm.all_gather(value)) == ["xla::all_reduce"]
+    assert counted(lambda: xm.all_gather(value, pin_layout=False)) == ["xla::AllGather"]
+    assert counted(lambda: xm.all_gather(value, groups=[[rank]])) == ["xla::AllReduce"]
+
+
+def saves_graphs(rank: int) -> None:
+    same(mine(3) + 1, tensor(rank, 3) + 1)
 
 
 # --- torch.compile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +146,13 @@ def test_every_functional_collective_is_carried_unless_torch_refuses_it(simulate
     without, messages = simulate("functional_names", ranks=1).values()[0]
     assert set(without) == set(messages)  # those that write in place: torch refuses them for XLA
     assert all("alias annotations" in message for message in messages.values())
+
+
+def test_each_rank_saves_its_graphs_to_a_file_of_its_own(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    name = str(tmp_path / "graphs")
+    simulate("saves_graphs", ranks=2, env={"XLA_SAVE_TENSORS_FILE": name}).values()
+    saved = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert {name.partition(".")[2].partition(".")[0] for name in saved} == {"0", "1"}
+    assert all("aten::add" in text for text in saved.values())

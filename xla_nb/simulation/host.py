@@ -29,6 +29,7 @@ from xla_nb.simulation.torch_names import carry
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
+_SAVED_GRAPHS = "XLA_SAVE_TENSORS_FILE"
 _START = timedelta(seconds=120)  # for other hosts to start
 
 
@@ -118,6 +119,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(local_rank)
         os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(share.ranks_here)
         rank = share.first_rank + local_rank
+        name_dumps(rank)
         limit_threads(share.ranks_here)
         answer_identity(rank, share.size)
         streams = self._pairs.claim(rank) | self._remote_streams(rank)
@@ -156,6 +158,13 @@ def limit_threads(ranks: int) -> None:
     """Divide the cores among the ranks: threads spinning for the same few cores slow all down."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+
+
+def name_dumps(rank: int) -> None:
+    """Let each rank save its graphs to a file of its own. torch_xla appends the number of the
+    process's device, which is 0 in all of them here and the rank on a TPU."""
+    if name := os.environ.get(_SAVED_GRAPHS):
+        os.environ[_SAVED_GRAPHS] = f"{name}.{rank}"
 
 
 def answer_identity(rank: int, size: int) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,23 @@ from torch.utils.dlpack import from_dlpack
 from xla_nb.simulation.collectives import Carrier, Groups, Reduction
 
 XLAC: Any = torch_xla._XLAC
+T = TypeVar("T")
 #: torch_xla's own, which `carry` replaces.
 _gather_into, _token = XLAC._xla_all_gather_out, XLAC._get_all_reduce_token
+#: The calls that torch_xla counts, and what its counters of them are called.
+COUNTERS = {
+    "_xla_all_reduce": "xla::AllReduce",
+    "_xla_all_reduce_inplace": "xla::AllReduceInPlace",
+    "_xla_all_gather": "xla::AllGather",
+    "_xla_all_gather_out": "xla::AllGatherOut",
+    "_xla_reduce_scatter": "xla::ReduceScatter",
+    "_xla_reduce_scatter_out": "xla::ReduceScatterOut",
+    "_xla_all_to_all": "xla::AllToAll",
+    "all_reduce": "xla::all_reduce",
+    "all_gather_into_tensor": "xla::all_gather_into_tensor",
+    "reduce_scatter_tensor": "xla::reduce_scatter_tensor",
+    "all_to_all_single": "xla::all_to_all_single",
+}
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
 
 
@@ -85,6 +100,19 @@ def _execution() -> Iterator[None]:
         XLAC._set_allow_execution(allowed)
 
 
+def _counted(name: str, function: Callable[..., T]) -> Callable[..., T]:
+    """The function, with its calls in torch_xla's counters (`torch_xla.debug.metrics`)."""
+    counter = COUNTERS.get(name)
+    if counter is None:
+        return function
+
+    def counted(*arguments: object) -> T:
+        XLAC._xla_increment_counter(counter, 1)
+        return function(*arguments)
+
+    return counted
+
+
 class XlacNames:
     """The functions of `torch_xla._XLAC` that communicate, by their names."""
 
@@ -95,7 +123,7 @@ class XlacNames:
     def install(self) -> None:
         for name, function in vars(type(self)).items():
             if name.startswith("_xla_") and hasattr(XLAC, name):
-                bound = function.__get__(self)
+                bound = _counted(name, function.__get__(self))
                 setattr(XLAC, name, torch.compiler.disable(bound))
 
     def _xla_all_reduce(
@@ -270,7 +298,7 @@ class FunctionalNames:
             warnings.simplefilter("ignore")  # "overriding a previously registered kernel"
             for name, function in vars(type(self)).items():
                 if not name.startswith("_") and name != "install" and name in operators:
-                    bound = function.__get__(self)
+                    bound = _counted(name, function.__get__(self))
                     self._library.impl(name, bound, "XLA", allow_override=True)
 
     def _groups(self, name: str) -> Groups:
@@ -377,6 +405,8 @@ class ModelNames:
             if torch.compiler.is_compiling():
                 return traced(value, dim=dim, groups=groups, pin_layout=pin_layout)
             value.size(dim)  # raises for a scalar, as torch_xla does
+            calls = "_xla_all_reduce" if groups else "all_reduce"  # what torch_xla's own calls
+            XLAC._xla_increment_counter(COUNTERS[calls], 1)
             host = self._device.fetch([value])
             result = self._carrier.all_gather(host, dim % value.dim(), groups or [])
             return self._device.upload(result, value)[0]
