@@ -36,6 +36,7 @@ from xla_nb.simulation.agreement import (
     CollectiveWait,
     RankLost,
 )
+from xla_nb.simulation.memory import Walk
 from xla_nb.simulation.mesh import Mesh
 
 # torch_xla 2.8's process group has no all_to_all of lists, gather, scatter or reduce, and mistakes
@@ -333,6 +334,33 @@ def check_rendezvous(rank: int) -> None:
     torch.testing.assert_close(summed, everyones(3).sum(0))
     result = xm.do_on_ordinals(lambda value: value.sum().item(), (mine(3),), ordinals=[1])
     assert result == (tensor(1, 3).sum().item() if rank == 1 else None)
+
+
+def check_values_of_many_chunks(rank: int) -> None:
+    ragged, rows = 2_500_003, 2_500_004  # 10 MB: three chunks of shared memory, the last one short
+    both = [mine(ragged), mine(999_983, dtype=torch.int32), mine(ragged, seed=1)]
+    wanted = [
+        everyones(ragged).sum(0),
+        everyones(999_983, dtype=torch.int32).sum(0, dtype=torch.int32),
+        everyones(ragged, seed=1).sum(0),
+    ]
+    for result, expected in zip(xm.all_reduce("sum", both), wanted, strict=True):
+        same(result, expected)
+    first, second = (xm.all_reduce("max", mine(ragged, seed=seed)) for seed in (2, 3))
+    same(first, everyones(ragged, seed=2).amax(0))
+    same(second, everyones(ragged, seed=3).amax(0))
+    grouped = xm.all_reduce("sum", mine(ragged), groups=HALVES)
+    same(grouped, everyones(ragged, ranks=half(rank)).sum(0))
+    same(xm.all_gather(mine(ragged)), everyones(ragged).flatten())
+    scattered = xm.reduce_scatter("sum", mine(rows), scale=1.0, scatter_dim=0, shard_count=4)
+    same(scattered, everyones(rows).sum(0).chunk(4)[rank])
+    exchanged = xm.all_to_all(mine(4, rows // 4), 0, 1, 4)
+    same(exchanged, everyones(4, rows // 4)[:, rank].reshape(1, -1))
+    for pairs in ([[0, 3], [1, 1], [3, 2]], [[rank, rank] for rank in range(4)], [[2, 0]]):
+        source = {target: origin for origin, target in pairs}.get(rank)
+        expected = torch.zeros(ragged) if source is None else tensor(source, ragged)
+        same(xm.collective_permute(mine(ragged), pairs), expected)
+    same(xm.all_reduce("sum", mine(3)), everyones(3).sum(0))
 
 
 def check_gradients_through_functions(rank: int) -> None:
@@ -965,6 +993,22 @@ def killed_inside(rank: int) -> str:
     except RankLost as error:
         return str(error)
     return ""
+
+
+def raises_inside(rank: int) -> str:
+    """Rank 2 lacks memory between two steps of a collective."""
+    xm.rendezvous("all there")
+    if rank == 2:
+        Walk._collect = _lacks_memory  # type: ignore[method-assign]
+    try:
+        xm.all_reduce("sum", mine(3_000_000))
+    except CollectiveMismatch as error:
+        return f"{error}, {error.follows}"
+    return ""
+
+
+def _lacks_memory(*_: object) -> None:
+    raise MemoryError
 
 
 def late(rank: int) -> list[Any]:

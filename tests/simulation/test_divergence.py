@@ -121,6 +121,14 @@ def test_a_killed_rank_is_named(simulate: Simulate, scenario: str) -> None:
     assert all(ended.value.startswith("rank 2's process ended") for ended in ranks.values())
 
 
+def test_what_is_raised_inside_a_collective_is_told_to_those_in_it(simulate: Simulate) -> None:
+    ranks = simulate("raises_inside").ranks
+    assert ranks[2].how == "MemoryError"
+    for other in (0, 1, 3):
+        assert ranks[other].value.startswith("rank 2 raised MemoryError during all_reduce sum f32[")
+        assert ranks[other].value.endswith(", True")
+
+
 def test_ranks_are_in_step_again_after_a_failed_program(simulate: Simulate) -> None:
     assert simulate("two_programs").values() == [[4.0]] * 4
 

@@ -222,6 +222,15 @@ class Agreement:
         finally:
             self._wait = None
 
+    def left_during(self, what: str, rank: int, data: bytearray) -> NoReturn:
+        """Raise CollectiveMismatch for a rank whose farewell, which begins with `data`, came in the
+        middle of a collective: something was raised there between two of its steps."""
+        self.mesh.streams[rank].inbox[:0] = data
+        frame = take_frame(self.mesh.streams[rank])
+        reason = frame.what if frame else "left"
+        self.mesh.close()  # the other ranks are at other steps
+        raise CollectiveMismatch(f"rank {rank} {reason} during {_shorten(what)}", follows=True)
+
 
 def _shorten(what: str) -> str:
     if len(what) <= _LONGEST:

@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from xla_nb.simulation.agreement import Agreement
+from xla_nb.simulation.memory import SharedMemory, Walk
 from xla_nb.wording import listed
 
 Groups = Sequence[Sequence[int]]
 _INLINE = 1 << 14  # bytes per rank that travel with the frame
+
+_HERE = b"\xff" * 4  # no frame begins so: programs are counted from 0
 
 _SHORT = {
     torch.float64: "f64",
@@ -87,8 +90,9 @@ _FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
 class Carrier:
     """Performs the collectives of one rank."""
 
-    def __init__(self, agreement: Agreement) -> None:
+    def __init__(self, agreement: Agreement, memory: SharedMemory | None = None) -> None:
         self.agreement = agreement
+        self.memory = memory
         self.rank = agreement.mesh.rank
         self.size = agreement.mesh.size
 
@@ -245,18 +249,19 @@ class _Meeting:
         self._what = what
         self._group = group
         self._members = members
-        self._flats = [pack.flat for pack in packs]
+        self._packs = packs
         self._me = group.index(carrier.rank) if carrier.rank in group else 0
         self._rows: list[Tensor] | None = None  # of every pack, if they travel with the frames
+        self._walk = self._through_memory()
 
     def __enter__(self) -> _Meeting:
         agreement = self._carrier.agreement
         agreement.lock.acquire()
         try:
-            if sum(map(_size, self._flats)) > _INLINE:
+            if sum(pack.nbytes for pack in self._packs) > _INLINE:
                 agreement.meet(self._what, self._members)
             else:
-                payload = b"".join(map(_view, self._flats))
+                payload = b"".join(_view(pack.flat) for pack in self._packs)
                 self._rows = self._parse(agreement.meet(self._what, self._members, payload))
         except BaseException:
             agreement.lock.release()
@@ -266,24 +271,41 @@ class _Meeting:
     def __exit__(self, *_: object) -> None:
         self._carrier.agreement.lock.release()
 
+    def _through_memory(self) -> Walk | None:
+        """The way of large values, where all ranks of the group are on this host."""
+        memory, rank = self._carrier.memory, self._carrier.rank
+        if memory is None or not all(other in memory.members for other in self._group):
+            return None
+        return Walk(memory, self._group, rank, self._barrier)
+
+    def _barrier(self) -> None:
+        """Wait until every rank of the group is here."""
+        others = [rank for rank in self._group if rank != self._carrier.rank]
+        into = {rank: bytearray(len(_HERE)) for rank in others}
+        views = {rank: memoryview(data) for rank, data in into.items()}
+        self._carrier._swap(self._what, dict.fromkeys(others, memoryview(_HERE)), views)
+        for rank, data in into.items():
+            if data != _HERE:
+                self._carrier.agreement.left_during(self._what, rank, data)
+
     def _parse(self, met: Mapping[int, bytearray]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
         parsed, start, ranks = [], 0, len(self._group)
-        for flat in self._flats:
-            end = start + _size(flat)
+        for pack in self._packs:
+            end = start + pack.nbytes
             data = bytearray().join([met[rank][start:end] for rank in self._group])
-            rows = torch.frombuffer(data, dtype=flat.dtype) if data else flat
-            parsed.append(rows.view(ranks, flat.numel()))
+            rows = torch.frombuffer(data, dtype=pack.dtype) if data else pack.flat
+            parsed.append(rows.view(ranks, pack.flat.numel()))
             start = end
         return parsed
 
     def gather(self, index: int) -> Tensor:
         """The pack of every rank of the group, one row each."""
-        return self._share(self._flats[index]) if self._rows is None else self._rows[index]
+        return self._share(self._packs[index].flat) if self._rows is None else self._rows[index]
 
     def deal(self, index: int) -> Tensor:
         """Send one row of the pack to each rank of the group; returns the rows received."""
-        flat, ranks = self._flats[index], len(self._group)
+        flat, ranks = self._packs[index].flat, len(self._group)
         shape = ranks, flat.numel() // ranks
         if self._rows is None:
             return self._deal(flat.view(shape))
@@ -292,7 +314,9 @@ class _Meeting:
     def all_reduce(self, index: int, reduction: Reduction) -> Tensor:
         if self._rows is not None:
             return reduction.fold(self._rows[index])
-        flat, ranks = self._flats[index], len(self._group)
+        if self._walk is not None:
+            return self._walk.all_reduce(self._packs[index].parts, reduction.fold)
+        flat, ranks = self._packs[index].flat, len(self._group)
         ragged = -flat.numel() % ranks
         rows = torch.nn.functional.pad(flat, (0, ragged)) if ragged else flat
         share = reduction.fold(self._deal(rows.view(ranks, -1)))
@@ -300,20 +324,26 @@ class _Meeting:
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return that of `source`; either may be None."""
-        if source is not None and source == self._carrier.rank:
-            return self._flats[index].clone()
+        own = source is not None and source == self._carrier.rank
+        away = target is not None and target != self._carrier.rank
+        if self._rows is None and self._walk is not None:  # all take part in every step of it
+            moved = self._walk.move(self._packs[index].flat, None if own else source, away)
+            return self._packs[index].flat.clone() if own else moved
+        if own:
+            return self._packs[index].flat.clone()
         if self._rows is not None:
             return None if source is None else self._rows[index][self._group.index(source)]
-        into = torch.empty_like(self._flats[index])
-        away = target is not None and target != self._carrier.rank
+        into = torch.empty_like(self._packs[index].flat)
         self._carrier._swap(
             self._what,
-            {target: _view(self._flats[index])} if away and target is not None else {},
+            {target: _view(self._packs[index].flat)} if away and target is not None else {},
             {source: _view(into)} if source is not None else {},
         )
         return None if source is None else into
 
     def _share(self, flat: Tensor) -> Tensor:
+        if self._walk is not None:
+            return self._walk.gather(flat)
         rows = flat.new_empty(len(self._group), flat.numel())
         rows[self._me] = flat
         mine = _view(flat)
@@ -321,6 +351,8 @@ class _Meeting:
         return rows
 
     def _deal(self, rows: Tensor) -> Tensor:
+        if self._walk is not None:
+            return self._walk.deal(rows)
         received = torch.empty_like(rows)
         received[self._me] = rows[self._me]
         self._swap_rows([_view(row) for row in rows], received)
@@ -340,10 +372,18 @@ class _Pack:
         self.indices = indices
         self._rows = rows
         self._shapes = [tensor.shape for tensor in tensors]
-        parts = [tensor.reshape(rows, tensor.numel() // rows) for tensor in tensors]
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        self.flat = whole.reshape(-1)
+        self.dtype = tensors[0].dtype
+        self.parts = [tensor.reshape(-1) for tensor in tensors]
+        self.nbytes = sum(shape.numel() for shape in self._shapes) * self.dtype.itemsize
         self.results: list[Tensor] = []
+
+    @functools.cached_property
+    def flat(self) -> Tensor:
+        """Row after row, each with its share of every tensor."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        rows = [part.view(self._rows, part.numel() // self._rows) for part in self.parts]
+        return torch.cat(rows, 1).reshape(-1)
 
     def put_whole(self, flat: Tensor) -> None:
         """Set results of the tensors' own shapes."""
@@ -377,12 +417,6 @@ def _pack(tensors: Sequence[Tensor], rows: int) -> list[_Pack]:
 def _unpack(packs: Sequence[_Pack]) -> list[Tensor]:
     placed = {i: t for pack in packs for i, t in zip(pack.indices, pack.results, strict=True)}
     return [placed[index] for index in range(len(placed))]
-
-
-def _size(flat: Tensor) -> int:
-    """In bytes."""
-    size: int = flat.numel() * flat.dtype.itemsize
-    return size
 
 
 def _view(flat: Tensor) -> memoryview:

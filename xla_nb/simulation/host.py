@@ -23,6 +23,7 @@ from torch_xla.experimental import plugins
 from xla_nb.simulation.agreement import Agreement, CollectiveWait
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
+from xla_nb.simulation.memory import SharedMemory
 from xla_nb.simulation.mesh import Mesh, SocketPairs, Stream, connect_hosts
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
@@ -96,6 +97,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         super().__init__()
         self._share = share
         self._pairs = SocketPairs(share.here)
+        self._memory = SharedMemory(share.here)
         self._store = Store(share)
         self._alive: list[object] = []  # replacements that torch does not own
         self.agreement: Agreement | None = None  # in a rank
@@ -124,7 +126,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         answer_identity(rank, share.size)
         streams = self._pairs.claim(rank) | self._remote_streams(rank)
         self.agreement = Agreement(Mesh(rank, share.size, streams))
-        carrier = Carrier(self.agreement)
+        carrier = Carrier(self.agreement, self._memory)
         self._alive = [*carry(carrier), *install_refusals()]
         install_cuts()
         self._answer_rendezvous(carrier)

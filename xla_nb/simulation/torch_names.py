@@ -7,10 +7,9 @@ communicates is carried here or refused in `refusals`; none may answer with loca
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,14 +19,12 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_backend as backend
 from torch import Tensor
 from torch.library import Library
-from torch.utils.dlpack import from_dlpack
 
 from xla_nb.simulation.collectives import Carrier, Groups, Reduction
+from xla_nb.simulation.device import Device
 
 XLAC: Any = torch_xla._XLAC
 T = TypeVar("T")
-#: torch_xla's own, which `carry` replaces.
-_gather_into, _token = XLAC._xla_all_gather_out, XLAC._get_all_reduce_token
 #: The calls that torch_xla counts, and what its counters of them are called.
 COUNTERS = {
     "_xla_all_reduce": "xla::AllReduce",
@@ -43,61 +40,6 @@ COUNTERS = {
     "all_to_all_single": "xla::all_to_all_single",
 }
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
-
-
-class Device:
-    """Moves tensors between the XLA device and the host, unseen by autograd."""
-
-    def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The values on the host, read-only because they may be the device's own memory.
-
-        All pending operations are executed with them, once.
-        """
-        tensors = list(tensors)
-        for tensor in tensors:
-            if tensor.device.type != "xla":
-                raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
-        pending = XLAC._check_tensor_need_materialization
-        with _execution():
-            if any(pending(tensors)):
-                XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
-            if any(pending(tensors)):
-                return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
-        XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
-        return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
-
-    def upload(self, results: Sequence[Tensor], like: Tensor) -> list[Tensor]:
-        """New tensors on the device of `like`."""
-        devices = [str(like.device)] * len(results)
-        tensors: list[Tensor] = XLAC._xla_tensors_from_aten(list(results), devices, None)
-        return tensors
-
-    def write(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Write in place as torch_xla does, without changing autograd's version counters.
-
-        There a tensor takes the result's shape, and a view no longer shows its base.
-        """
-        if not tensors:
-            return
-        for tensor, value in zip(tensors, self.upload(results, tensors[0]), strict=True):
-            if tensor.shape == value.shape and not tensor._is_view():
-                with torch.no_grad():
-                    tensor.data.copy_(value)
-            else:  # torch_xla's own way, from a gather of this process alone
-                token = _token(str(tensor.device))
-                _gather_into(tensor, value, token, 0, 1, [], False)
-
-
-@contextlib.contextmanager
-def _execution() -> Iterator[None]:
-    """Execute even inside `torch_xla.compile(full_graph=True)`, which on a TPU would hold the
-    collective in its graph; here the graph is cut at it."""
-    allowed = XLAC._get_allow_execution()
-    XLAC._set_allow_execution(True)
-    try:
-        yield
-    finally:
-        XLAC._set_allow_execution(allowed)
 
 
 def _counted(name: str, function: Callable[..., T]) -> Callable[..., T]:

@@ -1,0 +1,156 @@
+"""Memory that the ranks of one host share: large values go through it, a chunk at a time.
+
+Each rank writes to its own rows, and reads those of others once all of them have written. There are
+two rows for each purpose, in turn, so that a rank may write its next chunk while others still read
+the last one. A walk ends when all have read, so the next collective may be one of other ranks.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+_LARGEST, _SMALLEST = 1 << 22, 1 << 16  # bytes of a chunk
+_ALL = 1 << 26  # bytes for one purpose of all ranks, where chunks need not be smaller for it
+
+
+class SharedMemory:
+    """Made before the fork. Takes memory as it is used, 256 MiB at most for up to 1,024 ranks."""
+
+    def __init__(self, members: range) -> None:
+        self.members = members
+        chunk = max(_SMALLEST, min(_LARGEST, _ALL // len(members) & -4096))
+        self.nbytes = 4 * len(members) * chunk
+        shared = mmap.mmap(-1, self.nbytes)  # of this process and those that it forks
+        self._areas = torch.frombuffer(shared, dtype=torch.uint8).view(4, len(members), chunk)
+        self._results: dict[torch.dtype, Tensor] = {}
+
+    def areas(self, dtype: torch.dtype) -> Tensor:
+        """[purpose, rank of this host, number]: purposes 0 and 1 are what ranks have, 2 and 3 what
+        they make of it."""
+        return self._areas.view(dtype)
+
+    def result(self, dtype: torch.dtype, count: int) -> Tensor:
+        """So many numbers of this process alone, where the last call's of this type were: fresh
+        pages take longer than what is written to them."""
+        last = self._results.get(dtype)
+        if last is None or not last.numel() // 4 <= count <= last.numel():
+            last = self._results[dtype] = torch.empty(count, dtype=dtype)
+        return last[:count]
+
+
+class Walk:
+    """One collective of `group` through shared memory. `barrier` returns when all have called it.
+
+    All ranks of the group make the same call, with tensors of the same size.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        group: Sequence[int],
+        rank: int,
+        barrier: Callable[[], None],
+    ) -> None:
+        self._memory = memory
+        self._rows = [other - memory.members.start for other in group]
+        self._me = group.index(rank)
+        self._barrier = barrier
+
+    def gather(self, flat: Tensor) -> Tensor:
+        """[rank, number]: the numbers of every rank of the group."""
+        areas = self._areas(flat.dtype)
+        gathered = flat.new_empty(len(self._rows), flat.numel())
+        for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
+            areas[turn, self._rows[self._me], : stop - start] = flat[start:stop]
+            self._barrier()
+            gathered[:, start:stop] = self._of_group(areas[turn])[:, : stop - start]
+        self._barrier()
+        return gathered
+
+    def deal(self, rows: Tensor) -> Tensor:
+        """Send row i to rank i of the group; the rows received, in the group's order."""
+        ranks, count = rows.shape
+        areas = self._areas(rows.dtype)
+        received = torch.empty_like(rows)
+        for turn, start, stop in _chunks(count, areas.shape[2] // ranks):
+            size = stop - start
+            mine = areas[turn, self._rows[self._me], : ranks * size]
+            mine.view(ranks, size).copy_(rows[:, start:stop])
+            self._barrier()
+            dealt = self._of_group(areas[turn])[:, self._me * size : (self._me + 1) * size]
+            received[:, start:stop] = dealt
+        self._barrier()
+        return received
+
+    def all_reduce(self, parts: Sequence[Tensor], fold: Callable[[Tensor], Tensor]) -> Tensor:
+        """The rows of all ranks, each in several parts, folded into one; each rank folds its share
+        of every chunk. The result is valid until the next call with this type."""
+        ranks, count = len(self._rows), sum(part.numel() for part in parts)
+        areas = self._areas(parts[0].dtype)
+        reduced = self._memory.result(parts[0].dtype, count)
+        last: tuple[int, int, int] | None = None
+        for chunk in (*_chunks(count, areas.shape[2] // ranks * ranks), None):
+            if chunk is not None:
+                turn, start, stop = chunk
+                _copy(parts, start, areas[turn, self._rows[self._me], : stop - start])
+            self._barrier()
+            if chunk is not None:
+                share = -(-(stop - start) // ranks)
+                mine = slice(self._me * share, min((self._me + 1) * share, stop - start))
+                rows = self._of_group(areas[turn])[:, mine]
+                areas[2 + turn, self._rows[self._me], : rows.shape[1]] = fold(rows)
+            if last is not None:
+                self._collect(reduced, areas, *last)
+            last = chunk
+        self._barrier()
+        return reduced
+
+    def _collect(self, reduced: Tensor, areas: Tensor, turn: int, start: int, stop: int) -> None:
+        """What the ranks have made of a chunk, each of its share."""
+        share = -(-(stop - start) // len(self._rows))
+        for row in self._rows:
+            count = min(share, stop - start)
+            reduced[start : start + count] = areas[2 + turn, row, :count]
+            start += count
+
+    def move(self, flat: Tensor, source: int | None, sends: bool) -> Tensor | None:
+        """What rank `source` of this host sends, if any."""
+        areas = self._areas(flat.dtype)
+        moved = None if source is None else torch.empty_like(flat)
+        for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
+            if sends:
+                areas[turn, self._rows[self._me], : stop - start] = flat[start:stop]
+            self._barrier()
+            if moved is not None and source is not None:
+                row = source - self._memory.members.start
+                moved[start:stop] = areas[turn, row, : stop - start]
+        self._barrier()
+        return moved
+
+    def _areas(self, dtype: torch.dtype) -> Tensor:
+        return self._memory.areas(dtype)
+
+    def _of_group(self, area: Tensor) -> Tensor:
+        """The group's rows; without a copy where it is every rank of this host."""
+        return area if self._rows == [*range(area.shape[0])] else area[self._rows]
+
+
+def _copy(parts: Sequence[Tensor], start: int, into: Tensor) -> None:
+    """The numbers from `start` on, through all parts in turn, to the end of `into`."""
+    done = 0
+    for part in parts:
+        size = min(part.numel() - start, into.numel() - done)
+        if size > 0:
+            into[done : done + size] = part[start : start + size]
+            done += size
+        start = max(0, start - part.numel())
+
+
+def _chunks(count: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """(turn, start, stop) of each chunk."""
+    for number, start in enumerate(range(0, count, most)):
+        yield number % 2, start, min(start + most, count)
