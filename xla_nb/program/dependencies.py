@@ -373,7 +373,7 @@ class Dependencies:
         for cell in self._cells.cells:
             if cell.label in live.seen or cell.label in self.sources:  # whole, also if half pending
                 self.sources[cell.label] = cell.source
-        self.notes += sorted(live.notes)
+        self.notes += sorted(live.notes | self._imports.notes())
         for name in sorted(live.outdated):
             self.notes.append(
                 f"`{name}` is defined anew; values made before are still of the former `{name}`"

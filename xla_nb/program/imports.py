@@ -9,6 +9,7 @@ from types import ModuleType
 
 from xla_nb.program.cells import Cells, imported_modules
 from xla_nb.program.names import names_in
+from xla_nb.protocol import replaced
 
 
 class Imports:
@@ -24,6 +25,16 @@ class Imports:
         """The import statements."""
         used = [line for name in sorted(self.modules) for line in self._of(name)]
         return used + [f'__import__("{module}")' for module in self._for_their_effect()]
+
+    def notes(self) -> set[str]:
+        """What of these modules ranks do not have as the notebook has set it."""
+        used = list(self.modules.values())
+        for path in self.paths:
+            name, _, rest = path.partition(".")
+            if name in self.modules:
+                full = self.modules[name].__name__
+                used += (sys.modules[part] for part in _prefixes(f"{full}.{rest}", full))
+        return {note for module in used for note in replaced.notes(module)}
 
     def _of(self, name: str) -> Iterator[str]:
         """`import a.b as name`, and imports of the loaded submodules that the notebook uses."""

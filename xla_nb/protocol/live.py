@@ -17,14 +17,13 @@ import functools
 import gc
 import sys
 import types
-import typing
 import weakref
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import abstract, parts, remake, weak
+from xla_nb.protocol import abstract, names, parts, remake, replaced, type_hints, weak
 from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.owned import OwnedByModules
 from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
@@ -110,10 +109,9 @@ class Live:
         if id(obj) in self._executed:
             return self._as_source(obj)
         kind = type(obj)
-        if kind is types.FunctionType:
-            return NotImplemented if parts.importable(obj) else self._function(obj)
-        if issubclass(kind, type):
-            return self._class(obj) if parts.is_made_here(obj) else NotImplemented
+        if kind is types.FunctionType or issubclass(kind, type):
+            by_name = names.reduced(obj, self.notes)
+            return self._definition(obj) if by_name is None else by_name
         if issubclass(kind, enum.Enum):
             return self._member(obj) if parts.is_made_here(kind) else NotImplemented
         if reducer := _REDUCERS.get(kind):
@@ -124,6 +122,11 @@ class Live:
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
         return self._instance(obj) if self._made_here[kind] else self._of_a_library(obj)
+
+    def _definition(self, obj: Any) -> Any:
+        if isinstance(obj, types.FunctionType):
+            return self._function(obj)
+        return self._class(obj) if parts.is_made_here(obj) else NotImplemented
 
     # Functions
 
@@ -344,8 +347,9 @@ class Live:
     # What is made of functions
 
     def _cache(self, cache: Any) -> Any:
-        if cloudpickle._lookup_module_and_qualname(cache) is not None:
-            return NotImplemented
+        by_name = names.reduced_cache(cache, self.notes)
+        if by_name is not None:
+            return by_name
         about = cache.cache_parameters()
         state = {
             "function": cache.__wrapped__,
@@ -382,33 +386,8 @@ def _dict_view(_: Live, view: Any) -> Any:
     return remake.dict_view, (*gc.get_referents(view), name)
 
 
-def _new_type(_: Live, made: Any) -> Any:
-    return remake.new_type, (made.__name__, made.__supertype__, made.__module__)
-
-
-def _parameters(_: Live, made: Any) -> Any:
-    return remake.type_parameters, (type(made), made.__name__)
-
-
-def _type_var(_: Live, made: Any) -> Any:
-    """Without cloudpickle's loss of what Python 3.12 and 3.13 have added."""
-    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
-        return NotImplemented
-    names = "bound", "covariant", "contravariant", "infer_variance"
-    given = {name: value for name in names if (value := getattr(made, f"__{name}__", None))}
-    if getattr(made, "has_default", bool)():
-        given["default"] = made.__default__
-    return remake.type_variable, (made.__name__, made.__constraints__, given, made.__module__)
-
-
-def _alias(_: Live, made: Any) -> Any:
-    """What a `type` statement makes. Its value is computed here, since it may use any name."""
-    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
-        return NotImplemented
-    about = made.__name__, made.__module__
-    if made.__type_params__:
-        return remake.generic_alias, (*about, made.__value__, made.__type_params__)
-    return remake.new_alias, about, made.__value__, None, None, remake.fill_alias
+def _typed(_: Live, made: Any) -> Any:
+    return type_hints.REDUCERS[type(made)](made)
 
 
 def _field_kind(_: Live, kind: Any) -> Any:
@@ -417,6 +396,15 @@ def _field_kind(_: Live, kind: Any) -> Any:
 
 def _context(_: Live, context: decimal.Context) -> Any:
     return (decimal.getcontext, ()) if context is decimal.getcontext() else NotImplemented
+
+
+def _module(live: Live, module: types.ModuleType) -> Any:
+    live.notes.update(replaced.notes(module))
+    return NotImplemented
+
+
+def _builtin(_: Live, function: Any) -> Any:
+    return replaced.reduced(function)
 
 
 def _method(_: Live, method: Any) -> Any:
@@ -430,6 +418,8 @@ _EMPTY = collections.OrderedDict[Any, Any]()
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
     types.CellType: Live._cell,
+    types.ModuleType: _module,
+    types.BuiltinFunctionType: _builtin,
     types.MethodType: _method,
     decimal.Context: _context,
     functools._lru_cache_wrapper: Live._cache,
@@ -440,10 +430,6 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     weakref.WeakSet: _weak,
     **dict.fromkeys(map(type, [{}.keys(), {}.values(), {}.items()]), _dict_view),
     **dict.fromkeys(map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()]), _dict_view),
-    typing.NewType: _new_type,
-    getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
-    typing.TypeVar: _type_var,
-    typing.ParamSpec: _parameters,
-    typing.TypeVarTuple: _parameters,
+    **dict.fromkeys(type_hints.REDUCERS, _typed),
     dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
 }

@@ -8,7 +8,6 @@ is not, since what matters of these is state of the process (`process_state`, `r
 from __future__ import annotations
 
 import collections
-import dis
 import functools
 import sys
 import types
@@ -18,7 +17,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import parts
+from xla_nb.protocol import module_code, parts
 
 _CONTAINERS = {
     *(dict, list, set, bytearray),
@@ -28,8 +27,6 @@ _CONTAINERS = {
 _OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
 #: What a new interpreter has of mutable objects; an IPython and others put more into `sys`.
 _OF_SYS = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks"}
-_IMPORTS = {"IMPORT_FROM", "IMPORT_NAME"}
-_STORES = {"STORE_NAME", "STORE_GLOBAL"}
 
 
 @dataclass(frozen=True)
@@ -129,29 +126,8 @@ def _makes(module: Any, name: str, attribute: str) -> bool:
         return False
     if name == "sys":
         return attribute in _OF_SYS
-    code = _code(name)
-    return code is None or attribute.partition(".")[0] in _bound(code)
-
-
-def _code(name: str) -> types.CodeType | None:
-    """A module's code; None where it is not Python's."""
-    try:
-        code: types.CodeType | None = sys.modules[name].__spec__.loader.get_code(name)  # type: ignore
-    except (AttributeError, ImportError, OSError, SyntaxError):
-        return None
-    return code
-
-
-@functools.lru_cache(maxsize=64)
-def _bound(code: types.CodeType) -> set[str]:
-    """The names that code binds otherwise than by an import."""
-    found: set[str] = set()
-    before = ""
-    for step in dis.get_instructions(code):
-        if step.opname in _STORES and before not in _IMPORTS:
-            found.add(step.argval)
-        before = step.opname
-    return found
+    code = module_code.of(name)
+    return code is None or attribute.partition(".")[0] in module_code.bound(code)
 
 
 def _has_identity(obj: object) -> bool:

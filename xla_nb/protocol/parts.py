@@ -16,6 +16,7 @@ from typing import Any
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol.remake import EMPTY, Switch, fill_extended
+from xla_nb.protocol.replaced import is_the_notebooks
 
 BUILTIN_NEW = type(object.__new__)
 _LONG = 10_000  # items
@@ -204,7 +205,12 @@ def is_unnamed(cls: type) -> bool:
 
 
 def _has_a_module(definition: Any) -> bool:
-    """Whether it can be imported; not from a script that `runpy.run_path` is running."""
+    """Whether it can be imported."""
+    return is_found_by_name(definition) and not is_the_notebooks(definition)
+
+
+def is_found_by_name(definition: Any) -> bool:
+    """Whether its module has it in this process, other than a script that `runpy.run_path` runs."""
     if definition.__module__ == "<run_path>":
         return False
     return bool(cloudpickle._should_pickle_by_reference(definition))

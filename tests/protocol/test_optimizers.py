@@ -1,0 +1,114 @@
+"""An optimizer's step calls hooks on ranks as it does in the notebook, and once."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.support.fresh import in_a_new_process
+from tests.support.notebook_double import opened
+
+notebook = pytest.fixture(opened)
+
+#: Each fills `stepped`, by name: an optimizer, what makes its step and why its weights are new.
+CASES = """
+import torch
+from torch.optim import SGD, Adam, AdamW, lr_scheduler, swa_utils
+seen = []
+def hooked(name, cls, wrap=None, wrap_first=False, **given):
+    model = torch.nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(0)
+    optimizer = cls(model.parameters(), lr=1.0, **given)
+    scheduler = wrap and wrap(optimizer)
+    optimizer.register_step_pre_hook(lambda o, a, k: seen.append(name))
+    optimizer.register_step_post_hook(lambda o, a, k: seen.append(name))
+    return name, model, optimizer, scheduler
+class Mine(SGD): pass
+class Stepping(SGD):
+    def step(self, closure=None): return super().step(closure)
+class Inside(torch.optim.Optimizer):
+    "As ZeroRedundancyOptimizer: steps the optimizer that it has."
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.inner = SGD(self.param_groups[0]["params"], lr=lr)
+        lr_scheduler.StepLR(self.inner, 5)
+        self.inner.register_step_pre_hook(lambda o, a, k: seen.append("inner"))
+    def step(self, closure=None): return self.inner.step(closure)
+def cosine(o): return lr_scheduler.CosineAnnealingLR(o, 10)
+def sequential(o):
+    return lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o), cosine(o)], [2])
+def chained(o): return lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(o), cosine(o)], o)
+def swa(o): return swa_utils.SWALR(o, swa_lr=0.1)
+stepped = [
+    hooked("mine first", Mine, cosine),
+    hooked("w before", AdamW, cosine),
+    hooked("plain", SGD), hooked("scheduled", SGD, cosine), hooked("adam", Adam, sequential),
+    hooked("w after", AdamW, chained), hooked("mine", Mine, cosine), hooked("swa", SGD, swa),
+    hooked("stepping", Stepping, cosine), hooked("inside", Inside, cosine),
+    hooked("rms", torch.optim.RMSprop, cosine),
+]
+lbfgs = hooked("lbfgs", torch.optim.LBFGS, cosine)
+def without_optimizer():
+    return lr_scheduler.StepLR(SGD([torch.zeros(1, requires_grad=True)], lr=1.0), 3)
+alone = without_optimizer()
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+def f(rank):
+    found = {}
+    for name, model, optimizer, scheduler in stepped:
+        seen.clear()
+        loss = model(torch.ones(1, 1) * 10).sum()
+        loss.backward()
+        with torch.profiler.profile() as profile:
+            scaler.step(optimizer)
+        events = profile.key_averages()
+        profiled = sum(e.count for e in events if e.key.startswith("Optimizer.step"))
+        step = optimizer.__dict__.get("step")
+        same = step is None or step.__wrapped__ is type(optimizer).step
+        patched = hasattr(type(optimizer).step, "hooked")
+        found[name] = seen[:], profiled, same, patched, round(model.weight.item(), 5)
+        if scheduler: scheduler.step()
+        found[name] += (optimizer.param_groups[0]["lr"],)
+    name, model, optimizer, scheduler = lbfgs
+    seen.clear()
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(torch.ones(1, 1)) ** 2).sum()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+    alone.step()
+    return found, seen, alone.get_last_lr()
+"""
+
+
+def test_hooks_of_scheduled_optimizers_are_called_once(notebook):
+    notebook.run(CASES)
+    program = notebook.build("def launched(rank): return f(rank)")
+    found = ast.literal_eval(in_a_new_process(program))
+    assert found == notebook.values["f"](0)
+    steps, _, _ = found
+    once = steps.keys() - {"inside", "stepping"}  # whose steps call another one
+    assert all(steps[name][0] == [name] * 2 for name in once)
+    assert steps["inside"][0] == ["inside", "inner", "inside"]
+
+
+#: A class each, since torch patches it for all tests.
+NAMED = """
+import torch
+from torch.optim import ASGD, Adamax, Rprop
+def made(cls): return cls([torch.zeros(1)], lr=1)
+made(Adamax)
+patched, before, without = Adamax.step, ASGD.step, Rprop.step
+made(ASGD)
+def f(rank):
+    made(Adamax), made(ASGD), made(Rprop)
+    steps = Adamax.step, ASGD.step.__wrapped__, Rprop.step.__wrapped__
+    return [one is other for one, other in zip((patched, before, without), steps)]
+"""
+
+
+def test_the_step_of_a_class_is_on_ranks_what_it_is_in_the_notebook(notebook):
+    notebook.run(NAMED)
+    program = notebook.build("def launched(rank): return f(rank)")
+    assert in_a_new_process(program) == "[True, True, True]"

@@ -1,0 +1,207 @@
+"""What the notebook has put into a module in place of the module's own travels as it is."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from typing import Any
+
+import pytest
+import torch  # noqa: F401  # or the folder of a test would forget it with its modules
+
+from tests.support.fresh import in_a_new_process
+from tests.support.notebook_double import importable_folder, opened
+
+notebook = pytest.fixture(opened)
+local = pytest.fixture(importable_folder)
+
+TRACED = """
+import functools
+calls = []
+def traced(f):
+    @functools.wraps(f)
+    def traced_call(*args, **named):
+        calls.append(f.__name__)
+        return f(*args, **named)
+    return traced_call
+"""
+
+
+@pytest.fixture
+def modules(local):
+    """A module whose attributes are bound anew, also by the launches of another test."""
+    (local / "shapes.py").write_text(
+        textwrap.dedent(
+            """
+            import functools
+            def twice(f):
+                @functools.wraps(f)
+                def doubled(*args): return 2 * f(*args)
+                return doubled
+            def area(side): return side * side
+            @twice
+            def around(side): return 2 * side
+            class Box:
+                def __init__(self, side=1): self.side = side
+                def area(self): return area(self.side)
+            class Small(Box): pass
+            def is_box(value): return isinstance(value, Box)
+            """
+        )
+    )
+
+
+def launched(notebook, cell: str) -> tuple[Any, tuple[str, ...]]:
+    """What the cell's `f` returns where all modules are imported anew, and the notes."""
+    program = notebook.build(textwrap.dedent(cell))
+    return ast.literal_eval(in_a_new_process(program)), program.notes
+
+
+SENT = {
+    "a function": (
+        "import shapes\nshapes.area = traced(shapes.area)\nmine = shapes.area",
+        "return mine(3), calls, mine.__wrapped__ is shapes.area",
+        (9, ["area"], True),
+    ),
+    "a function that is replaced twice": (
+        "import shapes\nshapes.area = traced(traced(shapes.area))\nmine = shapes.area",
+        "return mine(3), calls, mine.__wrapped__.__wrapped__ is shapes.area",
+        (9, ["area", "area"], True),
+    ),
+    "a decorated function": (
+        "import shapes\nshapes.around = traced(shapes.around)\nmine = shapes.around",
+        "return mine(3), calls, mine.__wrapped__ is shapes.around",
+        (12, ["around"], True),
+    ),
+    "what the module's decorator had wrapped": (
+        "import shapes\nshapes.around = traced(shapes.around.__wrapped__)\nmine = shapes.around",
+        "return mine(3), calls",
+        (6, ["around"]),
+    ),
+    "a function with a decorator of the module's around the notebook's": (
+        "import shapes\nshapes.area = shapes.twice(traced(shapes.area))\nmine = shapes.area",
+        "return mine(3), calls",
+        (18, ["area"]),
+    ),
+    "a function with a cache around the notebook's": (
+        "import shapes\nshapes.area = functools.cache(traced(shapes.area))\nmine = shapes.area",
+        "return mine(3), mine(3), calls",
+        (9, 9, ["area"]),
+    ),
+    "a method": (
+        "from shapes import Box\nBox.area = traced(Box.area)\nmine = Box.area",
+        "return mine(Box(3)), calls, mine.__wrapped__ is Box.area",
+        (9, ["area"], True),
+    ),
+    "a class": (
+        "import shapes\nclass Box(shapes.Box):\n    __module__ = 'shapes'\n"
+        "    def area(self): return -1\nshapes.Box = Box\nbox = shapes.Box(3)",
+        "return box.area(), type(box).__mro__[1] is shapes.Box, shapes.is_box(box)",
+        (-1, True, True),
+    ),
+    "a class without methods": (
+        "import shapes\nclass Box(shapes.Box):\n    __module__, size = 'shapes', 7\n"
+        "shapes.Box = Box\nbox = Box(3)",
+        "return box.size, type(box).__mro__[1] is shapes.Box",
+        (7, True),
+    ),
+    "a class of Python's, of C": (
+        "import decimal\nclass Decimal(decimal.Decimal):\n    __module__ = 'decimal'\n"
+        "    def tag(self): return 'mine'\ndecimal.Decimal = Decimal\none = Decimal('1.5')",
+        "return one.tag(), one == decimal.Decimal('1.5')",
+        ("mine", True),
+    ),
+    "a built-in function": (
+        "import math\nmath.sin = traced(math.sin)\nmine = math.sin",
+        "return mine(0), calls, mine.__wrapped__ is math.sin",
+        (0.0, ["sin"], True),
+    ),
+}
+
+
+@pytest.fixture
+def kept(monkeypatch, modules):
+    """What is replaced is put back for other tests."""
+    import decimal
+    import math
+
+    monkeypatch.setattr(math, "sin", math.sin)
+    monkeypatch.setattr(decimal, "Decimal", decimal.Decimal)
+
+
+@pytest.mark.parametrize(("cell", "asked", "expected"), SENT.values(), ids=SENT)
+def test_what_replaces_a_modules_own_is_sent(notebook, kept, cell, asked, expected):
+    notebook.run(TRACED + cell)
+    found, notes = launched(notebook, f"def f(rank): {asked}")
+    assert found == expected
+    assert any("`" in note for note in notes)
+
+
+NAMED = {
+    "a function": ("from shapes import area", "area is shapes.area"),
+    "a decorated function": ("from shapes import around", "around is shapes.around"),
+    "a class": ("from shapes import Small", "Small.__base__ is shapes.Box"),
+    "torch's decorated functions": (
+        "import torch\nfrom torch.nn.init import uniform_\n"
+        "from torch.nn.functional import softmax\n"
+        "step, wrapped = torch.optim.Optimizer.zero_grad, torch.no_grad()(area)\n",
+        "uniform_ is torch.nn.init.uniform_ and softmax is torch.nn.functional.softmax and "
+        "step is torch.optim.Optimizer.zero_grad and wrapped.__wrapped__ is shapes.area",
+    ),
+    "a class in which the notebook has set a method": (
+        "from shapes import Small\nSmall.area = lambda self: 0",
+        "Small is shapes.Small and Small(3).area() == 9",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "is_so"), NAMED.values(), ids=NAMED)
+def test_what_a_module_has_made_is_the_modules_own(notebook, modules, cell, is_so):
+    notebook.run(f"import shapes\nfrom shapes import area\n{cell}")
+    assert launched(notebook, f"def f(rank): return bool({is_so})")[0] is True
+
+
+NOTED = {
+    "a function of a module that is used": (
+        "import shapes\nshapes.area = traced(shapes.area)",
+        "return shapes.area(3)",
+        ["`shapes.area` is the notebook's here; ranks have the module's own"],
+    ),
+    "a class of a module that is used": (
+        "import shapes\nclass Tall(shapes.Box): pass\nshapes.Box = Tall",
+        "return shapes.Box.__name__",
+        ["`shapes.Box` is the notebook's here; ranks have the module's own"],
+    ),
+    "a method of an instance's class, which inherits it": (
+        "from shapes import Box, Small\nBox.area = traced(Box.area)\nbox = Small(3)",
+        "return box.area()",
+        ["`shapes.Box.area` is the notebook's here; ranks have the module's own"],
+    ),
+    "what is sent in the module's place": (
+        "import shapes\nshapes.area = traced(shapes.area)\nmine = shapes.area",
+        "return mine(3)",
+        [
+            "`shapes.area` is the notebook's where a value refers to it; the module has its own on "
+            "ranks"
+        ],
+    ),
+    "what has another decorator": (
+        "import shapes\nshapes.area = shapes.twice(shapes.area)\nmine = shapes.area",
+        "return mine(3)",
+        [
+            "`shapes.area` was wrapped after its module had been imported; ranks have it as the "
+            "import makes it"
+        ],
+    ),
+    "nothing, of what is added to a module": (
+        "import shapes\nshapes.mine = traced(shapes.area)",
+        "return shapes.area(3)",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "asked", "notes"), NOTED.values(), ids=NOTED)
+def test_a_note_says_what_ranks_do_not_have_of_a_module(notebook, modules, cell, asked, notes):
+    notebook.run(TRACED + cell)
+    assert list(notebook.build(f"def f(rank): {asked}").notes) == notes

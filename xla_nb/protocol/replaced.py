@@ -1,0 +1,138 @@
+"""What the notebook has put into a module in place of the module's own: `F.relu = traced(F.relu)`.
+
+Pickle finds functions and classes by their names. On ranks the module has its own under such a
+name: what the notebook has put there is sent as it is, and what the module had there by the name.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from xla_nb.protocol import module_code, remake
+
+_SENT = "`{}` is the notebook's where a value refers to it; the module has its own on ranks"
+_KEPT = "`{}` is the notebook's here; ranks have the module's own"
+_WRAPPED = (
+    "`{}` was wrapped after its module had been imported; ranks have it as the import makes it"
+)
+
+
+def is_the_notebooks(definition: object) -> bool:
+    """Whether a function or a class, under whatever name, is of the notebook's code: also a
+    function that a library's decorator has made of the notebook's."""
+    if isinstance(definition, type):
+        return _is_class_of_the_notebook(definition)
+    main = vars(sys.modules["__main__"])
+    return any(getattr(one, "__globals__", None) is main for one in _unwrapped(definition))
+
+
+def _unwrapped(definition: Any) -> list[Any]:
+    """A function, and what it wraps in turn (functools.wraps)."""
+    found: list[Any] = []
+    while definition is not None and not any(definition is one for one in found):
+        found.append(definition)
+        held = getattr(definition, "__dict__", None)
+        definition = held.get("__wrapped__") if type(held) is dict else None
+    return found
+
+
+def _is_class_of_the_notebook(cls: type) -> bool:
+    """Whether its body is. A class of a library's in which the notebook has set a method is not."""
+    main = vars(sys.modules["__main__"])
+    own = [part for _, part in _functions(cls) if part.__globals__ is main]
+    if not own and not _names_itself(cls):
+        return False
+    if _is_written_in_its_module(cls):
+        return False
+    bodies = (one.__code__.co_qualname.rpartition(".")[0] for one in own)
+    return not own or any(body and not body.endswith("<locals>") for body in bodies)
+
+
+def _names_itself(cls: type) -> bool:
+    """Whether it extends what its module has made, as far as can be seen, under its name."""
+    name = cls.__module__, cls.__qualname__
+    named = (base for base in cls.__mro__[1:] if (base.__module__, base.__qualname__) == name)
+    return any(map(_is_written_in_its_module, named))
+
+
+def _is_written_in_its_module(cls: type) -> bool:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return any(part.__code__.co_filename == file for _, part in _functions(cls))
+
+
+def _functions(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
+    """What a class's own body or somebody else has put into it, each under its name."""
+    for name, part in list(vars(cls).items()):
+        kind, function = type(part), part
+        if kind is property:
+            function = part.fget
+        elif kind is staticmethod or kind is classmethod:
+            function = part.__func__
+        if type(function) is types.FunctionType:
+            yield name, function
+
+
+def reduced(obj: Any) -> Any:
+    """What a module had under a name that the notebook has given to something else, by the name;
+    NotImplemented for all other functions and classes."""
+    module, path = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, types.ModuleType):
+        module = obj.__self__.__name__
+    if not isinstance(module, str) or not isinstance(path, str) or module not in sys.modules:
+        return NotImplemented
+    found = sys.modules[module]
+    for part in path.split("."):
+        found = getattr(found, part, None)  # type: ignore[assignment]  # nor has any `<locals>`
+    if found is None or found is obj or not is_the_notebooks(found) or is_the_notebooks(obj):
+        return NotImplemented
+    if not isinstance(obj, type | types.BuiltinFunctionType):
+        decorators, wrappers = _written(module, obj) or (0, 1)
+        if decorators != wrappers:  # the module's own wraps it
+            return NotImplemented
+    return remake.held_by_module, (module, path, type(obj).__name__)
+
+
+@functools.lru_cache(maxsize=4096)
+def _written(module: str, function: Any) -> tuple[int, int] | None:
+    """How many decorators a function has in its module's code, and how many wrappers it has; None
+    where that code does not define it."""
+    wrappers = _unwrapped(function)
+    code, made = module_code.of(module), getattr(wrappers[-1], "__code__", None)
+    found = module_code.decorators(code).get(made) if code and made else None
+    return None if found is None else (found, len(wrappers) - 1)
+
+
+def notes(obj: Any) -> Iterator[str]:
+    """What ranks do not have of a module, or of its class or function, that is sent by its name."""
+    if isinstance(obj, types.ModuleType):
+        yield from (_KEPT.format(f"{obj.__name__}.{name}") for name in _replaced_in(obj))
+    elif isinstance(obj, type):
+        main = vars(sys.modules["__main__"])
+        for base in obj.__mro__:
+            for name, method in _functions(base):
+                if method.__globals__ is main:
+                    yield _KEPT.format(f"{base.__module__}.{base.__qualname__}.{name}")
+    elif len(_unwrapped(obj)) > 1 and (_written(obj.__module__, obj) or (1, 0))[0] == 0:
+        yield _WRAPPED.format(f"{obj.__module__}.{obj.__qualname__}")
+
+
+def _replaced_in(module: types.ModuleType) -> Iterator[str]:
+    """The names that a module's code binds to something else than the notebook has there."""
+    for name, value in list(vars(module).items()):
+        if isinstance(value, type):
+            is_other = value.__module__ == "__main__"
+        else:
+            is_other = type(value) is types.FunctionType and is_the_notebooks(value)
+        if is_other:
+            code = module_code.of(module.__name__)
+            if code is None or name in module_code.bound(code):
+                yield name
+
+
+def note_of_one_in_place(obj: Any) -> str:
+    """Of the notebook's, which its module has as well."""
+    return _SENT.format(f"{obj.__module__}.{obj.__qualname__}")
