@@ -23,7 +23,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import abstract, names, parts, remake, replaced, type_hints, weak
+from xla_nb.protocol import abstract, inherited, names, parts, remake, replaced, type_hints, weak
 from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.owned import OwnedByModules
 from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
@@ -300,7 +300,7 @@ class Live:
         if container is not None:
             return self._container(obj, container)
         if base is None:
-            return self._by_its_base(obj)
+            return inherited.reduced(obj)
         shares = parts.shares_its_dict(obj)
         made: Any = object.__reduce_ex__(obj, 2)
         state, items, pairs = made[2:]
@@ -330,19 +330,6 @@ class Live:
         own = fill, parts.state_with_dict(obj, state) if shares else state
         content = *parts.held_by_container(base, obj), *own
         return remake.new_of_base, made, content, None, None, remake.fill_container
-
-    def _by_its_base(self, obj: Any) -> Any:
-        """An instance whose base pickles it as a call of its class, as frozenset does."""
-        kind = type(obj)
-        if hasattr(kind, "__getnewargs_ex__"):
-            return NotImplemented
-        base = next(one for one in kind.__mro__ if not parts.is_made_here(one))
-        if kind.__reduce__ is not base.__reduce__ or kind.__reduce_ex__ is not base.__reduce_ex__:
-            return NotImplemented
-        made: Any = parts.with_attributes(base, obj, obj.__reduce_ex__(5))
-        if not isinstance(made, tuple) or made[0] is not kind:
-            return made if isinstance(made, tuple) else NotImplemented
-        return remake.new_of_base, (base, kind, *made[1]), *made[2:]
 
     # What is made of functions
 

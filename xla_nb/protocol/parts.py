@@ -15,7 +15,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol.remake import EMPTY, Switch, fill_extended
+from xla_nb.protocol.remake import EMPTY, Switch
 from xla_nb.protocol.replaced import is_the_notebooks
 
 BUILTIN_NEW = type(object.__new__)
@@ -151,18 +151,6 @@ def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
     may have methods of its own for this, which were called already."""
     columns = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
     return _CONTAINERS[base], [list(column(obj)) for column in columns]
-
-
-def with_attributes(base: type, obj: object, made: Any) -> Any:
-    """What an object is reduced to by a base whose own instances have no `__dict__`, with the
-    object's: `datetime.date` and `numpy.ndarray` leave it out."""
-    attributes = getattr(obj, "__dict__", None)
-    if not attributes or base.__dictoffset__ or not isinstance(made, tuple):
-        return made
-    state = made[2] if len(made) == 3 else None
-    if len(made) != 2 and (len(made) != 3 or not hasattr(base, "__setstate__")):
-        return made
-    return *made[:2], (state, attributes), None, None, fill_extended
 
 
 def new_arguments(kind: type, obj: object) -> tuple[Any, ...]:

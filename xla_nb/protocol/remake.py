@@ -157,11 +157,12 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def fill_extended(instance: Any, state: tuple[Any, dict[str, Any]]) -> None:
+def fill_extended(instance: Any, state: tuple[Any, Any]) -> None:
     """Give a new instance its base's state, and the attributes that the base leaves out."""
     own, attributes = state
     if own is not None:
-        instance.__setstate__(own)
+        setter = getattr(instance, "__setstate__", functools.partial(fill_instance, instance))
+        setter(own)
     fill_instance(instance, attributes)
 
 
