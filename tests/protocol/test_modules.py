@@ -212,3 +212,35 @@ def test_what_is_no_module_is_passed_over(notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "blocked", None)
     notebook.run("a = [1]")
     assert notebook.launch("def f(rank): return a") == [1]
+
+
+FIXED = """
+    import collections, types
+    PAIR = (1, [2])
+    def get(): return PAIR[1]
+    NUMBERS = (1, 2)
+    Point = collections.namedtuple("Point", "x y")
+    POINT = Point(1, {})
+    class Kind: places = ([],)
+    HELD = frozenset([Kind()])
+    _table = {"a": 1}
+    TABLE = types.MappingProxyType(_table)
+    def set_a(value): _table["a"] = value
+"""
+
+
+def test_a_tuple_or_a_view_that_a_module_holds_is_the_modules(notebook, local):
+    (local / "confmod.py").write_text(textwrap.dedent(FIXED))
+    notebook.run("import confmod\nfrom confmod import *\nPAIR[1].append(3)\nplaces = Kind.places")
+    found = on_a_rank(
+        notebook,
+        """
+        def f(rank):
+            PAIR[1].append(7)
+            set_a(5)
+            own = confmod.PAIR, confmod.POINT, confmod.HELD, confmod.TABLE, Kind.places
+            same = [one is other for one, other in zip((PAIR, POINT, HELD, TABLE, places), own)]
+            return get(), same, TABLE["a"], NUMBERS, POINT.x
+        """,
+    )
+    assert found == ([2, 3, 7], [True] * 5, 5, (1, 2), 1)

@@ -95,6 +95,13 @@ def test_a_rank_has_what_torch_would_lose(notebook, made, is_so):
     assert notebook.launch(f"def f(rank): return bool({is_so})")
 
 
+def test_no_warning_says_that_a_hook_is_lost(notebook, recwarn):
+    notebook.run("import torch\nw = torch.ones(1, requires_grad=True)")
+    notebook.run("w.register_hook(lambda g: g * 5)")
+    assert notebook.launch("def f(rank): return w.sum().backward() or w.grad.item()") == 5
+    assert not recwarn.list
+
+
 def home(packed):
     fd = os.memfd_create("home")
     try:

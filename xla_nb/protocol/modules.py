@@ -133,12 +133,14 @@ def _makes(module: Any, name: str, attribute: str) -> bool:
 def _has_identity(obj: object) -> bool:
     """Whether it matters which of several equal objects this is: not for constants."""
     kind: Any = type(obj)
-    if kind in _CONTAINERS or kind is object:
+    if kind in _CONTAINERS or kind is object or kind is types.MappingProxyType:
         return True
+    if isinstance(obj, tuple | frozenset):
+        return not parts.is_ready(obj)  # not made of constants alone
     if kind.__module__ in ("builtins", "typing"):
         return False
     root = kind.__module__.partition(".")[0]
-    if isinstance(obj, (*parts.CODE, tuple, frozenset)):
+    if isinstance(obj, parts.CODE):
         return False
     if root not in _OF_THE_PROCESS and parts.is_made_here(kind):
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,11 +29,18 @@ def reduced(tensor: Any, held: Mapping[str, object]) -> Any:
         rebuild, arguments = tensor._reduce_ex_internal(5)
         made, own = (storages.with_typed_storage, (rebuild, *arguments)), tensor.__getstate__()
     elif held or (kind.__reduce_ex__ is torch.Tensor.__reduce_ex__ and _is_inference(tensor)):
-        make, arguments, *rest = tensor.__reduce_ex__(5)
+        make, arguments, *rest = _reduced_by_torch(tensor)
         made, own = (make, arguments), rest[0] if rest else None
     else:
         return NotImplemented
     return _with_state(_in_its_mode(tensor, *made), own, held)
+
+
+def _reduced_by_torch(tensor: Any) -> Any:
+    """Without torch's warning that hooks are not sent: they are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="backward hook .* will not be serialized")
+        return tensor.__reduce_ex__(5)
 
 
 def _is_pickled_by_torch(kind: Any) -> bool:
