@@ -285,6 +285,17 @@ def test_what_a_setstate_has_made_is_looked_into(told):
     assert told(before, text) == {"log", "other"}
 
 
+def test_what_is_changed_of_proxies_is_told(told):
+    cell = """
+    class Proxy:
+        def __init__(self, held): self.held = held
+        @property
+        def __class__(self): return type(self.held)
+    one, other, kept = Proxy({}), Proxy([1]), Proxy({})
+    """
+    assert told(cell, "one.held['a'] = 1; other.held = 2") == {"one", "other"}
+
+
 def test_what_is_kept_to_be_computed_once_is_no_change(told):
     before = """
         import functools

@@ -42,7 +42,6 @@ _BARE = {dict, list, tuple, set, frozenset}  # which have no attributes
 _CONTAINERS = {dict, list, set, bytearray, deque, OrderedDict, defaultdict, Counter}
 _PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
 
-
 T = TypeVar("T")
 
 
@@ -269,6 +268,8 @@ def _is_atom(part: object) -> bool:
 
 def _elements(value: object) -> Iterator[tuple[Hashable, object]]:
     match value:
+        case _ if parts.is_disguised(type(value)):
+            pass
         case dict():
             for n, (key, part) in enumerate(dict.items(value)):
                 yield ("key", n), key

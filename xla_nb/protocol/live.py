@@ -23,7 +23,18 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import abstract, inherited, names, parts, remake, replaced, type_hints, weak
+from xla_nb.protocol import (
+    abstract,
+    descriptors,
+    hidden,
+    inherited,
+    names,
+    parts,
+    remake,
+    replaced,
+    type_hints,
+    weak,
+)
 from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.owned import OwnedByModules
 from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
@@ -79,7 +90,7 @@ class Live:
         self._own = Call(remake.namespace, ())
         self._modules: dict[str, Call] = {}
         self._other: dict[int, dict[str, Any]] = {}
-        self._bases: dict[type, tuple[type | None, object, type | None]] = {}
+        self._bases: dict[type, tuple[type | None, object, type | None, bool]] = {}
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
         self.begin()
@@ -118,6 +129,8 @@ class Live:
             return reducer(self, obj)
         if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
             return NotImplemented
+        if issubclass(kind, descriptors.KINDS):
+            return descriptors.reduced(obj)
         self.keys.note(kind)
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
@@ -295,12 +308,15 @@ class Live:
         `__getattr__`, which may want other arguments, or attributes that are not there yet."""
         kind = type(obj)
         if kind not in self._bases:
-            self._bases[kind] = (*parts.built_in_base(kind), parts.container(kind))
-        base, setter, container = self._bases[kind]
+            about = parts.container(kind), hidden.hides_its_dict(kind)
+            self._bases[kind] = (*parts.built_in_base(kind), *about)
+        base, setter, container, hides_its_dict = self._bases[kind]
         if container is not None:
             return self._container(obj, container)
         if base is None:
             return inherited.reduced(obj)
+        if hides_its_dict and setter is None:
+            return self._hidden(obj, base)
         shares = parts.shares_its_dict(obj)
         made: Any = object.__reduce_ex__(obj, 2)
         state, items, pairs = made[2:]
@@ -320,6 +336,14 @@ class Live:
         make, arguments, state, items, pairs = obj.__reduce_ex__(5)
         state = parts.state_with_dict(obj, state)
         return make, arguments, state, items, pairs, remake.fill_sharing
+
+    def _hidden(self, obj: Any, base: type) -> Any:
+        """An instance whose class says itself what its `__dict__` is."""
+        made = object.__reduce_ex__(obj, 2)[2]
+        slots = made[1] if isinstance(made, tuple) else None
+        arguments = base, type(obj), () if base is object else parts.new_arguments(base, obj)
+        state = hidden.attributes(obj), slots
+        return remake.new_instance, arguments, state, None, None, remake.fill_hidden
 
     def _container(self, obj: Any, base: type) -> Any:
         """A dict, list or such of a class of the notebook: filled by the built-in type's methods,
@@ -411,6 +435,7 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     decimal.Context: _context,
     functools._lru_cache_wrapper: Live._cache,
     functools.cached_property: _cached_property,
+    abc.abstractproperty: lambda _, obj: descriptors.reduced(obj),  # cloudpickle: a plain one
     types.MappingProxyType: _proxy,
     **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
     **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),

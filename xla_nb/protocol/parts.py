@@ -297,6 +297,11 @@ def is_copied(kind: type) -> bool:
     return (has_a_dict or slots) and not hasattr(kind, "__getnewargs__")
 
 
+def is_disguised(kind: type) -> bool:
+    """Whether its instances are for `isinstance` what they are not, as proxies are."""
+    return any("__class__" in vars(base) for base in kind.__mro__[:-1])
+
+
 def is_ordinary(kind: type) -> bool:
     """Whether all objects of a class are pickled alike, not in a way of their own."""
     modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}

@@ -58,7 +58,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind in self._ordinary:  # there may be a million
+        if kind in self._ordinary or parts.is_disguised(kind):  # there may be a million
             return self.reduce_code(obj)
         for reduce in (
             refusals.reduce_stream,

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from xla_nb.protocol import hidden
+
 #: Stands for the value of a closure's variable that has none yet.
 EMPTY = inspect.Parameter.empty
 
@@ -157,6 +159,13 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
+def fill_hidden(instance: Any, state: tuple[dict[str, Any], Any]) -> None:
+    """The same where the class says itself what the `__dict__` of its instances is."""
+    attributes, slots = state
+    hidden.attributes(instance).update(attributes)
+    fill_instance(instance, (None, slots))
+
+
 def fill_extended(instance: Any, state: tuple[Any, Any]) -> None:
     """Give a new instance its base's state, and the attributes that the base leaves out."""
     own, attributes = state
@@ -202,9 +211,11 @@ def fill_globals(globals_: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
     """Give a class or a function attributes, past a metaclass's `__setattr__`."""
-    fill: Any = type.__setattr__ if isinstance(owner, type) else setattr
     for name, value in values.items():
-        fill(owner, name, value)
+        if not isinstance(owner, type):
+            setattr(owner, name, value)
+        elif not hidden.give(owner, name, value):
+            type.__setattr__(owner, name, value)
 
 
 def fill_cell(cell: types.CellType, value: object) -> None:
@@ -325,6 +336,13 @@ def generic_alias(name: str, module: str, value: object, parameters: tuple[Any, 
     place: dict[str, Any] = {"__name__": module, "given": (name, value, parameters)}
     exec("import typing; made = typing.TypeAliasType(*given[:2], type_params=given[2])", place)
     return place["made"]
+
+
+def fill_descriptor(made: Any, content: tuple[Any, tuple[Any, ...], Any]) -> None:
+    """Give a new property or such what its base keeps, and its attributes."""
+    base, arguments, attributes = content
+    base.__init__(made, *arguments)
+    fill_instance(made, attributes)
 
 
 def cached_property(function: Any, name: str | None) -> Any:
