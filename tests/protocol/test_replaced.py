@@ -161,29 +161,27 @@ def test_what_a_module_has_made_is_the_modules_own(notebook, modules, cell, is_s
     assert launched(notebook, f"def f(rank): return bool({is_so})")[0] is True
 
 
+_KEPT = "`{}` is the notebook's: on ranks only where a value refers to it, the module has its own"
 NOTED = {
     "a function of a module that is used": (
         "import shapes\nshapes.area = traced(shapes.area)",
         "return shapes.area(3)",
-        ["`shapes.area` is the notebook's here; ranks have the module's own"],
+        [_KEPT.format("shapes.area")],
     ),
     "a class of a module that is used": (
         "import shapes\nclass Tall(shapes.Box): pass\nshapes.Box = Tall",
         "return shapes.Box.__name__",
-        ["`shapes.Box` is the notebook's here; ranks have the module's own"],
+        [_KEPT.format("shapes.Box")],
     ),
     "a method of an instance's class, which inherits it": (
         "from shapes import Box, Small\nBox.area = traced(Box.area)\nbox = Small(3)",
         "return box.area()",
-        ["`shapes.Box.area` is the notebook's here; ranks have the module's own"],
+        [_KEPT.format("shapes.Box.area")],
     ),
     "what is sent in the module's place": (
         "import shapes\nshapes.area = traced(shapes.area)\nmine = shapes.area",
         "return mine(3)",
-        [
-            "`shapes.area` is the notebook's where a value refers to it; the module has its own on "
-            "ranks"
-        ],
+        [_KEPT.format("shapes.area")],
     ),
     "what has another decorator": (
         "import shapes\nshapes.area = shapes.twice(shapes.area)\nmine = shapes.area",
@@ -205,3 +203,9 @@ NOTED = {
 def test_a_note_says_what_ranks_do_not_have_of_a_module(notebook, modules, cell, asked, notes):
     notebook.run(TRACED + cell)
     assert list(notebook.build(f"def f(rank): {asked}").notes) == notes
+
+
+def test_what_a_definition_of_the_notebook_replaces_is_sent_as_it_is(notebook):
+    notebook.run("import enum\nclass Kind(enum.IntEnum): A = 1\none = Kind.A")
+    notebook.run("class Kind:\n    def area(self): return 0")
+    assert notebook.launch("def f(rank): return one.name, Kind().area()") == ("A", 0)

@@ -14,8 +14,7 @@ from typing import Any
 
 from xla_nb.protocol import module_code, remake
 
-_SENT = "`{}` is the notebook's where a value refers to it; the module has its own on ranks"
-_KEPT = "`{}` is the notebook's here; ranks have the module's own"
+_KEPT = "`{}` is the notebook's: on ranks only where a value refers to it, the module has its own"
 _WRAPPED = (
     "`{}` was wrapped after its module had been imported; ranks have it as the import makes it"
 )
@@ -85,6 +84,8 @@ def reduced(obj: Any) -> Any:
     if not isinstance(module, str) or not isinstance(path, str) or module not in sys.modules:
         return NotImplemented
     found = sys.modules[module]
+    if found is sys.modules["__main__"]:
+        return NotImplemented
     for part in path.split("."):
         found = getattr(found, part, None)  # type: ignore[assignment]  # nor has any `<locals>`
     if found is None or found is obj or not is_the_notebooks(found) or is_the_notebooks(obj):
@@ -135,4 +136,4 @@ def _replaced_in(module: types.ModuleType) -> Iterator[str]:
 
 def note_of_one_in_place(obj: Any) -> str:
     """Of the notebook's, which its module has as well."""
-    return _SENT.format(f"{obj.__module__}.{obj.__qualname__}")
+    return _KEPT.format(f"{obj.__module__}.{obj.__qualname__}")
