@@ -123,11 +123,14 @@ def notes(obj: Any) -> Iterator[str]:
 
 def _replaced_in(module: types.ModuleType) -> Iterator[str]:
     """The names that a module's code binds to something else than the notebook has there."""
-    for name, value in list(vars(module).items()):
-        if isinstance(value, type):
+    content = vars(module)
+    for name, value in list(content.items()):
+        is_other = False
+        if type(value) is types.FunctionType:  # a module may have thousands
+            plain = value.__globals__ is content and not value.__dict__
+            is_other = not plain and is_the_notebooks(value)
+        elif isinstance(value, type):
             is_other = value.__module__ == "__main__"
-        else:
-            is_other = type(value) is types.FunctionType and is_the_notebooks(value)
         if is_other:
             code = module_code.of(module.__name__)
             if code is None or name in module_code.bound(code):
