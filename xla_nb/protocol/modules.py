@@ -83,12 +83,15 @@ class Modules:
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids
-        self.ids |= ids
+        self.ids |= {*ids, id(content)}
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
         if id(obj) not in self.ids or not _has_identity(obj):
             return None
+        name = obj.get("__name__") if type(obj) is dict else None
+        if isinstance(name, str) and parts.is_modules(obj, name):  # `vars(m)`; of `exec`, builtins
+            return Place(name, "__dict__", alone=True)
         return next(self._places(obj), None)
 
     def _places(self, obj: object) -> Iterator[Place]:
