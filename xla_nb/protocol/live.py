@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import abc
 import collections
-import dataclasses
-import decimal
 import enum
 import functools
 import gc
 import sys
 import types
-import typing
 import weakref
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import abstract, parts, remake, weak
+from xla_nb.protocol import abstract, by_type, parts, refusals, remake, sentinels, weak
 from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.owned import OwnedByModules
 from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
@@ -83,6 +80,7 @@ class Live:
         self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
+        self._lookups = sentinels.Lookups()
         self.begin()
 
     def begin(self) -> None:
@@ -292,6 +290,7 @@ class Live:
         `__getattr__`, which may want other arguments, or attributes that are not there yet."""
         kind = type(obj)
         if kind not in self._bases:
+            refusals.refuse_instances(kind)
             self._bases[kind] = (*parts.built_in_base(kind), parts.container(kind))
         base, setter, container = self._bases[kind]
         if container is not None:
@@ -311,6 +310,7 @@ class Live:
         """An instance of a library's class whose `vars` others have."""
         kind = type(obj)
         if kind not in self._by_its_dict:
+            refusals.refuse_instances(kind)
             self._by_its_dict[kind] = parts.is_pickled_by_its_dict(kind)
         if not self._by_its_dict[kind] or not parts.shares_its_dict(obj):
             return NotImplemented
@@ -335,11 +335,21 @@ class Live:
             return NotImplemented
         base = next(one for one in kind.__mro__ if not parts.is_made_here(one))
         if kind.__reduce__ is not base.__reduce__ or kind.__reduce_ex__ is not base.__reduce_ex__:
-            return NotImplemented
+            return self._by_its_own_way(obj)
         made: Any = parts.with_attributes(base, obj, obj.__reduce_ex__(5))
         if not isinstance(made, tuple) or made[0] is not kind:
             return made if isinstance(made, tuple) else NotImplemented
         return remake.new_of_base, (base, kind, *made[1]), *made[2:]
+
+    def _by_its_own_way(self, obj: Any) -> Any:
+        """An instance of a class that says itself how it is pickled."""
+        made = obj.__reduce_ex__(5)
+        if not isinstance(made, str | tuple) or not self._lookups.needs_itself(obj, made):
+            return made
+        if isinstance(made, str) and self._held.get(made) is obj and made not in self._newer:
+            self.used[made] = obj  # others may look it up there
+            self._fill_globals(self._own, {made: obj})
+        return sentinels.reduced(obj)
 
     # What is made of functions
 
@@ -382,43 +392,6 @@ def _dict_view(_: Live, view: Any) -> Any:
     return remake.dict_view, (*gc.get_referents(view), name)
 
 
-def _new_type(_: Live, made: Any) -> Any:
-    return remake.new_type, (made.__name__, made.__supertype__, made.__module__)
-
-
-def _parameters(_: Live, made: Any) -> Any:
-    return remake.type_parameters, (type(made), made.__name__)
-
-
-def _type_var(_: Live, made: Any) -> Any:
-    """Without cloudpickle's loss of what Python 3.12 and 3.13 have added."""
-    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
-        return NotImplemented
-    names = "bound", "covariant", "contravariant", "infer_variance"
-    given = {name: value for name in names if (value := getattr(made, f"__{name}__", None))}
-    if getattr(made, "has_default", bool)():
-        given["default"] = made.__default__
-    return remake.type_variable, (made.__name__, made.__constraints__, given, made.__module__)
-
-
-def _alias(_: Live, made: Any) -> Any:
-    """What a `type` statement makes. Its value is computed here, since it may use any name."""
-    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
-        return NotImplemented
-    about = made.__name__, made.__module__
-    if made.__type_params__:
-        return remake.generic_alias, (*about, made.__value__, made.__type_params__)
-    return remake.new_alias, about, made.__value__, None, None, remake.fill_alias
-
-
-def _field_kind(_: Live, kind: Any) -> Any:
-    return remake.held_by_module, ("dataclasses", kind.name, type(kind).__name__)
-
-
-def _context(_: Live, context: decimal.Context) -> Any:
-    return (decimal.getcontext, ()) if context is decimal.getcontext() else NotImplemented
-
-
 def _method(_: Live, method: Any) -> Any:
     """A stream's is that of the rank's stream, which is of another class."""
     if any(method.__self__ is stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
@@ -431,19 +404,13 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
     types.CellType: Live._cell,
     types.MethodType: _method,
-    decimal.Context: _context,
     functools._lru_cache_wrapper: Live._cache,
     functools.cached_property: _cached_property,
     types.MappingProxyType: _proxy,
     **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
     **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
-    weakref.WeakSet: _weak,
+    **dict.fromkeys([weakref.WeakSet, weakref.WeakMethod], _weak),
     **dict.fromkeys(map(type, [{}.keys(), {}.values(), {}.items()]), _dict_view),
     **dict.fromkeys(map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()]), _dict_view),
-    typing.NewType: _new_type,
-    getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
-    typing.TypeVar: _type_var,
-    typing.ParamSpec: _parameters,
-    typing.TypeVarTuple: _parameters,
-    dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
+    **by_type.REDUCERS,
 }

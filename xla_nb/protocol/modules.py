@@ -8,6 +8,7 @@ is not, since what matters of these is state of the process (`process_state`, `r
 from __future__ import annotations
 
 import collections
+import contextvars
 import dis
 import functools
 import sys
@@ -89,8 +90,9 @@ class Modules:
         """Where the module that made an object holds it; None if there is none."""
         if id(obj) not in self.ids or not _has_identity(obj):
             return None
-        name = obj.get("__name__") if type(obj) is dict else None
-        if isinstance(name, str) and parts.is_modules(obj, name):  # `vars(m)`; of `exec`, builtins
+        namespace: Any = obj if type(obj) is dict else {}
+        name = namespace.get("__name__")
+        if isinstance(name, str) and parts.is_modules(namespace, name):
             return Place(name, "__dict__", alone=True)
         return next(self._places(obj), None)
 
@@ -160,7 +162,7 @@ def _bound(code: types.CodeType) -> set[str]:
 def _has_identity(obj: object) -> bool:
     """Whether it matters which of several equal objects this is: not for constants."""
     kind: Any = type(obj)
-    if kind in _CONTAINERS or kind is object:
+    if kind in _CONTAINERS or kind in (object, contextvars.ContextVar):
         return True
     if kind.__module__ in ("builtins", "typing"):
         return False

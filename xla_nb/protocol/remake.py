@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextvars
 import dataclasses
 import functools
 import gc
@@ -332,13 +333,40 @@ def cached_property(function: Any, name: str | None) -> Any:
     return made
 
 
-def weak(target: object) -> Any:
+def weak(target: object, callback: Callable[[Any], Any] | None = None) -> Any:
     """A weak reference; to an object that is gone already where there is no target."""
-    return weakref.ref(type("Gone", (), {})() if target is None else target)
+    return weakref.ref(_Gone()) if target is None else weakref.ref(target, callback)
+
+
+def weak_method(
+    target: object, function: Callable[..., Any], callback: Callable[[Any], Any] | None
+) -> Any:
+    """As `weak`, of an object's method."""
+    if target is None:
+        return weakref.WeakMethod(_Gone().method)
+    return weakref.WeakMethod(types.MethodType(function, target), callback)
 
 
 def weak_proxy(target: object) -> Any:
-    return weakref.proxy(type("Gone", (), {})() if target is None else target)
+    return weakref.proxy(_Gone() if target is None else target)
+
+
+class _Gone:
+    """What nothing holds."""
+
+    def method(self) -> None: ...
+
+
+def new_context_variable(name: str, default: tuple[Any, ...]) -> Any:
+    if default:
+        return contextvars.ContextVar(name, default=default[0])
+    return contextvars.ContextVar(name)
+
+
+def fill_context_variable(made: Any, value: tuple[Any, ...] | None) -> None:
+    """Let a context variable hold a value here."""
+    if value is not None:
+        made.set(value[0])
 
 
 def held_by_module(module: str, name: str, kind: str) -> object:
