@@ -178,7 +178,9 @@ def test_a_sentinel_that_is_pickled_by_its_name_has_that_name_on_ranks(notebook)
         "import pickle\n"
         "def f(rank): return pickle.loads(pickle.dumps(given())) is given()"
     )  # as what a rank returns, or gives to a helper
-    assert notebook.launch(cell) is True
+    program = notebook.build(cell)
+    assert program.named["Q"] is notebook.values["Q"]  # which results refer to
+    assert notebook.rank(program) is True
 
 
 OWN_WAY = """

@@ -41,7 +41,7 @@ class Live:
     wanted    those of `newer` that functions use
     absent    names that nothing binds, with the code that uses them; `assigned` are those that a
               function assigns
-    named     the definitions that the notebook has under their own name
+    named     the definitions that the notebook has under their own name, and sentinels
     outdated  names of `newer` whose former definition is sent
     shell     code with IPython's syntax
     notes     sentences for the user
@@ -347,7 +347,7 @@ class Live:
         if not isinstance(made, str | tuple) or not self._lookups.needs_itself(obj, made):
             return made
         if isinstance(made, str) and self._held.get(made) is obj and made not in self._newer:
-            self.used[made] = obj  # others may look it up there
+            self.used[made] = self.named[made] = obj  # results refer to it by this name
             self._fill_globals(self._own, {made: obj})
         return sentinels.reduced(obj)
 
