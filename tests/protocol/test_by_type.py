@@ -1,5 +1,6 @@
 """Objects of Python's that pickle refuses, on ranks."""
 
+import contextvars
 import textwrap
 
 import pytest
@@ -33,23 +34,12 @@ def test_a_context_variable_without_a_value_has_none_on_ranks(notebook):
     assert notebook.launch("def f(rank): return at.get('none')") == "none"
 
 
-def test_a_context_variable_keeps_its_value_beside_a_long_chain(notebook):
-    notebook.run(
-        "import contextvars\nat = contextvars.ContextVar('at')\nat.set(5)\n"
-        "class Node: pass\nfirst = last = Node()\n"
-        "for _ in range(3000):\n    last.next = Node()\n    last = last.next\n"
-    )  # which is pickled in a thread of its own
-    assert notebook.launch("def f(rank): return at.get(), type(first.next).__name__") == (5, "Node")
-
-
 def test_a_modules_context_variable_is_that_modules_with_the_notebooks_value(notebook, local):
     (local / "steps.py").write_text(
         "import contextvars\nat = contextvars.ContextVar('at')\ndef now(): return at.get()\n"
     )
     notebook.run("from steps import at\nimport steps\nat.set(5)")
     program = notebook.build("def f(rank): return at is steps.at, steps.now()")
-    import contextvars
-
     assert contextvars.Context().run(notebook.rank, program) == (True, 5)
 
 
