@@ -244,3 +244,24 @@ def test_a_tuple_or_a_view_that_a_module_holds_is_the_modules(notebook, local):
         """,
     )
     assert found == ([2, 3, 7], [True] * 5, 5, (1, 2), 1)
+
+
+def test_a_namespace_of_exec_has_the_ranks_builtins(notebook):
+    notebook.run("ns = {}\nexec('def squared(x): return abs(x) ** 2', ns)")
+    got = notebook.launch(
+        "import builtins\n"
+        "def f(rank): return ns['squared'](-3), ns['__builtins__'] is vars(builtins)"
+    )
+    assert got == (9, True)
+
+
+def test_the_namespace_of_a_module_is_that_modules(notebook, confmod):
+    notebook.run("import confmod\nnames = vars(confmod)")
+    got = on_a_rank(
+        notebook,
+        "def f(rank):\n"
+        "    import confmod\n"
+        "    confmod.CFG['lr'] = 5\n"
+        "    return names is vars(confmod), names['get_lr']()",
+    )
+    assert got == (True, 5)

@@ -103,6 +103,14 @@ def test_an_exception_keeps_what_it_was_raised_from(through, way, error):
 
 
 @pytest.mark.parametrize("way", ["to ranks", "back"])
+@pytest.mark.parametrize("kind", [AttributeError, NameError, ImportError])
+def test_an_exception_keeps_the_name_that_was_not_found(through, way, kind):
+    error = kind("no x", name="x")
+    got = home(error) if way == "back" else through({"e": error})["e"]
+    assert (got.args, got.name, got.__cause__) == (("no x",), "x", None)
+
+
+@pytest.mark.parametrize("way", ["to ranks", "back"])
 def test_an_exception_is_not_lost_with_one_that_cannot_be_sent(through, way):
     error = ValueError("the error")
     error.__context__ = KeyError(threading.Lock())

@@ -14,6 +14,7 @@ def divided(): print(decimal.Decimal(1) / 3)
 divided()
 thread = threading.Thread(target=divided); thread.start(); thread.join()
 logging.getLogger("mine").debug("heard")
+logging.getLogger("mine").log(logging.getLevelName("NOTICE"), logging.getLevelName(25))
 logging.getLogger("other").debug("not heard")
 logging.getLogger("mine.apart").addHandler(logging.NullHandler())
 logging.getLogger("mine.apart").error("not heard")
@@ -34,9 +35,16 @@ logging.basicConfig(level="INFO", format="<%(name)s %(message)s>", stream=sys.st
 logging.getLogger("mine").setLevel("DEBUG")
 logging.getLogger("mine.apart").propagate = False
 logging.getLogger("mine.off").disabled = True
+logging.addLevelName(25, "NOTICE")
 logging.disable(7)
 print(pickle.dumps(ProcessState()).hex())
 """
+PICKLED = """
+import pickle
+from xla_nb.protocol.process_state import ProcessState
+print(pickle.dumps(ProcessState()).hex())
+"""
+TAKEN = "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1])).take_on()\n"
 
 
 def ran(code, *arguments):
@@ -55,6 +63,7 @@ def test_arguments_limits_contexts_filters_and_logging_are_the_notebooks():
         "0.3333",
         "0.3333",
         "<mine heard>",
+        "<mine NOTICE>",
         "7",
     ]
     assert "ImportWarning: as an error" in taken.stderr
@@ -70,3 +79,10 @@ def test_filters_of_other_packages_warnings_are_left_out_so_that_a_job_does_not_
         "print({one[2].__module__ for one in ProcessState().filters})"
     )
     assert made.stdout == "{'builtins'}\n", made.stderr
+
+
+def test_what_numpy_does_about_errors_is_as_in_the_notebook():
+    code = "import numpy\n"
+    made = ran(code + "numpy.seterr(over='raise')\n" + PICKLED)
+    taken = ran(code + TAKEN + "print(numpy.geterr()['over'])", made.stdout.strip())
+    assert taken.stdout == "raise\n", made.stderr + taken.stderr

@@ -4,7 +4,11 @@ import types
 
 import pytest
 
+from tests.support.notebook_double import opened
+from xla_nb.errors import ShippingError
 from xla_nb.protocol.refusals import Unshippable, advice_on_result, path_to_culprit, refusal
+
+notebook = pytest.fixture(opened)
 
 BAD = object()
 
@@ -67,3 +71,34 @@ def test_a_message_that_is_still_to_be_filled_in_is():
     assert "to ranks: NotImplementedError: _Iterator cannot be pickled." in refusal(
         "it", "torch.Loader", fault
     )
+
+
+HANDLER = "import logging\nclass Mine(logging.Handler): pass\nx = {'h': Mine()}"
+MOCK = "from unittest.mock import MagicMock\nx = MagicMock(name='m')"
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (HANDLER, "`x['h']` is or contains a handler of logging. Make it inside the function, and"),
+        (MOCK, "it is or contains a mock. Make it inside the function"),
+        ("import csv\nx = csv.DictReader(['a,b'])", "or send a list of its rows"),
+        ("import itertools\nx = itertools.pairwise([1])", "Send a list of its items, or make it"),
+        ("import re\nx = re.match('a', 'a')", "Send what it found, such as `m.group()`"),
+        ("import hashlib\nx = hashlib.sha256()", "Send its digest, or make it inside the function"),
+        ("import threading\nx = threading.local()", "Make it inside the function: what it holds"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, told):
+    notebook.run(made)
+    with pytest.raises(ShippingError) as refused:
+        notebook.build("def f(rank): return x")
+    assert told in str(refused.value)
+
+
+def test_a_handler_that_says_how_it_is_pickled_is_sent(notebook):
+    notebook.run(
+        "import logging\nclass Mine(logging.Handler):\n"
+        "    def __reduce__(self): return Mine, ()\nx = Mine()"
+    )
+    assert notebook.launch("def f(rank): return type(x).__name__") == "Mine"

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import ModuleType
 
-from xla_nb.errors import ProgramError, ShippingError
+from xla_nb.errors import ShippingError
 from xla_nb.program import ipython_syntax, origins
 from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import (
@@ -32,7 +31,8 @@ from xla_nb.program.cells import (
     span,
 )
 from xla_nb.program.imports import Imports
-from xla_nb.program.names import Names, names_in
+from xla_nb.program.missing import MissingNames
+from xla_nb.program.names import names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import names_of_the_run
 from xla_nb.program.pending import by_name, globals_of_source, star_imports
@@ -107,6 +107,10 @@ class Dependencies:
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
         self._newer: dict[str, object] = {}  # what the notebook has bound since, put on top
         self._imports = Imports(self._cells)
+        self._missing = MissingNames(
+            self._cells, self._launched, self._held, lambda name: bool(self._stars_with(name))
+        )
+        self._set_by_source: set[str] = set()
 
     def cell(self, plan: CellSplit) -> None:
         """Take a launched cell's text and what it needs."""
@@ -117,7 +121,7 @@ class Dependencies:
         self._bound = plan.names.binds | plan.names.sets
         if plan.entry is None:
             self._known |= RANK_NAMES
-        self._check(plan.names, plan.cell.label)
+        self._missing.note(plan.names, plan.cell.label)
         self._imports.paths |= plan.names.paths
         self._need(plan.names.wanted())
         if plan.entry is not None and plan.entry not in self._bound:
@@ -195,7 +199,7 @@ class Dependencies:
             self._newer = newer
             self._roots = {**self._roots, **({_NEWER: newer} if newer else {})}
             self._need(fresh)
-        self._check_absent(live)
+        self._missing.refuse(live, self._set_by_source)
         self._vet(live)
         self._remember(live, args)
         return parcel
@@ -250,11 +254,12 @@ class Dependencies:
         for statement in statements:
             self.sources[statement.cell.label] = statement.cell.source
             self.notes += vet(statement.node, statement.cell.label)
-        self._check(names, statements[-1].cell.label)
+        self._missing.note(names, statements[-1].cell.label)
+        self._set_by_source |= names.sets
         self._imports.paths |= names.paths
         if isinstance(nodes[-1], DEFINITION):
             self.defines.add(name)
-        needed = {n for n in names.wanted() if self._has(n)} | names.now.keys()
+        needed = {n for n in names.wanted() if self._missing.has(n)} | names.now.keys()
         self._need(needed - {name} - (self._bound - names.now.keys()))
 
     def _take_value(self, name: str, value: object) -> None:
@@ -279,9 +284,8 @@ class Dependencies:
             return False
         return all(part is not python_s for part in origins.unwrapped(held))
 
-    def _has(self, name: str) -> bool:
-        held = (self._known, self._bound, self._pending, self._computed, self._values)
-        return any(name in names for names in held) or bool(self._stars_with(name))
+    def _held(self) -> tuple[Collection[str], ...]:
+        return self._known, self._bound, self._pending, self._computed, self._values
 
     def _stars_with(self, name: str) -> list[Statement]:
         """The pending `from m import *` that bind the name, or might."""
@@ -348,6 +352,7 @@ class Dependencies:
         assert isinstance(found.node, DEFINITION)
         names = names_in([found.node], lazy_annotations="annotations" in self.futures)
         self.sources[found.cell.label] = found.cell.source
+        self._set_by_source |= names.sets
         self._need(name for name in names.wanted() if name in self._values or name in self._pending)
         return Source(
             name=found.node.name,
@@ -379,60 +384,12 @@ class Dependencies:
                 f"`{name}` is defined anew; values made before are still of the former `{name}`"
             )
 
-    # Missing names
-
-    def _check(self, names: Names, label: str) -> None:
-        known = [star_names(module) for module in names.stars]
-        if None in known:
-            return
-        starred = {name for found in known if found is not None for name in found}
-        for name, line in sorted(names.required().items(), key=lambda item: item[1]):
-            if name not in starred and not self._has(name) and not self._is_guarded(name):
-                raise ProgramError(self._missing(name, label, line))
-
-    def _check_absent(self, live: Live) -> None:
-        """Refuse functions of the notebook that name what nothing binds."""
-        for name, code in live.absent.items():
-            if name in live.assigned or self._has(name) or self._is_guarded(name):
-                continue
-            found = self._cells.holding(code)
-            line = names_in([found.node]).required().get(name) if found else None
-            if found is not None and line is not None:
-                raise ProgramError(self._missing(name, found.cell.label, line))
-
-    def _is_guarded(self, name: str) -> bool:
-        """Whether it is bound where a condition holds that did not: `try: import m …`."""
-        written = self._newest(name)
-        if written is None or isinstance(written.node, ast.Delete):
-            return False
-        return name not in names_in([written.node]).certain
-
-    def _newest(self, name: str) -> Statement | None:
-        return self._launched.newest(name) or self._cells.newest(name)
-
     def _vet(self, live: Live) -> None:
         """Refuse functions of the notebook with magics that do not work on ranks."""
         for code in live.shell:
             found = self._cells.holding(code)
             if found is not None:
                 self.notes += ipython_syntax.check(found.node, found.cell.label)
-
-    def _missing(self, name: str, label: str, line: int) -> str:
-        known = {*self._values, *self._pending, *self._bound, *self._known}
-        close = difflib.get_close_matches(name, [n for n in known if n[:1] != "_"], n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        if written := self._launched.newest(name) or self._cells.newest(name):
-            hint = (
-                f" {written.cell.label} assigns it, but the notebook does not have it: that cell "
-                "ran on ranks or failed before that line, or the name was deleted since."
-            )
-        advice = "Define or import the name first"
-        if name in RANK_NAMES:
-            hint, advice = "", "Make it a parameter; only cells without a function have it"
-        return (
-            f"{label}, line {line}: name '{name}' is not defined in this cell or in the notebook."
-            f"{hint} {advice}. No rank was started."
-        )
 
 
 def _executed_again(source: Source, problem: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import threading
 from collections.abc import Callable
@@ -20,7 +21,7 @@ def with_a_large_stack(work: Callable[[], T]) -> T:
     sys.setrecursionlimit(max(limit, _DEPTH))
     try:
         with ThreadPoolExecutor(1, "xla_nb-pickle") as pool:
-            return pool.submit(work).result()
+            return pool.submit(contextvars.copy_context().run, work).result()
     finally:
         sys.setrecursionlimit(limit)
         threading.stack_size(before)

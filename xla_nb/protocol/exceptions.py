@@ -11,6 +11,8 @@ from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 #: What pickle leaves out of an exception, and notes, which a class's own way may leave out.
 _LINKS = ("__cause__", "__context__", "__notes__", "__suppress_context__")
+#: Those whose `name` Python before 3.12, or any Python, leaves out.
+_NAMED: tuple[Any, ...] = (AttributeError, NameError)
 
 
 def reduce(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
@@ -23,7 +25,8 @@ def reduce(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
         return NotImplemented
     reduced = _made_again(obj) if _wants_other_arguments(kind) else reduce_otherwise(obj)
     links = [_link(getattr(obj, name, None)) for name in _LINKS]
-    if all(link is None or link is False for link in links):
+    names = [each.name.__get__(obj) if isinstance(obj, each) else None for each in _NAMED]
+    if all(link is None or link is False for link in (*links, *names)):
         return reduced
     if reduced is NotImplemented:
         by_copyreg = copyreg.dispatch_table.get(kind)
@@ -31,7 +34,7 @@ def reduce(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
     if isinstance(reduced, str):  # what a module holds
         return reduced
     make, arguments, state, items, pairs, fill = (*reduced, *[None] * 4)[:6]
-    return make, arguments, (state, fill, links), items, pairs, _fill
+    return make, arguments, (state, fill, links, names), items, pairs, _fill
 
 
 def _link(link: Any) -> Any:
@@ -61,9 +64,11 @@ def _new(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException
     return made
 
 
-def _fill(made: Any, content: tuple[Any, Callable[..., None] | None, list[object]]) -> None:
+def _fill(
+    made: Any, content: tuple[Any, Callable[..., None] | None, list[object], list[object]]
+) -> None:
     """What pickle does with a state, then the links, which may lead to this exception again."""
-    state, fill, links = content
+    state, fill, links, names = content
     if fill is not None:
         fill(made, state)
     elif state is not None:
@@ -72,3 +77,6 @@ def _fill(made: Any, content: tuple[Any, Callable[..., None] | None, list[object
         for name, link in zip(_LINKS, links, strict=True):
             if link is not None:  # the last is also set, with the first
                 BaseException.__setattr__(made, name, link)
+    for each, missing in zip(_NAMED, names, strict=True):
+        if missing is not None and isinstance(made, each):
+            each.name.__set__(made, missing)

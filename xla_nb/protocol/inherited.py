@@ -17,14 +17,24 @@ from xla_nb.protocol import parts, remake
 from xla_nb.protocol.refusals import Unshippable
 
 
+def says_itself(kind: type) -> bool:
+    """Whether a class of the notebook's says how it is pickled, and not its base."""
+    base = _base(kind)
+    return kind.__reduce__ is not base.__reduce__ or kind.__reduce_ex__ is not base.__reduce_ex__
+
+
+def _base(kind: type) -> type:
+    """The first one that is a library's."""
+    return next(one for one in kind.__mro__ if not parts.is_made_here(one))
+
+
 def reduced(obj: Any) -> Any:
-    """Such an instance as a reducer's value; NotImplemented where its class says more."""
+    """An instance whose base says so, as a reducer's value; NotImplemented where its class says
+    more."""
     kind = type(obj)
     if hasattr(kind, "__getnewargs_ex__"):
         return NotImplemented
-    base = next(one for one in kind.__mro__ if not parts.is_made_here(one))
-    if kind.__reduce__ is not base.__reduce__ or kind.__reduce_ex__ is not base.__reduce_ex__:
-        return NotImplemented
+    base = _base(kind)
     made = obj.__reduce_ex__(5)
     if not isinstance(made, tuple):
         return NotImplemented

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import abc
 import collections
-import dataclasses
-import decimal
 import enum
 import functools
 import gc
@@ -25,14 +23,16 @@ from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import (
     abstract,
+    by_type,
     descriptors,
     hidden,
     inherited,
     names,
     parts,
+    refusals,
     remake,
     replaced,
-    type_hints,
+    sentinels,
     weak,
 )
 from xla_nb.protocol.keys import Keys
@@ -54,7 +54,7 @@ class Live:
     wanted    those of `newer` that functions use
     absent    names that nothing binds, with the code that uses them; `assigned` are those that a
               function assigns
-    named     the definitions that the notebook has under their own name
+    named     the definitions that the notebook has under their own name, and sentinels
     outdated  names of `newer` whose former definition is sent
     shell     code with IPython's syntax
     notes     sentences for the user
@@ -93,6 +93,7 @@ class Live:
         self._bases: dict[type, tuple[type | None, object, type | None, bool]] = {}
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
+        self._lookups = sentinels.Lookups()
         self.begin()
 
     def begin(self) -> None:
@@ -308,13 +309,15 @@ class Live:
         `__getattr__`, which may want other arguments, or attributes that are not there yet."""
         kind = type(obj)
         if kind not in self._bases:
+            refusals.refuse_instances(kind)
             about = parts.container(kind), hidden.hides_its_dict(kind)
             self._bases[kind] = (*parts.built_in_base(kind), *about)
         base, setter, container, hides_its_dict = self._bases[kind]
         if container is not None:
             return self._container(obj, container)
         if base is None:
-            return inherited.reduced(obj)
+            says_itself = inherited.says_itself(kind)
+            return self._by_its_own_way(obj) if says_itself else inherited.reduced(obj)
         if hides_its_dict and setter is None:
             return self._hidden(obj, base)
         shares = parts.shares_its_dict(obj)
@@ -330,6 +333,7 @@ class Live:
         """An instance of a library's class whose `vars` others have."""
         kind = type(obj)
         if kind not in self._by_its_dict:
+            refusals.refuse_instances(kind)
             self._by_its_dict[kind] = parts.is_pickled_by_its_dict(kind)
         if not self._by_its_dict[kind] or not parts.shares_its_dict(obj):
             return NotImplemented
@@ -354,6 +358,16 @@ class Live:
         own = fill, parts.state_with_dict(obj, state) if shares else state
         content = *parts.held_by_container(base, obj), *own
         return remake.new_of_base, made, content, None, None, remake.fill_container
+
+    def _by_its_own_way(self, obj: Any) -> Any:
+        """An instance of a class that says itself how it is pickled."""
+        made = obj.__reduce_ex__(5)
+        if not isinstance(made, str | tuple) or not self._lookups.needs_itself(obj, made):
+            return made
+        if isinstance(made, str) and self._held.get(made) is obj and made not in self._newer:
+            self.used[made] = self.named[made] = obj  # results refer to it by this name
+            self._fill_globals(self._own, {made: obj})
+        return sentinels.reduced(obj)
 
     # What is made of functions
 
@@ -397,18 +411,6 @@ def _dict_view(_: Live, view: Any) -> Any:
     return remake.dict_view, (*gc.get_referents(view), name)
 
 
-def _typed(_: Live, made: Any) -> Any:
-    return type_hints.REDUCERS[type(made)](made)
-
-
-def _field_kind(_: Live, kind: Any) -> Any:
-    return remake.held_by_module, ("dataclasses", kind.name, type(kind).__name__)
-
-
-def _context(_: Live, context: decimal.Context) -> Any:
-    return (decimal.getcontext, ()) if context is decimal.getcontext() else NotImplemented
-
-
 def _module(live: Live, module: types.ModuleType) -> Any:
     live.notes.update(replaced.notes(module))
     return NotImplemented
@@ -432,16 +434,14 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.ModuleType: _module,
     types.BuiltinFunctionType: _builtin,
     types.MethodType: _method,
-    decimal.Context: _context,
     functools._lru_cache_wrapper: Live._cache,
     functools.cached_property: _cached_property,
     abc.abstractproperty: lambda _, obj: descriptors.reduced(obj),  # cloudpickle: a plain one
     types.MappingProxyType: _proxy,
     **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
     **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
-    weakref.WeakSet: _weak,
+    **dict.fromkeys([weakref.WeakSet, weakref.WeakMethod], _weak),
     **dict.fromkeys(map(type, [{}.keys(), {}.values(), {}.items()]), _dict_view),
     **dict.fromkeys(map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()]), _dict_view),
-    **dict.fromkeys(type_hints.REDUCERS, _typed),
-    dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
+    **by_type.REDUCERS,
 }

@@ -8,6 +8,7 @@ is not, since what matters of these is state of the process (`process_state`, `r
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
 import sys
 import types
@@ -80,12 +81,16 @@ class Modules:
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids
-        self.ids |= ids
+        self.ids |= {*ids, id(content)}
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
         if id(obj) not in self.ids or not _has_identity(obj):
             return None
+        namespace: Any = obj if type(obj) is dict else {}
+        name = namespace.get("__name__")
+        if isinstance(name, str) and parts.is_modules(namespace, name):
+            return Place(name, "__dict__", alone=True)
         return next(self._places(obj), None)
 
     def _places(self, obj: object) -> Iterator[Place]:
@@ -133,7 +138,7 @@ def _makes(module: Any, name: str, attribute: str) -> bool:
 def _has_identity(obj: object) -> bool:
     """Whether it matters which of several equal objects this is: not for constants."""
     kind: Any = type(obj)
-    if kind in _CONTAINERS or kind is object or kind is types.MappingProxyType:
+    if kind in _CONTAINERS or kind in (object, types.MappingProxyType, contextvars.ContextVar):
         return True
     if isinstance(obj, tuple | frozenset):
         return not parts.is_ready(obj)  # not made of constants alone

@@ -266,6 +266,7 @@ class Parcel:
                 values[name] = value
         if self.remember:
             self.objects, self.values = reader.memo.copy(), dict(values)
+        reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
         return values
 
     def forget(self) -> None:

@@ -87,7 +87,7 @@ def built_in_base(kind: type) -> tuple[type | None, object]:
     are pickled; and its `__setstate__`, if it has one."""
     if not is_plain(kind) or hasattr(kind, "__getnewargs_ex__"):
         return None, None
-    return _making(kind), getattr(kind, "__setstate__", None)
+    return making(kind), getattr(kind, "__setstate__", None)
 
 
 def is_pickled_by_its_dict(kind: Any) -> bool:
@@ -114,7 +114,7 @@ def state_with_dict(obj: object, state: Any) -> Any:
     return (held, state[1]) if isinstance(state, tuple) else held
 
 
-def _making(kind: type) -> type:
+def making(kind: type) -> type:
     """The class whose `__new__`, which is not Python's, makes the instances of a class."""
     return next(one for one in kind.__mro__ if type(vars(one).get("__new__")) is BUILTIN_NEW)
 
@@ -133,7 +133,7 @@ _CONTAINERS: dict[type, Any] = {
 def container(kind: type) -> type | None:
     """The built-in container that a class extends, if it leaves to that how it is pickled."""
     base: Any = next((one for one in _CONTAINERS if issubclass(kind, one)), None)
-    if base is None or _making(kind) not in base.__mro__ or hasattr(kind, "__getnewargs_ex__"):
+    if base is None or making(kind) not in base.__mro__ or hasattr(kind, "__getnewargs_ex__"):
         return None
     own = kind.__reduce__ in (base.__reduce__, collections.Counter.__reduce__)
     return base if own and kind.__reduce_ex__ is base.__reduce_ex__ else None

@@ -267,7 +267,7 @@ class LivePickler(_Pickler):
             pickled({"": value}, lambda file, keep: LivePickler(file, keep, live, whole=False))
         except Exception:
             return False
-        return live.absent.keys() <= live.assigned
+        return live.absent.keys() <= live.assigned | self._live.assigned
 
     def reduce_code(self, obj: Any) -> Any:
         if issubclass(type(obj), logging.Logger):

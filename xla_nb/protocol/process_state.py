@@ -1,7 +1,8 @@
 """What a script's forked ranks have of their process besides its memory, taken from the notebook.
 
 The arguments of the program, the limits of recursion and of integers' digits, decimal's context,
-options and filters of warnings, and what logging is set to.
+options and filters of warnings, what logging and torch are set to, and what NumPy does about
+errors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.protocol import loggers
+from xla_nb.protocol.torch_settings import TorchSettings
 
 _DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
 _AS_MADE = (logging.NOTSET, True, False)
@@ -25,11 +27,12 @@ class Logging:
     """Loggers that are not as `getLogger` makes them, by name: level, whether it propagates and
     whether it is disabled; the level that `logging.disable` was given; and format and date format
     of each of root's handlers that write to a standard stream, with the stream's name and the
-    handler's level."""
+    handler's level; and what levels are called."""
 
     loggers: dict[str, tuple[int, bool, bool]]
     disabled: int
     streams: tuple[tuple[str, int, str | None, str | None], ...]
+    names: dict[int, str]
 
     @classmethod
     def of_this_process(cls) -> Logging:
@@ -39,9 +42,11 @@ class Logging:
             for name, logger in loggers.of_this_process().items()
         }
         changed = {name: one for name, one in states.items() if one != _AS_MADE}
-        return cls(changed, root.manager.disable, tuple(_streams(root)))
+        return cls(changed, root.manager.disable, tuple(_streams(root)), dict(logging._levelToName))
 
     def take_on(self) -> None:
+        for number, called in self.names.items():
+            logging.addLevelName(number, called)
         for name, (level, propagates, disabled) in self.loggers.items():
             logger = logging.getLogger(name)
             logger.setLevel(level)
@@ -75,6 +80,12 @@ def _decimals() -> dict[str, Any]:
     return {name: getattr(context, name) for name in _DECIMALS} | {"traps": traps}
 
 
+def _numpy_errors() -> dict[str, str]:
+    """What this thread's NumPy does about each kind of error of floats; empty without NumPy."""
+    numpy = sys.modules.get("numpy")
+    return dict(numpy.geterr()) if numpy is not None and hasattr(numpy, "geterr") else {}
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """The state of a process that has no device and no rank."""
@@ -86,6 +97,8 @@ class ProcessState:
     warn_options: tuple[str, ...] = field(default_factory=lambda: tuple(sys.warnoptions))
     filters: tuple[_Filter, ...] = field(default_factory=lambda: tuple(_filters()))
     logs: Logging = field(default_factory=Logging.of_this_process)
+    torch: TorchSettings | None = field(default_factory=TorchSettings.of_this_process)
+    numpy_errors: dict[str, str] = field(default_factory=_numpy_errors)
 
     def take_on(self) -> None:
         """Set it in this process."""
@@ -100,6 +113,10 @@ class ProcessState:
         warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
         self.logs.take_on()
+        if self.torch is not None:
+            self.torch.take_on()
+        if self.numpy_errors:
+            sys.modules["numpy"].seterr(**self.numpy_errors)
 
 
 def _filters() -> list[_Filter]:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import itertools
+import logging
 import pickle
 import socket
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from xla_nb.linux import shortage
-from xla_nb.protocol import hostile
+from xla_nb.protocol import hostile, parts
 from xla_nb.wording import in_one_line
 
 _ADVICE = {
@@ -26,6 +27,13 @@ _ADVICE = {
     "Connection": "Connect inside the function",
     "Cursor": "Connect inside the function",
     "'module' object": "Import it inside the function",
+    "'_csv.reader'": "Make it inside the function, or send a list of its rows",
+    "'_csv.writer'": "Make it inside the function",
+    "'itertools.pairwise'": "Send a list of its items, or make it inside the function",
+    "'_sre.SRE_Scanner'": "Send a list of its items, or make it inside the function",
+    "'re.Match'": "Send what it found, such as `m.group()` or `m.groupdict()`",
+    "'_hashlib.HASH'": "Send its digest, or make it inside the function",
+    "'_thread._local'": "Make it inside the function: what it holds is its thread's alone",
 }
 
 
@@ -122,10 +130,15 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
     elif isinstance(value, list | tuple | deque):
         yield from ((f"[{number}]", part) for number, part in enumerate(value))
-    elif hostile.module_of(type(value)).partition(".")[0] != __package__.partition(".")[0]:
+    elif not (_refused_whole(type(value)) or _is_ours(value)):
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()
             yield from ((f".{name}", part) for name, part in attributes if name[:1] != "_")
+
+
+def _is_ours(value: object) -> bool:
+    package = __package__.partition(".")[0]
+    return hostile.module_of(type(value)).partition(".")[0] == package
 
 
 def advice(fault: BaseException) -> str:
@@ -150,6 +163,23 @@ def advice_on_result(fault: BaseException) -> str:
     number = fault.errno if isinstance(fault, OSError) else None
     known = _UNWRITTEN.get(number or 0) or shortage(number).removesuffix(".")
     return known or "Return numbers, arrays or CPU tensors instead"
+
+
+def refuse_instances(kind: type) -> None:
+    """Raise Unshippable for a class of whose instances pickle would blame a part."""
+    if refused := _refused_whole(kind):
+        raise Unshippable(*refused)
+
+
+def _refused_whole(kind: type) -> tuple[str, str] | None:
+    """What instances of a class are and what to do instead, unless it says itself how they are
+    pickled."""
+    mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
+    if not issubclass(kind, (logging.Handler, mocks)) or not parts.is_pickled_by_its_dict(kind):
+        return None
+    if issubclass(kind, logging.Handler):
+        return "a handler of logging", "Make it inside the function, and add it to its logger there"
+    return "a mock", "Make it inside the function"
 
 
 def reduce_stream(obj: Any) -> Any:

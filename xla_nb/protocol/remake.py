@@ -10,13 +10,11 @@ import abc
 import collections
 import dataclasses
 import functools
-import gc
 import importlib
 import inspect
 import logging
 import sys
 import types
-import typing
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -301,43 +299,6 @@ def dict_view(mapping: dict[Any, Any], name: str) -> Any:
     return getattr(ordered if isinstance(mapping, ordered) else dict, name)(mapping)
 
 
-def new_type(name: str, supertype: Any, module: str) -> Any:
-    made: Any = typing.NewType(name, supertype)  # type: ignore[misc]  # a type checker's rule
-    made.__module__ = module
-    return made
-
-
-def type_parameters(kind: Any, name: str) -> Any:
-    return kind(name)
-
-
-def type_variable(
-    name: str, constraints: tuple[Any, ...], given: Mapping[str, Any], module: str
-) -> Any:
-    made: Any = typing.TypeVar(name, *constraints, **given)  # type: ignore[misc]
-    made.__module__ = module
-    return made
-
-
-def new_alias(name: str, module: str) -> Any:
-    """An alias that asks for its value only when that is there, since it may name itself."""
-    place: dict[str, Any] = {"__name__": module}
-    exec(f"type {name} = value", place)
-    return place[name]
-
-
-def fill_alias(alias: Any, value: object) -> None:
-    (compute,) = (part for part in gc.get_referents(alias) if isinstance(part, types.FunctionType))
-    compute.__globals__["value"] = value
-
-
-def generic_alias(name: str, module: str, value: object, parameters: tuple[Any, ...]) -> Any:
-    """An alias with these very parameters, of the module whose name the caller's globals have."""
-    place: dict[str, Any] = {"__name__": module, "given": (name, value, parameters)}
-    exec("import typing; made = typing.TypeAliasType(*given[:2], type_params=given[2])", place)
-    return place["made"]
-
-
 def fill_descriptor(made: Any, content: tuple[Any, tuple[Any, ...], Any]) -> None:
     """Give a new property or such what its base keeps, and its attributes."""
     base, arguments, attributes = content
@@ -351,13 +312,28 @@ def cached_property(function: Any, name: str | None) -> Any:
     return made
 
 
-def weak(target: object) -> Any:
+def weak(target: object, callback: Callable[[Any], Any] | None = None) -> Any:
     """A weak reference; to an object that is gone already where there is no target."""
-    return weakref.ref(type("Gone", (), {})() if target is None else target)
+    return weakref.ref(_Gone()) if target is None else weakref.ref(target, callback)
+
+
+def weak_method(
+    target: object, function: Callable[..., Any], callback: Callable[[Any], Any] | None
+) -> Any:
+    """As `weak`, of an object's method."""
+    if target is None:
+        return weakref.WeakMethod(_Gone().method)
+    return weakref.WeakMethod(types.MethodType(function, target), callback)
 
 
 def weak_proxy(target: object) -> Any:
-    return weakref.proxy(type("Gone", (), {})() if target is None else target)
+    return weakref.proxy(_Gone() if target is None else target)
+
+
+class _Gone:
+    """What nothing holds."""
+
+    def method(self) -> None: ...
 
 
 def held_by_module(module: str, name: str, kind: str) -> object:

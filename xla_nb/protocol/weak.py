@@ -28,9 +28,12 @@ class WeakReferences:
     def reduce(self, ref: Any) -> Any:
         kind = type(ref)
         if kind is weakref.ref:
-            if ref.__callback__ is not None:
-                return NotImplemented
-            return remake.weak, (self._target(ref()),)
+            return remake.weak, (self._target(ref()), ref.__callback__)
+        if kind is weakref.WeakMethod:
+            method = ref()
+            function = None if method is None else method.__func__
+            target = None if method is None else self._target(method.__self__)
+            return remake.weak_method, (target, function, _callback(ref))
         if kind in weakref.ProxyTypes:
             return remake.weak_proxy, (self._target(_behind(ref)),)
         if kind is weakref.WeakSet:
@@ -64,6 +67,15 @@ class WeakReferences:
         bound = {id(definition) for definition in named.values()}
         lost = [it for one, it in self.targets.items() if one not in pickled and one not in bound]
         return {_NOTE.format(type(it).__name__) for it in lost}
+
+
+def _callback(ref: weakref.WeakMethod[Any]) -> Any:
+    """What the user gave: the reference's own is a function of Python's, which calls that."""
+    own: Any = ref.__callback__
+    if own is None:  # the object is gone
+        return None
+    closure = dict(zip(own.__code__.co_freevars, own.__closure__, strict=True))
+    return closure["callback"].cell_contents
 
 
 def _behind(proxy: Any) -> object:

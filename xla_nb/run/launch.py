@@ -20,7 +20,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.linux import shortage
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
-from xla_nb.protocol import events
+from xla_nb.protocol import events, torch_settings
 from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Record
@@ -91,7 +91,8 @@ def launch(
     keeps = bool(program.keeps)
     run = Run(name, program.label, record, engine, feed, options, resolve, program.named, keeps)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
-    for text in [*feed.notes, *program.notes, *shared, *fit.notices]:
+    left_out = torch_settings.left_out()
+    for text in [*feed.notes, *program.notes, *left_out, *shared, *fit.notices]:
         run.take(events.Notice(text=text))
     _follow(run)
     return run

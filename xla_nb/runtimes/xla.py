@@ -7,6 +7,8 @@ call starts the ranks of a simulated host.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import decimal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -185,6 +187,7 @@ def _run_single_devices_in_the_main_thread() -> None:
     `queue.get` or `subprocess.run`, and may a program set handlers of its own. A process with
     several devices (TPU v2 and v3) needs torch_xla's threads (pjrt._run_thread_per_device).
     """
+    import torch
     from torch_xla._internal import pjrt
 
     own: Any = pjrt.concurrent
@@ -192,9 +195,23 @@ def _run_single_devices_in_the_main_thread() -> None:
     def pool(max_workers: int) -> Any:
         if max_workers == 1:
             return contextlib.nullcontext(_MainThread())
-        return own.futures.ThreadPoolExecutor(max_workers=max_workers)
+        return own.futures.ThreadPoolExecutor(
+            max_workers,
+            initializer=go_on_from,
+            initargs=(contextvars.copy_context(), torch.is_grad_enabled()),
+        )
 
     pjrt.concurrent = SimpleNamespace(futures=SimpleNamespace(ThreadPoolExecutor=pool))
+
+
+def go_on_from(context: contextvars.Context, has_grad: bool) -> None:
+    """Let a new thread have what the main thread's context variables hold, and its grad mode."""
+    import torch
+
+    for variable, value in context.items():
+        if not isinstance(value, decimal.Context):  # one that threads share would be changed by all
+            variable.set(value)
+    torch.set_grad_enabled(has_grad)
 
 
 class _MainThread:

@@ -1,0 +1,79 @@
+"""What the notebook has set torch to, which ranks take on: only if it has imported torch.
+
+Grad mode, deterministic algorithms, precision of float32 products and anomaly detection. A default
+device is left out: it would be that of all that is opened before a rank has joined its device.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+_DEVICE = (
+    "torch's default device is the CPU on ranks, not the notebook's `{}`: call "
+    "torch.set_default_device inside the function"
+)
+
+
+@dataclass(frozen=True)
+class TorchSettings:
+    """`debug` is torch's deterministic debug mode (0, 1: warns, 2: raises); `fills`: memory without
+    content is filled then; `matmul` is None where it has another for each backend."""
+
+    grad: bool
+    debug: int
+    fills: bool
+    matmul: str | None
+    anomaly: bool
+    checks_nan: bool
+
+    @classmethod
+    def of_this_process(cls) -> TorchSettings | None:
+        """Those of this thread and its process; None without torch."""
+        torch = _imported()
+        if torch is None:
+            return None
+        return cls(
+            grad=torch.is_grad_enabled(),
+            debug=torch.get_deterministic_debug_mode(),
+            fills=torch.utils.deterministic.fill_uninitialized_memory,
+            matmul=_matmul(torch),
+            anomaly=torch.is_anomaly_enabled(),
+            checks_nan=torch.is_anomaly_check_nan_enabled(),
+        )
+
+    def take_on(self) -> None:
+        """Set them in this process, which has imported torch."""
+        torch: Any = sys.modules["torch"]
+        torch.set_grad_enabled(self.grad)
+        torch.set_deterministic_debug_mode(self.debug)
+        torch.utils.deterministic.fill_uninitialized_memory = self.fills
+        if self.matmul not in (None, _matmul(torch)):
+            torch.set_float32_matmul_precision(self.matmul)
+        torch.set_anomaly_enabled(self.anomaly, self.checks_nan)
+
+
+def left_out() -> list[str]:
+    """Notes on what ranks do not take on."""
+    torch = _imported()
+    modes = torch.overrides._get_current_function_mode_stack() if torch else []
+    devices = [mode.device for mode in modes if type(mode).__name__ == "DeviceContext"]
+    return [_DEVICE.format(device) for device in devices[-1:] if device.type != "cpu"]
+
+
+def _matmul(torch: Any) -> str | None:
+    with warnings.catch_warnings():  # that there is a newer way to set it
+        warnings.simplefilter("ignore")
+        try:
+            precision: str = torch.get_float32_matmul_precision()
+        except RuntimeError:
+            return None
+    return precision
+
+
+def _imported() -> Any:
+    """torch; None before its import has finished."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "get_device_module") else None
