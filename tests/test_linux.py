@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from xla_nb import linux
 
 FAMILY = """
@@ -137,3 +139,30 @@ def test_children_are_found_where_a_thread_has_just_ended(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as child:
         assert child.pid in linux.children()
         child.communicate()
+
+
+GATHERED = """
+import re
+from pathlib import Path
+from xla_nb import linux
+
+def large():
+    return int(re.search(r"AnonHugePages: +(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
+
+filled = [bytes(1000) + bytes([number % 256]) for number in range(50_000)]
+before = large()
+gathered = linux.gather_pages()
+print(gathered, (large() - before) << 10, filled[-1][-1] == 49_999 % 256)
+"""
+
+
+def test_the_heap_is_gathered_into_large_pages():
+    printed = subprocess.run(
+        [sys.executable, "-c", GATHERED], capture_output=True, text=True, check=True
+    ).stdout
+    gathered, large, whole = printed.split()
+    assert whole == "True"
+    if int(gathered) == 0:
+        pytest.skip("this system has no large pages")
+    assert int(gathered) >= 32 << 20
+    assert int(large) >= int(gathered) // 2  # the system may have put others there before
