@@ -8,7 +8,7 @@ import types
 import pytest
 
 from xla_nb.errors import XlaNbError
-from xla_nb.protocol import pickling
+from xla_nb.protocol import results
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.run.definitions import Definitions
 
@@ -41,7 +41,7 @@ def result(monkeypatch):
         fd = os.memfd_create("home")
         try:
             defined = set(vars(main))
-            pickling.pack_home(eval(returns, vars(main)), defined).write(fd)
+            results.pack_home(eval(returns, vars(main)), defined).write(fd)
             return Parcel(fd)
         finally:
             os.close(fd)
