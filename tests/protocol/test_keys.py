@@ -95,7 +95,8 @@ CYCLES = {
         "box[0].f(box[0]) is box[1]",
     ),
     "a hash that reads another such container": (
-        "class Sum(N):\n    def __hash__(self): return hash(tuple(sorted(one.n for one in self.f)))\n"
+        "class Sum(N):\n"
+        "    def __hash__(self): return hash(tuple(sorted(one.n for one in self.f)))\n"
         "s = Sum(3); s.f = {a, b}; a.f = {s: 1, a: 2}; b.f = {b, (s, 4)}\nbox = [a, b, s]",
         "box[0].f[box[2]] == 1 and (box[2], 4) in box[1].f and box[0] in box[2].f",
     ),
@@ -157,8 +158,9 @@ def test_a_rank_finds_keys_that_lead_back(notebook, made, is_so):
     assert notebook.launch(f"def f(rank): return bool({is_so})")
 
 
-#: Those whose classes the notebook finds by their names.
-HOME = {n: cell for n, cell in CYCLES.items() if "cache" not in n and "weak ref" not in n}
+#: Those of what can be returned.
+HOME = CYCLES.keys() - {"what caches hold", "weak mappings", "weak references as keys"}
+HOME = {name: cell for name, cell in CYCLES.items() if name in HOME}
 
 
 def returned(notebook, value):

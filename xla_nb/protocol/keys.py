@@ -40,6 +40,7 @@ class Keys:
         self.kinds: set[type] = set()
         self.late: dict[int, Any] = {}
         self._groups: list[list[Any]] = []
+        self._told: set[int] = set()
         self._met: set[type] = set()
 
     def note(self, kind: type) -> None:
@@ -54,7 +55,8 @@ class Keys:
         return {id(one): one for one in objects if _is_hashed(type(one)) and self._has(one)}
 
     def settle(self, found: dict[int, Any], graph: Graph) -> bool:
-        """Find out which of these containers are `late`: whether others are than before.
+        """Find out to which of these containers their keys lead: whether others are told than
+        before.
 
         Raises Unshippable where what a class says of pickling would see one empty, or makes one.
         """
@@ -70,16 +72,18 @@ class Keys:
         for group in groups(found.values(), leads_to):
             inside = {id(one) for one in group}
             cyclic = [one for one in self.among(group).values() if self._has(one, inside)]
-            self._groups += [cyclic] if cyclic else []
             made_anew += [one for one in cyclic if id(one) not in found]
+            if known := [one for one in cyclic if id(one) in found]:
+                self._groups.append(known)
             for one in group if cyclic else ():
                 _refuse_to_open(one, graph.reduced(one), cyclic[0])
-        before = self.late
+        before = self._told
         each = [one for group in self._groups for one in group]
+        self._told = {id(one) for one in each}
         self.late = {id(one): one for one in each if _base(one) is not None}
-        if before.keys() == self.late.keys() and made_anew:
+        if before == self._told and made_anew:
             raise _unshippable(type(made_anew[0]), "a class's own way of pickling makes it")
-        return before.keys() != self.late.keys()
+        return before != self._told
 
     def bare(self) -> Iterator[tuple[Any, Call]]:
         """Those that a pickler does not ask how to reduce, each with what makes an empty one."""

@@ -55,9 +55,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any], keys: Keys):
         super().__init__(file, protocol=5, buffer_callback=keep)
         self._keys = keys
+        self._nans = nans.Written()
         self._alive: dict[int, object] = {}
         self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
         self._storages: dict[tuple[int, int], Any] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is float and math.isnan(obj):
+            return self._nans.token(obj)
+        return None
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -245,7 +251,6 @@ class LivePickler(Pickler):
         self._primitives = shared.ToRanks(live.notes.add)
         self._met: dict[int, object] = {}  # what may be a module's
         self._ids = live.owned.ids
-        self._nans = nans.Written()
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
