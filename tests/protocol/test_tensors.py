@@ -144,3 +144,26 @@ def test_a_result_from_a_device_keeps_its_class_and_mode(notebook):
     again, other, third = home(packed)
     assert type(again) is type(sent) and not again.requires_grad and again.rate == 3
     assert other.is_inference() and type(third) is torch.nn.Parameter and third.requires_grad
+
+
+LEAD_BACK = """
+import torch
+t, u, w = torch.zeros(1), torch.ones(1), torch.ones(4)
+t.pair, u.pair, t.note = u, t, [t]
+w.me, part = {"w": w}, w[1:3]
+part.parent = w
+w.kid = part
+box = [t, u, w]
+"""
+LED = "box[0].pair is box[1] and box[1].pair is box[0] and box[0].note[0] is box[0]"
+LED += " and box[2].me['w'] is box[2] and box[2].kid.parent is box[2]"
+
+
+def test_attributes_of_tensors_may_lead_back_to_them(notebook):
+    notebook.run(LEAD_BACK)
+    assert notebook.launch(f"def f(rank): return {LED}")
+
+
+def test_attributes_of_tensors_in_results_may_lead_back_to_them(notebook):
+    notebook.run(LEAD_BACK)
+    assert eval(LED, {"box": home(results.pack_home(notebook.values["box"], ()))})

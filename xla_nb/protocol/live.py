@@ -128,9 +128,9 @@ class Live:
             return self._member(obj) if parts.is_made_here(kind) else NotImplemented
         if reducer := _REDUCERS.get(kind):
             return reducer(self, obj)
-        return self.reduce_instance(obj)
+        return self.reduce_special(obj)
 
-    def reduce_instance(self, obj: Any) -> Any:
+    def reduce_special(self, obj: Any) -> Any:
         """The same of what is neither code nor made of it."""
         kind = type(obj)
         if kind in _VIEWS:
@@ -141,7 +141,7 @@ class Live:
             return descriptors.reduced(obj)
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
-        return self._instance(obj) if self._made_here[kind] else self._of_a_library(obj)
+        return self._instance(obj) if self._made_here[kind] else self.reduce_plain(obj)
 
     def _definition(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType):
@@ -335,8 +335,8 @@ class Live:
             state, fill = parts.state_with_dict(obj, state), remake.fill_sharing
         return remake.new_instance, arguments, state, items, pairs, fill
 
-    def _of_a_library(self, obj: Any) -> Any:
-        """An instance of a library's class whose `vars` others have."""
+    def reduce_plain(self, obj: Any) -> Any:
+        """The same of an instance whose `vars` others have, as those of libraries may be."""
         kind = type(obj)
         if kind not in self._by_its_dict:
             refusals.refuse_instances(kind)

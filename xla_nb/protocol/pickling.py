@@ -55,15 +55,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any], keys: Keys):
         super().__init__(file, protocol=5, buffer_callback=keep)
         self._keys = keys
-        self._nans = nans.Written()
         self._alive: dict[int, object] = {}
         self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
         self._storages: dict[tuple[int, int], Any] = {}
-
-    def persistent_id(self, obj: Any) -> Any:
-        if type(obj) is float and math.isnan(obj):
-            return self._nans.token(obj)
-        return None
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -96,7 +90,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
 
     def is_told_otherwise(self, obj: object) -> bool:
         """Whether an object is not written with what it holds."""
-        return self.persistent_id(obj) is not None
+        return False
 
     def finds_cycles(self) -> bool:
         """Whether it takes another attempt, with other containers made empty."""
@@ -251,6 +245,7 @@ class LivePickler(Pickler):
         self._primitives = shared.ToRanks(live.notes.add)
         self._met: dict[int, object] = {}  # what may be a module's
         self._ids = live.owned.ids
+        self._nans = nans.Written()
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
@@ -294,7 +289,7 @@ class LivePickler(Pickler):
         return LivePickler(io.BytesIO(), lambda _: None, self._live.anew(), self._whole)
 
     def is_told_otherwise(self, obj: object) -> bool:
-        return self._live.owned.has(obj) or super().is_told_otherwise(obj)
+        return self._live.owned.has(obj) or self.persistent_id(obj) is not None
 
     def finds_containers(self) -> bool:
         """Whether it takes another pickle to send what modules hold."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
-from xla_nb.protocol import jax_values, tensors
+from xla_nb.protocol import jax_values, parts, tensors
 from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
@@ -41,6 +41,7 @@ class HomePickler(Pickler):
         self._by_name = by_name
         self.named: set[str] = set()
         self._live = Live({}, lambda _: None)
+        self._plain: dict[type, bool] = {}
 
     def write(self, values: dict[str, object]) -> None:
         self.make_empty()
@@ -60,8 +61,9 @@ class HomePickler(Pickler):
         if issubclass(kind, enum.Enum):
             named = kind.__members__.get(obj.name or "") is obj
             return (getattr, (kind, obj.name)) if named else super().reduce_code(obj)
-        reduced = self._live.reduce_instance(obj)
-        return super().reduce_code(obj) if reduced is NotImplemented else reduced
+        if kind not in self._plain:  # there may be a million
+            self._plain[kind] = parts.is_plain(kind)
+        return self._live.reduce_plain(obj) if self._plain[kind] else self._live.reduce_special(obj)
 
     def _known(self, obj: type | types.FunctionType) -> bool:
         if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
