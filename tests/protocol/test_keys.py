@@ -255,3 +255,37 @@ def test_keys_that_lead_nowhere_take_no_second_attempt(notebook, monkeypatch):
     program = notebook.build("def f(rank): return table[a], table[b, 2]")
     assert b"fill_by_hash" not in program.parcel.stream
     assert notebook.rank(program) == (1, 3)
+
+
+#: What else a result keeps as on the way out.
+KEPT = {
+    "attributes of a date's subclass": (
+        "import datetime\nclass D(datetime.date): pass\nbox = D(2020, 1, 2)\nbox.tag = 'mine'",
+        "type(box) is D and box.tag == 'mine' and box.year == 2020",
+    ),
+    "a dict that is its own attributes": (
+        "class A(dict):\n"
+        "    def __init__(self, **kw): super().__init__(**kw); self.__dict__ = self\n"
+        "box = A(x=1)",
+        "box.__dict__ is box and box.x == 1",
+    ),
+    "the attributes of an object apart from it": (
+        "class P: pass\np = P(); p.x = 1; box = [p, vars(p)]",
+        "box[1] is vars(box[0])",
+    ),
+    "views of dicts": (
+        "d = collections.OrderedDict(x=1); e = {}\nbox = [d, d.keys(), e, e.items()]",
+        "(box[0].update(y=2), box[2].update(z=1), list(box[1]), list(box[3]))[2:] "
+        "== (['x', 'y'], [('z', 1)])",
+    ),
+    "what a class says itself": (
+        "class Q:\n    def __reduce__(self): return 'Q1'\nQ1 = Q()\nbox = [Q1]",
+        "box[0] is Q1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "is_so"), KEPT.values(), ids=KEPT)
+def test_a_result_keeps_what_is_kept_on_the_way_out(notebook, made, is_so):
+    notebook.run(NODE + made)
+    assert eval(is_so, {**notebook.values, "box": returned(notebook, notebook.values["box"])})

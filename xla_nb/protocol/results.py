@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
-from xla_nb.protocol import jax_values, parts, tensors
+from xla_nb.protocol import inherited, jax_values, parts, tensors
 from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
@@ -41,7 +41,7 @@ class HomePickler(Pickler):
         self._by_name = by_name
         self.named: set[str] = set()
         self._live = Live({}, lambda _: None)
-        self._plain: dict[type, bool] = {}
+        self._as_sent: dict[type, Callable[[Any], Any]] = {}
 
     def write(self, values: dict[str, object]) -> None:
         self.make_empty()
@@ -61,9 +61,17 @@ class HomePickler(Pickler):
         if issubclass(kind, enum.Enum):
             named = kind.__members__.get(obj.name or "") is obj
             return (getattr, (kind, obj.name)) if named else super().reduce_code(obj)
-        if kind not in self._plain:  # there may be a million
-            self._plain[kind] = parts.is_plain(kind)
-        return self._live.reduce_plain(obj) if self._plain[kind] else self._live.reduce_special(obj)
+        if kind not in self._as_sent:  # there may be a million
+            self._as_sent[kind] = self._reduced_as_sent(kind)
+        return self._as_sent[kind](obj)
+
+    def _reduced_as_sent(self, kind: type) -> Callable[[Any], Any]:
+        """How instances are reduced on the way out, but for those of a class that says it itself:
+        these are pickled as it says."""
+        if parts.is_plain(kind) and kind.__flags__ & parts.HEAP_TYPE:  # not a view of a dict
+            return self._live.reduce_plain
+        own = parts.is_made_here(kind) and inherited.says_itself(kind)
+        return super().reduce_code if own else self._live.reduce_special
 
     def _known(self, obj: type | types.FunctionType) -> bool:
         if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
