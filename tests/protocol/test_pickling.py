@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from xla_nb.errors import ShippingError
-from xla_nb.protocol import pickling, refusals
+from xla_nb.protocol import pickling, refusals, results
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel
 
@@ -65,7 +65,7 @@ def home(value):
     """Send a result and read it back."""
     fd = os.memfd_create("home")
     try:
-        pickling.pack_home(value, ()).write(fd)
+        results.pack_home(value, ()).write(fd)
         return Parcel(fd).open()["result"]
     finally:
         os.close(fd)
@@ -224,7 +224,7 @@ def test_a_database_connection_is_refused_with_advice():
 
 TORCH = r"""
 import os, sys, numpy, torch
-from xla_nb.protocol import pickling, refusals
+from xla_nb.protocol import pickling, refusals, results
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel
 
@@ -253,7 +253,7 @@ for kind in ("float8_e4m3fn", "uint16", "uint64", "complex64"):
     sent = torch.tensor([1, 2, 3]).to(getattr(torch, kind))
     again, _ = through(sent=sent, parameter=torch.nn.Parameter(sent, requires_grad=False))
     fd = os.memfd_create("home")
-    pickling.pack_home([sent], ()).write(fd)
+    results.pack_home([sent], ()).write(fd)
     for each in (again["sent"], again["parameter"], *Parcel(fd).open()["result"]):
         assert each.dtype == sent.dtype and each.tolist() == sent.tolist(), kind
 

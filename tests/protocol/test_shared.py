@@ -10,7 +10,7 @@ import time
 import pytest
 
 from xla_nb.linux import die_with_parent
-from xla_nb.protocol import keeping, pickling, refusals, shared
+from xla_nb.protocol import keeping, pickling, refusals, results, shared
 from xla_nb.protocol.changes import changed
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel, Unopened
@@ -358,7 +358,7 @@ def test_the_items_of_a_queue_that_a_rank_returns_are_asked_for(kind):
     while queue.empty():
         time.sleep(0.001)
     with pytest.raises(Unshippable, match="a queue with items") as caught:
-        pickling.pack_home(queue, ())
+        results.pack_home(queue, ())
     assert refusals.advice_on_result(caught.value) == "Return its items as a list"
     queue.get()
     close(queue)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.support.notebook_double import opened
-from xla_nb.protocol import pickling
+from xla_nb.protocol import pickling, results
+from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.parcel import Parcel
-from xla_nb.protocol.pickling import RESULT
+from xla_nb.protocol.results import RESULT
 
 notebook = pytest.fixture(opened)
 
@@ -115,7 +116,7 @@ def test_a_result_has_what_torch_would_lose(notebook):
     notebook.run(TAGGED + "with torch.inference_mode(): t = torch.ones(2)")
     sent = notebook.values["Tagged"](torch.ones(2))
     sent.rate = 3
-    again, also, tensor = home(pickling.pack_home([sent, sent, notebook.values["t"]], {"Tagged"}))
+    again, also, tensor = home(results.pack_home([sent, sent, notebook.values["t"]], {"Tagged"}))
     assert type(again) is type(sent) and also is again and again.is_leaf
     assert (again.rate, again.tolist(), again.requires_grad) == (3, [1, 1], True)
     assert tensor.is_inference()
@@ -128,7 +129,7 @@ def test_a_result_from_a_device_keeps_its_class_and_mode(notebook):
     with torch.inference_mode():
         tensor = torch.ones(2)
 
-    class Pickler(pickling._HomePickler):
+    class Pickler(results.HomePickler):
         """Takes these for tensors on a device."""
 
         def reducer_override(self, obj):
@@ -138,8 +139,31 @@ def test_a_result_from_a_device_keeps_its_class_and_mode(notebook):
 
     plain = torch.nn.Parameter(torch.ones(2))
     packed = pickling.pickled(
-        {RESULT: [sent, tensor, plain]}, lambda file, keep: Pickler(file, keep, {"Tagged"})
+        {RESULT: [sent, tensor, plain]}, lambda file, keep: Pickler(file, keep, {"Tagged"}, Keys())
     )
     again, other, third = home(packed)
     assert type(again) is type(sent) and not again.requires_grad and again.rate == 3
     assert other.is_inference() and type(third) is torch.nn.Parameter and third.requires_grad
+
+
+LEAD_BACK = """
+import torch
+t, u, w = torch.zeros(1), torch.ones(1), torch.ones(4)
+t.pair, u.pair, t.note = u, t, [t]
+w.me, part = {"w": w}, w[1:3]
+part.parent = w
+w.kid = part
+box = [t, u, w]
+"""
+LED = "box[0].pair is box[1] and box[1].pair is box[0] and box[0].note[0] is box[0]"
+LED += " and box[2].me['w'] is box[2] and box[2].kid.parent is box[2]"
+
+
+def test_attributes_of_tensors_may_lead_back_to_them(notebook):
+    notebook.run(LEAD_BACK)
+    assert notebook.launch(f"def f(rank): return {LED}")
+
+
+def test_attributes_of_tensors_in_results_may_lead_back_to_them(notebook):
+    notebook.run(LEAD_BACK)
+    assert eval(LED, {"box": home(results.pack_home(notebook.values["box"], ()))})

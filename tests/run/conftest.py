@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.support.feed import Feed
-from xla_nb.protocol import channel, events, pickling
+from xla_nb.protocol import channel, events, results
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.record import files
 from xla_nb.run.options import Options
@@ -96,7 +96,7 @@ class Started:
     def returns(self, rank, value):
         path = self.run.record.result(rank)
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        size = pickling.pack_home(value, ()).write(fd)
+        size = results.pack_home(value, ()).write(fd)
         os.close(fd)
         self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size))
 

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from xla_nb.errors import XlaNbError
-from xla_nb.protocol import pickling
+from xla_nb.protocol import results
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.run.definitions import Definitions
 
@@ -41,7 +41,7 @@ def result(monkeypatch):
         fd = os.memfd_create("home")
         try:
             defined = set(vars(main))
-            pickling.pack_home(eval(returns, vars(main)), defined).write(fd)
+            results.pack_home(eval(returns, vars(main)), defined).write(fd)
             return Parcel(fd)
         finally:
             os.close(fd)
@@ -116,3 +116,29 @@ SHUT = """
 def test_a_result_that_cannot_be_opened_says_what_was_raised(result):
     with pytest.raises(XlaNbError, match="Cannot read rank 0's result: ValueError: invalid"):
         read(result(SHUT, "Shut()"), {})
+
+
+MEMBERS = """
+    import enum
+    class Obj(enum.Enum):
+        m = enum.member(lambda: 3)
+    class Bad:
+        def __setstate__(self, state): raise ValueError("not so")
+    made = Bad()
+    made.x = 1
+"""
+
+
+def test_a_member_of_an_enum_is_the_notebooks(result):
+    launch = made(MEMBERS)
+    assert read(result(MEMBERS, "Obj.m"), launch, launch) is launch["Obj"].m
+
+
+@pytest.mark.parametrize("launch", [{}, made(MEMBERS)], ids=["of the cell", "of the notebook"])
+def test_nobody_is_told_to_run_a_definition_again_that_is_as_it_was(result, launch):
+    with pytest.raises(XlaNbError) as caught:
+        read(result(MEMBERS, "[Obj.m, made]"), made(MEMBERS), launch)
+    assert str(caught.value) == (
+        "Cannot read rank 0's result: ValueError: not so. Return numbers, arrays or CPU tensors "
+        "instead."
+    )

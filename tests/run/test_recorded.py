@@ -10,7 +10,7 @@ import time
 import pytest
 
 from xla_nb.errors import UsageError, XlaNbError
-from xla_nb.protocol import events, pickling
+from xla_nb.protocol import events, results
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample, encode
 from xla_nb.run.recorded import RecordedRun, entries
@@ -40,7 +40,7 @@ class Made:
 
     def returns(self, rank, value, at=BEGAN + 5):
         fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CREAT)
-        size = pickling.pack_home(value, ()).write(fd)
+        size = results.pack_home(value, ()).write(fd)
         os.close(fd)
         self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size, at=at))
 
@@ -642,7 +642,7 @@ def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monke
     Point.__module__, Point.__qualname__ = "__main__", "Point"
     monkeypatch.setattr(sys.modules["__main__"], "Point", Point, raising=False)
     fd = os.open(made.record.result(0), os.O_RDWR | os.O_CREAT)
-    pickling.pack_home(Point(), {"Point"}).write(fd)
+    results.pack_home(Point(), {"Point"}).write(fd)
     os.close(fd)
     made.says(events.RankFinished(rank=0, preview="a point", nbytes=1))
     run = RecordedRun.open(made.name, {}.__getitem__)

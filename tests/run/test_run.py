@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, ranks, recorded
-from xla_nb.protocol import channel, events, pickling
+from xla_nb.protocol import channel, events, results
 from xla_nb.run import run as run_module
 from xla_nb.run.run import RunFailed
 
@@ -50,7 +50,7 @@ def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
     main["Net"] = Net
     try:
         fd = os.open(job.run.record.result(0), os.O_RDWR | os.O_CREAT)
-        pickling.pack_home(Net, ("Net",)).write(fd)
+        results.pack_home(Net, ("Net",)).write(fd)
         os.close(fd)
     finally:
         del main["Net"]

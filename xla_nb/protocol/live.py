@@ -94,6 +94,7 @@ class Live:
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
         self._lookups = sentinels.Lookups()
+        self.keys = Keys()
         self.begin()
 
     def begin(self) -> None:
@@ -109,7 +110,6 @@ class Live:
         self.later: list[tuple[str, Call]] = []
         self.kin: list[type] = []
         self.seen: set[str] = set()
-        self.keys = Keys()
         self.weak.targets.clear()
 
     def anew(self) -> Live:
@@ -128,14 +128,20 @@ class Live:
             return self._member(obj) if parts.is_made_here(kind) else NotImplemented
         if reducer := _REDUCERS.get(kind):
             return reducer(self, obj)
+        return self.reduce_special(obj)
+
+    def reduce_special(self, obj: Any) -> Any:
+        """The same of what is neither code nor made of it."""
+        kind = type(obj)
+        if kind in _VIEWS:
+            return _dict_view(self, obj)
         if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
             return NotImplemented
         if issubclass(kind, descriptors.KINDS):
             return descriptors.reduced(obj)
-        self.keys.note(kind)
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
-        return self._instance(obj) if self._made_here[kind] else self._of_a_library(obj)
+        return self._instance(obj) if self._made_here[kind] else self.reduce_plain(obj)
 
     def _definition(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType):
@@ -314,7 +320,7 @@ class Live:
             self._bases[kind] = (*parts.built_in_base(kind), *about)
         base, setter, container, hides_its_dict = self._bases[kind]
         if container is not None:
-            return self._container(obj, container)
+            return parts.reduced_container(obj, container, empty=False)
         if base is None:
             says_itself = inherited.says_itself(kind)
             return self._by_its_own_way(obj) if says_itself else inherited.reduced(obj)
@@ -329,8 +335,8 @@ class Live:
             state, fill = parts.state_with_dict(obj, state), remake.fill_sharing
         return remake.new_instance, arguments, state, items, pairs, fill
 
-    def _of_a_library(self, obj: Any) -> Any:
-        """An instance of a library's class whose `vars` others have."""
+    def reduce_plain(self, obj: Any) -> Any:
+        """The same of an instance whose `vars` others have, as those of libraries may be."""
         kind = type(obj)
         if kind not in self._by_its_dict:
             refusals.refuse_instances(kind)
@@ -348,16 +354,6 @@ class Live:
         arguments = base, type(obj), () if base is object else parts.new_arguments(base, obj)
         state = hidden.attributes(obj), slots
         return remake.new_instance, arguments, state, None, None, remake.fill_hidden
-
-    def _container(self, obj: Any, base: type) -> Any:
-        """A dict, list or such of a class of the notebook: filled by the built-in type's methods,
-        since the class may change, note or refuse what is put in."""
-        made = base, type(obj), *parts.arguments_of_container(base, obj)
-        shares, state = parts.shares_its_dict(obj), obj.__getstate__()
-        fill = remake.fill_sharing if shares else remake.fill_instance
-        own = fill, parts.state_with_dict(obj, state) if shares else state
-        content = *parts.held_by_container(base, obj), *own
-        return remake.new_of_base, made, content, None, None, remake.fill_container
 
     def _by_its_own_way(self, obj: Any) -> Any:
         """An instance of a class that says itself how it is pickled."""
@@ -428,6 +424,8 @@ def _method(_: Live, method: Any) -> Any:
 
 
 _EMPTY = collections.OrderedDict[Any, Any]()
+_VIEWS = {*map(type, [{}.keys(), {}.values(), {}.items()])}
+_VIEWS |= {*map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()])}
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
     types.CellType: Live._cell,
@@ -441,7 +439,5 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
     **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
     **dict.fromkeys([weakref.WeakSet, weakref.WeakMethod], _weak),
-    **dict.fromkeys(map(type, [{}.keys(), {}.values(), {}.items()]), _dict_view),
-    **dict.fromkeys(map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()]), _dict_view),
     **by_type.REDUCERS,
 }

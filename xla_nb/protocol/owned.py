@@ -52,6 +52,11 @@ class OwnedByModules:
             self._decide(obj, place, can_be_sent)
         return self._owned[id(obj)]
 
+    def has(self, obj: object) -> bool:
+        """Whether it is told as what a module holds."""
+        owned = self._owned.get(id(obj))
+        return owned is not None and owned.make is not None
+
     def look(self, objects: Iterable[object], can_be_sent: Callable[[object], bool]) -> bool:
         """Whether some of these, which a pickle has by value, are to be told first from now on."""
         found = [obj for obj in objects if type(obj) in _BARE and id(obj) not in self._owned]

@@ -15,7 +15,14 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol.remake import EMPTY, Switch
+from xla_nb.protocol.remake import (
+    EMPTY,
+    Switch,
+    fill_container,
+    fill_instance,
+    fill_sharing,
+    new_of_base,
+)
 from xla_nb.protocol.replaced import is_the_notebooks
 
 BUILTIN_NEW = type(object.__new__)
@@ -151,6 +158,22 @@ def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
     may have methods of its own for this, which were called already."""
     columns = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
     return _CONTAINERS[base], [list(column(obj)) for column in columns]
+
+
+def reduced_container(obj: Any, base: type, empty: bool) -> Any:
+    """A dict, list or such as a reducer's value: filled by the built-in type's methods, since its
+    class may change, note or refuse what is put in."""
+    made = base, type(obj), *arguments_of_container(base, obj)
+    shares, state = shares_its_dict(obj), obj.__getstate__()
+    own = (fill_sharing, state_with_dict(obj, state)) if shares else (fill_instance, state)
+    put, columns = held_by_container(base, obj)
+    content = put, [[] for _ in columns] if empty else columns, *own
+    return new_of_base, made, content, None, None, fill_container
+
+
+def in_class(kind: type, name: str) -> Any:
+    """What a class has under a name, itself or by its bases, not what that gives out."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def new_arguments(kind: type, obj: object) -> tuple[Any, ...]:

@@ -12,8 +12,8 @@ import math
 import pickle
 import sys
 import types
-from collections.abc import Callable, Container, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 
@@ -31,27 +31,30 @@ from xla_nb.protocol import (
     storages,
     tensors,
 )
+from xla_nb.protocol.cycles import Graph
 from xla_nb.protocol.depth import with_a_large_stack
-from xla_nb.protocol.likeness import fingerprint
+from xla_nb.protocol.keys import Keys, keys_of
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.owned import Owned
 from xla_nb.protocol.parcel import Packed, bounds_of
 from xla_nb.protocol.refusals import Unshippable
 from xla_nb.protocol.remake import Call
 
-#: The parts of a result's parcel: the value, and fingerprints of the definitions that it names.
-RESULT, DEFINITIONS = "result", "definitions"
 #: What torch leaves out of a tensor that is not computed from others.
 HELD_BY_TENSORS = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+
+T = TypeVar("T")
+
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
 _FILTERS = "the filters of the logger `{}` cannot be sent: ranks do without them"
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
-    """cloudpickle, with storages out of band."""
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+    """cloudpickle, with storages out of band. `keys` is the same for all attempts."""
 
-    def __init__(self, file: io.BytesIO, keep: Callable[..., Any]):
+    def __init__(self, file: io.BytesIO, keep: Callable[..., Any], keys: Keys):
         super().__init__(file, protocol=5, buffer_callback=keep)
+        self._keys = keys
         self._alive: dict[int, object] = {}
         self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
         self._storages: dict[tuple[int, int], Any] = {}
@@ -60,7 +63,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         kind = type(obj)
         if kind in self._ordinary or parts.is_disguised(kind):  # there may be a million
             return self.reduce_code(obj)
+        self._keys.note(kind)
         for reduce in (
+            self._keys.reduce,
             refusals.reduce_stream,
             self.reduce_shared,
             self._reduce_exception,
@@ -78,6 +83,47 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
     def write(self, values: dict[str, object]) -> None:
         for name, value in values.items():
             self.part(name, value)
+
+    def beside(self) -> Pickler:
+        """Another pickler of the same kind, for a pickle that is not opened."""
+        raise NotImplementedError
+
+    def is_told_otherwise(self, obj: object) -> bool:
+        """Whether an object is not written with what it holds."""
+        return False
+
+    def finds_cycles(self) -> bool:
+        """Whether it takes another attempt, with other containers made empty."""
+        if not self._keys.kinds:
+            return False
+        found = self._keys.among(obj for _, obj in self.memo.copy().values())
+        found = {n: one for n, one in found.items() if not self.is_told_otherwise(one)}
+        return bool(found) and _as_deep_as_needed(lambda: self._settle(found))
+
+    def _settle(self, found: dict[int, Any]) -> bool:
+        pickler = self.beside()
+        graph = Graph(pickler, self.is_told_otherwise)
+        for one in found.values():
+            pickler.dump(keys_of(one))
+        return self._keys.settle(found, graph)
+
+    def make_empty(self) -> None:
+        """Have the pickle refer to empty containers, where these are filled late."""
+        self.stand_in(list(self._keys.bare()))
+
+    def fill(self) -> None:
+        for name, call in self._keys.calls():
+            self.part(name, call, late=True)
+
+    def stand_in(self, made: list[tuple[object, Call]], name: str = "") -> None:
+        """Have the pickle refer to the results of calls where it has these objects."""
+        if made:
+            self.part(name, [call for _, call in made], late=True)
+            memo: dict[int, Any] = self.memo.copy()
+            for obj, call in made:
+                number, _ = memo.pop(id(call))
+                memo[id(obj)] = number, obj
+            self.memo: Any = memo
 
     def part(self, name: str, value: object, late: bool = False) -> None:
         """A pickle of its own, after its name: where it cannot be opened, the name is known."""
@@ -183,7 +229,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships n
         return NotImplemented
 
 
-class LivePickler(_Pickler):
+class LivePickler(Pickler):
     """For ranks: the notebook's functions and classes as they are now, tensors with gradients.
 
     NumPy copies an array with gaps (`a[::2]`) into the pickle, and what shared its memory no longer
@@ -191,7 +237,7 @@ class LivePickler(_Pickler):
     """
 
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any], live: Live, whole: bool):
-        super().__init__(file, keep)
+        super().__init__(file, keep, live.keys)
         live.begin()
         self.gaps: list[tuple[int, int]] = []
         self._live = live
@@ -205,14 +251,15 @@ class LivePickler(_Pickler):
         """Code before the data whose methods it is."""
         for owned in self._live.owned.first:
             self._tell_first(owned)
+        self.make_empty()
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
-        self._write_all(code)
+        super().write(code)
+        self.fill()
+        self._write_all({})
         self._write_all({n: value for n, value in values.items() if n not in code})
         for logger in self.loggers():
             self._tell_of(logger, logger.name, _FILTERS.format(logger.name))
         self._write_all({})
-        for name, call in self._live.keys.calls():
-            self.part(name, call, late=True)
         for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
             self.part(name, call, late=True)
 
@@ -236,9 +283,13 @@ class LivePickler(_Pickler):
             return self._nans.token(obj) if math.isnan(obj) else None
         if id(obj) in self._ids:
             self._met[id(obj)] = obj
-        if self._live.keys.kinds:
-            self._live.keys.look(obj)
         return None
+
+    def beside(self) -> Pickler:
+        return LivePickler(io.BytesIO(), lambda _: None, self._live.anew(), self._whole)
+
+    def is_told_otherwise(self, obj: object) -> bool:
+        return self._live.owned.has(obj) or self.persistent_id(obj) is not None
 
     def finds_containers(self) -> bool:
         """Whether it takes another pickle to send what modules hold."""
@@ -246,10 +297,8 @@ class LivePickler(_Pickler):
 
     def _tell_first(self, owned: Owned) -> None:
         """Have the pickle refer to a call's result where it has the object."""
-        self.part(str(owned.place), owned.make, late=True)
-        memo: dict[int, Any] = self.memo.copy()
-        number, _ = memo.pop(id(owned.make))
-        self.memo: Any = {**memo, id(owned.obj): (number, owned.obj)}
+        assert owned.make is not None
+        self.stand_in([(owned.obj, owned.make)], str(owned.place))
         if owned.refill is not None:
             self._live.later.append((str(owned.place), owned.refill))
 
@@ -322,72 +371,6 @@ class LivePickler(_Pickler):
         return object.__new__, (type(optimizer),), dict(vars(optimizer))
 
 
-class _HomePickler(_Pickler):
-    """For results: values on devices become CPU tensors and NumPy arrays.
-
-    `by_name` are top-level names of ``__main__`` that the notebook has itself. The fingerprints of
-    those that are used follow the result.
-    """
-
-    def __init__(self, file: io.BytesIO, keep: Callable[..., Any], by_name: Container[str]):
-        super().__init__(file, keep)
-        self._by_name = by_name
-        self._named: set[str] = set()
-
-    def write(self, values: dict[str, object]) -> None:
-        super().write(values)
-        main = vars(sys.modules["__main__"])
-        self.part(DEFINITIONS, {name: fingerprint(main[name]) for name in sorted(self._named)})
-
-    def reduce_code(self, obj: Any) -> Any:
-        if isinstance(obj, type | types.FunctionType) and self._known(obj):
-            self._named.add(obj.__qualname__.partition(".")[0])
-            return obj.__qualname__
-        return super().reduce_code(obj)
-
-    def _known(self, obj: type | types.FunctionType) -> bool:
-        if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
-            return False
-        first, *rest = obj.__qualname__.split(".")
-        held = vars(sys.modules["__main__"]).get(first) if first in self._by_name else None
-        for part in rest:
-            held = getattr(held, part, None)
-        return held is obj
-
-    def reduce_xla_tensor(self, tensor: Any) -> Any:
-        home = tensors.home(tensor)
-        if isinstance(tensor, sys.modules["torch"].nn.Parameter):
-            return tensors.reduced_home(tensor, home)
-        reduced = self.reduce_tensor(home)
-        return home.__reduce_ex__(5) if reduced is NotImplemented else reduced
-
-    def reduce_xla_device(self, device: Any) -> Any:
-        return NotImplemented
-
-    def reduce_torchax_tensor(self, tensor: Any) -> Any:
-        home = _whole(jax_values.home, tensor)
-        if isinstance(home, sys.modules["torch"].nn.Parameter):
-            return type(home), (home.data, home.requires_grad)
-        return home.__reduce_ex__(5)
-
-    def reduce_jax_array(self, array: Any) -> Any:
-        return _whole(jax_values.to_numpy, array).__reduce_ex__(5)
-
-    def reduce_jax_device(self, device: Any) -> Any:
-        return type(device), ("cpu",)  # a notebook without torchax has no device "jax"
-
-
-def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return convert(value)
-    except jax_values.Spread as spread:
-        raise Unshippable(
-            str(spread),
-            "Return `xla_nb.torchax.gather(x)`, which every rank must call, or this rank's part, "
-            "`x.addressable_data(0)` of the JAX array",
-        ) from None
-
-
 def pack(values: Mapping[str, object], live: Live) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
     modules.of_this_process().look()
@@ -426,21 +409,23 @@ def _with_modules_objects(values: dict[str, object], live: Live) -> Packed:
                 return made
 
 
-def pack_home(value: object, by_name: Container[str]) -> Packed:
-    """A rank's result. Raises what pickling raises."""
-    return pickled({RESULT: value}, lambda file, keep: _HomePickler(file, keep, by_name))
+def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
+    while True:
+        made = _as_deep_as_needed(lambda: _packed(values, pickler))
+        if not made.writer.finds_cycles():
+            return made
 
 
-def pickled(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
+def _as_deep_as_needed(work: Callable[[], T]) -> T:
     try:
-        return _packed(values, pickler)
+        return work()
     except (RecursionError, pickle.PicklingError) as problem:
         if "deep" not in str(problem) and not isinstance(problem, RecursionError):
             raise
-    return with_a_large_stack(lambda: _packed(values, pickler))
+    return with_a_large_stack(work)
 
 
-def _packed(values: dict[str, object], pickler: Callable[..., _Pickler]) -> Packed:
+def _packed(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
     stream = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     # list.append returns None, which tells pickle "out of band".

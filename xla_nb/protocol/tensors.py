@@ -1,8 +1,8 @@
 """Tensors of torch, where torch's own pickling loses something of them.
 
 It makes a plain Parameter of a parameter of another class and an ordinary tensor of one that was
-made in inference mode. It leaves out gradients and hooks, which `held` has, and fails with a
-parameter that leads to itself by its attributes.
+made in inference mode. It leaves out gradients and hooks, which `held` has, and loses the
+attributes of a tensor, or fails, where they lead back to it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ def reduced(tensor: Any, held: Mapping[str, object]) -> Any:
     if kind is torch.Tensor and tensor.dtype in torch.storage._new_dtypes():
         rebuild, arguments = tensor._reduce_ex_internal(5)
         made, own = (storages.with_typed_storage, (rebuild, *arguments)), tensor.__getstate__()
-    elif held or (kind.__reduce_ex__ is torch.Tensor.__reduce_ex__ and _is_inference(tensor)):
+    elif held or (_is_reduced_by_torch(kind) and (_is_inference(tensor) or vars(tensor))):
         make, arguments, *rest = _reduced_by_torch(tensor)
-        made, own = (make, arguments), rest[0] if rest else None
+        own = rest[0] if rest else None
+        if make is torch._tensor._rebuild_from_type_v2 and _is_filled_by_torch(kind):
+            *arguments, own = arguments  # which may lead back to the tensor
+            arguments = *arguments, None
+        made = make, arguments
     else:
         return NotImplemented
     return _with_state(_in_its_mode(tensor, *made), own, held)
@@ -47,6 +51,14 @@ def _is_pickled_by_torch(kind: Any) -> bool:
     """Whether a class of parameters does not say itself how they are pickled."""
     torch: Any = sys.modules["torch"]
     return bool(kind.__reduce_ex__ is torch.nn.Parameter.__reduce_ex__)
+
+
+def _is_reduced_by_torch(kind: Any) -> bool:
+    return bool(kind.__reduce_ex__ is sys.modules["torch"].Tensor.__reduce_ex__)
+
+
+def _is_filled_by_torch(kind: Any) -> bool:
+    return bool(kind.__setstate__ is sys.modules["torch"].Tensor.__setstate__)
 
 
 def _reduced_parameter(

@@ -26,7 +26,7 @@ from typing import Any, NoReturn, TypeVar
 from xla_nb.linux import die_with_parent, name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import events, hostile, pickling, refusals
+from xla_nb.protocol import events, hostile, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.rank import loader, reporting
@@ -298,7 +298,7 @@ def _send_home(job: Inherited, index: int, value: object) -> int:
     try:
         fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
         try:
-            nbytes = pickling.pack_home(value, job.order.request.by_name).write(fd)
+            nbytes = results.pack_home(value, job.order.request.by_name).write(fd)
         finally:
             os.close(fd)
     except BaseException as problem:

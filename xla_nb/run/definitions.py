@@ -10,14 +10,14 @@ from __future__ import annotations
 import pickle
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import hostile
 from xla_nb.protocol.likeness import differ, fingerprint
 from xla_nb.protocol.parcel import Malformed, Parcel, Unopened
-from xla_nb.protocol.pickling import DEFINITIONS, RESULT
+from xla_nb.protocol.results import DEFINITIONS, RESULT
 from xla_nb.wording import in_one_line
 
 _ABSENT = object()
@@ -50,13 +50,21 @@ class Definitions:
                 raise unopened.problem from None
             if isinstance(unopened.problem, pickle.UnpicklingError | EOFError):
                 raise Malformed(str(unopened.problem)) from None
-            raise XlaNbError(self._unreadable(rank, unopened.problem, used)) from unopened.problem
+            redefined = [n for n, one in used.items() if self._is_another(n, one, parcel)]
+            why = self._unreadable(rank, unopened.problem, redefined)
+            raise XlaNbError(why) from unopened.problem
         if RESULT not in values:
             raise Malformed("it has no result")
-        for name, at_launch in values.get(DEFINITIONS, {}).items():
-            if name not in self._named and differ(at_launch, fingerprint(used[name])):
+        for name, value in used.items():
+            if self._is_another(name, value, parcel):
                 self._tell(name, f"rank {rank}'s result is read with the new `{name}`")
         return values[RESULT]
+
+    def _is_another(self, name: str, now: object, parcel: Parcel) -> bool:
+        """Whether a result is read with another definition than that of the launch."""
+        at_launch = parcel.about.get(DEFINITIONS, {}).get(name)
+        told = at_launch is not None and name not in self._named
+        return told and differ(at_launch, fingerprint(now))
 
     def _find(self, rank: int, name: str) -> object:
         now = self._now(name)
@@ -91,13 +99,13 @@ class Definitions:
                 f"`{name}` was redefined after {self._label} was launched; {what}.", file=sys.stderr
             )
 
-    def _unreadable(self, rank: int, problem: BaseException, used: Mapping[str, object]) -> str:
+    def _unreadable(self, rank: int, problem: BaseException, redefined: Sequence[str]) -> str:
         kind = hostile.name_of(type(problem))
         why = in_one_line(f"{kind}: {hostile.message_of(problem)}", 300).rstrip(".")
         told = f"Cannot read rank {rank}'s result: {why}."
-        if not used:
+        if not redefined:
             return f"{told} Return numbers, arrays or CPU tensors instead."
-        names = ", ".join(f"`{name}`" for name in used)
+        names = ", ".join(f"`{name}`" for name in redefined)
         return (
             f"{told} It needs {names} as defined when {self._label} was launched. Run that "
             "definition again, then read the result."

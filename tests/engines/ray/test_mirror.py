@@ -7,7 +7,7 @@ import pytest
 from xla_nb.engines.ray import outbox
 from xla_nb.engines.ray.mirror import Mirror, Unwritable
 from xla_nb.engines.ray.outbox import FileChunk, Outbox
-from xla_nb.protocol import pickling
+from xla_nb.protocol import results
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.record.sample import Sample, decode, encode
 from xla_nb.record.tail import Tail
@@ -76,7 +76,7 @@ def test_a_result_written_in_parts_can_be_unpickled(mirror, tmp_path, monkeypatc
     host = tmp_path / "host"
     host.mkdir()
     fd = os.open(host / "rank-0.result", os.O_RDWR | os.O_CREAT)
-    pickling.pack_home(list(range(1000)), ()).write(fd)
+    results.pack_home(list(range(1000)), ()).write(fd)
     os.close(fd)
     monkeypatch.setattr(outbox, "_MOST", 512)
     out, parts = Outbox(host), 0

@@ -20,7 +20,7 @@ import torchax  # noqa: F401
 
 from tests.support.fork_job import fork_job
 from tests.support.worlds import scenarios
-from xla_nb.protocol import pickling
+from xla_nb.protocol import results
 from xla_nb.protocol.events import ProcessDied
 from xla_nb.runtimes import jax_guard, jax_world
 from xla_nb.runtimes.forking import Latch, Lifecycle, fork_ranks
@@ -84,7 +84,7 @@ def send_home(home: Path, rank: int, how: str, value: object) -> None:
     path = home / f"{rank}.result"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        pickling.pack_home((how, value), ()).write(fd)
+        results.pack_home((how, value), ()).write(fd)
     except BaseException:
         path.unlink()
         raise
