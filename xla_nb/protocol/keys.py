@@ -52,7 +52,14 @@ class Keys:
 
     def among(self, objects: Iterable[object]) -> dict[int, Any]:
         """The containers with such keys, by id."""
-        return {id(one): one for one in objects if _is_hashed(type(one)) and self._has(one)}
+        found: dict[int, Any] = {}
+        for one in objects:
+            kind = type(one)
+            if kind is dict and _PLAIN.issuperset(map(type, one)):  # type: ignore[call-overload]
+                continue  # the attributes of one of a million
+            if _is_hashed(kind) and self._has(one):
+                found[id(one)] = one
+        return found
 
     def settle(self, found: dict[int, Any], graph: Graph) -> bool:
         """Find out to which of these containers their keys lead: whether others are told than
