@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import ModuleType
@@ -107,8 +109,12 @@ class Dependencies:
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
         self._newer: dict[str, object] = {}  # what the notebook has bound since, put on top
         self._imports = Imports(self._cells)
+        own = weakref.proxy(self)  # a cycle would keep the notebook's values, a Run among them
         self._missing = MissingNames(
-            self._cells, self._launched, self._held, lambda name: bool(self._stars_with(name))
+            self._cells,
+            self._launched,
+            functools.partial(Dependencies._held, own),
+            functools.partial(Dependencies._is_starred, own),
         )
         self._set_by_source: set[str] = set()
 
@@ -286,6 +292,9 @@ class Dependencies:
 
     def _held(self) -> tuple[Collection[str], ...]:
         return self._known, self._bound, self._pending, self._computed, self._values
+
+    def _is_starred(self, name: str) -> bool:
+        return bool(self._stars_with(name))
 
     def _stars_with(self, name: str) -> list[Statement]:
         """The pending `from m import *` that bind the name, or might."""

@@ -52,6 +52,8 @@ def _of_the_class(base: type, kind: type, made: tuple[Any, ...]) -> tuple[Any, .
         return remake.new_instance, (base, kind, (make(*arguments),)), *rest
     if base.__module__.startswith("numpy.random."):
         return remake.new_of_base, (base, kind, *arguments), *rest
+    if kind.__module__ != "__main__":  # as of a `numpy.dtype`, which a library makes without a name
+        return made
     raise Unshippable(
         f"an object that `{base.__module__}.{base.__qualname__}` pickles without its class "
         f"`{kind.__qualname__}`",
