@@ -421,6 +421,20 @@ def check_training_with_optimizer_step(rank: int) -> None:
         equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
 
+def train_in_a_full_graph(model: nn.Module, rank: int, steps: int) -> None:
+    """Steps of SGD, with the model's own way of averaging gradients, each compiled whole."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(inputs: Tensor, wanted: Tensor) -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+
+    compiled = torch_xla.compile(step, full_graph=True)
+    for number in range(steps):
+        compiled(*(each.to("xla") for each in batch(rank, number)))
+
+
 def check_training_in_a_full_graph(rank: int) -> None:
     model = net().to("xla")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -451,31 +465,13 @@ def check_training_in_a_full_graph(rank: int) -> None:
 def check_training_with_ddp_in_a_full_graph(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(inputs: Tensor, wanted: Tensor) -> None:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), wanted).backward()
-        optimizer.step()
-
-    compiled = torch_xla.compile(step, full_graph=True)
-    for number in range(5):
-        compiled(*(each.to("xla") for each in batch(rank, number)))
+    train_in_a_full_graph(model, rank, 5)
     equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
 
 def check_training_with_fsdp_in_a_full_graph(rank: int) -> None:
     model = XlaFullyShardedDataParallel(net().to("xla"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(inputs: Tensor, wanted: Tensor) -> None:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), wanted).backward()
-        optimizer.step()
-
-    compiled = torch_xla.compile(step, full_graph=True)
-    for number in range(4):
-        compiled(*(each.to("xla") for each in batch(rank, number)))
+    train_in_a_full_graph(model, rank, 4)
     expected = reference_training(4, torch.optim.SGD, 0.1)
     inputs = tensor(0, 5, 6, seed=99)
     outputs = model(inputs.to("xla")).detach()

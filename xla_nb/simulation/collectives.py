@@ -252,7 +252,7 @@ class _Meeting:
         self._packs = packs
         self._me = group.index(carrier.rank) if carrier.rank in group else 0
         self._rows: list[Tensor] | None = None  # of every pack, if they travel with the frames
-        self._walk = self._through_memory()
+        self._walk: Walk | None = None  # the way of larger ones, on one host
 
     def __enter__(self) -> _Meeting:
         agreement = self._carrier.agreement
@@ -260,6 +260,7 @@ class _Meeting:
         try:
             if sum(pack.nbytes for pack in self._packs) > _INLINE:
                 agreement.meet(self._what, self._members)
+                self._walk = self._through_memory()
             else:
                 payload = b"".join(_view(pack.flat) for pack in self._packs)
                 self._rows = self._parse(agreement.meet(self._what, self._members, payload))
@@ -326,7 +327,7 @@ class _Meeting:
         """Send the pack to `target` and return that of `source`; either may be None."""
         own = source is not None and source == self._carrier.rank
         away = target is not None and target != self._carrier.rank
-        if self._rows is None and self._walk is not None:  # all take part in every step of it
+        if self._walk is not None:  # all take part in every step of it
             moved = self._walk.move(self._packs[index].flat, None if own else source, away)
             return self._packs[index].flat.clone() if own else moved
         if own:
