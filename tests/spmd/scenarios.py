@@ -598,6 +598,24 @@ def norms() -> dict[str, tuple[float, dict[str, int]]]:
     return results
 
 
+def after_another(rounds: int) -> set[str]:
+    """The collectives counted for a sum that needs none, each time right after a backward pass
+    that needs many, which some devices may still be running."""
+    mesh = whole(data=4)
+    counted: set[str] = set()
+    for round in range(rounds):
+        weight = torch.randn(64, 64).to("xla").requires_grad_()
+        x = spmd.shard_batch(torch.randn(256, 64), mesh)
+        hidden, loss = x, torch.zeros((), device="xla")
+        for _ in range(6):
+            hidden = torch.relu(hidden @ weight)
+            loss = loss + hidden.mean()
+        loss.backward()
+        torch_xla.sync()
+        counted |= spmd.collectives(torch.add, x, round).keys()
+    return counted
+
+
 def half() -> tuple[str, float]:
     """LayerNorm in bfloat16: its dtype, and its largest relative error."""
     norm, x = nn.LayerNorm(64).bfloat16(), torch.randn(4, 64, dtype=torch.bfloat16)

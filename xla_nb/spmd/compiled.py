@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.profiler as xp
@@ -58,14 +59,28 @@ def _programs(
     work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Counter[str]]:
     torch_xla.sync(wait=True)
-    xm.wait_device_ops()  # sync waits for its own program; one before it may still run
+    _wait_for_every_device()
     with tempfile.TemporaryDirectory(prefix="xla-nb-trace-") as folder:
         xp.start_trace(folder)
         try:
             result = work(*args, **kwargs)
             torch_xla.sync(wait=True)
+            xm.wait_device_ops()  # sync may return before a small program has run
             del result
         finally:
             xp.stop_trace()
         traces = sorted(Path(folder).rglob("*.xplane.pb"))
         return [program for trace in traces for program in xplane.opcodes(trace.read_bytes())]
+
+
+def _wait_for_every_device() -> None:
+    """Return when no device runs a program of before.
+
+    torch_xla's own waiting (sync, wait_device_ops) ends with the first device; the others may be
+    late. A program for several devices starts when the one before it has ended on all of them, so
+    the values of a new one, fetched from each device, tell that everything has.
+    """
+    fence = torch.zeros(1, device=torch_xla.device()) + 1
+    for shards in torch_xla._XLAC._get_local_shards([fence]):
+        for shard, _ in shards:
+            shard.cpu()
