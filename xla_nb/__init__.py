@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from xla_nb.errors import XlaNbError
     from xla_nb.rank.reporting import progress, report
     from xla_nb.run.run import Run, RunFailed
+    from xla_nb.topology.chips import simulated
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "progress",
     "release",
     "report",
+    "simulated",
     "spawn",
     "spmd",
     "torchax",
@@ -36,6 +38,7 @@ _HOMES = {
     "progress": "xla_nb.rank.reporting",
     "release": "xla_nb.api",
     "report": "xla_nb.rank.reporting",
+    "simulated": "xla_nb.topology.chips",
     "spawn": "xla_nb.api",
 }
 

@@ -48,6 +48,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     hosts: int | None = None,
     slices: int | None = None,
     wait: float | str | None = None,
+    simulate: str | None = None,
     keep_going: bool | None = None,
     hang_after: float | str | None = None,
     hang_stop: bool | None = None,
@@ -67,6 +68,9 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     on: "local" (the default), "ray" or "ray://HOST:PORT": ranks run on this machine, or `n` of them
     on each of `hosts` hosts of a Ray cluster, by default all that are free. `slices`: TPU slices
     that the hosts form (1). `wait`: how long to wait for free hosts (do not wait).
+    simulate: the type of TPU to simulate, such as "v5litepod-8", even beside a real one; "cpu":
+    ranks are told that they have a CPU. By default XLA_NB_SIMULATE, else, without a TPU, the
+    smallest type with `n` chips.
     keep_going: return a failed Run instead of raising (False). bg: return at once.
     hang_after: report where all ranks are when one has made no progress for this long (5 min); 0:
     never. hang_stop: stop the run when a hang is reported (False).
@@ -88,6 +92,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
         "hosts": hosts,
         "slices": slices,
         "wait": wait,
+        "simulate": simulate,
         "keep_going": keep_going,
         "hang_after": hang_after,
         "hang_stop": hang_stop,

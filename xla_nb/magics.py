@@ -86,7 +86,7 @@ def _spawn_parser() -> _Parser:
 
 
 def _topology_parser() -> _Parser:
-    parser = _parser("%xla_topology", ("n", "on", "hosts", "slices", "wait"))
+    parser = _parser("%xla_topology", ("n", "on", "hosts", "slices", "wait", "simulate"))
     parser.add_argument("--accelerator")
     parser.add_argument("--dry-run", action="store_true")
     return parser
@@ -251,7 +251,7 @@ class XlaMagics(Magics):
     def xla_topology(self, line: str) -> None:
         """Draw slices, hosts, chips and ranks, and the variables each process gets.
 
-            %xla_topology [-n N]
+            %xla_topology [-n N] [--simulate TYPE]
             %xla_topology --on ray [--hosts H] [--slices S] [--wait TIME] [-n N]
             %xla_topology --dry-run [--hosts H] [--slices S] [--accelerator TYPE] [-n N]
 
@@ -277,7 +277,7 @@ class XlaMagics(Magics):
                 f"%xla_topology {line}: this machine is one host. Add --dry-run to draw others."
             )
         else:
-            diagram = picture.here(os.environ, ranks)
+            diagram = picture.here(run_options.environment(options, os.environ), ranks)
         print(drawing.draw(diagram))
 
     @line_magic

@@ -313,6 +313,35 @@ def test_variables_that_break_launches_are_removed_with_a_notice_each(notebook):
     assert "removed TPU_NUM_DEVICES=4" in shown.stderr
 
 
+TOLD = (
+    "-o told\n"
+    "import torch_xla.runtime as xr\n"
+    "from torch_xla._internal import tpu\n"
+    "def f(rank): return xr.device_type(), AT_THE_TOP, xr.world_size(), tpu.get_tpu_type()\n"
+    "AT_THE_TOP = xr.device_type()"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "options"),
+    [
+        ("", "--simulate v6e-8 "),
+        ("%xla_config simulate=v6e-8", ""),
+        ("import os; os.environ['XLA_NB_SIMULATE'] = 'v6e-8'", ""),
+        ("%xla_config simulate=v4-8", "--env XLA_NB_SIMULATE=v6e-8 "),
+    ],
+)
+def test_the_tpu_that_is_simulated_can_be_chosen(notebook, before, options):
+    notebook.ok(before)
+    notebook.ok("%%xla_spawn --view none " + options + TOLD)
+    notebook.ok("%xla_config reset\nimport os; os.environ.pop('XLA_NB_SIMULATE', None)")
+    assert notebook.value("set(told.results.values())") == "{('TPU', 'TPU', 8, 'v6e')}"
+
+
+def test_a_notebook_knows_that_the_next_launch_is_simulated(notebook):
+    assert notebook.value("__import__('xla_nb').simulated()") == "True"
+
+
 def test_closing_a_notebook_during_the_import_leaves_no_torch_folder():
     notebook = Notebook()
     notebook.ok("%load_ext xla_nb")

@@ -54,6 +54,19 @@ def test_a_traceback_starts_at_the_first_cell():
     )
 
 
+def test_causes_are_told_from_the_first_cell_on_too():
+    def above():  # JAX gives a cause the frames of the whole process
+        define("def f():\n    raise ValueError('boom')")["f"]()
+
+    with pytest.raises(ValueError) as caught:
+        above()
+    error = KeyError("other")
+    error.__cause__ = caught.value
+    text = tracebacks.tell(error, LABELS).text
+    assert "in f\n    raise ValueError('boom')" in text
+    assert "in above" not in text
+
+
 def test_kind_and_message_are_those_of_the_error():
     got = failure("def f():\n    raise ValueError('boom')")
     assert (got.kind, got.message) == ("ValueError", "boom")

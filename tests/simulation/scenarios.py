@@ -6,11 +6,14 @@ A collective's result is compared with what one process computes from all ranks'
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import linecache
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,16 +23,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch_xla
+import torch_xla.amp
 import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.runtime as xr
 from torch import Tensor, nn
+from torch_xla._internal import tpu
 from torch_xla.debug import metrics
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
+from torch_xla.experimental.custom_kernel import flash_attention
 
-from xla_nb.simulation import agreement, host, torch_names
+import xla_nb
+from xla_nb.simulation import agreement, host, refusals, torch_names
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
     CollectiveTimeout,
@@ -114,6 +121,98 @@ def identity(rank: int) -> dict[str, object]:
         "is_master": xm.is_master_ordinal(local=False),
         "pid": os.getpid(),
     }
+
+
+def told(rank: int) -> dict[str, object]:
+    device = torch_xla.device()
+    return {
+        "device_type": xr.device_type(),
+        "PJRT_DEVICE": os.environ["PJRT_DEVICE"],
+        "hardware": xm.xla_device_hw(device),
+        "real_devices": torch_xla.real_devices(),
+        "all_devices": torch_xla._XLAC._xla_get_all_devices(),
+        "kind": xm.xla_device_kind(),
+        "attributes": xr.runtime_device_attributes(str(device)),
+        "version": tpu.version(),
+        "type": tpu.get_tpu_type(),
+        "chips": tpu.num_available_chips(),
+        "devices": tpu.num_available_devices(),
+        "expected": tpu.num_expected_global_devices(),
+        "processes": tpu.num_local_processes(),
+        "task": tpu.task_id(),
+        "worker": tpu.worker_id(),
+        "workers": tpu.get_worker_ips(),
+        "master": xr.get_master_ip(),
+        "host": xr.host_index(),
+        "simulated": xla_nb.simulated(),
+        "sum": float(xm.all_reduce("sum", torch.ones(1, device=device))),
+    }
+
+
+def told_of_a_cpu(rank: int) -> tuple[object, ...]:
+    return (
+        xr.device_type(),
+        xm.xla_device_hw(torch_xla.device()),
+        torch_xla.real_devices(),
+        xla_nb.simulated(),
+        os.environ["LOCAL_RANK"],
+        os.environ["LOCAL_WORLD_SIZE"],
+    )
+
+
+def variables(rank: int) -> dict[str, str]:
+    return {name: os.environ[name] for name in ast.literal_eval(os.environ["SHOW"])}
+
+
+def evaluated(rank: int) -> list[object]:
+    return [eval(question) for question in ast.literal_eval(os.environ["SHOW"])]
+
+
+def reasons_for_refusals(rank: int) -> list[str]:
+    return sorted({reason for reason, _ in refusals.REFUSED.values()})
+
+
+def told_a_child(rank: int) -> str:
+    command = [sys.executable, "-c", "import os; print(os.environ['PJRT_DEVICE'])"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def autocast(rank: int) -> str:
+    device = torch_xla.device()
+    layer = nn.Linear(4, 4).to(device)
+    with torch_xla.amp.autocast(device):
+        return str(layer(torch.ones(2, 4, device=device)).dtype)
+
+
+def accelerated(rank: int) -> tuple[object, ...]:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(mixed_precision="bf16")
+    accelerator.print("printed by one rank")
+    model = nn.Linear(4, 2)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with accelerator.autocast():
+        output = model(torch.ones(2, 4, device=accelerator.device) * (rank + 1))
+    accelerator.backward(output.float().square().mean())
+    optimizer.step()
+    weights = [value.tolist() for value in accelerator.unwrap_model(model).state_dict().values()]
+    return accelerator.local_process_index, accelerator.num_processes, weights
+
+
+def unknown_metadata(rank: int) -> str:
+    try:
+        return str(tpu._get_metadata("agent-worker-number"))
+    except tpu.requests.HTTPError as problem:
+        return str(problem)
+
+
+def asks_for_memory(rank: int) -> object:
+    return xm.get_memory_info(torch_xla.device())
+
+
+def asks_for_kernel(rank: int) -> object:
+    rows = torch.randn(1, 2, 128, 64).to("xla")
+    return flash_attention(rows, rows, rows)
 
 
 def process_id(rank: int) -> int:

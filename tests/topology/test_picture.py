@@ -45,14 +45,10 @@ def test_two_ranks_share_a_v3_chip():
 
 
 def test_simulated_processes_have_the_variables_of_their_hosts_seat():
-    own = variables(picture.on_paper(4, 2, 2, None), 1, 1, 0)
+    own = variables(picture.on_paper(4, 2, 4, None), 1, 1, 0)
     seat = slices.seats([slices.Host(f"host-{n}") for n in range(4)], 2, pod=False)[3]
-    assert own == {
-        **seat.variables,
-        "PJRT_DEVICE": "CPU",
-        "PJRT_LOCAL_PROCESS_RANK": "0",
-        "PJRT_LOCAL_PROCESS_COUNT": "2",
-    }
+    as_on_a_tpu = slice_shape.processes("v4-16", ["host-2", "host-3"], 1)[0]
+    assert own == {**seat.variables, **as_on_a_tpu, "TPU_PROCESS_BOUNDS": "2,2,2"}
 
 
 def test_tpu_processes_have_the_variables_that_torch_xla_sets():
@@ -66,7 +62,7 @@ def test_cluster_hosts_are_drawn_by_name_or_address():
     seats = slices.seats([slices.Host("10.0.0.1", "one"), slices.Host("10.0.0.2")], 2, pod=False)
     world = picture.of(seats, 1, None, "on Ray")
     assert [[host.name for host in row] for row in world.slices] == [["one"], ["10.0.0.2"]]
-    assert world.title == "2 ranks on 2 hosts in 2 slices, simulated: on Ray"
+    assert world.title == "2 ranks on 2 hosts in 2 slices, simulated v4-8 each: on Ray"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +116,25 @@ def test_a_machine_without_a_tpu_is_drawn_as_a_simulated_host(machine):
     world = picture.here({}, 3)
     assert ranks(world) == [[[0], [1], [2]]]
     assert "MEGASCALE_NUM_SLICES" not in variables(world, 0, 0, 0)
+
+
+def test_simulated_ranks_are_drawn_as_the_tpu_that_was_asked_for(machine):
+    machine(8)
+    world = picture.here({"XLA_NB_SIMULATE": "v6e-4"}, None)
+    assert world.title == "4 ranks on 1 host in 1 slice, simulated v6e-4: on this machine"
+    assert variables(world, 0, 0, 3)["TPU_VISIBLE_CHIPS"] == "3"
+
+
+def test_ranks_that_are_told_of_a_cpu_have_no_variables_of_a_tpu(machine):
+    machine(0)
+    world = picture.here({"XLA_NB_SIMULATE": "cpu"}, 2)
+    assert variables(world, 0, 0, 1) == {
+        "PJRT_DEVICE": "CPU",
+        "PJRT_LOCAL_PROCESS_RANK": "1",
+        "PJRT_LOCAL_PROCESS_COUNT": "2",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+    }
 
 
 @pytest.mark.parametrize(("n", "bounds"), [(None, "2,4,1"), (2, "1,2,1")])

@@ -61,11 +61,26 @@ def _in_full(
         told.__cause__ = told.__context__ = None
     else:
         told.stack = traceback.StackSummary.from_list(_before_our_raise(told.stack))
+        _cut_chained(told, labels)
     frames = told.stack
     text = "".join(told.format()).rstrip()
     if ours:
         text = text.replace(f"{kind.__module__}.{name}", name)
     return Told(name, message, text, place_in(frames, labels), _where(name, frames))
+
+
+def _cut_chained(told: traceback.TracebackException, labels: Container[str]) -> None:
+    """Start the errors that it was raised from at the notebook too: JAX gives its causes the whole
+    stack of the process."""
+    chained, seen = [told.__cause__, told.__context__], {id(told)}
+    while chained:
+        error = chained.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        first = next((n for n, frame in enumerate(error.stack) if frame.filename in labels), 0)
+        error.stack = traceback.StackSummary.from_list(list(error.stack)[first:])
+        chained += [error.__cause__, error.__context__]
 
 
 def _is_ours(kind: type) -> bool:

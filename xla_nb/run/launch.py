@@ -24,7 +24,7 @@ from xla_nb.protocol import events, torch_settings
 from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Record
-from xla_nb.run.options import Options
+from xla_nb.run.options import Options, environment
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Fit, OnWait
 
@@ -49,7 +49,8 @@ def launch(
 
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
-    fit = engine.fit(options.runtime, options.n, options.env)
+    user_env = environment(options, {})
+    fit = engine.fit(options.runtime, options.n, user_env)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     try:
         record = Record.create(name)
@@ -69,7 +70,7 @@ def launch(
         takes_lock=program.takes_lock,
         by_name=frozenset(program.defines),
         n=options.n,
-        user_env=options.env,
+        user_env=user_env,
         cwd=_working_directory(),
         sys_path=tuple(sys.path),
         authkey=bytes(multiprocessing.current_process().authkey),

@@ -20,6 +20,8 @@ from xla_nb import runtimes
 from xla_nb.engines import base
 from xla_nb.errors import UsageError
 from xla_nb.protocol import hostile
+from xla_nb.topology import simulated
+from xla_nb.topology.chips import SIMULATE
 from xla_nb.wording import listed, shortened
 
 ViewName = Literal["panel", "text", "none"]
@@ -42,6 +44,7 @@ class Options:
     hosts: int | None = None
     slices: int | None = None
     wait: float = 0.0
+    simulate: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     grace: float = 5.0
@@ -109,6 +112,12 @@ def _engine(label: str, value: Any) -> str:
         choices = listed(base.ADDRESSES, "or")
         raise UsageError(f"Unknown {label} {_shown(value)}. Choose {choices}.")
     return str(value)
+
+
+def _tpu(label: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{label} must be the name of a TPU type, not {_type(value)}.")
+    return simulated.known(label, value)
 
 
 def _switch(label: str, value: Any) -> bool:
@@ -224,6 +233,12 @@ OPTIONS = {
             "do not wait",
         ),
         Option(
+            "simulate", "--simulate", "TYPE", None, _tpu,
+            "simulate a TPU of this type, such as v5litepod-8, even beside a real one; cpu: ranks "
+            "are told that they have a CPU",
+            "XLA_NB_SIMULATE; where there is no TPU, the smallest type with N chips",
+        ),
+        Option(
             "env", "--env", "NAME=VALUE", {}, _environment,
             "an environment variable of the ranks; can be repeated", "none", setting=False,
         ),
@@ -290,6 +305,11 @@ def options(values: Mapping[str, Any], *, flags: bool = False) -> Options:
             for name, value in values.items()
         }
     )
+
+
+def environment(options: Options, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables, with those that options stand for."""
+    return {**environ, **({SIMULATE: options.simulate} if options.simulate else {}), **options.env}
 
 
 def arguments(value: object) -> tuple[object, ...]:

@@ -48,7 +48,8 @@ def fit_to_machine(
         raise UsageError(f"-n must be a whole number of at least 1, not {n}.")
     chips = count_chips()
     device = choose_device({**environ, **user_env}, chips)
-    machine = Machine(device, chips, accelerator_type(environ), environ, user_env, hosts)
+    placed = {**environ, **(sets or {})}
+    machine = Machine(device, chips, accelerator_type(environ), placed, user_env, hosts)
     plan = runtimes.named(runtime).plan(machine, n)
     env, changes = environment.clean(
         environ, device=device, sets={**plan.sets, **(sets or {})}, user_env=user_env

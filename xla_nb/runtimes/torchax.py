@@ -29,7 +29,8 @@ from xla_nb.runtimes import (
 )
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.runtimes.gauges import Counts, PendingCollective
-from xla_nb.topology.chips import SIMULATED, devices_per_chip, process_bounds, require_one_host
+from xla_nb.topology import simulated
+from xla_nb.topology.chips import SIMULATE, devices_per_chip, process_bounds, require_one_host
 from xla_nb.wording import listed, several
 
 #: Imported by the fork server; `import jax` starts no thread and opens no device.
@@ -47,7 +48,7 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """A rank for each TPU chip or GPU, or SIMULATED processes on the CPU."""
+    """A rank for each TPU chip or GPU, or for each simulated chip on the CPU."""
     torchax_versions.check_versions()
     platform = _platform(machine.device, machine.variable)
     if platform == "tpu":
@@ -58,7 +59,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
             f"-n {n} exceeds the {several(gpus, 'visible GPU')}, and each rank needs its own. "
             "Remove -n, or add `--env JAX_PLATFORMS=cpu` to run on the CPU."
         )
-    return Plan(n or gpus or SIMULATED, {}, IMPORTS)
+    return Plan(n or gpus or simulated.ranks(machine.variable(SIMULATE), n), {}, IMPORTS)
 
 
 def _plan_tpu(machine: Machine, n: int | None) -> Plan:

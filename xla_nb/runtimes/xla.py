@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import decimal
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,9 @@ from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client
 from xla_nb.runtimes.forking import Lifecycle, RankContext
 from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
-from xla_nb.topology.chips import SIMULATED, process_bounds
+from xla_nb.topology import simulated
+from xla_nb.topology.chips import SIMULATE, SIMULATED, process_bounds
+from xla_nb.topology.slices import WORKERS
 
 #: Imported by the fork server, so that no job and no rank pays for it.
 IMPORTS = (
@@ -33,11 +36,16 @@ IMPORTS = (
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """All ranks of the TPU, or `n` on one host if its chips allow it; SIMULATED without a TPU."""
+    """All ranks of the TPU, or `n` on one host if its chips allow it; of a simulated one, too."""
     if machine.device == "TPU":
         sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
         return Plan(n, sets, IMPORTS)
-    return Plan(n or SIMULATED, {}, IMPORTS)
+    hosts = len(machine.variable(WORKERS).split(",")) if machine.hosts > 1 else 1
+    wish = machine.variable(SIMULATE)
+    host = simulated.host(wish, n, hosts)
+    if host is None:
+        return Plan(n or SIMULATED, {}, IMPORTS)
+    return Plan(host.ranks, host.variables(), IMPORTS)
 
 
 def opened() -> str | None:
@@ -68,7 +76,11 @@ def warm_up() -> None:
 
 
 def set_up() -> None:
-    """Nothing to prepare: `opened` detects what a cell must not do before there are ranks."""
+    """Say which device ranks will have; `opened` detects what a cell must not do before."""
+    if simulated.type_answered(os.environ):
+        from xla_nb.simulation import answers
+
+        answers.say_device()
 
 
 def prepare(order: Order) -> Chips:
@@ -144,8 +156,9 @@ class Chips:
     def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
 
-        runtime, device = torch_xla.runtime, torch_xla.device()
-        attributes = torch_xla._XLAC._xla_get_device_attributes(str(device))
+        runtime, device, attributes = torch_xla.runtime, torch_xla.device(), {}
+        if not self.simulated:
+            attributes = torch_xla._XLAC._xla_get_device_attributes(str(device))
         shown = described(str(device), attributes)
         return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, shown)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,7 @@ import torch_xla
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch_xla.experimental import plugins
 
+from xla_nb.simulation import answers
 from xla_nb.simulation.agreement import Agreement, CollectiveWait
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
@@ -118,12 +118,11 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
         """In a new rank, before its runtime starts: join the others and take on its identity."""
         share = self._share
-        os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(local_rank)
-        os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(share.ranks_here)
         rank = share.first_rank + local_rank
+        answers.say_position(local_rank, share.ranks_here)
+        answers.say_identity(rank, share.size, share.ranks_here)
         name_dumps(rank)
         limit_threads(share.ranks_here)
-        answer_identity(rank, share.size)
         streams = self._pairs.claim(rank) | self._remote_streams(rank)
         self.agreement = Agreement(Mesh(rank, share.size, streams))
         carrier = Carrier(self.agreement, self._memory)
@@ -169,36 +168,6 @@ def name_dumps(rank: int) -> None:
         os.environ[_SAVED_GRAPHS] = f"{name}.{rank}"
 
 
-def answer_identity(rank: int, size: int) -> None:
-    """Make torch_xla describe this process as one rank of `size`, with one device."""
-    xlac: Any = torch_xla._XLAC
-    devices = [f"CPU:{ordinal}" for ordinal in range(size)]
-    replication: list[str] = []
-    answers: dict[str, Callable[..., object]] = {
-        "_xla_get_device_ordinal": lambda device: rank,
-        "_xla_get_default_device_ordinal": lambda: rank,
-        "_xla_get_devices": lambda: [devices[rank]],
-        "_xla_real_devices": lambda devices_=None: [devices[rank]],
-        "_xla_get_all_devices": lambda: list(devices),
-        "_xla_get_runtime_devices": lambda: [devices[rank]],
-        "_xla_get_all_runtime_devices": lambda: list(devices),
-        "_xla_num_global_devices": lambda: size,
-        "_xla_get_all_device_attributes": lambda: [{"name": name} for name in devices],
-        "_xla_get_device_attributes": lambda device: {"name": devices[rank]},
-        "_xla_get_num_processes": lambda: size,
-        "_xla_get_process_index": lambda: rank,
-        "_xla_set_replication_devices": lambda names: replication.__setitem__(slice(None), names),
-        "_xla_get_replication_devices": lambda: list(replication),
-        "_xla_get_replication_devices_count": lambda: len(replication),
-        # Tokens order collectives inside a graph; ours run between graphs.
-        "_get_all_reduce_token": lambda device: None,
-        "_set_all_reduce_token": lambda device, token: None,
-    }
-    for name, answer in answers.items():
-        if hasattr(xlac, name):
-            setattr(xlac, name, answer)
-
-
 class _Installed:
     """The host of this process and of the ranks forked from it."""
 
@@ -211,9 +180,10 @@ def install(share: HostShare) -> None:
         raise RuntimeError("The XLA runtime of this process is already initialized.")
     for name in _DROPPED:
         os.environ.pop(name, None)
-    os.environ["PJRT_DEVICE"] = "CPU"
+    answers.say_device()
     _Installed.host = SimulatedHost(share)
-    plugins._plugin_registry["CPU"] = _Installed.host  # torch_xla's own CPU client still serves
+    for device in ("CPU", "TPU"):  # torch_xla's own CPU client still serves
+        plugins._plugin_registry[device] = _Installed.host
     plugins.using_dynamic_plugins = lambda: True
 
 

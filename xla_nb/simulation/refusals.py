@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch_xla
 import torch_xla.runtime as xr
 from torch.library import Library
+from torch_xla.experimental import custom_kernel
 
 Why = tuple[str, str]  # the reason, and what to do instead
 
@@ -26,6 +27,15 @@ _CHANNELS = (
 _COORDINATOR = (
     "the ranks have no XLA coordination service",
     "Remove the call",
+)
+_MEMORY = (
+    "its devices are the CPU's, which do not count the memory that they use",
+    "Measure it on a TPU",
+)
+_KERNELS = (
+    "Pallas kernels are programs of a TPU's own cores",
+    "Use torch's operation, such as torch.nn.functional.scaled_dot_product_attention, where "
+    "xla_nb.simulated() is true",
 )
 _DTENSOR = ("DTensor on XLA needs SPMD", "Use --runtime spmd")
 
@@ -44,6 +54,8 @@ REFUSED = {
     "_global_tensor_from_cpu_shards": _SPMD,
     "_load_local_shards": _SPMD,
     "_get_local_shards": _SPMD,
+    "_xla_memory_info": _MEMORY,
+    "_xla_tpu_custom_call": _KERNELS,
     "_ensure_xla_coordinator_initialized": _COORDINATOR,
     "_activate_preemption_sync_manager": _COORDINATOR,
 }
@@ -71,6 +83,7 @@ def install_refusals() -> list[object]:
     for name, why in REFUSED.items():
         if hasattr(xlac, name):
             setattr(xlac, name, refuse(f"torch_xla._XLAC.{name}", why))
+    custom_kernel.trace_pallas = refuse("Pallas kernels", _KERNELS)
     xr.use_spmd = refuse("torch_xla.runtime.use_spmd", _SPMD)
     library = Library("_dtensor", "IMPL")
     name = "shard_dim_alltoall"

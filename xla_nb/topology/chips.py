@@ -6,6 +6,7 @@ are named below), without importing it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,9 @@ from xla_nb.wording import listed, several
 
 #: Default number of ranks on a simulated host.
 SIMULATED = 4
+
+#: The variable that asks for a simulated host, and for the TPU that it answers as (simulated.py).
+SIMULATE = "XLA_NB_SIMULATE"
 
 Device = Literal["TPU", "CPU"]
 _DEVICES: dict[str, Device] = {"TPU": "TPU", "CPU": "CPU"}
@@ -32,9 +36,9 @@ _CHIPS = {
     "0x0056": "",  # for torch_xla's own tests
 }
 
-# The shape of n processes of one chip each on a host: those that libtpu accepts as parts of a
-# host's 2x4 or 2x2 chips. Chips are numbered along x first, so ranks 0 to n-1 fill these shapes.
-_PROCESS_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+#: The shape of n processes of one chip each on a host: those that libtpu accepts as parts of a
+#: host's 2x4 or 2x2 chips. Chips are numbered along x first, so ranks 0 to n-1 fill these shapes.
+PROCESS_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 
 
 # --- what this machine has -------------------------------------------------------------------
@@ -59,8 +63,11 @@ def accelerator_type(
 def choose_device(environ: Mapping[str, str], chips: int) -> Device:
     """The device for the ranks: PJRT_DEVICE if set, else the TPU if there is one.
 
-    Raises UsageError for a device that is missing or not supported.
+    "CPU" is a simulated host; SIMULATE asks for it, whatever there is. Raises UsageError for a
+    device that is missing or not supported.
     """
+    if environ.get(SIMULATE):
+        return "CPU"
     device = environ.get("PJRT_DEVICE", "").split("_")[0] or ("TPU" if chips else "CPU")
     if device == "TPU" and not chips:
         raise UsageError(
@@ -73,6 +80,20 @@ def choose_device(environ: Mapping[str, str], chips: int) -> Device:
         f"PJRT_DEVICE={device} is not supported: xla_nb runs ranks on a TPU or a simulated TPU "
         "host. Set PJRT_DEVICE to TPU or CPU, or remove it to let xla_nb choose."
     )
+
+
+def asks_to_simulate(environ: Mapping[str, str]) -> bool:
+    """Whether these variables ask for simulated ranks where there are chips too."""
+    return bool(environ.get(SIMULATE)) or environ.get("PJRT_DEVICE") == "CPU"
+
+
+def simulated() -> bool:
+    """Whether this rank's TPU is simulated; in the notebook, whether the next launch's would be.
+
+    A simulated host answers as a TPU does, so this is for programs that must know. Raises
+    UsageError if PJRT_DEVICE names a device that is missing or not supported.
+    """
+    return choose_device(os.environ, count_chips()) == "CPU"
 
 
 def _pci_chips(pci: Path) -> Iterator[str]:
@@ -93,7 +114,7 @@ def possible_ranks(accelerator: str | None, chips: int) -> list[int]:
     """
     if _several_hosts(accelerator, chips) or generation(accelerator) == "tpu7x":
         return []
-    return [size * devices_per_chip(accelerator) for size in _PROCESS_BOUNDS if size <= chips]
+    return [size * devices_per_chip(accelerator) for size in PROCESS_BOUNDS if size <= chips]
 
 
 def process_bounds(
@@ -125,7 +146,7 @@ def process_bounds(
     if n not in possible:
         raise UsageError(_impossible(accelerator, chips, n, possible))
     return {
-        "TPU_PROCESS_BOUNDS": _PROCESS_BOUNDS[n // devices_per_chip(accelerator)],
+        "TPU_PROCESS_BOUNDS": PROCESS_BOUNDS[n // devices_per_chip(accelerator)],
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
     }
 

@@ -116,7 +116,6 @@ _TRAPS = (
     _Trap(
         "CLOUD_TPU_TASK_ID TPU_VISIBLE_CHIPS TPU_PROCESS_PORT",
         "it would override each rank's own value",
-        devices=("TPU",),
     ),
     # The older name of TPU_VISIBLE_CHIPS. torch_xla does not read it, libtpu still does.
     _Trap(
@@ -129,7 +128,6 @@ _TRAPS = (
     _Trap(
         "TPU_PROCESS_ADDRESSES",
         "it must list an address for every rank, as torch_xla does if it is not set",
-        devices=("TPU",),
     ),
     # _internal/tpu.py, configure_one_chip_topology leaves these at 1,1,1 in a notebook that used
     # the TPU itself, and num_local_processes would then start one process. `process_bounds` sets

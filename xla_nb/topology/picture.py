@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xla_nb.errors import UsageError
-from xla_nb.topology import slice_shape, slices
+from xla_nb.topology import simulated, slice_shape, slices
 from xla_nb.topology.chips import (
+    SIMULATE,
     SIMULATED,
     accelerator_type,
     choose_device,
@@ -26,10 +27,8 @@ _CHIPS = (
     "order of their processes; on the TPU libtpu assigns the ordinals, which may differ."
 )
 _CORES = (
-    "[ ] is a simulated core and its process, with the number of its rank. On a TPU torch_xla "
-    "would also set TPU_PROCESS_BOUNDS, TPU_CHIPS_PER_PROCESS_BOUNDS, TPU_PROCESS_ADDRESSES, "
-    "TPU_PROCESS_PORT, TPU_VISIBLE_CHIPS and CLOUD_TPU_TASK_ID in each process; for an example, "
-    "use `%xla_topology --dry-run --accelerator v5litepod-16`."
+    "[ ] is a simulated chip and its process, with the number of its rank. The variables are those "
+    "that torch_xla sets on a TPU; the client that computes is the CPU's."
 )
 _HOSTS, _RANKS = 2_000, 100_000  # the most that are drawn, which takes seconds
 _METADATA = (
@@ -63,8 +62,12 @@ def _check_size(hosts: int, n: int | None) -> None:
         )
 
 
-def of(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str) -> Diagram:
+def of(
+    seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str, wish: str = ""
+) -> Diagram:
     """Hosts in their seats (slices.seats), with n ranks on each; `where` ends the title.
+
+    accelerator: None for simulated hosts, which answer as the TPU of the `wish` (simulated.host).
 
     Raises UsageError where a launch on these hosts would.
     """
@@ -72,23 +75,26 @@ def of(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str
         per_slice = len(seats) // (seats[-1].slice + 1)
         chips = slice_shape.chips_per_host(accelerator, per_slice)
         process_bounds(accelerator, chips, n, hosts=len(seats))
-    return _diagram(seats, n, accelerator, where)
+    return _diagram(seats, n, accelerator, where, wish)
 
 
-def _diagram(seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str) -> Diagram:
+def _diagram(
+    seats: Sequence[Seat], n: int | None, accelerator: str | None, where: str, wish: str = ""
+) -> Diagram:
+    kind = accelerator
     rows: list[list[DiagramHost]] = [[] for _ in range(seats[-1].slice + 1)]
     first = 0
     for seat in seats:
+        neighbors = [other.host.address for other in seats if other.slice == seat.slice]
         if accelerator:
-            neighbors = [other.host.address for other in seats if other.slice == seat.slice]
             own = slice_shape.processes(accelerator, neighbors, seat.worker, n)
         else:
-            own = _simulated(n)
+            kind, own = _simulated(wish, n, neighbors, seat.worker)
         processes = [{**seat.variables, **variables} for variables in own]
         rows[seat.slice].append(_host(seat.host.shown, processes, first, accelerator))
         first += len(processes) * devices_per_chip(accelerator)
     notes = [_CHIPS if accelerator else _CORES, slice_shape.unknown(accelerator or "")]
-    return Diagram(_title(rows, accelerator, where), rows, list(filter(None, notes)))
+    return Diagram(_title(rows, kind, where), rows, list(filter(None, notes)))
 
 
 def here(environ: Mapping[str, str], n: int | None) -> Diagram:
@@ -96,8 +102,10 @@ def here(environ: Mapping[str, str], n: int | None) -> Diagram:
     _check_size(1, n)
     chips = count_chips()
     if choose_device(environ, chips) == "CPU":
-        rows = [[_host("localhost", _simulated(n), 0, None)]]
-        return Diagram(_title(rows, None, "on this machine, which has no TPU"), rows, [_CORES])
+        kind, own = _simulated(environ.get(SIMULATE, ""), n, ["localhost"], 0)
+        rows = [[_host("localhost", own, 0, None)]]
+        where = "on this machine" if chips else "on this machine, which has no TPU"
+        return Diagram(_title(rows, kind, where), rows, [_CORES])
     accelerator = accelerator_type(environ)
     bounds = process_bounds(accelerator, chips, n)
     processes = [{"PJRT_DEVICE": "TPU"}] * chips
@@ -108,15 +116,24 @@ def here(environ: Mapping[str, str], n: int | None) -> Diagram:
     return Diagram(_title(rows, accelerator, "this machine"), rows, notes)
 
 
-def _simulated(n: int | None) -> list[dict[str, str]]:
-    """The variables of each process of a simulated host (simulation.host,
-    configure_multiprocess)."""
-    count = SIMULATED if n is None else n
-    return [
+def _simulated(
+    wish: str, n: int | None, addresses: Sequence[str], worker: int
+) -> tuple[str, list[dict[str, str]]]:
+    """What a simulated host answers as, and the variables of each process (simulation.answers)."""
+    host = simulated.host(wish, n, len(addresses))
+    if host is not None:
+        bounds = host.variables()["TPU_PROCESS_BOUNDS"]
+        return f"simulated {host.accelerator}", slice_shape.configured(
+            bounds, addresses, worker, host.ranks
+        )
+    count = n or SIMULATED
+    return "simulated, as a CPU", [
         {
             "PJRT_DEVICE": "CPU",
             "PJRT_LOCAL_PROCESS_RANK": str(local),
             "PJRT_LOCAL_PROCESS_COUNT": str(count),
+            "LOCAL_RANK": str(local),
+            "LOCAL_WORLD_SIZE": str(count),
         }
         for local in range(count)
     ]
@@ -137,11 +154,10 @@ def _host(
     )
 
 
-def _title(rows: Sequence[Sequence[DiagramHost]], accelerator: str | None, where: str) -> str:
+def _title(rows: Sequence[Sequence[DiagramHost]], kind: str | None, where: str) -> str:
     """`16 ranks on 4 hosts in 1 slice, v5litepod-16: on paper`."""
     ranks = rows[-1][-1].processes[-1].ranks[-1] + 1
     hosts = sum(map(len, rows))
     counts = f"{several(ranks, 'rank')} on {several(hosts, 'host')} in "
-    kind = accelerator or "simulated"
-    each = " each" if accelerator and len(rows) > 1 else ""
+    each = " each" if len(rows) > 1 else ""
     return f"{counts}{several(len(rows), 'slice')}, {kind}{each}: {where}"

@@ -45,9 +45,17 @@ def processes(
     else:  # part of one host; process_bounds refuses part of several
         bounds = process_bounds(accelerator, chips, n)["TPU_PROCESS_BOUNDS"]
         chips = n // devices
+    return configured(bounds, addresses, worker, chips)
+
+
+def configured(
+    bounds: str | None, addresses: Sequence[str], worker: int, processes: int
+) -> list[dict[str, str]]:
+    """What torch_xla's configure_topology and initialize_multiprocess set in each process of host
+    `worker`, whose slice has these TPU_PROCESS_BOUNDS."""
     if len(addresses) == 1:
         addresses = ["localhost"]  # as get_worker_ips does
-    ports = [str(_PORT + local) for local in range(chips)]
+    ports = [str(_PORT + local) for local in range(processes)]
     shape = {"TPU_PROCESS_BOUNDS": bounds} if bounds else {}
     return [
         {
@@ -57,13 +65,13 @@ def processes(
             "TPU_PROCESS_ADDRESSES": ",".join(
                 f"{address}:{port}" for address in addresses for port in ports
             ),
-            "CLOUD_TPU_TASK_ID": str(worker * chips + local),
+            "CLOUD_TPU_TASK_ID": str(worker * processes + local),
             "TPU_VISIBLE_CHIPS": str(local),
             "TPU_PROCESS_PORT": ports[local],
             "PJRT_LOCAL_PROCESS_RANK": str(local),
-            "PJRT_LOCAL_PROCESS_COUNT": str(chips),
+            "PJRT_LOCAL_PROCESS_COUNT": str(processes),
         }
-        for local in range(chips)
+        for local in range(processes)
     ]
 
 

@@ -273,6 +273,22 @@ def test_spmd_on_simulated_hosts_is_refused(on_ray):
     assert "--runtime spmd spans hosts on TPU pods only" in shown.error
 
 
+def test_ranks_are_told_which_host_of_a_simulated_slice_they_are_on(on_ray):
+    on_ray.ok(
+        spawn(
+            "import torch_xla.runtime as xr\n"
+            "from torch_xla._internal import tpu\n"
+            "def f(rank):\n"
+            "    first = xr.get_master_ip() == tpu.get_worker_ips()[0]\n"
+            "    kind = tpu.get_tpu_env()['ACCELERATOR_TYPE']\n"
+            "    return kind, tpu.worker_id(), tpu.task_id(), first\n",
+            "-o told",
+        )
+    )
+    told = [("v4-12", rank // 2, rank, True) for rank in range(6)]
+    assert on_ray.value("list(told.results.values())") == str(told)
+
+
 # ---------------------------------------------------------------- stopping
 
 

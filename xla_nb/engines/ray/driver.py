@@ -22,6 +22,7 @@ from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
 from xla_nb.errors import XlaNbError
 from xla_nb.linux import name_process, watch_parent
+from xla_nb.topology.chips import asks_to_simulate
 
 
 class Driver:
@@ -93,14 +94,14 @@ class Driver:
             self._reply(id=number, refused=faults.unplaced(str(problem)))
             raise
 
-    def _wish_of(self, request: dict[str, Any], device: str = "") -> Wish:
+    def _wish_of(self, request: dict[str, Any], *, cpu: bool = False) -> Wish:
         number = request["id"]
 
         def tell(what: str) -> None:
             self._reply(id=number, waiting=what)
 
         hosts, slices, wait = request["hosts"], request["slices"], request["wait"]
-        return Wish(number, hosts, slices, wait, tell, cpu=device == "CPU")
+        return Wish(number, hosts, slices, wait, tell, cpu=cpu)
 
     async def _look(self, request: dict[str, Any], into: int) -> None:
         wish = self._wish_of(request)
@@ -120,7 +121,8 @@ class Driver:
                 file.seek(0)
                 request, env, program = pickle.load(file)
             sock.setblocking(False)
-            wish = self._wish_of(message, request.user_env.get("PJRT_DEVICE", ""))
+            cpu = asks_to_simulate({**env, **request.user_env})
+            wish = self._wish_of(message, cpu=cpu)
             await self._run(Launch(wish, request, env, program, sock, values.fileno()))
         gc.collect()  # frees references to Ray's objects
 

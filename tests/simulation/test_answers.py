@@ -1,0 +1,121 @@
+"""What torch_xla says of a simulated host and its devices, in its ranks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.harness import Job
+from xla_nb.topology import simulated, slice_shape
+
+Simulate = Callable[..., Job]
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "simulated-host.md").read_text()
+
+
+def variables(wish: str, n: int | None = None) -> dict[str, str]:
+    host = simulated.host(wish, n)
+    assert host is not None
+    return host.variables()
+
+
+def test_ranks_of_a_v4_are_told_so(simulate: Simulate) -> None:
+    answers = simulate("told", env=variables("")).values()
+    for rank, each in enumerate(answers):
+        assert each == {
+            "device_type": "TPU",
+            "PJRT_DEVICE": "TPU",
+            "hardware": "TPU",
+            "real_devices": [f"TPU:{rank}"],
+            "all_devices": [f"TPU:{other}" for other in range(4)],
+            "kind": "TPU v4",
+            "attributes": {
+                "coords": [rank % 2, rank // 2, 0],
+                "core_on_chip": 0,
+                "name": f"TPU:{rank}",
+            },
+            "version": 4,
+            "type": "v4",
+            "chips": 4,
+            "devices": 4,
+            "expected": 4,
+            "processes": 4,
+            "task": rank,
+            "worker": 0,
+            "workers": ["localhost"],
+            "master": "localhost",
+            "host": 0,
+            "simulated": True,
+            "sum": 4.0,
+        }
+
+
+def test_the_type_can_be_chosen(simulate: Simulate) -> None:
+    answers = simulate("told", ranks=2, env=variables("v5litepod-8", 2)).values()
+    assert [each["type"] for each in answers] == ["v5litepod"] * 2
+    assert [each["kind"] for each in answers] == ["TPU v5 lite"] * 2
+    assert [(each["chips"], each["processes"]) for each in answers] == [(8, 2)] * 2
+
+
+def test_without_a_type_ranks_are_told_of_a_cpu(simulate: Simulate) -> None:
+    answers = simulate("told_of_a_cpu", env={"XLA_NB_SIMULATE": "cpu"}).values()
+    assert answers == [("CPU", "CPU", [f"CPU:{rank}"], True, str(rank), "4") for rank in range(4)]
+
+
+@pytest.mark.parametrize("wish", ["v4-8", "v6e-8"])
+def test_processes_have_the_variables_that_torch_xla_sets_on_a_tpu(
+    simulate: Simulate, wish: str
+) -> None:
+    expected = slice_shape.processes(wish, ["localhost"], 0)
+    names = list(expected[0])
+    found = simulate("variables", ranks=len(expected), env={**variables(wish), "SHOW": str(names)})
+    assert found.values() == expected
+
+
+def test_child_processes_are_told_of_the_cpu_that_computes(simulate: Simulate) -> None:
+    assert simulate("told_a_child", ranks=1, env=variables("")).values() == ["CPU"]
+
+
+def test_a_tpus_autocast_computes_in_bfloat16(simulate: Simulate) -> None:
+    assert simulate("autocast", ranks=1, env=variables("")).values() == ["torch.bfloat16"]
+
+
+@pytest.mark.parametrize("env", [variables(""), {"XLA_NB_SIMULATE": "cpu"}], ids=["tpu", "cpu"])
+def test_accelerate_knows_each_ranks_place_and_trains(
+    simulate: Simulate, env: dict[str, str]
+) -> None:
+    job = simulate("accelerated", env=env)
+    places, sizes, weights = zip(*job.values(), strict=True)
+    assert places == (0, 1, 2, 3)
+    assert sizes == (4,) * 4
+    assert weights == (weights[0],) * 4
+    assert (job.folder / "out").read_text().count("printed by one rank") == 1
+
+
+def test_a_key_that_no_tpu_vm_has_is_an_error_of_the_metadata_server(simulate: Simulate) -> None:
+    answers = simulate("unknown_metadata", ranks=1, env=variables("")).values()
+    assert answers == ["404 Not Found: a simulated host has no attribute 'agent-worker-number'."]
+
+
+def test_the_answers_in_the_guide_are_those_that_ranks_get(simulate: Simulate) -> None:
+    table = GUIDE.partition("| what rank 1 of 4 asks |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| `(.*)` \| `(.*)` \|$", table, re.MULTILINE))
+    assert len(rows) > 10
+    found = simulate("evaluated", env={**variables(""), "SHOW": str(list(rows))}).values()
+    assert found[1] == [ast.literal_eval(answer) for answer in rows.values()]
+
+
+def test_the_guide_names_each_reason_for_a_refusal(simulate: Simulate) -> None:
+    (reasons,) = simulate("reasons_for_refusals", ranks=1).values()
+    table = GUIDE.partition("| refused | because |")[2].partition("\n\n")[0]
+    assert {row.rpartition(" | ")[2].strip(" |") for row in table.splitlines()[2:]} >= set(reasons)
+
+
+@pytest.mark.parametrize("what", ["memory", "kernel"])
+def test_what_only_a_tpu_has_is_refused(simulate: Simulate, what: str) -> None:
+    ended = simulate(f"asks_for_{what}", ranks=1, env=variables("")).ranks[0]
+    assert ended.how == "NotCarried"
+    assert "The simulated TPU host does not support" in ended.value

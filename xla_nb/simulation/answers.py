@@ -1,0 +1,96 @@
+"""What torch_xla says of a simulated host and its devices.
+
+With a TPU's type in the environment (topology/simulated.py) ranks are told that they are on that
+TPU; without one, that they have a CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch_xla
+from torch_xla._internal import tpu
+
+from xla_nb.topology import simulated
+
+_DEVICE = "PJRT_DEVICE"
+
+
+def say_device() -> None:
+    """In the job and, through the fork, in its ranks: name the device as a program reads it.
+
+    torch_xla's C++ and child processes read the system's environment, which goes on saying that
+    the client is the CPU's; Python's `os.environ` is a copy of it.
+    """
+    os.environ[_DEVICE] = "CPU"
+    if simulated.type_answered(os.environ):
+        os.environ[_DEVICE] = "TPU"
+        os.putenv(_DEVICE, "CPU")
+        tpu.num_available_chips = functools.partial(simulated.chips, dict(os.environ))
+        tpu._get_metadata = functools.partial(_metadata, dict(os.environ))
+        tpu._using_env_vars = lambda: False
+
+
+def _metadata(environ: Mapping[str, str], key: str) -> str:
+    answer = simulated.metadata(environ, key)
+    if answer is None:
+        raise tpu.requests.HTTPError(f"404 Not Found: a simulated host has no attribute {key!r}.")
+    return answer
+
+
+def say_position(local_rank: int, ranks_here: int) -> None:
+    """In a rank: the variables that torch_xla, or a library in its place, reads its position
+    from."""
+    os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(local_rank)
+    os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(ranks_here)
+    if simulated.type_answered(os.environ):
+        tpu.configure_topology(local_rank, ranks_here)
+        return
+    # On a TPU a library asks torch_xla; elsewhere accelerate and others read torchrun's names.
+    os.environ.setdefault("LOCAL_RANK", str(local_rank))
+    os.environ.setdefault("LOCAL_WORLD_SIZE", str(ranks_here))
+
+
+def say_identity(rank: int, size: int, ranks_here: int) -> None:
+    """In a rank: make torch_xla describe this process as one rank of `size`, with one device."""
+    xlac: Any = torch_xla._XLAC
+    kind = simulated.type_answered(os.environ)
+    devices = [f"{'TPU' if kind else 'CPU'}:{ordinal}" for ordinal in range(size)]
+    attributes = [_attributes(number, name, ranks_here) for number, name in enumerate(devices)]
+    replication: list[str] = []
+    answers: dict[str, Callable[..., object]] = {
+        "_xla_get_device_ordinal": lambda device: rank,
+        "_xla_get_default_device_ordinal": lambda: rank,
+        "_xla_get_devices": lambda: [devices[rank]],
+        "_xla_real_devices": lambda devices_=None: [devices[rank]],
+        "_xla_get_all_devices": lambda: list(devices),
+        "_xla_get_runtime_devices": lambda: [devices[rank]],
+        "_xla_get_all_runtime_devices": lambda: list(devices),
+        "_xla_num_global_devices": lambda: size,
+        "_xla_get_all_device_attributes": lambda: [dict(each) for each in attributes],
+        "_xla_get_device_attributes": lambda device: dict(attributes[rank]),
+        "_xla_get_num_processes": lambda: size,
+        "_xla_get_process_index": lambda: rank,
+        "_xla_set_replication_devices": lambda names: replication.__setitem__(slice(None), names),
+        "_xla_get_replication_devices": lambda: list(replication),
+        "_xla_get_replication_devices_count": lambda: len(replication),
+        # Tokens order collectives inside a graph; ours run between graphs.
+        "_get_all_reduce_token": lambda device: None,
+        "_set_all_reduce_token": lambda device, token: None,
+    }
+    if kind:
+        answers["_xla_device_kind"] = lambda device: simulated.device_kind(kind)
+    for name, answer in answers.items():
+        if hasattr(xlac, name):
+            setattr(xlac, name, answer)
+
+
+def _attributes(rank: int, name: str, ranks_here: int) -> dict[str, object]:
+    """What runtime_device_attributes gives: of libtpu's, only what follows from the topology."""
+    if not simulated.type_answered(os.environ):
+        return {"name": name}
+    place = simulated.coordinates(os.environ, rank, ranks_here)
+    return {"coords": list(place), "core_on_chip": 0, "name": name}
