@@ -30,7 +30,7 @@ import torch_xla.distributed.parallel_loader as pl
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 from torch_xla._internal import tpu
-from torch_xla.debug import metrics
+from torch_xla.debug import metrics, profiler
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 from torch_xla.experimental.custom_kernel import flash_attention
@@ -802,6 +802,57 @@ def check_counters_are_torch_xlas(rank: int) -> None:
     assert counted(lambda: xm.all_gather(value)) == ["xla::all_reduce"]
     assert counted(lambda: xm.all_gather(value, pin_layout=False)) == ["xla::AllGather"]
     assert counted(lambda: xm.all_gather(value, groups=[[rank]])) == ["xla::AllReduce"]
+
+
+def saves_a_profile(rank: int) -> None:
+    profiler.start_trace(os.environ["SHOW"])
+    (torch.ones(4, device="xla") + rank).cpu()
+    profiler.stop_trace()
+
+
+def calls_that_torch_xla_lacks(rank: int) -> dict[str, str]:
+    dist.init_process_group("xla", init_method="xla://")
+    ones, several = torch.ones(2, device="xla"), [None] * dist.get_world_size()
+    calls: dict[str, Callable[[], object]] = {
+        "AVG": lambda: dist.all_reduce(ones, dist.ReduceOp.AVG),
+        "BXOR": lambda: dist.all_reduce(ones, dist.ReduceOp.BXOR),
+        "all_gather_object": lambda: dist.all_gather_object(several, rank),
+        "gather_object": lambda: dist.gather_object(rank, several if rank == 0 else None),
+        "broadcast_object_list": lambda: dist.broadcast_object_list([rank]),
+        "scatter_object_list": lambda: dist.scatter_object_list([None], several),
+        "barrier": dist.barrier,
+        "monitored_barrier": dist.monitored_barrier,
+        "recv from any": lambda: dist.recv(ones),
+        "all_reduce_coalesced": lambda: dist.all_reduce_coalesced([ones]),
+    }
+    return {name: _how_it_ends(call) for name, call in calls.items()}
+
+
+def _how_it_ends(call: Callable[[], object]) -> str:
+    try:
+        return str(call())
+    except Exception as error:
+        return type(error).__name__
+
+
+def check_a_group_of_some_ranks_needs_no_others(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    group = dist.new_group([1, 3])
+    if rank in (1, 3):
+        sent, summed = (torch.full((2,), float(rank), device="xla") for _ in range(2))
+        dist.broadcast(sent, src=3, group=group)
+        dist.all_reduce(summed, group=group)
+        assert (sent.cpu().tolist(), summed.cpu().tolist()) == ([3.0, 3.0], [4.0, 4.0])
+
+
+def check_a_batch_of_sends_and_receives_goes_in_its_order(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    other = rank ^ 1
+    sent, received = torch.full((2,), float(rank), device="xla"), torch.zeros(2, device="xla")
+    batch = [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, received, other)]
+    for work in dist.batch_isend_irecv(batch if rank < other else batch[::-1]):
+        work.wait()
+    assert received.cpu().tolist() == [other, other]
 
 
 def saves_graphs(rank: int) -> None:

@@ -116,6 +116,30 @@ def test_two_hosts_form_one_world(launcher: Launcher, meeting: dict[str, Any]) -
     ]
 
 
+def test_each_rank_saves_its_profile_to_a_file_of_its_own(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    simulate("saves_a_profile", ranks=2, env={"SHOW": str(tmp_path)}).values()
+    names = {path.name.partition(".")[2] for path in tmp_path.rglob("*.xplane.pb")}
+    assert names == {"0.xplane.pb", "1.xplane.pb"}
+
+
+def test_what_torch_xlas_process_group_lacks_fails_as_the_guide_says(simulate: Simulate) -> None:
+    for ends in simulate("calls_that_torch_xla_lacks").values():
+        assert ends == {
+            "AVG": "ValueError",
+            "BXOR": "NotImplementedError",
+            "all_gather_object": "RuntimeError",
+            "gather_object": "RuntimeError",
+            "broadcast_object_list": "RuntimeError",
+            "scatter_object_list": "RuntimeError",
+            "barrier": "None",
+            "monitored_barrier": "ValueError",
+            "recv from any": "NotImplementedError",
+            "all_reduce_coalesced": "NotImplementedError",
+        }
+
+
 def test_a_rank_can_fork_children(simulate: Simulate) -> None:
     assert simulate("forked_children").values() == [112.0] * 4  # 4 times the sum of 0..7
 

@@ -23,6 +23,7 @@ from xla_nb.simulation import answers
 from xla_nb.simulation.agreement import Agreement, CollectiveWait
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
+from xla_nb.simulation.dumps import name_dumps
 from xla_nb.simulation.memory import SharedMemory
 from xla_nb.simulation.mesh import Mesh, SocketPairs, Stream, connect_hosts
 from xla_nb.simulation.refusals import install_refusals
@@ -30,7 +31,6 @@ from xla_nb.simulation.torch_names import carry
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
-_SAVED_GRAPHS = "XLA_SAVE_TENSORS_FILE"
 _START = timedelta(seconds=120)  # for other hosts to start
 
 
@@ -159,13 +159,6 @@ def limit_threads(ranks: int) -> None:
     """Divide the cores among the ranks: threads spinning for the same few cores slow all down."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
-
-
-def name_dumps(rank: int) -> None:
-    """Let each rank save its graphs to a file of its own. torch_xla appends the number of the
-    process's device, which is 0 in all of them here and the rank on a TPU."""
-    if name := os.environ.get(_SAVED_GRAPHS):
-        os.environ[_SAVED_GRAPHS] = f"{name}.{rank}"
 
 
 class _Installed:
