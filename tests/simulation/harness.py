@@ -90,5 +90,17 @@ class Launcher:
         self._process.communicate(timeout=60)
 
 
-def job(scenario: str, ranks: int = 4, env: dict[str, str] | None = None, **share: Any) -> Any:
-    return {"scenario": scenario, "share": {"ranks_here": ranks, **share}, "env": env or {}}
+def job(
+    scenario: str,
+    ranks: int = 4,
+    env: dict[str, str] | None = None,
+    files: int | None = None,
+    **share: Any,
+) -> Any:
+    """`files`: the most that its processes may have open."""
+    return {
+        "scenario": scenario,
+        "share": {"ranks_here": ranks, **share},
+        "env": env or {},
+        "files": files,
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
 import signal
 import sys
 import traceback
@@ -65,6 +66,8 @@ def run_job(job: dict[str, Any]) -> None:
     share = job["share"]
     if share.get("store"):  # JSON has lists for tuples
         share["store"] = tuple(share["store"])
+    if job["files"]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (job["files"], job["files"]))
     host.install(host.HostShare(**share))
     if not (child := os.fork()):  # as a cell's code may, before the ranks start
         os._exit(0)

@@ -73,6 +73,10 @@ def test_a_launch_without_collectives_opens_only_the_socket_pairs(simulate: Simu
     assert simulate("nothing").values() == [4] * 4  # three ranks, and the run's one listener
 
 
+def test_the_files_that_ranks_need_do_not_grow_with_their_square(simulate: Simulate) -> None:
+    assert simulate("sum_of_ones", ranks=48, files=600).values() == [48.0] * 48
+
+
 def test_many_collectives_leave_no_files_open(simulate: Simulate) -> None:
     assert all(before == after for before, after in simulate("many").values())
 

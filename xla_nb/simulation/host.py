@@ -25,7 +25,7 @@ from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
 from xla_nb.simulation.dumps import name_dumps
 from xla_nb.simulation.memory import SharedMemory
-from xla_nb.simulation.mesh import Mesh, SocketPairs, Stream, connect_hosts
+from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
 from xla_nb.topology import addresses
@@ -96,14 +96,14 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
     def __init__(self, share: HostShare) -> None:
         super().__init__()
         self._share = share
-        self._pairs = SocketPairs(share.here)
+        self._mailboxes = Mailboxes(share.here)
         self._memory = SharedMemory(share.here)
         self._store = Store(share)
         self._alive: list[object] = []  # replacements that torch does not own
         self.agreement: Agreement | None = None  # in a rank
 
     def physical_chip_count(self) -> int:
-        self._pairs.expect_ranks()  # xmp.spawn calls this just before it forks them
+        self._mailboxes.expect_ranks()  # xmp.spawn calls this just before it forks them
         return self._share.ranks_here
 
     def host_index(self) -> int:
@@ -123,7 +123,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         answers.say_identity(rank, share.size, share.ranks_here)
         name_dumps(rank)
         limit_threads(share.ranks_here)
-        streams = self._pairs.claim(rank) | self._remote_streams(rank)
+        streams = self._mailboxes.claim(rank) | self._remote_streams(rank)
         self.agreement = Agreement(Mesh(rank, share.size, streams))
         carrier = Carrier(self.agreement, self._memory)
         self._alive = [*carry(carrier), *install_refusals()]

@@ -1,18 +1,18 @@
 """The bytes between ranks: one stream to every other rank, and a swap over all of them.
 
-On one host the streams are socket pairs made before the fork, so nothing listens and a launch
-without collectives costs almost nothing; between hosts they are TCP connections made at start.
-Every wait has a time limit.
+On one host the streams are socket pairs, which ranks send to each other through mailboxes made
+before the fork, so nothing listens and a launch without collectives costs almost nothing; between
+hosts they are TCP connections made at start. Every wait has a time limit.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import time
-from collections.abc import Iterable, Mapping
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from xla_nb.protocol import channel
@@ -20,6 +20,7 @@ from xla_nb.wording import ranks
 
 _CHUNK = 1 << 16  # bytes read at once
 _GATE = 60.0  # seconds for all ranks of a host to begin
+_PAUSE = 0.005  # seconds until others have taken descriptors out of their mailboxes
 _GREETING = 5.0  # seconds for a connecting rank to send its number
 _SLICE = 0.1  # seconds per system call while waiting
 
@@ -168,54 +169,105 @@ class Mesh:
         _close_all(self.streams.values())
 
 
-class SocketPairs:
-    """The socket pairs between one host's ranks, made before the fork; each rank keeps its ends."""
+class Mailboxes:
+    """How the ranks of one host get a socket pair for every two of them: each has a mailbox, made
+    before the fork, to which those with lower numbers send their pairs' other ends.
+
+    So a process holds two descriptors per rank, where pairs made before the fork are as many as
+    the square of the ranks.
+    """
 
     def __init__(self, members: range) -> None:
-        self._ends: dict[tuple[int, int], socket.socket] = {}
-        for one, other in combinations(members, 2):
-            self._ends[one, other], self._ends[other, one] = socket.socketpair()
+        kind = socket.SOCK_SEQPACKET
+        boxes = {rank: socket.socketpair(socket.AF_UNIX, kind) for rank in members}
+        self._boxes = {rank: box for rank, (box, _) in boxes.items()}
+        self._slots = {rank: slot for rank, (_, slot) in boxes.items()}
         self._gate, self._gate_holder = os.pipe()  # reads end of file once no process holds it
-        self._ranks = len(members)
         self._owner = os.getpid()
         self._forks_left = 0
-        # A dead rank's streams close only when no other process holds its ends, this one included.
+        # A rank is known to be dead once no other process holds its descriptors, this one included.
         os.register_at_fork(after_in_parent=self._count_fork)
 
     def expect_ranks(self) -> None:
-        """Tell the pairs that the next forks of this process are the ranks."""
-        self._forks_left = self._ranks
+        """Tell the mailboxes that the next forks of this process are the ranks."""
+        self._forks_left = len(self._boxes)
 
     def _count_fork(self) -> None:
         if os.getpid() == self._owner and self._forks_left:
             self._forks_left -= 1
             if self._forks_left == 0:
                 self._close()
+                os.close(self._gate_holder)
                 os.close(self._gate)
 
     def claim(self, rank: int) -> dict[int, Stream]:
-        """In a rank: keep its own ends, close the others, and wait until every rank has done so.
+        """In a rank: a stream to every other one, once each of them has begun.
 
-        Without the wait, a pool process that finishes before another has begun would get a second
-        rank.
+        Without that wait, a pool process that finishes before another has begun would get a second
+        rank. The stream to a rank that ended before it sent its end is a closed one.
         """
-        mine = {
-            other: Stream(other, self._ends.pop((rank, other)))
-            for one, other in list(self._ends)
-            if one == rank
-        }
-        self._close()
-        # A rank's own children must not hold its ends either.
-        os.register_at_fork(after_in_child=lambda: _close_all(mine.values()))
+        os.close(self._gate_holder)
         channel.ready(self._gate, _GATE)
         os.close(self._gate)
+        mine: dict[int, Stream] = {}
+        # A rank's own children must not hold its ends.
+        os.register_at_fork(after_in_child=lambda: _close_all(mine.values()))
+        for other in self._slots:
+            if other > rank:
+                own, theirs = socket.socketpair()
+                mine[other] = Stream(other, own)
+                with theirs:
+                    _post(self._slots[other], rank, theirs)
+        box = self._boxes.pop(rank)
+        lower = len(self._slots) - 1 - len(mine)
+        everyone = list(self._slots)
+        self._close()
+        with box:
+            for sender, sock in _received(box, lower):
+                mine[sender] = Stream(sender, sock)
+        for other in everyone:
+            if other != rank and other not in mine:
+                mine[other] = _closed(other)
         return mine
 
     def _close(self) -> None:
-        for end in self._ends.values():
-            end.close()
-        self._ends.clear()
-        os.close(self._gate_holder)
+        for each in (*self._boxes.values(), *self._slots.values()):
+            each.close()
+        self._boxes.clear()
+        self._slots.clear()
+
+
+def _post(slot: socket.socket, sender: int, end: socket.socket) -> None:
+    """Send an end to a mailbox. A user may have only so many descriptors on their way as open
+    (unix(7), ETOOMANYREFS), until others have taken theirs out."""
+    while True:
+        try:
+            socket.send_fds(slot, [sender.to_bytes(4, "little")], [end.fileno()])
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.ECONNRESET):
+                return  # that rank has ended; so will the stream to it
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
+
+
+def _received(box: socket.socket, count: int) -> Iterator[tuple[int, socket.socket]]:
+    """What so many ranks send, and its senders; less where some have ended. Raises TimeoutError."""
+    for received in range(count):
+        if not channel.ready(box, _GATE):
+            raise TimeoutError(f"{count - received} ranks did not join within {_GATE:g} s.")
+        number, fds, _, _ = socket.recv_fds(box, 4, 1)
+        if not number:
+            return
+        yield int.from_bytes(number, "little"), socket.socket(fileno=fds[0])
+
+
+def _closed(rank: int) -> Stream:
+    own, theirs = socket.socketpair()
+    theirs.close()
+    return Stream(rank, own)
 
 
 class Addresses(Protocol):
