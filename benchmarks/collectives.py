@@ -71,22 +71,29 @@ debug_launcher(measure, num_processes={RANKS})
 
 
 def rows() -> Iterator[Row]:
+    with Notebook() as mine:
+        mine.run("%load_ext xla_nb")
+        yield from compared(mine, f"-n {RANKS}", f"{RANKS} ranks", 1.3)
+
+
+def compared(mine: Notebook, options: str, where: str, aim: float) -> Iterator[Row]:
+    """Launches with these options in turn with gloo's; `aim` is a factor of gloo's time."""
     ours: list[dict[str, tuple[float, float]]] = []
     gloo: list[dict[str, tuple[float, float]]] = []
-    with Notebook() as mine, Notebook() as theirs:
-        mine.run(f"%load_ext xla_nb\n{TIMED}")
+    mine.run(TIMED)
+    with Notebook() as theirs:
         theirs.run(f"import torch\nfrom accelerate import debug_launcher\n{TIMED}")
         for _ in range(ROUNDS):
-            ours.append(figures(mine, f"%%xla_spawn -n {RANKS}\n{OURS}"))
+            ours.append(figures(mine, f"%%xla_spawn {options}\n{OURS}"))
             gloo.append(figures(theirs, GLOO))
     for name in SIZES:
         taken = statistics.median(each[name][0] for each in ours) * 1000
         copies = statistics.median(each[name][1] for each in ours) * 1000
         raw = statistics.median(each[name][0] for each in gloo) * 1000
-        what = f"all_reduce of {name}, {RANKS} ranks, "
+        what = f"all_reduce of {name}, {where}, "
         yield Row(f"{what}/ gloo's", taken, raw, "ms")
         if "MB" in name:
-            yield Row(f"{what}/ 1.3 of gloo's and a copy", taken, 1.3 * raw + copies, "ms", aim=1)
+            yield Row(f"{what}/ {aim} of gloo's and a copy", taken, aim * raw + copies, "ms", aim=1)
 
 
 def figures(notebook: Notebook, code: str) -> dict[str, tuple[float, float]]:
