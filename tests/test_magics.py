@@ -1019,7 +1019,7 @@ def test_a_working_directory_that_is_gone_is_told(notebook):
 def test_the_topology_of_this_machine_is_drawn_with_the_ranks_of_a_launch(notebook):
     shown = notebook.ok("%xla_topology -n 3")
     assert "slice 0 ─ localhost  [0][1][2]" in shown.stdout
-    assert "PJRT_LOCAL_PROCESS_RANK   0 | 1 | 2" in shown.stdout
+    assert "PJRT_LOCAL_PROCESS_RANK       0 | 1 | 2" in shown.stdout
 
 
 def test_a_topology_on_paper_is_drawn_with_its_variables(notebook):

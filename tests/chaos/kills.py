@@ -267,8 +267,15 @@ class Arena:
         assert self.notebook.value("small.results") == "{0: 0, 1: 1}"
 
     def _temporary(self) -> set[str]:
-        """What is in TMPDIR; the folder of the one fork server has a name of its own each time."""
-        paths = {str(path.relative_to(self._tmp)) for path in self._tmp.rglob("*")}
+        """What is in TMPDIR; the folder of the one fork server has a name of its own each time.
+
+        Empty files are torch's: a DataLoader whose worker has died opens some, to see whether
+        there are free descriptors, and may be killed before it has removed them."""
+        paths = {
+            str(path.relative_to(self._tmp))
+            for path in self._tmp.rglob("*")
+            if not (path.name.startswith("tmp") and path.is_file() and not path.stat().st_size)
+        }
         servers = sorted({path.partition("/")[0] for path in paths if path.startswith("xnb-")})
         mine = servers[:1]
         return {path for path in paths if path.partition("/")[0] not in mine}

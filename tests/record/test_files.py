@@ -1,6 +1,7 @@
 """The files of a run: their names, and who can read them."""
 
 import ast
+import errno
 import json
 import os
 import re
@@ -141,6 +142,16 @@ def test_only_the_owner_can_read_a_record(at_home):
         os.umask(before)
     assert record.path.stat().st_mode & 0o777 == 0o700
     assert record.program("m").parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_record_that_cannot_be_written_leaves_no_folder(at_home, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.private, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        Record.create("now")
+    assert list((files.home() / "runs").iterdir()) == []
 
 
 def test_a_record_is_never_created_twice(at_home):

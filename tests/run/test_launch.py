@@ -13,6 +13,7 @@ from tests.run.conftest import (
     PATIENCE,
 )
 from xla_nb.errors import LaunchError, UsageError
+from xla_nb.program import module_file
 from xla_nb.program.build import Program, Section
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import channel, events, pickling
@@ -174,6 +175,16 @@ def test_a_record_that_cannot_be_written_says_what_to_do(launch, monkeypatch, tm
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "file"))
     with pytest.raises(LaunchError, match="Set XLA_NB_HOME to a folder of yours"):
         launch(cell())
+
+
+def test_a_launch_whose_program_cannot_be_written_leaves_no_record(launch, monkeypatch):
+    def full(program, path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module_file, "write", full)
+    with pytest.raises(LaunchError, match="No space left on device"):
+        launch(cell())
+    assert list((files.home() / "runs").iterdir()) == []
 
 
 @pytest.mark.parametrize("target", ["nowhere", "link"], ids=["dangling", "to itself"])

@@ -5,7 +5,9 @@ import json
 import os
 import pickle
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, rank
 from xla_nb.protocol import channel, events, results
 from xla_nb.run import run as run_module
 from xla_nb.run.run import RunFailed
+from xla_nb.views import loop
 
 # ---------------------------------------------------------------- reading
 
@@ -155,6 +158,21 @@ def test_waiting_gives_the_run_when_it_has_ended(start):
     job.ends()
     assert job.run.wait(PATIENCE) is job.run
     assert job.run.done
+
+
+def test_waiting_is_over_when_a_view_in_the_background_has_shown_the_end(start):
+    job = start(*ranks(1), finished(0))
+    goes_on, shown = threading.Event(), []
+
+    def finish():
+        assert goes_on.wait(PATIENCE)
+        shown.append("the end")
+
+    loop.follow_behind(job.run, SimpleNamespace(draw=lambda: 1.0, finish=finish))
+    threading.Timer(0.2, goes_on.set).start()
+    job.ends()
+    job.run.wait(PATIENCE)
+    assert shown == ["the end"]
 
 
 def test_waiting_is_over_after_its_timeout(start):

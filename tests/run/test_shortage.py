@@ -57,5 +57,13 @@ def test_a_rank_that_died_has_said_it_in_its_output():
     assert "ulimit -u" in shortage.told(state_of(*died), lambda rank: said if rank == 0 else "")
 
 
+def test_a_data_loader_whose_worker_finds_no_shared_memory_has_said_it_there():
+    said = "ERROR: Unexpected bus error in worker. This might be caused by insufficient "
+    ended = failed("DataLoader worker (pid(s) 107) exited unexpectedly")
+    sentence = shortage.told(state_of(ended), lambda rank: f"{said}shared memory (shm).")
+    assert "--shm-size" in sentence
+    assert shortage.told(state_of(ended), silent) == ""
+
+
 def test_the_output_of_a_rank_that_failed_otherwise_says_nothing():
     assert shortage.told(state_of(failed("boom")), lambda rank: rank * "std::bad_alloc") == ""

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -34,6 +35,23 @@ def fork():
     for child in children:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def test_processes_that_run_are_ended_where_the_next_one_cannot_be_started(monkeypatch):
+    latch = Latch()
+    ranks = forking.RankContext(2, latch, print)
+    first, second = (ranks.Process(target=time.sleep, args=(60,)) for _ in range(2))
+    first.start()
+    with monkeypatch.context() as full:
+        full.setattr(os, "pidfd_open", lambda pid: os.open("/", os.O_WRONLY))  # raises OSError
+        with pytest.raises(OSError, match="directory"):
+            second.start()
+    for process in (first, second):
+        process.join(10)
+        assert process.exitcode == -signal.SIGKILL
+    latch.arrive()
+    latch.wait()
+    os.close(latch._reader)
 
 
 class Gate:

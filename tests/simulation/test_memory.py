@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xla_nb.simulation.memory import SharedMemory, Walk
+from xla_nb.simulation.memory import SharedMemory, Walk, _Results
 
 RANKS = range(5, 8)  # of the second host of several
 CHUNK = (1 << 22) // 4  # numbers of 4 bytes
@@ -27,12 +27,21 @@ def walks(call: Callable[[Walk, int], Tensor | None], group: list[int]) -> dict[
 
     def run(rank: int) -> Tensor | None:
         own = copy.copy(memory)  # as after a fork
-        own._results = {}
+        own._results = _Results()
         result = call(Walk(own, group, rank, lambda: barrier.wait(60) and None), rank)
         return None if result is None else result.clone()
 
     with ThreadPoolExecutor(len(group)) as pool:
         return dict(zip(group, pool.map(run, group), strict=True))
+
+
+def test_the_result_of_one_thread_is_not_that_of_another() -> None:
+    memory = SharedMemory(RANKS)
+    own = memory.result(torch.float32, 8)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(memory.result, torch.float32, 8).result()
+    assert own.data_ptr() != other.data_ptr()
+    assert own.data_ptr() == memory.result(torch.float32, 8).data_ptr()
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, CHUNK, CHUNK + 1, 3 * CHUNK + 2])

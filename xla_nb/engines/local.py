@@ -160,7 +160,8 @@ class _Server:
     """A fork server, and whether it is ready."""
 
     def __init__(self, imports: tuple[str, ...]) -> None:
-        self._package = imports[0].partition(".")[0]
+        others = (name for name in imports if not name.startswith("xla_nb"))
+        self._package = next(others, "xla_nb").partition(".")[0]
         self._ready = False
         self._given_up = ""
         self._memory = OutOfMemory()

@@ -16,7 +16,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -172,6 +172,12 @@ def _run_ranks(
     except BrokenProcessPool:
         pass  # each death is an event by now
     except Exception as error:  # a rank that could not join has reported that
+        if isinstance(error, OSError) and not isinstance(error.__cause__, _RemoteTraceback):
+            raise _Refused(
+                type(error).__name__,
+                f"Cannot start {order.ranks} ranks on this machine: {error}. "
+                f"{linux.shortage(error.errno)}".rstrip(),
+            ) from error
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
     here = socket.gethostname()

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -75,11 +76,19 @@ class Record:
             private.own_folder(above)
         record = cls(home() / folder / run)
         private.make_folder(record.path)
-        private.make_folder(record.program_folder)
-        private.write(record._owner, _process(os.getpid()).encode())
-        private.touch(record.stacks_request)  # now, for a full disk takes no new file later
-        os.utime(record.stacks_request, (0, 0))
+        try:
+            private.make_folder(record.program_folder)
+            private.write(record._owner, _process(os.getpid()).encode())
+            private.touch(record.stacks_request)  # now, for a full disk takes no new file later
+            os.utime(record.stacks_request, (0, 0))
+        except OSError:
+            record.discard()
+            raise
         return record
+
+    def discard(self) -> None:
+        """Remove it: it would be listed as a run in progress, which has never begun."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def program_folder(self) -> Path:

@@ -50,12 +50,15 @@ def launch(
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
     user_env = environment(options, {})
-    fit = engine.fit(options.runtime, options.n, user_env)
+    try:
+        fit = engine.fit(options.runtime, options.n, user_env)
+    except OSError as problem:
+        raise LaunchError(
+            f"Cannot look for this machine's devices: {problem}. {shortage(problem.errno)}".rstrip()
+        ) from None
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     try:
-        record = Record.create(name)
-        path = record.program(program.name)
-        module_file.write(program, path)
+        record, path = _recorded(name, program)
     except OSError as problem:
         free = "Set XLA_NB_HOME to a folder of yours that has free space."
         raise LaunchError(
@@ -97,6 +100,18 @@ def launch(
         run.take(events.Notice(text=text))
     _follow(run)
     return run
+
+
+def _recorded(name: str, program: Program) -> tuple[Record, Path]:
+    """A record, and the program's file in it. Raises OSError, and leaves nothing then."""
+    record = Record.create(name)
+    path = record.program(program.name)
+    try:
+        module_file.write(program, path)
+    except OSError:
+        record.discard()
+        raise
+    return record, path
 
 
 def _follow(run: Run) -> None:

@@ -42,6 +42,7 @@ KEEP_PATIENCE = 60.0
 COMPARE_PATIENCE = 10.0
 _TICK = 0.1
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
+_SHOWING = 5.0  # seconds that a view in the background has to show the end
 _ASK = 0.3  # seconds that ranks have to say themselves where they are interrupted
 _KEEPING = (
     "The ranks have ended; what the cell's top level has computed is still being pickled. "
@@ -139,6 +140,9 @@ class Run(RecordedRun):
             weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
         )
         self._ended = threading.Event()
+        #: Set unless a view in the background has still to show the end.
+        self.shown = threading.Event()
+        self.shown.set()
 
     @property
     def done(self) -> bool:
@@ -186,6 +190,7 @@ class Run(RecordedRun):
         seconds = None if timeout is None else duration("timeout", timeout)
         if not self._ended.wait(seconds and min(seconds, threading.TIMEOUT_MAX)):
             raise TimeoutError(f"{self.name} is still running after {timeout} s")
+        self.shown.wait(_SHOWING)  # or its last lines would stand below what comes next
         self.check()
         return self
 

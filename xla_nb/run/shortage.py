@@ -25,6 +25,8 @@ _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("std::bad_alloc",), shortage(errno.ENOMEM)),
     (("Cannot allocate memory",), shortage(errno.ENOMEM)),
     (("SemLock", "No space left on device"), _SHARED_MEMORY),
+    (("insufficient shared memory (shm)",), _SHARED_MEMORY),  # torch's, of a DataLoader's worker
+    (("unable to write to file </torch_",), _SHARED_MEMORY),
 )
 
 
@@ -41,9 +43,11 @@ def told(state: RunState, stderr: Callable[[int], str]) -> str:
 
 
 def _last_words(rank: RankState, stderr: Callable[[int], str]) -> str:
-    """Of a rank that died, all that it could say; of others, their error alone."""
+    """Of a rank that died, all that it could say; of others their error, and what a worker said
+    whose death is the error."""
     if rank.failure is not None:
-        return f"{rank.failure.text}\n{rank.failure.message}"
+        workers = stderr(rank.rank) if "DataLoader worker" in rank.failure.message else ""
+        return f"{rank.failure.text}\n{rank.failure.message}\n{workers}"
     if rank.phase in ("starting", "killed"):
         return stderr(rank.rank)
     return ""

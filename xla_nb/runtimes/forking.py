@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -61,6 +62,15 @@ class RankContext(context.ForkContext):
             self._latch.arrive()
             self._watcher.start()
 
+    def give_up(self) -> None:
+        """End the processes that run already: one more could not be started, and they would wait
+        for it."""
+        for fd, process in self._started.items():
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            os.close(fd)
+        self._started.clear()
+
     def finish(self) -> None:
         """Wait until every death has been reported; called when the pool has shut down."""
         if self._watcher.ident is not None:
@@ -90,8 +100,14 @@ class _RankProcess(context.ForkProcess):
         self._ranks = ranks
 
     def start(self) -> None:
-        super().start()
-        self._ranks.started(self)
+        try:
+            super().start()
+            self._ranks.started(self)
+        except OSError:
+            if self.pid is not None:
+                self.kill()
+            self._ranks.give_up()
+            raise
 
     def terminate(self) -> None:
         """Nothing: the pool would end healthy ranks before they can report where they are."""

@@ -8,6 +8,7 @@ the last one. A walk ends when all have read, so the next collective may be one 
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -26,7 +27,7 @@ class SharedMemory:
         self.nbytes = 4 * len(members) * chunk
         shared = mmap.mmap(-1, self.nbytes)  # of this process and those that it forks
         self._areas = torch.frombuffer(shared, dtype=torch.uint8).view(4, len(members), chunk)
-        self._results: dict[torch.dtype, Tensor] = {}
+        self._results = _Results()
 
     def areas(self, dtype: torch.dtype) -> Tensor:
         """[purpose, rank of this host, number]: purposes 0 and 1 are what ranks have, 2 and 3 what
@@ -34,12 +35,20 @@ class SharedMemory:
         return self._areas.view(dtype)
 
     def result(self, dtype: torch.dtype, count: int) -> Tensor:
-        """So many numbers of this process alone, where the last call's of this type were: fresh
+        """So many numbers of this thread alone, where its last call's of this type were: fresh
         pages take longer than what is written to them."""
-        last = self._results.get(dtype)
+        results = self._results.by_type
+        last = results.get(dtype)
         if last is None or not last.numel() // 4 <= count <= last.numel():
-            last = self._results[dtype] = torch.empty(count, dtype=dtype)
+            last = results[dtype] = torch.empty(count, dtype=dtype)
         return last[:count]
+
+
+class _Results(threading.local):
+    """One thread copies its result to the device while the next one is in a collective."""
+
+    def __init__(self) -> None:
+        self.by_type: dict[torch.dtype, Tensor] = {}
 
 
 class Walk:

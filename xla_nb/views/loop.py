@@ -57,8 +57,15 @@ def follow(run: Run, view: View) -> None:
 
 def follow_behind(run: Run, view: View) -> None:
     """Follow a run in the background, in a thread."""
-    name = f"{run.name}-view"
-    threading.Thread(target=follow, args=(run, view), name=name, daemon=True).start()
+
+    def shown() -> None:
+        try:
+            follow(run, view)
+        finally:
+            run.shown.set()
+
+    run.shown.clear()
+    threading.Thread(target=shown, name=f"{run.name}-view", daemon=True).start()
 
 
 @contextlib.contextmanager
