@@ -112,10 +112,9 @@ def notes(obj: Any) -> Iterator[str]:
     if isinstance(obj, types.ModuleType):
         yield from (_KEPT.format(f"{obj.__name__}.{name}") for name in _replaced_in(obj))
     elif isinstance(obj, type):
-        main = vars(sys.modules["__main__"])
         for base in obj.__mro__:
             for name, method in _functions(base):
-                if method.__globals__ is main:
+                if is_the_notebooks(method):
                     yield _KEPT.format(f"{base.__module__}.{base.__qualname__}.{name}")
     elif len(_unwrapped(obj)) > 1 and (_written(obj.__module__, obj) or (1, 0))[0] == 0:
         yield _WRAPPED.format(f"{obj.__module__}.{obj.__qualname__}")
