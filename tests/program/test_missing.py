@@ -1,5 +1,7 @@
 """Names that the notebook does not have: bound by what runs on ranks, or refused."""
 
+import re
+
 import pytest
 
 from tests.support.notebook_double import opened
@@ -93,3 +95,164 @@ def test_a_function_of_the_notebook_may_read_what_a_launched_one_binds(notebook)
     notebook.run("def read(): return model")
     notebook.pending.append(Cell("Cell In[2]", INIT))
     assert notebook.launch("def f(i):\n    init()\n    return read()") == [1]
+
+
+#: What binds nothing under the name that it reads, each with the line's function in its note.
+MAY_NOT_RUN = {
+    "a method that nothing calls by its name": (
+        "class M:\n    def run(self): return 'ok'\n    def debug(self): return gone\nm = M()",
+        "def f(i): return m.run()",
+        r"Cell In\[1\], line 3 of `M.debug`",
+    ),
+    "a function that is only held": (
+        "def g(): return gone\nheld = [g, 'ok']",
+        "def f(i): return held[1]",
+        r"Cell In\[1\], line 1 of `g`",
+    ),
+    "a condition": (
+        "def g(debug=False):\n    if debug: gone.x\n    return 'ok'",
+        "def f(i): return g()",
+        r"Cell In\[1\], line 2 of `g`",
+    ),
+    "a condition of the launched function": (
+        "",
+        "def f(i):\n    if i: print(gone)\n    return 'ok'",
+        r"Cell In\[\d\], line 2 of `f`",
+    ),
+    "a condition of the launched cell": (
+        "",
+        "if not __name__:\n    print(gone)\ndef f(i): return 'ok'",
+        r"Cell In\[\d\], line 2: name",
+    ),
+    "an expression with a condition": (
+        "",
+        "def f(i): return (gone if i else 'ok') or gone",
+        r"Cell In\[\d\], line 1 of `f`",
+    ),
+    "what handles errors": (
+        "",
+        "def f(i):\n    try: return 'ok'\n    except ValueError: print(gone)",
+        r"Cell In\[\d\], line 3 of `f`",
+    ),
+    "a case that does not match": (
+        "",
+        "def f(i):\n    match i:\n        case 1: print(gone)\n    return 'ok'",
+        r"Cell In\[\d\], line 3 of `f`",
+    ),
+    "a method of the launched cell": (
+        "",
+        "class M:\n    def run(self): return 'ok'\n    def debug(self): return gone\n"
+        "def f(i): return M().run()",
+        r"Cell In\[\d\], line 3 of `M.debug`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "launched", "where"), MAY_NOT_RUN.values(), ids=MAY_NOT_RUN)
+def test_a_name_that_ranks_may_never_get_to_is_told(notebook, cell, launched, where):
+    notebook.run(cell)
+    program = notebook.build(launched, entry="f")
+    assert len(program.notes) == 1
+    assert re.match(where, program.notes[0])
+    assert (
+        "name 'gone' is not defined in this cell or in the notebook; a rank that"
+        in (program.notes[0])
+    )
+    assert notebook.rank(program) == "ok"
+
+
+@pytest.mark.parametrize(
+    "launched",
+    [
+        "def f(i): return gone if 'gone' in globals() else 'ok'",
+        "if 'gone' in globals(): print(gone)\ndef f(i): return 'ok'",
+        "from os.path import dirname\n"
+        "where = dirname(__file__) if '__file__' in globals() else 'ok'\ndef f(i): return where",
+    ],
+)
+def test_a_name_that_the_code_itself_looks_for_is_not_told(notebook, launched):
+    program = notebook.build(launched, entry="f")
+    assert not program.notes
+    assert notebook.rank(program) == "ok"
+
+
+@pytest.mark.parametrize(
+    "launched",
+    [
+        "globals().update(gone='ok')\ndef f(i): return gone",
+        "globals()['gone'] = 'ok'\ndef f(i): return gone",
+        "def f(i):\n    vars().update()\n    globals().update(gone='ok')\n    return gone",
+        "exec(\"gone = 'ok'\")\ndef f(i): return gone",
+    ],
+)
+def test_names_that_the_text_does_not_bind_may_be_bound_when_it_runs(notebook, launched):
+    program = notebook.build(launched, entry="f")
+    assert not program.notes
+    assert notebook.rank(program) == "ok"
+
+
+#: What ranks surely get to, each with the cell and the line of the refusal.
+SURELY = {
+    "the launched function": ("", "def f(i): return gone", r"In\[2\], line 1"),
+    "a loop": ("", "def f(i):\n    for n in [1]:\n        gone(n)", r"In\[2\], line 3"),
+    "the top level": ("", "print(gone)\ndef f(i): pass", r"In\[2\], line 1"),
+    "a function inside": (
+        "",
+        "def f(i):\n    def inner(): return gone\n    return inner()",
+        r"In\[2\], line 2",
+    ),
+    "a function that is called": (
+        "",
+        "def g(): return gone\ndef f(i): return [g()]",
+        r"In\[2\], line 1",
+    ),
+    "one of the notebook's": ("def g():\n    return gone", "def f(i): g()", r"In\[1\], line 2"),
+    "one that calls it": (
+        "def g():\n    return gone\ndef h(): return g()",
+        "def f(i): h()",
+        r"In\[1\], line 2",
+    ),
+    "a wrapped one": (
+        "import functools\ndef deco(f):\n    @functools.wraps(f)\n"
+        "    def inner(): return f()\n    return inner\n@deco\ndef g():\n    return gone",
+        "def f(i): g()",
+        r"In\[1\], line 8",
+    ),
+    "a lambda": ("g = lambda: gone", "def f(i): return g()", r"In\[1\], line 1"),
+    "an object that is made": (
+        "class A:\n    def __init__(self): gone",
+        "def f(i): A()",
+        r"In\[1\], line 2",
+    ),
+    "a decorator": (
+        "def deco(f): return gone",
+        "@deco\ndef g(): pass\ndef f(i): pass",
+        r"In\[1\], line 1",
+    ),
+    "the condition itself": ("", "def f(i):\n    if gone: pass", r"In\[2\], line 2"),
+    "elsewhere, too": (
+        "def g():\n    if not g: gone",
+        "def f(i):\n    g()\n    gone",
+        r"In\[2\], line 3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "launched", "where"), SURELY.values(), ids=SURELY)
+def test_a_name_that_ranks_surely_get_to_is_refused(notebook, cell, launched, where):
+    notebook.run(cell)
+    with pytest.raises(ProgramError, match=rf"Cell {where}: name 'gone' is not defined"):
+        notebook.build(launched, entry="f")
+
+
+def test_a_call_of_a_function_of_the_notebook_is_surely_a_call(notebook):
+    notebook.run("def g(i):\n    return gone")
+    with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: name 'gone' is not defined"):
+        notebook.call(notebook.values["g"])
+
+
+def test_the_cell_that_deleted_a_name_is_named_as_that(notebook):
+    notebook.run("data = {}")
+    notebook.run("del data")
+    with pytest.raises(ProgramError, match=r"notebook\. Cell In\[2\] deleted it\. Define"):
+        notebook.build("def f(i): return data")

@@ -43,6 +43,31 @@ ON_RANKS = {
         "d = Day(2020, 1, 2)\nd.name = 'x'",
         "type(d) is Day and d.name == 'x' and d.day == 2",
     ),
+    **{
+        f"an __init__ for {base} of its own": (
+            "import datetime, decimal, fractions, pathlib\n"
+            f"class Own({base}):\n    def __init__(self, *args): self.tag = args\n"
+            f"made = Own({arguments}); plain = {base}({arguments})",
+            f"type(made) is Own and made == plain and made.tag == ({arguments},)",
+        )
+        for base, arguments in {
+            "frozenset": "(1, 2)",
+            "fractions.Fraction": "1, 3",
+            "decimal.Decimal": "'1.5'",
+            "datetime.date": "2020, 1, 2",
+            "datetime.datetime": "2020, 1, 2",
+            "datetime.timedelta": "3",
+        }.items()
+    },
+    "an __init__ for paths": (
+        "import pathlib, sys\n"
+        "class Own(type(pathlib.Path())):\n"
+        "    def __init__(self, *args):\n"
+        "        if sys.version_info >= (3, 12): super().__init__(*args)\n"
+        "        self.tag = args\n"
+        "made = Own('a', 'b')",
+        "type(made) is Own and str(made) == 'a/b' and made.tag == ('a', 'b')",
+    ),
 }
 
 
@@ -59,6 +84,8 @@ class Base:
     def __reduce__(self): return type(self), ()
 class Lost(Base):
     def __reduce__(self): return Lost, ()
+class Mixin:
+    def __reduce__(self): return type(self), (self.value,)
 """
 
 
@@ -66,6 +93,18 @@ def test_what_the_base_leaves_out_of_its_own_is_left_out(notebook, local):
     (local / "library.py").write_text(LIBRARY)
     notebook.run("import library\nclass Mine(library.Base): pass\nmine = Mine()\nmine.tag = 'm'")
     assert notebook.launch("def f(rank): return mine.tag, type(mine) is Mine") == ("m", True)
+
+
+@pytest.mark.parametrize(
+    "method", ["", "    def __new__(cls, value): return super().__new__(cls)\n"]
+)
+def test_a_base_that_leaves_to_its_subclasses_how_they_are_made(notebook, local, method):
+    (local / "library.py").write_text(LIBRARY)
+    notebook.run(
+        f"import library\nclass Mine(library.Mixin):\n{method}"
+        "    def __init__(self, value): self.value = value\nmine = Mine(3)"
+    )
+    assert notebook.launch("def f(rank): return mine.value, type(mine) is Mine") == (3, True)
 
 
 def test_what_the_base_makes_of_its_own_class_is_refused(notebook, local):

@@ -22,6 +22,9 @@ class N:
 a, b = N(1), N(2)
 """
 
+#: Keys of a class that holds what is given.
+EMPTY = "class E(N):\n    def __init__(self, n, f): self.n, self.f = n, f\n"
+
 #: Each binds `box`; what follows is True of it in the notebook.
 CYCLES = {
     "an object in its own set": ("a.f.add(a)\nbox = a", "box in box.f and N(1) in box.f"),
@@ -142,6 +145,31 @@ CYCLES = {
     "an object's own state that others have too": (
         "d = dict.__new__(dict); d[a] = vars(a); a.f = d; box = a",
         "box.f[box] is vars(box)",
+    ),
+    **{
+        f"keys that lead nowhere but to an empty {kind}": (
+            f"{EMPTY}box = [E(1, {kind}), 0]\nbox[1] = {{box[0]: 5}}",
+            f"box[1][box[0]] == 5 and box[0].f == {kind}",
+        )
+        for kind in (
+            "collections.OrderedDict()",
+            "collections.defaultdict(list)",
+            "collections.deque()",
+            "collections.Counter()",
+        )
+    },
+    "keys with an empty container in a cycle": (
+        "a.g = collections.defaultdict(list)\na.h = collections.deque()\na.f.add(a)\nbox = a",
+        "box in box.f and box.g['x'] == [] and not box.h",
+    ),
+    "a torch module as a key": (
+        "import torch\n"
+        "class Expert(torch.nn.Module):\n"
+        "    def __init__(self, n): super().__init__(); self.n, self.l = n, torch.nn.Linear(1, 1)\n"
+        "    def __hash__(self): return hash(self.n)\n"
+        "    def __eq__(self, o): return self.n == o.n\n"
+        "one = Expert('a'); box = [one, {one: 5, Expert('b'): 6}]",
+        "box[1][box[0]] == 5 and len(box[1]) == 2",
     ),
     "a thousand objects in each other's sets": (
         "box = [N(n) for n in range(1000)]\n"

@@ -326,6 +326,27 @@ def test_a_memory_format_of_torch_comes_back(through):
     assert b"_utils" not in pickling.pack(sent, live()).stream  # ranks may have no such module
 
 
+class Loader(torch.utils.data.DataLoader):
+    pass
+
+
+@pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, Loader])
+def test_a_loader_is_sent_without_the_workers_that_it_keeps(through, kind):
+    loader = kind([1, 2, 3], batch_size=3, num_workers=1, persistent_workers=True)
+    loader.held = [loader]
+    assert [batch.tolist() for batch in loader] == [[1, 2, 3]]
+    try:
+        fd = results.pack_home(loader, ()).to_memfd()
+        for got in (through({"loader": loader})["loader"], Parcel(fd).open()[results.RESULT]):
+            assert type(got) is kind
+            assert got.held == [got]
+            assert got._iterator is None
+            assert (got.num_workers, got.persistent_workers, got.dataset) == (1, True, [1, 2, 3])
+    finally:
+        os.close(fd)
+        loader._iterator._shutdown_workers()
+
+
 def test_a_method_of_a_standard_stream_is_the_ranks_streams(monkeypatch):
     class Stream:
         def write(self, text):

@@ -237,6 +237,25 @@ def test_when_the_engine_is_lost_before_there_are_hosts_that_is_why_the_run_was_
         job.run.check()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_run_that_cannot_be_followed_any_longer_is_ended_and_says_why(
+    start, engine, monkeypatch, closes
+):
+    def broken(*_):
+        raise TypeError("sum() is mine")
+
+    job = start(*ranks(2), finished(0))
+    if not closes:
+        monkeypatch.setattr(job.run.record, "close", broken)
+    monkeypatch.setattr(job.run, "_act", broken)
+    assert job.run._ended.wait(PATIENCE)
+    assert engine.killed == ["r1"]
+    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "killed"]
+    with pytest.raises(RunFailed, match=r"followed the run ended by TypeError: sum\(\) is mine"):
+        job.run.wait(PATIENCE)
+
+
 def test_the_run_ends_with_its_last_host(start):
     job = start(*on_hosts("left", "right"), finished(0), finished(1))
     job.says(events.JobEnded(status=0, host="left"))

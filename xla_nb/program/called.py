@@ -34,7 +34,7 @@ def bound_by_calls(
     for node in _definitions(nodes):
         for one in _definitions([node]) if isinstance(node, ast.ClassDef) else [node]:
             definitions.setdefault(one.name, []).append(node)
-    fresh = _read(_executed(nodes))
+    fresh = _read(executed(nodes))
     fresh |= {node.name for node in _definitions(nodes) if not keeps_to_itself(node)}
     reached: set[str] = set()
     bound: set[str] = set()
@@ -49,7 +49,7 @@ def bound_by_calls(
 
 def deleted(nodes: Sequence[ast.stmt]) -> set[str]:
     """The module's names that `del` takes away somewhere in these statements."""
-    found = _deleted(_executed(nodes))
+    found = _deleted(executed(nodes))
     for node in (part for one in nodes for part in ast.walk(one) if isinstance(part, Function)):
         said = {name for p in ast.walk(node) if isinstance(p, ast.Global) for name in p.names}
         found |= said & _deleted(ast.walk(node))
@@ -60,7 +60,7 @@ def _deleted(parts: Iterable[ast.AST]) -> set[str]:
     return {p.id for p in parts if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Del)}
 
 
-def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+def executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """All parts that are executed when the statements are: not the bodies of functions."""
     todo = list(nodes)
     while todo:
@@ -73,7 +73,7 @@ def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _definitions(nodes: Iterable[ast.AST]) -> Iterator[Function | ast.ClassDef]:
-    return (node for node in _executed(nodes) if isinstance(node, DEFINED))
+    return (node for node in executed(nodes) if isinstance(node, DEFINED))
 
 
 def _read(parts: Iterable[ast.AST]) -> set[str]:

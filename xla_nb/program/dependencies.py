@@ -115,6 +115,7 @@ class Dependencies:
             self._launched,
             functools.partial(Dependencies._held, own),
             functools.partial(Dependencies._is_starred, own),
+            functools.partial(Dependencies._value, own),
         )
         self._set_by_source: set[str] = set()
 
@@ -127,7 +128,8 @@ class Dependencies:
         self._bound = plan.names.binds | plan.names.sets
         if plan.entry is None:
             self._known |= RANK_NAMES
-        self._missing.note(plan.names, plan.cell.label)
+        self._missing.note(plan.names, plan.tree.body, plan.cell.label)
+        self._missing.called |= {plan.entry} if plan.entry else set()
         self._imports.paths |= plan.names.paths
         self._need(plan.names.wanted())
         if plan.entry is not None and plan.entry not in self._bound:
@@ -140,6 +142,7 @@ class Dependencies:
         named = [own] if self._values.get(own) is fn else origins.names_of(fn, self._values)
         name = named[0] if named else _ENTRY
         self._roots[name] = fn
+        self._missing.called.add(name)
         return name
 
     def pending(self, name: str) -> Statement | None:
@@ -205,7 +208,7 @@ class Dependencies:
             self._newer = newer
             self._roots = {**self._roots, **({_NEWER: newer} if newer else {})}
             self._need(fresh)
-        self._missing.refuse(live, self._set_by_source)
+        self.notes += self._missing.check(live, self._set_by_source)
         self._vet(live)
         self._remember(live, args)
         return parcel
@@ -260,7 +263,7 @@ class Dependencies:
         for statement in statements:
             self.sources[statement.cell.label] = statement.cell.source
             self.notes += vet(statement.node, statement.cell.label)
-        self._missing.note(names, statements[-1].cell.label)
+        self._missing.note(names, nodes, statements[-1].cell.label)
         self._set_by_source |= names.sets
         self._imports.paths |= names.paths
         if isinstance(nodes[-1], DEFINITION):
@@ -292,6 +295,9 @@ class Dependencies:
 
     def _held(self) -> tuple[Collection[str], ...]:
         return self._known, self._bound, self._pending, self._computed, self._values
+
+    def _value(self, name: str) -> object:
+        return self._roots.get(name, self._values.get(name))
 
     def _is_starred(self, name: str) -> bool:
         return bool(self._stars_with(name))

@@ -31,11 +31,9 @@ class Graph:
                 reduced = _by_pickle(obj, pickler.dispatch_table)
             if not isinstance(reduced, tuple):
                 return reduced
-            parts = [list(part) if n in (3, 4) and part else part for n, part in enumerate(reduced)]
-            self._reduced[id(obj)] = obj, tuple(parts)
-            return tuple(
-                iter(part) if n in (3, 4) and part else part for n, part in enumerate(parts)
-            )
+            parts = _with_iterators(list, reduced)
+            self._reduced[id(obj)] = obj, parts
+            return _with_iterators(iter, parts)
 
         pickler.reducer_override = recording
 
@@ -50,6 +48,13 @@ class Graph:
         if self._is_leaf(obj):
             return ()
         return [*obj, *obj.values()] if type(obj) is dict else list(obj)
+
+
+def _with_iterators(make: Callable[[Any], Any], reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A reducer's value, with what is made of its iterators: over items, and over pairs."""
+    return tuple(
+        make(part) if n in (3, 4) and part is not None else part for n, part in enumerate(reduced)
+    )
 
 
 def _by_pickle(obj: Any, table: Any) -> Any:

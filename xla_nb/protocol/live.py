@@ -135,6 +135,11 @@ class Live:
         kind = type(obj)
         if kind in _VIEWS:
             return _dict_view(self, obj)
+        if issubclass(kind, types.ModuleType):
+            self.notes.update(replaced.notes(obj))
+            by_name = names.reduced_module(obj)
+            if by_name is not NotImplemented:
+                return by_name
         if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
             return NotImplemented
         if issubclass(kind, descriptors.KINDS):
@@ -407,11 +412,6 @@ def _dict_view(_: Live, view: Any) -> Any:
     return remake.dict_view, (*gc.get_referents(view), name)
 
 
-def _module(live: Live, module: types.ModuleType) -> Any:
-    live.notes.update(replaced.notes(module))
-    return NotImplemented
-
-
 def _builtin(_: Live, function: Any) -> Any:
     return replaced.reduced(function)
 
@@ -429,7 +429,6 @@ _VIEWS |= {*map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()])}
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
     types.CellType: Live._cell,
-    types.ModuleType: _module,
     types.BuiltinFunctionType: _builtin,
     types.MethodType: _method,
     functools._lru_cache_wrapper: Live._cache,

@@ -1,7 +1,9 @@
-"""Functions and classes that are sent by their names, and which are not."""
+"""Functions, classes and modules that are sent by their names, and which are not."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 import types
 from typing import Any
 
@@ -23,6 +25,32 @@ def reduced(definition: Any, notes: set[str]) -> Any:
 def reduced_cache(cache: Any, notes: set[str]) -> Any:
     """The same of a cache around a function."""
     return _reduced(cache, cloudpickle._lookup_module_and_qualname(cache) is not None, notes)
+
+
+def reduced_module(module: types.ModuleType) -> Any:
+    """A module whose class is not Python's own, by a name under which this process has it, or as
+    what another module has under its name (`torch.ops.aten`); NotImplemented if there is none.
+
+    Plain modules are left to cloudpickle, which does so.
+    """
+    if type(module) is types.ModuleType:
+        return NotImplemented
+    if (name := _name_of(module)) is not None:
+        return importlib.import_module, (name,)
+    package, _, last = module.__name__.rpartition(".")
+    whole = sys.modules.get(package)
+    if isinstance(whole, types.ModuleType) and vars(whole).get(last) is module:
+        return getattr, (whole, last)
+    return NotImplemented
+
+
+def _name_of(module: types.ModuleType) -> str | None:
+    """The name by which ranks can import it; one that the notebook has made they cannot."""
+    if vars(module).get("__spec__") is None and type(module).__module__ == "__main__":
+        return "__main__" if module is sys.modules["__main__"] else None
+    if sys.modules.get(module.__name__) is module:
+        return module.__name__
+    return next((name for name, one in list(sys.modules.items()) if one is module), None)
 
 
 def _reduced(definition: Any, is_found: bool, notes: set[str]) -> Any:

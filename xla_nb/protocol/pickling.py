@@ -30,6 +30,7 @@ from xla_nb.protocol import (
     shared,
     storages,
     tensors,
+    torch_names,
 )
 from xla_nb.protocol.cycles import Graph
 from xla_nb.protocol.depth import with_a_large_stack
@@ -148,8 +149,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "UntypedStorage"):  # its import is unfinished
             return NotImplemented
-        if isinstance(obj, torch.memory_format):  # which calls itself `torch.channels_last`
-            return getattr, (torch, str(obj).rpartition(".")[2])
         if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
             return self.reduce_xla_tensor(obj)
         if isinstance(obj, torch.device) and obj.type == "xla":
@@ -162,7 +161,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             return self.reduce_parametrized(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
             return self.reduce_optimizer(obj)
-        return self._reduce_storage(torch, obj)
+        if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
+            return _reduce_loader(obj)
+        named = torch_names.reduced(torch, obj)
+        return self._reduce_storage(torch, obj) if named is NotImplemented else named
 
     def _reduce_storage(self, torch: Any, obj: Any) -> Any:
         if isinstance(obj, torch.storage.TypedStorage):
@@ -227,6 +229,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
 
     def reduce_jax_device(self, device: Any) -> Any:
         return NotImplemented
+
+
+def _reduce_loader(loader: Any) -> Any:
+    """Without persistent workers, which it has once somebody has looped over it."""
+    held = vars(loader)
+    if held.get("_iterator") is None or not parts.is_pickled_by_its_dict(type(loader)):
+        return NotImplemented
+    return object.__new__, (type(loader),), {**held, "_iterator": None}
 
 
 class LivePickler(Pickler):

@@ -141,10 +141,12 @@ def new_instance(base: type, cls: type, args: tuple[object, ...]) -> Any:
     return base.__new__(cls, *args)
 
 
-def new_of_base(base: type, cls: type, *args: object) -> Any:
-    """An instance as its base makes one, for a class whose `__init__` takes other arguments."""
-    made = base.__new__(cls, *args)
-    base.__init__(made, *args)  # type: ignore[misc]  # of this base, on purpose
+def new_of_base(base: Any, cls: type, *args: object) -> Any:
+    """An instance as its base makes one, for a class whose `__init__` takes other arguments. What a
+    base has from `object` takes none."""
+    made = base.__new__(cls, *(() if base.__new__ is object.__new__ else args))
+    if base.__init__ is not object.__init__:
+        base.__init__(made, *args)
     return made
 
 

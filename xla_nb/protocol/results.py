@@ -68,6 +68,8 @@ class HomePickler(Pickler):
     def _reduced_as_sent(self, kind: type) -> Callable[[Any], Any]:
         """How instances are reduced on the way out, but for those of a class that says it itself:
         these are pickled as it says."""
+        if issubclass(kind, types.ModuleType):
+            return self._live.reduce_special
         if parts.is_plain(kind) and kind.__flags__ & parts.HEAP_TYPE:  # not a view of a dict
             return self._live.reduce_plain
         own = parts.is_made_here(kind) and inherited.says_itself(kind)

@@ -29,7 +29,7 @@ from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
-from xla_nb.wording import listed, ranks
+from xla_nb.wording import in_one_line, listed, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
 #: before it is said who has not.
@@ -65,6 +65,7 @@ _NOT_COMPARED = (
     "Whether the cell's top level changed objects of the notebook was not found out in time. What "
     "it changed is so on the ranks, not in the notebook."
 )
+_NOT_FOLLOWED = "the notebook's thread that followed the run ended by {}, and with it the run"
 
 
 def _staying(numbers: list[int], grace: float) -> events.Notice:
@@ -266,17 +267,33 @@ class Run(RecordedRun):
         self._ended.set()
 
     def _follow(self) -> None:
+        try:
+            self._take_until_the_end()
+        except BaseException as fault:  # by what the notebook has put into a module, say
+            self._engine.kill(self.name)
+            told = in_one_line(f"{type(fault).__name__}: {fault}", 300)
+            self.take(events.JobEnded(status=None, why=_NOT_FOLLOWED.format(told)))
+            raise  # threading shows where
+        finally:
+            self._conclude()
+
+    def _take_until_the_end(self) -> None:
         while self.state.ended is None:
             for event in self._feed.wait(_TICK):
                 self._take_or_end(event)
             self._climb_if_due(time.monotonic())
             self._act(time.monotonic())
-        with self._stop_lock:  # whoever stops the run uses it
-            self._feed.close()
-        self.record.close(self.summary())
-        self._ended.set()
-        with self.changed:
-            self.changed.notify_all()
+
+    def _conclude(self) -> None:
+        """Nobody waits any longer, whatever fails here."""
+        try:
+            with self._stop_lock:  # whoever stops the run uses it
+                self._feed.close()
+            self.record.close(self.summary())
+        finally:
+            self._ended.set()
+            with self.changed:
+                self.changed.notify_all()
 
     def _take_or_end(self, event: events.Event | None) -> None:
         """An event; None is the end of all that could tell."""

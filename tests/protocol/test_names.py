@@ -1,0 +1,138 @@
+"""What is sent by its name: modules of every class, and what torch has names for."""
+
+import os
+import sys
+
+import pytest
+
+from tests.support.notebook_double import importable_folder, opened
+from xla_nb.errors import ShippingError
+from xla_nb.protocol import results
+from xla_nb.protocol.parcel import Parcel
+
+notebook = pytest.fixture(opened)
+local = pytest.fixture(importable_folder)
+
+#: What each is, in the notebook and on a rank.
+OF_TORCH = [
+    "torch.backends.cudnn",
+    "torch.backends",
+    "torch.utils.deterministic",
+    "torch.fx.experimental._config",
+    "torch.ops",
+    "torch.ops.aten",
+    "torch.ops.aten.add",
+    "torch.ops.aten.add.Tensor",
+    "torch.channels_last",
+]
+
+
+def returned(value, main):
+    """What the notebook gets of a rank's result."""
+    fd = os.memfd_create("home")
+    try:
+        results.pack_home(value, main).write(fd)
+        return Parcel(fd).open(resolve=main.__getitem__)[results.RESULT]
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_a_value_that_torch_has_under_a_name_is_that(notebook, name):
+    notebook.run(f"import torch.fx.experimental._config\nheld = [{name}]")
+    assert notebook.launch(f"import torch\ndef f(rank): return held[0] is {name}") is True
+    held = notebook.values["held"]
+    assert returned(held, notebook.values)[0] is held[0]
+
+
+def test_limits_of_a_type_are_made_of_the_type(notebook):
+    notebook.run("import torch\nheld = [torch.finfo(torch.bfloat16), torch.iinfo(torch.int8)]")
+    assert notebook.launch("def f(rank): return held[0].eps, held[1].max") == (0.0078125, 127)
+    eps, most = returned(notebook.values["held"], notebook.values)
+    assert (eps.eps, most.max) == (0.0078125, 127)
+
+
+SEEDER = """
+import torch
+def made():
+    calls = []
+    def seed(n):
+        torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic
+        calls.append(n)
+        return calls
+    return seed
+seed = made()
+seed(1)
+"""
+
+
+def test_a_function_that_names_a_module_with_a_class_of_its_own_keeps_its_state(notebook):
+    notebook.run(SEEDER)
+    program = notebook.build("def f(rank): return seed(2)")
+    assert not program.notes
+    assert notebook.rank(program) == [1, 2]
+
+
+def test_such_a_function_can_be_returned(notebook):
+    notebook.run(SEEDER)
+    assert returned([notebook.values["seed"]], {})[0](2) == [1, 2]
+
+
+def test_an_operator_that_the_notebook_defines_is_defined_again(notebook):
+    notebook.run(
+        """
+        import torch
+        @torch.library.custom_op("xla_nb_tests::twice", mutates_args=())
+        def twice(x: torch.Tensor) -> torch.Tensor: return 2 * x
+        """
+    )
+    program = notebook.build("import torch\ndef f(rank): return twice(torch.ones(1)).item()")
+    assert "ranks execute its definition again" in str(program.notes)
+    assert notebook.rank(program) == 2
+
+
+LAZY = """
+import sys, types
+class Lazy(types.ModuleType):
+    def __getattr__(self, name): return [name]
+    def __reduce__(self): return Lazy, (self.__name__,)
+value = 1
+def get(): return value
+"""
+IN_PLACE = "sys.modules[__name__].__class__ = Lazy"
+INSTEAD = """
+made = Lazy(__name__)
+made.get = get
+sys.modules[__name__] = made
+"""
+
+
+@pytest.mark.parametrize("way", [IN_PLACE, INSTEAD])
+def test_a_module_of_ones_own_with_another_class_is_the_ranks(notebook, local, way):
+    (local / "lazymod.py").write_text(LAZY + way)
+    notebook.run("import lazymod\nheld = [lazymod]\ndef g(): return lazymod.get(), lazymod")
+    cell = "import lazymod\ndef f(rank): return held[0] is lazymod is g()[1] and held[0].get()"
+    assert notebook.launch(cell) == 1
+    assert returned(notebook.values["held"], {})[0] is sys.modules["lazymod"]
+
+
+def test_a_module_that_is_there_under_another_name_is_that(notebook, local):
+    (local / "lazymod.py").write_text(LAZY + INSTEAD + "made.__name__ = 'another'")
+    notebook.run("import lazymod\nheld = [lazymod]")
+    assert notebook.launch("import lazymod\ndef f(rank): return held[0] is lazymod") is True
+
+
+def test_a_module_that_ranks_cannot_import_is_not_sent_by_its_name(notebook, monkeypatch):
+    monkeypatch.setitem(sys.modules, "made_here", None)
+    notebook.run(
+        """
+        import sys, types
+        class Config(types.ModuleType): pass
+        sys.modules["made_here"] = config = Config("made_here")
+        plain = types.ModuleType("made_there"); plain.rate = 3
+        held, kept = [config], [plain]
+        """
+    )
+    with pytest.raises(ShippingError, match="`held\\[0\\]`: cannot pickle 'Config' object"):
+        notebook.build("def f(rank): return held")
+    assert notebook.launch("def f(rank): return kept[0].rate") == 3
