@@ -49,6 +49,11 @@ def modules(local):
             """
         )
     )
+    (local / "stars.py").write_text("def starred(): return 1\n")
+    (local / "shop.py").write_text(
+        "from shapes import area, Box\nfrom stars import *\n"
+        "__all__ = ['made']\nglobals()['made'] = lambda: 2\n"
+    )
 
 
 def launched(notebook, cell: str) -> tuple[Any, tuple[str, ...]]:
@@ -197,6 +202,31 @@ NOTED = {
             "import makes it"
         ],
     ),
+    "what the module has imported": (
+        "import shop\nshop.area = traced(shop.area)",
+        "return shop.area(3)",
+        [_KEPT.format("shop.area")],
+    ),
+    "what the module has from import *": (
+        "import shop\nshop.starred = traced(shop.starred)",
+        "return shop.starred()",
+        [_KEPT.format("shop.starred")],
+    ),
+    "what the module lists as its own": (
+        "import shop\nshop.made = traced(shop.made)",
+        "return shop.made()",
+        [_KEPT.format("shop.made")],
+    ),
+    "a method of a class that is reached through its module": (
+        "import shapes\nshapes.Small.grow = traced(lambda self: 1)",
+        "return shapes.Small(2).grow()",
+        [_KEPT.format("shapes.Small.grow")],
+    ),
+    "a method of a class that is reached through a module that imports it": (
+        "import shop, shapes\nshapes.Box.area = traced(shapes.Box.area)",
+        "return shop.Box(2).area()",
+        [_KEPT.format("shapes.Box.area")],
+    ),
     "nothing, of what is added to a module": (
         "import shapes\nshapes.mine = traced(shapes.area)",
         "return shapes.area(3)",
@@ -209,6 +239,24 @@ NOTED = {
 def test_a_note_says_what_ranks_do_not_have_of_a_module(notebook, modules, cell, asked, notes):
     notebook.run(TRACED + cell)
     assert list(notebook.build(f"def f(rank): {asked}").notes) == notes
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "import shapes\ndef f(rank): return shapes.area(3)",
+        "def f(rank):\n    import shapes as s\n    return s.area(3)",
+        "def f(rank):\n    from shapes import area\n    return area(3)",
+        "import shop\nfrom shapes import Box\ndef f(rank): return Box(3).area()",
+    ],
+)
+def test_a_note_also_tells_of_what_the_launched_cell_itself_imports(notebook, modules, cell):
+    notebook.run(
+        f"{TRACED}import shapes\n"
+        "shapes.area, shapes.Box.area = traced(shapes.area), traced(shapes.Box.area)"
+    )
+    notebook.run("del shapes")
+    assert _KEPT.format("shapes.area") in notebook.build(cell).notes
 
 
 def test_what_a_definition_of_the_notebook_replaces_is_sent_as_it_is(notebook):

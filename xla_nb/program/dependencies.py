@@ -131,6 +131,7 @@ class Dependencies:
         self._missing.note(plan.names, plan.tree.body, plan.cell.label)
         self._missing.called |= {plan.entry} if plan.entry else set()
         self._imports.paths |= plan.names.paths
+        self._imports.read(plan.tree)
         self._need(plan.names.wanted())
         if plan.entry is not None and plan.entry not in self._bound:
             self._need([plan.entry])

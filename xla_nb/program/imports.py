@@ -20,6 +20,30 @@ class Imports:
         self.modules: dict[str, ModuleType] = {}
         self.paths: set[str] = set()
         self._cells = cells
+        self._written: dict[str, ModuleType] = {}  # what the launched cell itself imports
+        self._taken_from: list[object] = []
+
+    def read(self, cell: ast.AST) -> None:
+        """Take the modules that the launched cell imports, as far as the notebook has them too: it
+        may have replaced something there."""
+        for node in ast.walk(cell):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    name = alias.asname or alias.name.partition(".")[0]
+                    module = sys.modules.get(alias.name if alias.asname else name)
+                    if module is not None:
+                        self._written[name] = module
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                self._take_from(sys.modules.get(node.module or ""), node)
+
+    def _take_from(self, module: ModuleType | None, node: ast.ImportFrom) -> None:
+        self._taken_from.append(module)
+        for alias in node.names:
+            value = vars(module).get(alias.name) if isinstance(module, ModuleType) else None
+            if isinstance(value, ModuleType):
+                self._written[alias.asname or alias.name] = value
+            elif isinstance(value, type):
+                self._taken_from.append(value)
 
     def lines(self) -> list[str]:
         """The import statements."""
@@ -28,13 +52,16 @@ class Imports:
 
     def notes(self) -> set[str]:
         """What of these modules ranks do not have as the notebook has set it."""
-        used = list(self.modules.values())
+        modules = {**self.modules, **self._written}
+        used: list[object] = [*modules.values(), *self._taken_from]
         for path in self.paths:
             name, _, rest = path.partition(".")
-            if name in self.modules:
-                full = self.modules[name].__name__
+            if name in modules:
+                full = modules[name].__name__
                 used += (sys.modules[part] for part in _prefixes(f"{full}.{rest}", full))
-        return {note for module in used for note in replaced.notes(module)}
+                used += _classes(modules[name], rest)
+        own = (one for one in used if isinstance(one, ModuleType | type))
+        return {note for one in own for note in replaced.notes(one)}
 
     def _of(self, name: str) -> Iterator[str]:
         """`import a.b as name`, and imports of the loaded submodules that the notebook uses."""
@@ -57,6 +84,16 @@ class Imports:
             read = self.paths.union(*cells)
             unread = (n for n in dotted if not any(f"{p}.".startswith(f"{n}.") for p in read))
             yield from sorted(unread)
+
+
+def _classes(module: ModuleType, path: str) -> Iterator[type]:
+    """The classes along `nn.Linear.reset_parameters` below `torch`."""
+    found: object = module
+    for part in path.split("."):
+        held = vars(found) if isinstance(found, ModuleType | type) else {}
+        found = held.get(part)
+        if isinstance(found, type):
+            yield found
 
 
 def _prefixes(path: str, module: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dis
 import functools
+import importlib.util
 import inspect
 import sys
 import types
@@ -23,16 +24,39 @@ def of(name: str) -> types.CodeType | None:
     return code
 
 
-@functools.lru_cache(maxsize=64)
 def bound(code: types.CodeType) -> set[str]:
     """The names that code binds otherwise than by an import."""
-    found: set[str] = set()
+    return _stored(code)[0]
+
+
+def imported(code: types.CodeType) -> set[str]:
+    """The names that code binds by an import, but for those of `import *`."""
+    return _stored(code)[1]
+
+
+@functools.lru_cache(maxsize=64)
+def _stored(code: types.CodeType) -> tuple[set[str], set[str]]:
+    found: tuple[set[str], set[str]] = set(), set()
     before = ""
     for step in dis.get_instructions(code):
-        if step.opname in _STORES and before not in _IMPORTS:
-            found.add(step.argval)
+        if step.opname in _STORES:
+            found[before in _IMPORTS].add(step.argval)
         before = step.opname
     return found
+
+
+def star_imports(code: types.CodeType, module: types.ModuleType) -> Iterator[str]:
+    """The full names of the modules whose names the module's code imports by `*`."""
+    package, level, imported = getattr(module, "__package__", "") or "", 0, ""
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_CONST" and isinstance(step.argval, int):
+            level = step.argval
+        elif step.opname == "IMPORT_NAME":
+            imported = step.argval
+            if level:
+                imported = importlib.util.resolve_name("." * level + imported, package)
+        elif step.opname == "IMPORT_STAR" or step.argrepr == "INTRINSIC_IMPORT_STAR":
+            yield imported
 
 
 @functools.lru_cache(maxsize=64)

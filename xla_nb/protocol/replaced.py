@@ -130,10 +130,17 @@ def _replaced_in(module: types.ModuleType) -> Iterator[str]:
             is_other = not plain and is_the_notebooks(value)
         elif isinstance(value, type):
             is_other = value.__module__ == "__main__"
-        if is_other:
-            code = module_code.of(module.__name__)
-            if code is None or name in module_code.bound(code):
-                yield name
+        if is_other and _has_of_its_own(module, name):
+            yield name
+
+
+def _has_of_its_own(module: types.ModuleType, name: str) -> bool:
+    """Whether an import of the module binds the name, as far as can be seen."""
+    code = module_code.of(module.__name__)
+    if code is None or name in module_code.bound(code) | module_code.imported(code):
+        return True
+    everything = [sys.modules.get(each) for each in module_code.star_imports(code, module)]
+    return name in getattr(module, "__all__", ()) or any(hasattr(each, name) for each in everything)
 
 
 def note_of_one_in_place(obj: Any) -> str:
