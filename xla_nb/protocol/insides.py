@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from xla_nb.protocol import abstract, loggers, parts
-from xla_nb.protocol.pickling import HELD_BY_TENSORS
+from xla_nb.protocol.tensors import HELD as HELD_BY_TENSORS
 
 _CHUNK = 16 << 20  # bytes
 _ATOMS = {*parts.PLAIN, types.ModuleType} - {types.CodeType}

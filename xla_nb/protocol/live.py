@@ -48,7 +48,8 @@ class Live:
 
     `held` are the notebook's names, `label` gives the cell that was compiled under a file name,
     `newer` the names whose definition travels as source, `known` those that every module has, and
-    `executed` the definitions that are executed again, by id. A pickle collects
+    `executed` the definitions that are executed again, by id. Unless it `joins` the module that it
+    is opened in, functions have globals of their own, which they share. A pickle collects
 
     used      the names that functions use, with their values
     wanted    those of `newer` that functions use
@@ -77,6 +78,7 @@ class Live:
         known: Container[str] = (),
         executed: Mapping[int, Source] | None = None,
         owned: OwnedByModules | None = None,
+        joins: bool = True,
     ) -> None:
         self.weak = weak.WeakReferences()
         self.owned = OwnedByModules() if owned is None else owned
@@ -86,7 +88,7 @@ class Live:
         self._newer = newer
         self._known = known
         self._executed = executed or {}
-        self._main = vars(sys.modules["__main__"])
+        self._main = vars(sys.modules["__main__"]) if joins else None
         self._own = Call(remake.namespace, ())
         self._modules: dict[str, Call] = {}
         self._other: dict[int, dict[str, Any]] = {}

@@ -300,6 +300,15 @@ def is_plain(kind: type) -> bool:
     return all(getattr(kind, name) is getattr(object, name) for name in names)
 
 
+def is_made_by_pickle_alone(kind: type) -> bool:
+    """Whether opening a pickle of an instance calls none of its class's methods."""
+    names = *("__new__", "__reduce_ex__", "__reduce__", "__getstate__"), "__getattribute__"
+    if any(getattr(kind, name) is not getattr(object, name) for name in (*names, "__setattr__")):
+        return False
+    also = "__getattr__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"
+    return not any(hasattr(kind, name) for name in also)
+
+
 def is_without_state(obj: Any) -> bool:
     """Whether an object is nothing but itself, as sentinels are."""
     kind = type(obj)

@@ -41,9 +41,6 @@ from xla_nb.protocol.parcel import Packed, bounds_of
 from xla_nb.protocol.refusals import Unshippable
 from xla_nb.protocol.remake import Call
 
-#: What torch leaves out of a tensor that is not computed from others.
-HELD_BY_TENSORS = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
-
 T = TypeVar("T")
 
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
@@ -158,9 +155,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if type(obj).__module__ == "torch.nn.utils.parametrize" and isinstance(
             obj, torch.nn.Module
         ):
-            return self.reduce_parametrized(obj)
+            return self._reduce_parametrized(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
-            return self.reduce_optimizer(obj)
+            return self._reduce_optimizer(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
             return _reduce_loader(obj)
         named = torch_names.reduced(torch, obj)
@@ -196,13 +193,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return pickle.PickleBuffer(memory)
 
     def reduce_tensor(self, tensor: Any) -> Any:
-        return tensors.reduced(tensor, {})
+        return tensors.reduced(tensor, tensors.held(tensor))
 
-    def reduce_parametrized(self, module: Any) -> Any:
-        return NotImplemented
+    def _reduce_parametrized(self, module: Any) -> Any:
+        """torch refuses, since the class of such a module is one of its own: it is sent too."""
+        return object.__new__, (type(module),), dict(vars(module))
 
-    def reduce_optimizer(self, optimizer: Any) -> Any:
-        return NotImplemented
+    def _reduce_optimizer(self, optimizer: Any) -> Any:
+        """torch leaves out hooks and what a class of one's own has set."""
+        return object.__new__, (type(optimizer),), dict(vars(optimizer))
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
         raise Unshippable(
@@ -369,16 +368,7 @@ class LivePickler(Pickler):
             self._live.notes.add(
                 "a tensor is sent without what computed it (its grad_fn): backward() ends there"
             )
-        held = {name: getattr(tensor, name) for name in HELD_BY_TENSORS} if tensor.is_leaf else {}
-        return tensors.reduced(tensor, {n: value for n, value in held.items() if value is not None})
-
-    def reduce_parametrized(self, module: Any) -> Any:
-        """torch refuses, since the class of such a module is one of its own: it is sent too."""
-        return object.__new__, (type(module),), dict(vars(module))
-
-    def reduce_optimizer(self, optimizer: Any) -> Any:
-        """torch leaves out hooks and what a class of one's own has set."""
-        return object.__new__, (type(optimizer),), dict(vars(optimizer))
+        return super().reduce_tensor(tensor)
 
 
 def pack(values: Mapping[str, object], live: Live) -> Packed:

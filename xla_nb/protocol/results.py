@@ -6,6 +6,7 @@ Nothing here imports torch, which takes seconds; where a value is a tensor it is
 from __future__ import annotations
 
 import enum
+import functools
 import io
 import sys
 import types
@@ -13,7 +14,7 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
-from xla_nb.protocol import inherited, jax_values, parts, tensors
+from xla_nb.protocol import hidden, inherited, jax_values, parts, tensors
 from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
@@ -40,13 +41,18 @@ class HomePickler(Pickler):
         super().__init__(file, keep, keys)
         self._by_name = by_name
         self.named: set[str] = set()
-        self._live = Live({}, lambda _: None)
+        self._live = Live({}, lambda _: None, joins=False)  # the notebook's names stay as they are
+        self._live.asks_for_kin = False
         self._as_sent: dict[type, Callable[[Any], Any]] = {}
 
     def write(self, values: dict[str, object]) -> None:
         self.make_empty()
         self.fill()
         super().write(values)
+        while self._live.later:
+            late, self._live.later = self._live.later, []
+            for name, call in late:
+                self.part(name, call, late=True)
 
     def beside(self) -> Pickler:
         return HomePickler(io.BytesIO(), lambda _: None, self._by_name, Keys())
@@ -55,7 +61,7 @@ class HomePickler(Pickler):
         kind = type(obj)
         if issubclass(kind, (type, types.FunctionType)):
             if not self._known(obj):
-                return super().reduce_code(obj)
+                return self._as_on_the_way_out(obj)
             self.named.add(obj.__qualname__.partition(".")[0])
             return obj.__qualname__
         if issubclass(kind, enum.Enum):
@@ -65,17 +71,36 @@ class HomePickler(Pickler):
             self._as_sent[kind] = self._reduced_as_sent(kind)
         return self._as_sent[kind](obj)
 
+    def _as_on_the_way_out(self, obj: Any) -> Any:
+        reduced = self._live.reduce(obj)
+        return super().reduce_code(obj) if reduced is NotImplemented else reduced
+
     def _reduced_as_sent(self, kind: type) -> Callable[[Any], Any]:
         """How instances are reduced on the way out, but for those of a class that says it itself:
         these are pickled as it says."""
         if issubclass(kind, types.ModuleType):
             return self._live.reduce_special
-        if parts.is_plain(kind) and kind.__flags__ & parts.HEAP_TYPE:  # not a view of a dict
-            return self._live.reduce_plain
-        own = parts.is_made_here(kind) and inherited.says_itself(kind)
-        return super().reduce_code if own else self._live.reduce_special
+        if kind is functools._lru_cache_wrapper:
+            return self._cache
+        if kind is types.MethodType:
+            return self._method
+        if not parts.is_made_here(kind):
+            return self._as_on_the_way_out
+        if parts.is_made_by_pickle_alone(kind) and not hidden.hides_its_dict(kind):
+            return self._live.reduce_plain  # twice as fast
+        return super().reduce_code if inherited.says_itself(kind) else self._as_on_the_way_out
 
-    def _known(self, obj: type | types.FunctionType) -> bool:
+    def _cache(self, cache: Any) -> Any:
+        return cache.__qualname__ if self._known(cache) else self._as_on_the_way_out(cache)
+
+    def _method(self, method: Any) -> Any:
+        """One of a class by its name there: its function has no other."""
+        owner, name = method.__self__, method.__name__
+        if isinstance(owner, type) and getattr(owner, name, None) == method:
+            return getattr, (owner, name)
+        return self._as_on_the_way_out(method)
+
+    def _known(self, obj: Any) -> bool:
         if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
             return False
         first, *rest = obj.__qualname__.split(".")
@@ -85,11 +110,7 @@ class HomePickler(Pickler):
         return held is obj
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
-        home = tensors.home(tensor)
-        if isinstance(tensor, sys.modules["torch"].nn.Parameter):
-            return tensors.reduced_home(tensor, home)
-        reduced = self.reduce_tensor(home)
-        return home.__reduce_ex__(5) if reduced is NotImplemented else reduced
+        return tensors.reduced_home(tensor, tensors.home(tensor))
 
     def reduce_xla_device(self, device: Any) -> Any:
         return NotImplemented

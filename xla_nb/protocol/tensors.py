@@ -15,6 +15,16 @@ from typing import Any
 
 from xla_nb.protocol import remake, storages
 
+#: What torch leaves out of a tensor that is not computed from others.
+HELD = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def held(tensor: Any) -> dict[str, object]:
+    """What torch leaves out of this one."""
+    if not tensor.is_leaf:
+        return {}
+    return {name: value for name in HELD if (value := getattr(tensor, name)) is not None}
+
 
 def reduced(tensor: Any, held: Mapping[str, object]) -> Any:
     """The tensor as a reducer's value; NotImplemented where torch loses nothing."""
@@ -77,12 +87,15 @@ def home(tensor: Any) -> Any:
         return home if parameter else home.requires_grad_(tensor.requires_grad)
 
 
-def reduced_home(parameter: Any, home: Any) -> Any:
-    """A parameter on a device as a reducer's value, over the CPU tensor `home`."""
+def reduced_home(tensor: Any, home: Any) -> Any:
+    """A tensor on a device as a reducer's value, over the CPU tensor `home`."""
+    if not isinstance(tensor, sys.modules["torch"].nn.Parameter):
+        made = reduced(home, held(tensor))
+        return home.__reduce_ex__(5) if made is NotImplemented else made
     plain: Any = sys.modules["torch"].nn.Parameter
-    kind = type(parameter) if _is_pickled_by_torch(type(parameter)) else plain
-    own = None if kind is plain else parameter.__getstate__()
-    return _reduced_parameter(kind, home, parameter.requires_grad, own, {})
+    kind = type(tensor) if _is_pickled_by_torch(type(tensor)) else plain
+    own = None if kind is plain else tensor.__getstate__()
+    return _reduced_parameter(kind, home, tensor.requires_grad, own, held(tensor))
 
 
 def _in_its_mode(tensor: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
