@@ -1,8 +1,10 @@
 """Results of ranks, as the notebook reads them: they lose nothing on their way."""
 
+import functools
 import math
 import os
 import sys
+import threading
 import types
 import weakref
 
@@ -91,6 +93,22 @@ def test_an_optimizer_comes_back_without_its_scheduler(back):
     cell = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)"
     optimizer = back(NET + cell, "optimizer")
     optimizer.step()
+
+
+def test_a_hook_that_cannot_be_sent_loses_no_result():
+    net = torch.nn.Linear(2, 1)
+    net.weight.register_hook(functools.partial(print, threading.Lock()))
+    net(torch.ones(2)).sum().backward()
+    told = []
+    fd = os.memfd_create("home")
+    try:
+        results.pack_home(net, set(), told.append).write(fd)
+        came = Parcel(fd).open()["result"]
+    finally:
+        os.close(fd)
+    assert came.weight.grad.tolist() == [[1.0, 1.0]]
+    assert came.weight._backward_hooks is None
+    assert "comes without hooks" in told[0]
 
 
 def test_a_parametrized_module_comes_back(back):

@@ -32,14 +32,20 @@ class HomePickler(Pickler):
     """Values on devices become CPU tensors and NumPy arrays.
 
     `by_name` are top-level names of ``__main__`` that the notebook has itself, `named` those that
-    are used.
+    are used. `hooks`: those of tensors and optimizers come too.
     """
 
     def __init__(
-        self, file: io.BytesIO, keep: Callable[..., Any], by_name: Container[str], keys: Keys
+        self,
+        file: io.BytesIO,
+        keep: Callable[..., Any],
+        by_name: Container[str],
+        keys: Keys,
+        hooks: bool = True,
     ):
         super().__init__(file, keep, keys)
         self._by_name = by_name
+        self._hooks = hooks
         self.named: set[str] = set()
         self._live = Live({}, lambda _: None, joins=False)  # the notebook's names stay as they are
         self._live.asks_for_kin = False
@@ -55,7 +61,7 @@ class HomePickler(Pickler):
                 self.part(name, call, late=True)
 
     def beside(self) -> Pickler:
-        return HomePickler(io.BytesIO(), lambda _: None, self._by_name, Keys())
+        return HomePickler(io.BytesIO(), lambda _: None, self._by_name, Keys(), self._hooks)
 
     def reduce_code(self, obj: Any) -> Any:
         kind = type(obj)
@@ -109,8 +115,18 @@ class HomePickler(Pickler):
             held = getattr(held, part, None)
         return held is obj
 
+    def reduce_tensor(self, tensor: Any) -> Any:
+        return tensors.reduced(tensor, self._held(tensor))
+
+    def _held(self, tensor: Any) -> dict[str, object]:
+        held = tensors.held(tensor)
+        return held if self._hooks else {n: value for n, value in held.items() if n == "grad"}
+
+    def _reduce_optimizer(self, optimizer: Any) -> Any:
+        return super()._reduce_optimizer(optimizer) if self._hooks else NotImplemented
+
     def reduce_xla_tensor(self, tensor: Any) -> Any:
-        return tensors.reduced_home(tensor, tensors.home(tensor))
+        return tensors.reduced_home(tensor, tensors.home(tensor), self._held(tensor))
 
     def reduce_xla_device(self, device: Any) -> Any:
         return NotImplemented
@@ -139,9 +155,30 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
         ) from None
 
 
-def pack_home(value: object, by_name: Container[str]) -> Packed:
-    """A rank's result. Raises what pickling raises."""
-    keys, main = Keys(), vars(sys.modules["__main__"])
-    made = pickled({RESULT: value}, lambda file, keep: HomePickler(file, keep, by_name, keys))
+def pack_home(
+    value: object, by_name: Container[str], tell: Callable[[str], None] = lambda text: None
+) -> Packed:
+    """A rank's result. Raises what pickling raises.
+
+    `tell` gets a sentence where it has to go without hooks, as torch's own pickling does: what a
+    hook refers to is no reason to lose what was trained."""
+    main = vars(sys.modules["__main__"])
+    try:
+        made = _packed(value, by_name, hooks=True)
+    except Exception as problem:
+        if "torch" not in sys.modules or isinstance(problem, Unshippable):
+            raise
+        try:
+            made = _packed(value, by_name, hooks=False)
+        except Exception:
+            raise problem from None
+        tell(f"comes without hooks of tensors and what optimizers have beside theirs: {problem}")
     named = {name: fingerprint(main[name]) for name in sorted(made.writer.named)}
     return replace(made, about={DEFINITIONS: named})
+
+
+def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:
+    keys = Keys()
+    return pickled(
+        {RESULT: value}, lambda file, keep: HomePickler(file, keep, by_name, keys, hooks)
+    )

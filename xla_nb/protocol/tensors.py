@@ -87,15 +87,15 @@ def home(tensor: Any) -> Any:
         return home if parameter else home.requires_grad_(tensor.requires_grad)
 
 
-def reduced_home(tensor: Any, home: Any) -> Any:
+def reduced_home(tensor: Any, home: Any, held: Mapping[str, object]) -> Any:
     """A tensor on a device as a reducer's value, over the CPU tensor `home`."""
     if not isinstance(tensor, sys.modules["torch"].nn.Parameter):
-        made = reduced(home, held(tensor))
+        made = reduced(home, held)
         return home.__reduce_ex__(5) if made is NotImplemented else made
     plain: Any = sys.modules["torch"].nn.Parameter
     kind = type(tensor) if _is_pickled_by_torch(type(tensor)) else plain
     own = None if kind is plain else tensor.__getstate__()
-    return _reduced_parameter(kind, home, tensor.requires_grad, own, held(tensor))
+    return _reduced_parameter(kind, home, tensor.requires_grad, own, held)
 
 
 def _in_its_mode(tensor: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -295,10 +295,14 @@ def _send_home(job: Inherited, index: int, value: object) -> int:
     """Write the result to the record; a result is whole or absent. Returns its size in bytes."""
     path = job.record.result(index)
     scratch = partial(path)
+
+    def tell(what: str) -> None:
+        job.sender.send(events.Notice(text=f"The result of rank {index} {what}."))
+
     try:
         fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
         try:
-            nbytes = results.pack_home(value, job.order.request.by_name).write(fd)
+            nbytes = results.pack_home(value, job.order.request.by_name, tell).write(fd)
         finally:
             os.close(fd)
     except BaseException as problem:
