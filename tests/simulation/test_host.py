@@ -120,13 +120,6 @@ def test_two_hosts_form_one_world(launcher: Launcher, meeting: dict[str, Any]) -
     ]
 
 
-def test_reductions_over_two_hosts_equal_one_processs(launcher: Launcher) -> None:
-    with launcher.store() as address:
-        world: dict[str, Any] = {"ranks": 3, "world_size": 6, "store": address}
-        hosts = launcher.run(*(job("between_hosts", first_rank=first, **world) for first in (0, 3)))
-    assert [each.values() for each in hosts] == [[None] * 3] * 2
-
-
 def test_each_rank_saves_its_profile_to_a_file_of_its_own(
     simulate: Simulate, tmp_path: Path
 ) -> None:

@@ -8,16 +8,15 @@ XLA and torch_xla's names are in `torch_names`.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from xla_nb.simulation.agreement import Agreement
-from xla_nb.simulation.levels import Levels, same_share
 from xla_nb.simulation.memory import SharedMemory, Walk
-from xla_nb.simulation.packs import Pack, packed, unpacked, view_bytes
 from xla_nb.wording import listed
 
 Groups = Sequence[Sequence[int]]
@@ -101,18 +100,18 @@ class Carrier:
         self, reduction: Reduction, tensors: Sequence[Tensor], groups: Groups
     ) -> list[Tensor]:
         reduction.check(tensors)
-        packs = packed(tensors, rows=1)
+        packs = _pack(tensors, rows=1)
         with self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting:
             for index, pack in enumerate(packs):
                 pack.put_whole(meeting.all_reduce(index, reduction))
-        return unpacked(packs)
+        return _unpack(packs)
 
     def all_gather(self, tensors: Sequence[Tensor], dim: int, groups: Groups) -> list[Tensor]:
-        packs = packed(tensors, rows=1)
+        packs = _pack(tensors, rows=1)
         with self._meet("all_gather", tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
                 pack.put_gathered(meeting.gather(index), dim)
-        return unpacked(packs)
+        return _unpack(packs)
 
     def reduce_scatter(
         self,
@@ -125,19 +124,19 @@ class Carrier:
         reduction.check(tensors)
         for tensor in tensors:
             _check_split("reduce_scatter", tensor, dim, shards, len(self._group(groups)))
-        packs = packed([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
+        packs = _pack([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
         name = f"reduce_scatter {reduction}"
         with self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
                 pack.put_share(reduction.fold(meeting.deal(index)))
-        return [shard.movedim(0, dim).contiguous() for shard in unpacked(packs)]
+        return [shard.movedim(0, dim).contiguous() for shard in _unpack(packs)]
 
     def all_to_all(
         self, tensor: Tensor, split: int, concat: int, count: int, groups: Groups
     ) -> Tensor:
         _check_split("all_to_all", tensor, split, count, len(self._group(groups)))
         pieces = torch.stack(tensor.chunk(count, split)) if count > 1 else tensor[None]
-        packs = packed([pieces], rows=count)
+        packs = _pack([pieces], rows=count)
         detail = f"split {split} concat {concat}"
         with self._meet("all_to_all", [tensor], groups, packs, detail) as meeting:
             received = meeting.deal(0).reshape(pieces.shape)
@@ -155,7 +154,7 @@ class Carrier:
         for rank in (*sources, *targets):
             self._check_rank("collective_permute", rank)
         detail = f"pairs {_plain(pairs)}"
-        packs = packed([tensor], rows=1)
+        packs = _pack([tensor], rows=1)
         with self._meet("collective_permute", [tensor], (), packs, detail) as meeting:
             source = dict(zip(targets, sources, strict=True)).get(self.rank)
             target = dict(zip(sources, targets, strict=True)).get(self.rank)
@@ -168,7 +167,7 @@ class Carrier:
         self._check_rank("send/recv", target)
         if source == target:
             return tensor.clone()
-        packs = packed([tensor], rows=1)
+        packs = _pack([tensor], rows=1)
         pair = [[source, target]]
         with self._meet("send/recv", [tensor], pair, packs) as meeting:
             here = self.rank == target
@@ -196,7 +195,7 @@ class Carrier:
         name: str,
         tensors: Sequence[Tensor],
         groups: Groups,
-        packs: Sequence[Pack],
+        packs: Sequence[_Pack],
         detail: str = "",
     ) -> _Meeting:
         group = self._group(groups)
@@ -244,7 +243,7 @@ class _Meeting:
         what: str,
         group: Sequence[int],
         members: Sequence[int],
-        packs: Sequence[Pack],
+        packs: Sequence[_Pack],
     ) -> None:
         self._carrier = carrier
         self._what = what
@@ -254,7 +253,6 @@ class _Meeting:
         self._me = group.index(carrier.rank) if carrier.rank in group else 0
         self._rows: list[Tensor] | None = None  # of every pack, if they travel with the frames
         self._walk: Walk | None = None  # the way of larger ones, on one host
-        self._levels: Levels | None = None  # and of a reduction on several
 
     def __enter__(self) -> _Meeting:
         agreement = self._carrier.agreement
@@ -262,9 +260,9 @@ class _Meeting:
         try:
             if sum(pack.nbytes for pack in self._packs) > _INLINE:
                 agreement.meet(self._what, self._members)
-                self._choose_the_way()
+                self._walk = self._through_memory()
             else:
-                payload = b"".join(view_bytes(pack.flat) for pack in self._packs)
+                payload = b"".join(_view(pack.flat) for pack in self._packs)
                 self._rows = self._parse(agreement.meet(self._what, self._members, payload))
         except BaseException:
             agreement.lock.release()
@@ -274,27 +272,16 @@ class _Meeting:
     def __exit__(self, *_: object) -> None:
         self._carrier.agreement.lock.release()
 
-    def _choose_the_way(self) -> None:
-        """Large values go through the memory of this host where ranks of the group share it."""
+    def _through_memory(self) -> Walk | None:
+        """The way of large values, where all ranks of the group are on this host."""
         memory, rank = self._carrier.memory, self._carrier.rank
-        if memory is None or rank not in self._group:
-            return
-        here = [other for other in self._group if other in memory.members]
-        walk = Walk(memory, here, rank, lambda: self._barrier(here))
-        if len(here) == len(self._group):
-            self._walk = walk
-        elif peers := same_share(self._group, rank, len(memory.members)):
-            self._levels = Levels(walk, peers, rank, self._swap_tensors)
+        if memory is None or not all(other in memory.members for other in self._group):
+            return None
+        return Walk(memory, self._group, rank, self._barrier)
 
-    def _swap_tensors(self, outgoing: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        out = {rank: view_bytes(tensor) for rank, tensor in outgoing.items()}
-        self._carrier._swap(
-            self._what, out, {rank: view_bytes(tensor) for rank, tensor in into.items()}
-        )
-
-    def _barrier(self, group: Sequence[int]) -> None:
+    def _barrier(self) -> None:
         """Wait until every rank of the group is here."""
-        others = [rank for rank in group if rank != self._carrier.rank]
+        others = [rank for rank in self._group if rank != self._carrier.rank]
         into = {rank: bytearray(len(_HERE)) for rank in others}
         views = {rank: memoryview(data) for rank, data in into.items()}
         self._carrier._swap(self._what, dict.fromkeys(others, memoryview(_HERE)), views)
@@ -331,9 +318,6 @@ class _Meeting:
         if self._walk is not None:
             return self._walk.all_reduce(self._packs[index].parts, reduction.fold)
         flat, ranks = self._packs[index].flat, len(self._group)
-        if self._levels is not None:
-            inner = replace(reduction, scale=1.0)
-            return self._levels.all_reduce(flat, inner.fold, reduction.fold)
         ragged = -flat.numel() % ranks
         rows = torch.nn.functional.pad(flat, (0, ragged)) if ragged else flat
         share = reduction.fold(self._deal(rows.view(ranks, -1)))
@@ -353,8 +337,8 @@ class _Meeting:
         into = torch.empty_like(self._packs[index].flat)
         self._carrier._swap(
             self._what,
-            {target: view_bytes(self._packs[index].flat)} if away and target is not None else {},
-            {source: view_bytes(into)} if source is not None else {},
+            {target: _view(self._packs[index].flat)} if away and target is not None else {},
+            {source: _view(into)} if source is not None else {},
         )
         return None if source is None else into
 
@@ -363,7 +347,7 @@ class _Meeting:
             return self._walk.gather(flat)
         rows = flat.new_empty(len(self._group), flat.numel())
         rows[self._me] = flat
-        mine = view_bytes(flat)
+        mine = _view(flat)
         self._swap_rows([mine] * len(self._group), rows)
         return rows
 
@@ -372,14 +356,75 @@ class _Meeting:
             return self._walk.deal(rows)
         received = torch.empty_like(rows)
         received[self._me] = rows[self._me]
-        self._swap_rows([view_bytes(row) for row in rows], received)
+        self._swap_rows([_view(row) for row in rows], received)
         return received
 
     def _swap_rows(self, outgoing: Sequence[memoryview], received: Tensor) -> None:
         others = [(i, rank) for i, rank in enumerate(self._group) if i != self._me]
         out = {rank: outgoing[i] for i, rank in others}
-        into = {rank: view_bytes(received[i]) for i, rank in others}
+        into = {rank: _view(received[i]) for i, rank in others}
         self._carrier._swap(self._what, out, into)
+
+
+class _Pack:
+    """All tensors of one dtype as one flat tensor of one or more rows, and their results."""
+
+    def __init__(self, indices: Sequence[int], tensors: Sequence[Tensor], rows: int) -> None:
+        self.indices = indices
+        self._rows = rows
+        self._shapes = [tensor.shape for tensor in tensors]
+        self.dtype = tensors[0].dtype
+        self.parts = [tensor.reshape(-1) for tensor in tensors]
+        self.nbytes = sum(shape.numel() for shape in self._shapes) * self.dtype.itemsize
+        self.results: list[Tensor] = []
+
+    @functools.cached_property
+    def flat(self) -> Tensor:
+        """Row after row, each with its share of every tensor."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        rows = [part.view(self._rows, part.numel() // self._rows) for part in self.parts]
+        return torch.cat(rows, 1).reshape(-1)
+
+    def put_whole(self, flat: Tensor) -> None:
+        """Set results of the tensors' own shapes."""
+        counts = [shape.numel() for shape in self._shapes]
+        parts = zip(flat.split(counts), self._shapes, strict=True)
+        self.results = [part.reshape(shape) for part, shape in parts]
+
+    def put_gathered(self, rows: Tensor, dim: int) -> None:
+        """Set results that concatenate all ranks' tensors along `dim`."""
+        counts = [shape.numel() for shape in self._shapes]
+        parts = zip(rows.split(counts, 1), self._shapes, strict=True)
+        self.results = [
+            torch.cat([row.reshape(shape) for row in part], dim) for part, shape in parts
+        ]
+
+    def put_share(self, flat: Tensor) -> None:
+        """Set results that are one of `rows` shares of each tensor along its first dimension."""
+        shapes = [(shape[0] // self._rows, *shape[1:]) for shape in self._shapes]
+        counts = [shape.numel() // self._rows for shape in self._shapes]
+        parts = zip(flat.split(counts), shapes, strict=True)
+        self.results = [part.reshape(shape) for part, shape in parts]
+
+
+def _pack(tensors: Sequence[Tensor], rows: int) -> list[_Pack]:
+    by_dtype: dict[torch.dtype, list[int]] = defaultdict(list)
+    for index, tensor in enumerate(tensors):
+        by_dtype[tensor.dtype].append(index)
+    return [_Pack(indices, [tensors[i] for i in indices], rows) for indices in by_dtype.values()]
+
+
+def _unpack(packs: Sequence[_Pack]) -> list[Tensor]:
+    placed = {i: t for pack in packs for i, t in zip(pack.indices, pack.results, strict=True)}
+    return [placed[index] for index in range(len(placed))]
+
+
+def _view(flat: Tensor) -> memoryview:
+    """A contiguous tensor's bytes, not copied."""
+    if not flat.numel():
+        return memoryview(b"")
+    return memoryview(flat.view(torch.uint8).numpy())
 
 
 def _plain(groups: Groups) -> str:

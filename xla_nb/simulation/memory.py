@@ -69,10 +69,6 @@ class Walk:
         self._me = group.index(rank)
         self._barrier = barrier
 
-    @property
-    def ranks(self) -> int:
-        return len(self._rows)
-
     def gather(self, flat: Tensor) -> Tensor:
         """[rank, number]: the numbers of every rank of the group."""
         areas = self._areas(flat.dtype)
