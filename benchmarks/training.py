@@ -6,19 +6,17 @@ are on the device, as in `benchmarks/step.py`; DDP computes eagerly, as people d
 
 from __future__ import annotations
 
-import json
-import re
 import statistics
 from collections.abc import Iterator
 
 from benchmarks import Row
 from benchmarks.client import Notebook
+from benchmarks.collectives import TIMED, figures
 
 RANKS = 4
 ROUNDS = 3
 
-MODEL = """
-import json, statistics, time
+MODEL = f"""{TIMED}
 import torch
 
 def digit_net():
@@ -28,14 +26,6 @@ def digit_net():
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(32 * 4 * 4, 10),
     )
-
-def timed(step, times):
-    taken = []
-    for number in range(times + 5):
-        begun = time.perf_counter()
-        step()
-        taken.append(time.perf_counter() - begun)
-    return statistics.median(taken[5:])
 
 def batch():
     return torch.randn(32, 1, 8, 8), torch.randint(10, (32,))
@@ -60,11 +50,11 @@ def measure(rank):
 
     inputs, labels = (each.to(device) for each in batch())
     small = training(digit_net().to(device), inputs, labels, xm.optimizer_step)
-    figures = {"cnn": timed(small, 60)}
+    figures = {"cnn": timed(small, 60, first=5)}
     rows, columns = torch.randn(8, 2048, device=device), torch.randint(4096, (8,), device=device)
     for name, finish in (("alone", lambda each: each.step()), ("all", xm.optimizer_step)):
         large = torch.nn.Linear(2048, 4096).to(device)  # 8.4 million parameters
-        figures[name] = timed(training(large, rows, columns, finish), 15)
+        figures[name] = timed(training(large, rows, columns, finish), 15, first=5)
     if rank == 0:
         print("figures", json.dumps(figures), flush=True)
 """
@@ -82,7 +72,7 @@ def measure():
         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
 
-    taken = timed(step, 60)
+    taken = timed(step, 60, first=5)
     if dist.get_rank() == 0:
         print("figures", json.dumps({{"cnn": taken}}), flush=True)
 
@@ -103,14 +93,3 @@ def rows() -> Iterator[Row]:
     yield Row(f"step of a CNN, {RANKS} ranks, / DDP on gloo", cnn * 1000, raw * 1000, "ms", aim=1)
     added = statistics.median(each["all"] - each["alone"] for each in ours)
     yield Row("optimizer_step of 8.4 M parameters adds, / 70 ms", added * 1000, 70, "ms", aim=1)
-
-
-def figures(notebook: Notebook, code: str) -> dict[str, float]:
-    """The seconds that a launch's rank 0 prints."""
-    cell = notebook.send(code)
-    cell.until(r"figures {.*}")
-    cell.end()
-    found = re.search(r"figures ({.*})", cell.shown)
-    assert found
-    taken: dict[str, float] = json.loads(found[1])
-    return taken

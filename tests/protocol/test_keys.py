@@ -1,13 +1,11 @@
 """Keys that say themselves how they are hashed, in containers to which they lead."""
 
-import os
-
 import pytest
 
 from tests.support.notebook_double import importable_folder, opened
+from tests.support.returned import returned
 from xla_nb.errors import XlaNbError
-from xla_nb.protocol import results
-from xla_nb.protocol.parcel import Parcel, Unopened
+from xla_nb.protocol.parcel import Unopened
 from xla_nb.protocol.refusals import Unshippable
 
 notebook = pytest.fixture(opened)
@@ -191,21 +189,12 @@ HOME = CYCLES.keys() - {"what caches hold", "weak mappings", "weak references as
 HOME = {name: cell for name, cell in CYCLES.items() if name in HOME}
 
 
-def returned(notebook, value):
-    """What the notebook gets of a rank's result."""
-    main = notebook.values
-    fd = os.memfd_create("home")
-    try:
-        results.pack_home(value, main).write(fd)
-        return Parcel(fd).open(resolve=main.__getitem__)[results.RESULT]
-    finally:
-        os.close(fd)
-
-
 @pytest.mark.parametrize(("made", "is_so"), HOME.values(), ids=HOME)
 def test_the_notebook_finds_keys_of_results_that_lead_back(notebook, made, is_so):
     notebook.run(NODE + made)
-    assert eval(is_so, {**notebook.values, "box": returned(notebook, notebook.values["box"])})
+    assert eval(
+        is_so, {**notebook.values, "box": returned(notebook.values["box"], notebook.values)}
+    )
 
 
 def test_a_class_of_a_helper_module_is_hashed_when_it_is_complete(notebook, folder):
@@ -250,7 +239,7 @@ def test_what_could_see_such_a_container_empty_is_refused(notebook, reader):
     with pytest.raises(XlaNbError, match="a set whose keys say how they are hashed and lead back"):
         notebook.build("def f(rank): return a")
     with pytest.raises(Unshippable, match="would see it empty"):
-        returned(notebook, notebook.values["a"])
+        returned(notebook.values["a"], notebook.values)
 
 
 def test_what_makes_such_a_container_where_it_is_pickled_is_refused(notebook):
@@ -316,4 +305,6 @@ KEPT = {
 @pytest.mark.parametrize(("made", "is_so"), KEPT.values(), ids=KEPT)
 def test_a_result_keeps_what_is_kept_on_the_way_out(notebook, made, is_so):
     notebook.run(NODE + made)
-    assert eval(is_so, {**notebook.values, "box": returned(notebook, notebook.values["box"])})
+    assert eval(
+        is_so, {**notebook.values, "box": returned(notebook.values["box"], notebook.values)}
+    )

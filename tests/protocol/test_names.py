@@ -1,14 +1,12 @@
 """What is sent by its name: modules of every class, and what torch has names for."""
 
-import os
 import sys
 
 import pytest
 
 from tests.support.notebook_double import importable_folder, opened
+from tests.support.returned import returned
 from xla_nb.errors import ShippingError
-from xla_nb.protocol import results
-from xla_nb.protocol.parcel import Parcel
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
@@ -25,16 +23,6 @@ OF_TORCH = [
     "torch.ops.aten.add.Tensor",
     "torch.channels_last",
 ]
-
-
-def returned(value, main):
-    """What the notebook gets of a rank's result."""
-    fd = os.memfd_create("home")
-    try:
-        results.pack_home(value, main).write(fd)
-        return Parcel(fd).open(resolve=main.__getitem__)[results.RESULT]
-    finally:
-        os.close(fd)
 
 
 @pytest.mark.parametrize("name", OF_TORCH)

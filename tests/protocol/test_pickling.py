@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.returned import returned
 from xla_nb.errors import ShippingError
-from xla_nb.protocol import pickling, refusals, results
+from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel
 
@@ -61,18 +62,8 @@ def test_an_exception_that_takes_other_arguments_than_its_message_comes_back(thr
     assert (type(got), str(got), got.code) == (Refused, "5: no", 5)
 
 
-def home(value):
-    """Send a result and read it back."""
-    fd = os.memfd_create("home")
-    try:
-        results.pack_home(value, ()).write(fd)
-        return Parcel(fd).open()["result"]
-    finally:
-        os.close(fd)
-
-
 def test_a_result_that_is_such_an_exception_comes_back():
-    got = home(Refused(5, "no"))
+    got = returned(Refused(5, "no"))
     assert (type(got), str(got), got.code) == (Refused, "5: no", 5)
 
 
@@ -92,7 +83,7 @@ def test_an_exception_keeps_what_it_was_raised_from(through, way, error):
     error.__cause__, error.__context__ = KeyError("k"), ZeroDivisionError("/")
     error.__cause__.__context__ = error
     error.__notes__, error.__suppress_context__ = ["a note"], False
-    got = home(error) if way == "back" else through({"e": error})["e"]
+    got = returned(error) if way == "back" else through({"e": error})["e"]
     assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
     assert (repr(got.__cause__), repr(got.__context__)) == (
         "KeyError('k')",
@@ -106,7 +97,7 @@ def test_an_exception_keeps_what_it_was_raised_from(through, way, error):
 @pytest.mark.parametrize("kind", [AttributeError, NameError, ImportError])
 def test_an_exception_keeps_the_name_that_was_not_found(through, way, kind):
     error = kind("no x", name="x")
-    got = home(error) if way == "back" else through({"e": error})["e"]
+    got = returned(error) if way == "back" else through({"e": error})["e"]
     assert (got.args, got.name, got.__cause__) == (("no x",), "x", None)
 
 
@@ -114,7 +105,7 @@ def test_an_exception_keeps_the_name_that_was_not_found(through, way, kind):
 def test_an_exception_is_not_lost_with_one_that_cannot_be_sent(through, way):
     error = ValueError("the error")
     error.__context__ = KeyError(threading.Lock())
-    got = home(error) if way == "back" else through({"e": error})["e"]
+    got = returned(error) if way == "back" else through({"e": error})["e"]
     assert (str(got), got.__context__) == ("the error", None)
 
 
@@ -130,7 +121,7 @@ def test_an_exception_that_is_pickled_as_something_else_is_sent_as_that(through)
 
 def test_a_type_without_a_name_comes_back_as_itself():
     kinds = [type({}.keys()), type(iter([])), type(collections.OrderedDict().keys()), type(None)]
-    assert home(kinds) == kinds
+    assert returned(kinds) == kinds
 
 
 def test_a_large_array_arrives_writable(through):
@@ -336,14 +327,12 @@ def test_a_loader_is_sent_without_the_workers_that_it_keeps(through, kind):
     loader.held = [loader]
     assert [batch.tolist() for batch in loader] == [[1, 2, 3]]
     try:
-        fd = results.pack_home(loader, ()).to_memfd()
-        for got in (through({"loader": loader})["loader"], Parcel(fd).open()[results.RESULT]):
+        for got in (through({"loader": loader})["loader"], returned(loader)):
             assert type(got) is kind
             assert got.held == [got]
             assert got._iterator is None
             assert (got.num_workers, got.persistent_workers, got.dataset) == (1, True, [1, 2, 3])
     finally:
-        os.close(fd)
         loader._iterator._shutdown_workers()
 
 

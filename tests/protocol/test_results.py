@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 import sys
 import threading
 import types
@@ -11,8 +10,7 @@ import weakref
 import pytest
 import torch
 
-from xla_nb.protocol import results
-from xla_nb.protocol.parcel import Parcel
+from tests.support.returned import returned
 
 
 @pytest.fixture
@@ -25,12 +23,7 @@ def back(monkeypatch):
     def back(cell, value):
         exec(compile(cell, "Cell", "exec"), vars(main))
         names = {name for name in vars(main) if name[:2] != "__"}
-        fd = os.memfd_create("home")
-        try:
-            results.pack_home(eval(value, vars(main)), names).write(fd)
-            return Parcel(fd).open()["result"]
-        finally:
-            os.close(fd)
+        return returned(eval(value, vars(main)), names)
 
     return back
 
@@ -100,12 +93,7 @@ def test_a_hook_that_cannot_be_sent_loses_no_result():
     net.weight.register_hook(functools.partial(print, threading.Lock()))
     net(torch.ones(2)).sum().backward()
     told = []
-    fd = os.memfd_create("home")
-    try:
-        results.pack_home(net, set(), told.append).write(fd)
-        came = Parcel(fd).open()["result"]
-    finally:
-        os.close(fd)
+    came = returned(net, tell=told.append)
     assert came.weight.grad.tolist() == [[1.0, 1.0]]
     assert came.weight._backward_hooks is None
     assert "comes without hooks" in told[0]

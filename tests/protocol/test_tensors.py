@@ -1,14 +1,12 @@
 """Tensors arrive with their class, their attributes and their mode."""
 
-import os
-
 import pytest
 import torch
 
 from tests.support.notebook_double import opened
+from tests.support.returned import read, returned
 from xla_nb.protocol import pickling, results
 from xla_nb.protocol.keys import Keys
-from xla_nb.protocol.parcel import Parcel
 from xla_nb.protocol.results import RESULT
 
 notebook = pytest.fixture(opened)
@@ -103,20 +101,11 @@ def test_no_warning_says_that_a_hook_is_lost(notebook, recwarn):
     assert not recwarn.list
 
 
-def home(packed):
-    fd = os.memfd_create("home")
-    try:
-        packed.write(fd)
-        return Parcel(fd).open()[RESULT]
-    finally:
-        os.close(fd)
-
-
 def test_a_result_has_what_torch_would_lose(notebook):
     notebook.run(TAGGED + "with torch.inference_mode(): t = torch.ones(2)")
     sent = notebook.values["Tagged"](torch.ones(2))
     sent.rate = 3
-    again, also, tensor = home(results.pack_home([sent, sent, notebook.values["t"]], {"Tagged"}))
+    again, also, tensor = returned([sent, sent, notebook.values["t"]], {"Tagged"})
     assert type(again) is type(sent) and also is again and again.is_leaf
     assert (again.rate, again.tolist(), again.requires_grad) == (3, [1, 1], True)
     assert tensor.is_inference()
@@ -141,7 +130,7 @@ def test_a_result_from_a_device_keeps_its_class_and_mode(notebook):
     packed = pickling.pickled(
         {RESULT: [sent, tensor, plain]}, lambda file, keep: Pickler(file, keep, {"Tagged"}, Keys())
     )
-    again, other, third = home(packed)
+    again, other, third = read(packed)
     assert type(again) is type(sent) and not again.requires_grad and again.rate == 3
     assert other.is_inference() and type(third) is torch.nn.Parameter and third.requires_grad
 
@@ -166,4 +155,4 @@ def test_attributes_of_tensors_may_lead_back_to_them(notebook):
 
 def test_attributes_of_tensors_in_results_may_lead_back_to_them(notebook):
     notebook.run(LEAD_BACK)
-    assert eval(LED, {"box": home(results.pack_home(notebook.values["box"], ()))})
+    assert eval(LED, {"box": returned(notebook.values["box"])})

@@ -17,9 +17,9 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "simulated-host.md").rea
 
 
 def variables(wish: str, n: int | None = None) -> dict[str, str]:
-    host = simulated.host(wish, n)
-    assert host is not None
-    return host.variables()
+    tpu = simulated.tpu(wish, n)
+    assert tpu is not None
+    return tpu.variables()
 
 
 def test_ranks_of_a_v4_are_told_so(simulate: Simulate) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xla_nb.simulation.memory import SharedMemory, Walk, _Results
+from xla_nb.simulation.memory import SharedMemory, Walk
 
 RANKS = range(5, 8)  # of the second host of several
 CHUNK = (1 << 22) // 4  # numbers of 4 bytes
@@ -26,9 +25,7 @@ def walks(call: Callable[[Walk, int], Tensor | None], group: list[int]) -> dict[
     memory, barrier = SharedMemory(RANKS), threading.Barrier(len(group))
 
     def run(rank: int) -> Tensor | None:
-        own = copy.copy(memory)  # as after a fork
-        own._results = _Results()
-        result = call(Walk(own, group, rank, lambda: barrier.wait(60) and None), rank)
+        result = call(Walk(memory, group, rank, lambda: barrier.wait(60) and None), rank)
         return None if result is None else result.clone()
 
     with ThreadPoolExecutor(len(group)) as pool:

@@ -30,7 +30,7 @@ from xla_nb.protocol import (
     shared,
     storages,
     tensors,
-    torch_names,
+    torch_objects,
 )
 from xla_nb.protocol.cycles import Graph
 from xla_nb.protocol.depth import with_a_large_stack
@@ -160,7 +160,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             return self._reduce_optimizer(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
             return _reduce_loader(obj)
-        named = torch_names.reduced(torch, obj)
+        named = torch_objects.reduced(torch, obj)
         return self._reduce_storage(torch, obj) if named is NotImplemented else named
 
     def _reduce_storage(self, torch: Any, obj: Any) -> Any:
@@ -193,7 +193,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return pickle.PickleBuffer(memory)
 
     def reduce_tensor(self, tensor: Any) -> Any:
-        return tensors.reduced(tensor, tensors.held(tensor))
+        return tensors.reduced(tensor, self._held(tensor))
+
+    def _held(self, tensor: Any) -> dict[str, object]:
+        """What is sent of what torch leaves out of a tensor."""
+        return tensors.held(tensor)
 
     def _reduce_parametrized(self, module: Any) -> Any:
         """torch refuses, since the class of such a module is one of its own: it is sent too."""

@@ -115,11 +115,8 @@ class HomePickler(Pickler):
             held = getattr(held, part, None)
         return held is obj
 
-    def reduce_tensor(self, tensor: Any) -> Any:
-        return tensors.reduced(tensor, self._held(tensor))
-
     def _held(self, tensor: Any) -> dict[str, object]:
-        held = tensors.held(tensor)
+        held = super()._held(tensor)
         return held if self._hooks else {n: value for n, value in held.items() if n == "grad"}
 
     def _reduce_optimizer(self, optimizer: Any) -> Any:

@@ -172,10 +172,11 @@ def _run_ranks(
     except BrokenProcessPool:
         pass  # each death is an event by now
     except Exception as error:  # a rank that could not join has reported that
+        # What a rank raised comes with the traceback that it had there.
         if isinstance(error, OSError) and not isinstance(error.__cause__, _RemoteTraceback):
             raise _Refused(
                 type(error).__name__,
-                f"Cannot start {order.ranks} ranks on this machine: {error}. "
+                f"Cannot start {prepared.ranks} ranks on this machine: {error}. "
                 f"{linux.shortage(error.errno)}".rstrip(),
             ) from error
         traceback.print_exc()

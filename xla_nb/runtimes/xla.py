@@ -42,10 +42,10 @@ def plan(machine: Machine, n: int | None) -> Plan:
         return Plan(n, sets, IMPORTS)
     hosts = len(machine.variable(WORKERS).split(",")) if machine.hosts > 1 else 1
     wish = machine.variable(SIMULATE)
-    host = simulated.host(wish, n, hosts)
-    if host is None:
+    tpu = simulated.tpu(wish, n, hosts)
+    if tpu is None:
         return Plan(n or SIMULATED, {}, IMPORTS)
-    return Plan(host.ranks, host.variables(), IMPORTS)
+    return Plan(tpu.ranks, tpu.variables(), IMPORTS)
 
 
 def opened() -> str | None:

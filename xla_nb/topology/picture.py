@@ -67,7 +67,7 @@ def of(
 ) -> Diagram:
     """Hosts in their seats (slices.seats), with n ranks on each; `where` ends the title.
 
-    accelerator: None for simulated hosts, which answer as the TPU of the `wish` (simulated.host).
+    accelerator: None for simulated hosts, which answer as the TPU of the `wish` (simulated.tpu).
 
     Raises UsageError where a launch on these hosts would.
     """
@@ -120,11 +120,11 @@ def _simulated(
     wish: str, n: int | None, addresses: Sequence[str], worker: int
 ) -> tuple[str, list[dict[str, str]]]:
     """What a simulated host answers as, and the variables of each process (simulation.answers)."""
-    host = simulated.host(wish, n, len(addresses))
-    if host is not None:
-        bounds = host.variables()["TPU_PROCESS_BOUNDS"]
-        return f"simulated {host.accelerator}", slice_shape.configured(
-            bounds, addresses, worker, host.ranks
+    tpu = simulated.tpu(wish, n, len(addresses))
+    if tpu is not None:
+        bounds = tpu.variables()["TPU_PROCESS_BOUNDS"]
+        return f"simulated {tpu.accelerator}", slice_shape.configured(
+            bounds, addresses, worker, tpu.ranks
         )
     count = n or SIMULATED
     return "simulated, as a CPU", [

@@ -37,8 +37,8 @@ Bounds = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Host:
-    """One of the simulated hosts of a slice: `ranks` use some of its `chips`."""
+class SimulatedTpu:
+    """What one of the simulated hosts of a slice answers as: `ranks` use some of its `chips`."""
 
     accelerator: str
     chips: int
@@ -90,8 +90,8 @@ def known(label: str, wish: str) -> str:
     return kind
 
 
-def host(wish: str, n: int | None, hosts: int = 1) -> Host | None:
-    """The host that answers a wish, one of `hosts` of a slice; None to answer as a CPU.
+def tpu(wish: str, n: int | None, hosts: int = 1) -> SimulatedTpu | None:
+    """The TPU that answers a wish, on one of `hosts` of a slice; None to answer as a CPU.
 
     wish: a type, CPU, or empty for the smallest that has n chips: 4 of a v4, 8 of a v5e. More than
         these on one host are said to be a v5e's too, which has no such host.
@@ -105,17 +105,17 @@ def host(wish: str, n: int | None, hosts: int = 1) -> Host | None:
     if wish:
         chips = slice_shape.chips_per_host(wish, hosts)
         process_bounds(wish, chips, n, hosts)
-        return Host(wish, chips, n or chips, hosts)
+        return SimulatedTpu(wish, chips, n or chips, hosts)
     ranks = n or SIMULATED
     least = 1 if hosts > 1 else 4 if ranks <= 4 else 8
     chips = max(ranks, least)
     kind = f"v4-{2 * chips * hosts}" if ranks <= 4 else f"v5litepod-{chips * hosts}"
-    return Host(kind, chips, ranks, hosts)
+    return SimulatedTpu(kind, chips, ranks, hosts)
 
 
-def ranks(wish: str, n: int | None, hosts: int = 1) -> int:
+def ranks(wish: str, n: int | None) -> int:
     """How many ranks a simulated host has; n None: as many as its chips."""
-    answering = host(wish, n, hosts)
+    answering = tpu(wish, n)
     return answering.ranks if answering else n or SIMULATED
 
 
