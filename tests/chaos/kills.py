@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import tempfile
 import time
@@ -270,15 +271,20 @@ class Arena:
         """What is in TMPDIR; the folder of the one fork server has a name of its own each time.
 
         Empty files are torch's: a DataLoader whose worker has died opens some, to see whether
-        there are free descriptors, and may be killed before it has removed them."""
+        there are free descriptors, and may be killed before it has removed them. One of four bytes
+        is Python's, which writes it where a process first asks for a folder for such files."""
         paths = {
             str(path.relative_to(self._tmp))
             for path in self._tmp.rglob("*")
-            if not (path.name.startswith("tmp") and path.is_file() and not path.stat().st_size)
+            if not _TRIED.fullmatch(path.name) or not path.is_file() or path.stat().st_size > 4
         }
         servers = sorted({path.partition("/")[0] for path in paths if path.startswith("xnb-")})
         mine = servers[:1]
         return {path for path in paths if path.partition("/")[0] not in mine}
+
+
+#: What `tempfile` calls files that are removed at once.
+_TRIED = re.compile(r"(tmp)?[a-z0-9_]{8}")
 
 
 def _is_alive(pid: int) -> bool:

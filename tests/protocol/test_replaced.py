@@ -28,9 +28,12 @@ def traced(f):
 
 
 @pytest.fixture
-def modules(local):
-    """A module whose attributes are bound anew, also by the launches of another test."""
-    (local / "shapes.py").write_text(
+def modules(local, monkeypatch):
+    """Installed modules whose attributes are bound anew, also by the launches of another test."""
+    installed = local / "site-packages"
+    installed.mkdir()
+    monkeypatch.syspath_prepend(installed)
+    (installed / "shapes.py").write_text(
         textwrap.dedent(
             """
             import functools
@@ -49,8 +52,8 @@ def modules(local):
             """
         )
     )
-    (local / "stars.py").write_text("def starred(): return 1\n")
-    (local / "shop.py").write_text(
+    (installed / "stars.py").write_text("def starred(): return 1\n")
+    (installed / "shop.py").write_text(
         "from shapes import area, Box\nfrom stars import *\n"
         "__all__ = ['made']\nglobals()['made'] = lambda: 2\n"
     )

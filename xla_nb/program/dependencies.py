@@ -316,7 +316,8 @@ class Dependencies:
             if name not in _MODULE_NAMES and (name not in _BUILTINS or self._shadows(name))
         }
         newer = {*self._pending, *self._computed, *(self._bound - self._roots.keys())}
-        return Live(held, self._cells.label, newer, self._known, executed)
+        follow = self._imports.follow
+        return Live(held, self._cells.label, newer, self._known, executed, source=follow)
 
     def _unpacked(
         self, live: Live, args: tuple[object, ...], executed: Mapping[int, Source]

@@ -10,6 +10,7 @@ from types import ModuleType
 from xla_nb.program.cells import Cells, imported_modules
 from xla_nb.program.names import names_in
 from xla_nb.protocol import replaced
+from xla_nb.protocol.own_modules import Uses
 
 
 class Imports:
@@ -22,6 +23,7 @@ class Imports:
         self._cells = cells
         self._written: dict[str, ModuleType] = {}  # what the launched cell itself imports
         self._taken_from: list[object] = []
+        self._taken: set[str] = set()
 
     def read(self, cell: ast.AST) -> None:
         """Take the modules that the launched cell imports, as far as the notebook has them too: it
@@ -38,6 +40,7 @@ class Imports:
 
     def _take_from(self, module: ModuleType | None, node: ast.ImportFrom) -> None:
         self._taken_from.append(module)
+        self._taken |= {alias.name for alias in node.names}
         for alias in node.names:
             value = vars(module).get(alias.name) if isinstance(module, ModuleType) else None
             if isinstance(value, ModuleType):
@@ -49,6 +52,13 @@ class Imports:
         """The import statements."""
         used = [line for name in sorted(self.modules) for line in self._of(name)]
         return used + [f'__import__("{module}")' for module in self._for_their_effect()]
+
+    def follow(self, uses: Uses) -> None:
+        """What the program's source reads of the user's own modules."""
+        names = self._taken.union(*(path.split(".")[1:] for path in self.paths))
+        for module in (*self.modules.values(), *self._written.values(), *self._taken_from):
+            if isinstance(module, ModuleType):
+                uses.of_module(module, names)
 
     def notes(self) -> set[str]:
         """What of these modules ranks do not have as the notebook has set it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import decimal
+import functools
 import gc
 import struct
 import types
@@ -18,6 +19,14 @@ from typing import Any
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import remake
+
+
+def _proxy(_: object, proxy: Any) -> Any:
+    return types.MappingProxyType, tuple(gc.get_referents(proxy))
+
+
+def _cached_property(_: object, cached: Any) -> Any:  # with a lock of its own before Python 3.12
+    return remake.cached_property, (cached.func, cached.attrname)
 
 
 def _new_type(_: object, made: Any) -> Any:
@@ -134,6 +143,8 @@ def fill_context_variable(made: Any, value: tuple[Any, ...] | None) -> None:
 
 
 REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
+    types.MappingProxyType: _proxy,
+    functools.cached_property: _cached_property,
     contextvars.ContextVar: _context_variable,
     decimal.Context: _context,
     struct.Struct: _struct,

@@ -28,6 +28,7 @@ from xla_nb.protocol import (
     hidden,
     inherited,
     names,
+    own_modules,
     parts,
     refusals,
     remake,
@@ -48,8 +49,9 @@ class Live:
 
     `held` are the notebook's names, `label` gives the cell that was compiled under a file name,
     `newer` the names whose definition travels as source, `known` those that every module has, and
-    `executed` the definitions that are executed again, by id. Unless it `joins` the module that it
-    is opened in, functions have globals of their own, which they share. A pickle collects
+    `executed` the definitions that are executed again, by id; `source` follows what else is sent.
+    Unless it `joins` the module that it is opened in, functions have globals of their own, which
+    they share. A pickle collects
 
     used      the names that functions use, with their values
     wanted    those of `newer` that functions use
@@ -63,11 +65,12 @@ class Live:
               pickle is opened, instances are hashed, compared and given their state by their
               classes' own methods
     kin       subclasses of what is sent, which the notebook has under their names, if
-              `asks_for_kin`
+              `asks_for_more`
     seen      labels of the cells that code is from
     weak      weak references, and what they refer to
     keys      those that say themselves how they are hashed
     owned     what modules hold
+    uses      what code names in the user's own modules
     """
 
     def __init__(
@@ -79,10 +82,11 @@ class Live:
         executed: Mapping[int, Source] | None = None,
         owned: OwnedByModules | None = None,
         joins: bool = True,
+        source: Callable[[own_modules.Uses], None] = lambda uses: None,
     ) -> None:
         self.weak = weak.WeakReferences()
         self.owned = OwnedByModules() if owned is None else owned
-        self.asks_for_kin = True
+        self.asks_for_more = True
         self._held = held
         self._label = label
         self._newer = newer
@@ -97,6 +101,7 @@ class Live:
         self._by_its_dict: dict[type, bool] = {}
         self._lookups = sentinels.Lookups()
         self.keys = Keys()
+        self._source = source
         self.begin()
 
     def begin(self) -> None:
@@ -112,6 +117,8 @@ class Live:
         self.later: list[tuple[str, Call]] = []
         self.kin: list[type] = []
         self.seen: set[str] = set()
+        self.uses = own_modules.Uses()
+        self._source(self.uses)
         self.weak.targets.clear()
 
     def anew(self) -> Live:
@@ -125,7 +132,10 @@ class Live:
         kind = type(obj)
         if kind is types.FunctionType or issubclass(kind, type):
             by_name = names.reduced(obj, self.notes)
-            return self._definition(obj) if by_name is None else by_name
+            if by_name is None:
+                return self._definition(obj)
+            self.uses.of_definition(obj)
+            return by_name
         if issubclass(kind, enum.Enum):
             return self._member(obj) if parts.is_made_here(kind) else NotImplemented
         if reducer := _REDUCERS.get(kind):
@@ -160,6 +170,7 @@ class Live:
     def _function(self, function: types.FunctionType) -> Any:
         closure = function.__closure__ or ()
         used, contents = self._globals_used(function), list(map(parts.content, closure))
+        self.uses.of_code(function.__code__, [*used.values(), *contents])
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
         state: dict[str, Any] = {
             "globals": self._ready(remake.fill_globals, self._globals_of(function), used),
@@ -285,7 +296,7 @@ class Live:
         self.used |= soft
         if soft:  # names in annotations that are text
             self._fill_globals(self._own, soft)
-        extending: list[type] = type.__subclasses__(cls) if self.asks_for_kin else []
+        extending: list[type] = type.__subclasses__(cls) if self.asks_for_more else []
         self.kin += (one for one in extending if self._is_current(one))
         state = {
             "dict": dict.fromkeys(content, NOT_YET)  # in order, which filling in later keeps
@@ -377,6 +388,7 @@ class Live:
     def _cache(self, cache: Any) -> Any:
         by_name = names.reduced_cache(cache, self.notes)
         if by_name is not None:
+            self.uses.of_definition(cache)
             return by_name
         about = cache.cache_parameters()
         state = {
@@ -397,16 +409,8 @@ class Live:
 # ---------------------------------------------------------------- reducers by exact type
 
 
-def _proxy(_: Live, proxy: Any) -> Any:
-    return types.MappingProxyType, tuple(gc.get_referents(proxy))
-
-
 def _weak(live: Live, ref: Any) -> Any:
     return live.weak.reduce(ref)
-
-
-def _cached_property(_: Live, cached: Any) -> Any:  # with a lock of its own before Python 3.12
-    return remake.cached_property, (cached.func, cached.attrname)
 
 
 def _dict_view(_: Live, view: Any) -> Any:
@@ -434,9 +438,7 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.BuiltinFunctionType: _builtin,
     types.MethodType: _method,
     functools._lru_cache_wrapper: Live._cache,
-    functools.cached_property: _cached_property,
     abc.abstractproperty: lambda _, obj: descriptors.reduced(obj),  # cloudpickle: a plain one
-    types.MappingProxyType: _proxy,
     **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
     **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
     **dict.fromkeys([weakref.WeakSet, weakref.WeakMethod], _weak),

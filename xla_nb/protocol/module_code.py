@@ -11,8 +11,20 @@ import sys
 import types
 from collections.abc import Iterator
 
+#: Packages whose objects have the state of the process.
+OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
+_NOT_OWN = OF_THE_PROCESS | {__package__.partition(".")[0]}
 _IMPORTS = {"IMPORT_FROM", "IMPORT_NAME"}
 _STORES = {"STORE_NAME", "STORE_GLOBAL"}
+
+
+def is_own(module: types.ModuleType) -> bool:
+    """Whether it is a file of the user's, not of an installed package."""
+    name, file = (vars(module).get(about) for about in ("__name__", "__file__"))
+    if not isinstance(file, str) or not isinstance(name, str):
+        return False
+    is_installed = "-packages/" in file or name.partition(".")[0] in _NOT_OWN
+    return file.endswith(".py") and not is_installed
 
 
 def of(name: str) -> types.CodeType | None:
@@ -43,6 +55,34 @@ def _stored(code: types.CodeType) -> tuple[set[str], set[str]]:
             found[before in _IMPORTS].add(step.argval)
         before = step.opname
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def constants(code: types.CodeType) -> dict[str, object]:
+    """What code binds to constants, also as in `a, b = 1, 2`, without names that it binds more
+    than once."""
+    found: dict[str, object] = {}
+    stored: collections.Counter[str] = collections.Counter()
+    waiting: list[object] = []  # for names, the last one first
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_CONST":
+            waiting = [step.argval]
+        elif step.opname == "UNPACK_SEQUENCE" and waiting:
+            waiting = list(reversed(waiting[0]))  # type: ignore[call-overload]
+        elif step.opname in _STORES:
+            stored[step.argval] += 1
+            if waiting:
+                found[step.argval] = waiting.pop()
+        elif step.opname != "EXTENDED_ARG":
+            waiting = []
+    return {name: value for name, value in found.items() if stored[name] == 1}
+
+
+def body(cls: type) -> types.CodeType | None:
+    """The code of a class's body in its module's code; None where it is not found."""
+    module = of(cls.__module__)
+    inner = list(_bodies(module)) if module else []
+    return next((one for one in inner[1:] if one.co_qualname == cls.__qualname__), None)
 
 
 def star_imports(code: types.CodeType, module: types.ModuleType) -> Iterator[str]:

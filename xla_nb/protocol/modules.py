@@ -14,18 +14,18 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import module_code, parts
+from xla_nb.protocol.module_code import OF_THE_PROCESS
 
 _CONTAINERS = {
     *(dict, list, set, bytearray),
     *(collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter),
 }
-#: Packages whose objects have the state of the process.
-_OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
 #: What a new interpreter has of mutable objects; an IPython and others put more into `sys`.
 _OF_SYS = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks"}
 
@@ -41,6 +41,13 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
+
+
+class _Imported(NamedTuple):
+    """One of the user's own modules when it was looked at first; `written` is its file's time."""
+
+    spec: object
+    written: int | None
 
 
 @functools.cache
@@ -59,7 +66,7 @@ class Modules:
     def __init__(self) -> None:
         self.ids: set[int] = set()  # of more than is there now
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
-        self._own: dict[str, types.ModuleType] = {}
+        self._own: dict[str, _Imported] = {}
 
     def look(self) -> None:
         """Look through what has been imported since, and through the user's own modules."""
@@ -69,19 +76,26 @@ class Modules:
                 continue
             content = vars(module)
             if name in known and known[name][:2] == (id(content), len(content)):
-                if self._own.get(name) is not module:
+                if name not in self._own:
                     continue
             elif module is main or content.get("__spec__") is None:
                 continue
             self._look_through(name, module)
 
     def _look_through(self, name: str, module: types.ModuleType) -> None:
-        if _is_own(module):
-            self._own[name] = module
+        own = self._own.get(name)
+        if module_code.is_own(module) and (own is None or own.spec is not module.__spec__):
+            self._own[name] = _Imported(module.__spec__, _written(module))
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids
         self.ids |= {*ids, id(content)}
+
+    def is_edited(self, name: str) -> bool:
+        """Whether the file of one of the user's own modules was written since it was looked at
+        first, and not imported again since (which gives it another `__spec__`)."""
+        own = self._own.get(name)
+        return own is not None and own.written != _written(sys.modules[name])
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
@@ -101,13 +115,13 @@ class Modules:
                 continue
             for attribute, value in _attributes(name, module):
                 if value is obj and _makes(module, name, attribute):
-                    yield Place(name, attribute, name.partition(".")[0] in _OF_THE_PROCESS)
+                    yield Place(name, attribute, name.partition(".")[0] in OF_THE_PROCESS)
 
 
 def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, object]]:
     """What a module holds but for what Python notes of it; of the user's, also what its classes
     do."""
-    own = _is_own(module)
+    own = module_code.is_own(module)
     for attribute, value in list(vars(module).items()):
         if attribute[:2] != "__":
             yield attribute, value
@@ -117,12 +131,11 @@ def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, obje
                     yield f"{value.__qualname__}.{inner}", part
 
 
-def _is_own(module: types.ModuleType) -> bool:
-    """Whether it is a file of the user's, not of an installed package."""
-    file = getattr(module, "__file__", None) or ""
-    if module.__name__.partition(".")[0] in {*_OF_THE_PROCESS, __package__.partition(".")[0]}:
-        return False
-    return file.endswith(".py") and "-packages/" not in file
+def _written(module: types.ModuleType) -> int | None:
+    try:
+        return Path(module.__file__ or "").stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _makes(module: Any, name: str, attribute: str) -> bool:
@@ -147,7 +160,7 @@ def _has_identity(obj: object) -> bool:
     root = kind.__module__.partition(".")[0]
     if isinstance(obj, parts.CODE):
         return False
-    if root not in _OF_THE_PROCESS and parts.is_made_here(kind):
+    if root not in OF_THE_PROCESS and parts.is_made_here(kind):
         return False
     tensor = getattr(sys.modules.get("torch"), "Tensor", ())
     return kind.__hash__ is object.__hash__ or isinstance(obj, tensor) or not _has_hash(obj)

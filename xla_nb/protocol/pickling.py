@@ -279,17 +279,21 @@ class LivePickler(Pickler):
     def _write_all(self, values: dict[str, object]) -> None:
         """These and what follows from them."""
         super().write(values)
-        while self._live.later or self._live.kin:
+        while self._live.later or self._live.kin or self._live.uses:
             late, kin = self._live.later, self._live.kin
             self._live.later, self._live.kin = [], []
             for name, call in late:
                 self.part(name, call, late=True)
             for cls in kin:
                 self._tell_of(cls, cls.__name__, _SUBCLASS.format(cls.__name__))
+            found = self._live.uses.take()
+            if self._live.asks_for_more:
+                for name, used in self._live.owned.used(found, self._can_be_sent):
+                    self.part(name, used, late=True)
 
     def loggers(self) -> list[logging.Logger]:
         """Those that are sent even where nothing refers to them."""
-        return list(loggers.with_filters_made_here()) if self._live.asks_for_kin else []
+        return list(loggers.with_filters_made_here()) if self._live.asks_for_more else []
 
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is float:  # of which there may be millions
@@ -324,7 +328,7 @@ class LivePickler(Pickler):
 
     def _can_be_sent(self, value: object) -> bool:
         live = self._live.anew()
-        live.asks_for_kin = False  # each is tried on its own
+        live.asks_for_more = False  # each is tried on its own
         try:
             pickled({"": value}, lambda file, keep: LivePickler(file, keep, live, whole=False))
         except Exception:

@@ -110,17 +110,34 @@ def _written(module: str, function: Any) -> tuple[int, int] | None:
 def notes(obj: Any) -> Iterator[str]:
     """What ranks do not have of a module, or of its class or function, that is sent by its name."""
     if isinstance(obj, types.ModuleType):
-        yield from (_KEPT.format(f"{obj.__name__}.{name}") for name in _replaced_in(obj))
+        if not module_code.is_own(obj):
+            yield from (note_of(obj.__name__, name) for name in names_in(obj))
     elif isinstance(obj, type):
         for base in obj.__mro__:
-            for name, method in _functions(base):
-                if is_the_notebooks(method):
-                    yield _KEPT.format(f"{base.__module__}.{base.__qualname__}.{name}")
+            if not _is_of_own_module(base):
+                yield from (note_of(base.__module__, name) for name in methods_in(base))
     elif len(_unwrapped(obj)) > 1 and (_written(obj.__module__, obj) or (1, 0))[0] == 0:
         yield _WRAPPED.format(f"{obj.__module__}.{obj.__qualname__}")
 
 
-def _replaced_in(module: types.ModuleType) -> Iterator[str]:
+def note_of(module: str, name: str) -> str:
+    """Of what the notebook has put into a module, or a class of it, and ranks do not have there."""
+    return _KEPT.format(f"{module}.{name}")
+
+
+def _is_of_own_module(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    return isinstance(module, types.ModuleType) and module_code.is_own(module)
+
+
+def methods_in(cls: type) -> Iterator[str]:
+    """The notebook's methods in a class of a module, by their paths in the module."""
+    for name, method in _functions(cls):
+        if is_the_notebooks(method):
+            yield f"{cls.__qualname__}.{name}"
+
+
+def names_in(module: types.ModuleType) -> Iterator[str]:
     """The names that a module's code binds to something else than the notebook has there."""
     content = vars(module)
     for name, value in list(content.items()):
@@ -130,11 +147,11 @@ def _replaced_in(module: types.ModuleType) -> Iterator[str]:
             is_other = not plain and is_the_notebooks(value)
         elif issubclass(type(value), type):  # asks nothing of a library's stand-ins
             is_other = value.__module__ == "__main__"
-        if is_other and _has_of_its_own(module, name):
+        if is_other and is_bound(module, name):
             yield name
 
 
-def _has_of_its_own(module: types.ModuleType, name: str) -> bool:
+def is_bound(module: types.ModuleType, name: str) -> bool:
     """Whether an import of the module binds the name, as far as can be seen."""
     code = module_code.of(module.__name__)
     if code is None or name in module_code.bound(code) | module_code.imported(code):
@@ -145,4 +162,4 @@ def _has_of_its_own(module: types.ModuleType, name: str) -> bool:
 
 def note_of_one_in_place(obj: Any) -> str:
     """Of the notebook's, which its module has as well."""
-    return _KEPT.format(f"{obj.__module__}.{obj.__qualname__}")
+    return note_of(obj.__module__, obj.__qualname__)

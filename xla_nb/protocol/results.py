@@ -48,7 +48,7 @@ class HomePickler(Pickler):
         self._hooks = hooks
         self.named: set[str] = set()
         self._live = Live({}, lambda _: None, joins=False)  # the notebook's names stay as they are
-        self._live.asks_for_kin = False
+        self._live.asks_for_more = False
         self._as_sent: dict[type, Callable[[Any], Any]] = {}
 
     def write(self, values: dict[str, object]) -> None:

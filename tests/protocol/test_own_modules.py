@@ -1,0 +1,183 @@
+"""What the notebook has put into its own modules is there on ranks, where the program names it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+from tests.support.fresh import in_a_new_process
+from tests.support.notebook_double import importable_folder, opened
+
+notebook = pytest.fixture(opened)
+local = pytest.fixture(importable_folder)
+
+HELPER = """
+    import functools, logging, threading
+    import settings
+    REGISTRY, USED, BIG = {}, [], {}
+    CFG = {"lr": 1}
+    SCALE, DEBUG = 1, False
+    MODEL = None
+    COMPUTED = len("four")
+    FILE = open("/dev/null")
+    LOCK, LOG = threading.Lock(), logging.getLogger(__name__)
+    class Conf:
+        lr, layers = 0.1, None
+    class Net:
+        rate = 3
+        def forward(self): return "own", SCALE
+        @property
+        def depth(self): return CFG["depth"]
+        @staticmethod
+        def seen(): return list(USED)
+    def register(name):
+        def put(made):
+            REGISTRY[name] = made
+            return made
+        return put
+    def build(name): return REGISTRY[name]()
+    def scaled(x):
+        with LOCK: return x * SCALE if not FILE.closed else LOG
+    @functools.lru_cache
+    def cached(x): return x + SCALE
+    def loss(x): return x
+    def step(x): return loss(x)
+    def deep(): return settings.VALUES["a"], settings.LEVEL
+    def hidden(): return BIG
+"""
+
+
+@pytest.fixture
+def helper(local, notebook):
+    """A module of the user's own, which the notebook has imported."""
+    (local / "helper.py").write_text(textwrap.dedent(HELPER))
+    (local / "settings.py").write_text("VALUES = {'a': 1}\nLEVEL = 1\n")
+    notebook.run("import helper")
+    yield local / "helper.py"
+    sys.modules["helper"].FILE.close()
+
+
+def launched(notebook, cell: str) -> tuple[Any, tuple[str, ...]]:
+    """What the cell's `f` returns where all modules are imported anew, and the notes."""
+    program = notebook.build(textwrap.dedent(cell))
+    return ast.literal_eval(in_a_new_process(program)), program.notes
+
+
+#: What the notebook does, what the function returns, and what that is there too.
+KEPT = {
+    "a registry, by what registers": (
+        "@helper.register('mine')\ndef mine(): return 7",
+        "helper.REGISTRY['mine'](), helper.build('mine')",
+        (7, 7),
+    ),
+    "a registry, by a function that reads it": (
+        "@helper.register('mine')\nclass Mine: pass",
+        "type(helper.build('mine')).__name__",
+        "Mine",
+    ),
+    "a dict": ("helper.CFG['lr'] = 5", "helper.CFG", {"lr": 5}),
+    "a list that a static method reads": ("helper.USED.append(1)", "helper.Net.seen()", [1]),
+    "a dict that a property reads": ("helper.CFG['depth'] = 4", "helper.Net().depth", 4),
+    "a name": ("helper.SCALE = 10", "helper.SCALE, helper.scaled(2)", (10, 20)),
+    "a name that a cached function reads": ("helper.SCALE = 10", "helper.cached(2)", 12),
+    "a name that a method reads": ("helper.SCALE = 10", "helper.Net().forward()", ("own", 10)),
+    "a name that was False": ("helper.DEBUG = True", "helper.DEBUG", True),
+    "a name that was None": ("helper.MODEL = {'w': [1]}", "helper.MODEL", {"w": [1]}),
+    "a name that the module has not": ("helper.EXTRA = 'x'", "helper.EXTRA", "x"),
+    "a class's attribute": ("helper.Conf.lr = 0.5", "helper.Conf.lr", 0.5),
+    "a class's attribute that was None": (
+        "helper.Conf.layers = [1, 2]",
+        "helper.Conf.layers",
+        [1, 2],
+    ),
+    "an attribute of a class that one's own extends": (
+        "class Wide(helper.Net): pass\nhelper.Net.rate = 9",
+        "Wide().rate",
+        9,
+    ),
+    "a method": (
+        "def forward(self): return 'mine'\nhelper.Net.forward = forward",
+        "helper.Net().forward()",
+        "mine",
+    ),
+    "a function that others call": ("helper.loss = lambda x: -x", "helper.step(3)", -3),
+    "what another module of one's own holds": (
+        "helper.settings.VALUES['a'], helper.settings.LEVEL = 2, 3",
+        "helper.deep(), helper.settings.LEVEL",
+        ((2, 3), 3),
+    ),
+    "what only the import can tell, as it makes it": ("helper.COMPUTED = 9", "helper.COMPUTED", 4),
+}
+
+
+@pytest.mark.parametrize(("cell", "asked", "expected"), KEPT.values(), ids=KEPT)
+def test_what_the_notebook_has_set_is_there_on_ranks(notebook, helper, cell, asked, expected):
+    notebook.run(cell)
+    assert launched(notebook, f"def f(rank): return {asked}") == (expected, ())
+
+
+@pytest.mark.parametrize(("cell", "asked", "expected"), KEPT.values(), ids=KEPT)
+def test_it_is_there_for_a_function_of_the_notebook(notebook, helper, cell, asked, expected):
+    notebook.run(f"{cell}\ndef asked(): return {asked}")
+    assert launched(notebook, "def f(rank): return asked()") == (expected, ())
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "def f(rank):\n    import helper\n    return helper.scaled(2), helper.CFG",
+        "def f(rank):\n    from helper import CFG, scaled\n    return scaled(2), CFG",
+        "import helper as h\ndef f(rank): return h.scaled(2), h.CFG",
+    ],
+)
+def test_it_is_there_where_the_launched_cell_imports_the_module(notebook, helper, cell):
+    notebook.run("helper.SCALE, helper.CFG['lr'] = 3, 4")
+    notebook.run("del helper")
+    assert launched(notebook, cell) == ((6, {"lr": 4}), ())
+
+
+def test_what_no_code_names_is_not_sent(notebook, helper):
+    notebook.run("helper.BIG['rows'] = b'0' * 1_000_000\ndef used(): return helper.scaled(1)")
+    small = notebook.build("def f(rank): return used()").parcel
+    assert small.stream.nbytes < 100_000
+
+
+def test_what_cannot_be_sent_is_told(notebook, helper):
+    notebook.run("helper.CFG['file'] = open('/dev/null')\nhelper.MODEL = helper.CFG['file']")
+    found, notes = launched(notebook, "def f(rank): return helper.CFG, helper.MODEL")
+    assert found == ({"lr": 1}, None)
+    assert notes == tuple(
+        f"`helper.{name}` is on ranks as `import helper` makes it: what it holds in the notebook "
+        "cannot be sent"
+        for name in ("CFG", "MODEL")
+    )
+    notebook.run("helper.CFG['file'].close()")
+
+
+def test_a_file_that_was_written_since_is_as_it_says_and_a_note_tells(notebook, helper):
+    notebook.run("helper.SCALE = 10")
+    notebook.build("def f(rank): return helper.SCALE")  # looks at the file
+    helper.write_text(textwrap.dedent(HELPER).replace("SCALE, DEBUG = 1", "SCALE, DEBUG = 2"))
+    os.utime(helper, ns=(1, 1))
+    found, notes = launched(notebook, "def f(rank): return helper.SCALE, helper.CFG")
+    assert found == (2, {"lr": 1})
+    assert notes == (
+        "the file of `helper` was changed since the notebook imported it: ranks have what it says "
+        "now, not what the notebook has set in `helper`",
+    )
+
+
+def test_a_module_that_was_imported_again_is_as_the_notebook_has_it(notebook, helper):
+    notebook.build("def f(rank): return helper.SCALE")
+    helper.write_text(textwrap.dedent(HELPER).replace("CFG = {", "CFG = {'new': 1, "))
+    os.utime(helper, ns=(1, 1))
+    notebook.run("import importlib\nimportlib.reload(helper)\nhelper.SCALE = 10")
+    assert launched(notebook, "def f(rank): return helper.SCALE, helper.CFG") == (
+        (10, {"new": 1, "lr": 1}),
+        (),
+    )
