@@ -112,3 +112,20 @@ def test_the_step_of_a_class_is_on_ranks_what_it_is_in_the_notebook(notebook):
     notebook.run(NAMED)
     program = notebook.build("def launched(rank): return f(rank)")
     assert in_a_new_process(program) == "[True, True, True]"
+
+
+STEPS = """
+import torch
+from torch.optim import Adagrad
+def step(self, closure=None): return "mine"
+Adagrad.step = step
+"""
+
+
+def test_a_function_that_the_notebook_has_put_in_its_place_is_the_notebooks(notebook):
+    notebook.run(STEPS)
+    assert notebook.launch("def f(rank): return step(None)") == "mine"
+    notebook.run("optimizer = Adagrad([torch.zeros(1)], lr=1)")  # torch wraps it
+    program = notebook.build("def f(rank): return step(None), type(optimizer).__name__")
+    assert in_a_new_process(program) == "('mine', 'Adagrad')"
+    assert "`torch.optim.adagrad.Adagrad.step` is the notebook's" in program.notes[0]

@@ -36,7 +36,7 @@ def modules(local, monkeypatch):
     (installed / "shapes.py").write_text(
         textwrap.dedent(
             """
-            import functools
+            import dataclasses, functools
             def twice(f):
                 @functools.wraps(f)
                 def doubled(*args): return 2 * f(*args)
@@ -48,6 +48,8 @@ def modules(local, monkeypatch):
                 def __init__(self, side=1): self.side = side
                 def area(self): return area(self.side)
             class Small(Box): pass
+            @dataclasses.dataclass
+            class Plain: side: int = 1
             def is_box(value): return isinstance(value, Box)
             """
         )
@@ -155,6 +157,11 @@ NAMED = {
         "step, wrapped = torch.optim.Optimizer.zero_grad, torch.no_grad()(area)\n",
         "uniform_ is torch.nn.init.uniform_ and softmax is torch.nn.functional.softmax and "
         "step is torch.optim.Optimizer.zero_grad and wrapped.__wrapped__ is shapes.area",
+    ),
+    "a class without a method of its own that has one of a class of the notebook": (
+        "class Mine:\n    def area(self): return 0\nfrom shapes import Plain\n"
+        "Plain.area = Mine.area",
+        "Plain is shapes.Plain and Plain(3).side == 3",
     ),
     "a class in which the notebook has set a method": (
         "from shapes import Small\nSmall.area = lambda self: 0",

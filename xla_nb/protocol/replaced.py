@@ -48,7 +48,7 @@ def _is_class_of_the_notebook(cls: type) -> bool:
     if _is_written_in_its_module(cls):
         return False
     bodies = (one.__code__.co_qualname.rpartition(".")[0] for one in own)
-    return not own or any(body and not body.endswith("<locals>") for body in bodies)
+    return not own or cls.__qualname__ in bodies
 
 
 def _names_itself(cls: type) -> bool:

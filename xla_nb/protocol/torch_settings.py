@@ -1,16 +1,19 @@
 """What the notebook has set torch to, which ranks take on: only if it has imported torch.
 
-Grad mode, deterministic algorithms, precision of float32 products and anomaly detection. A default
-device is left out: it would be that of all that is opened before a rank has joined its device.
+Grad mode, autocast, deterministic algorithms, precision of float32 products and anomaly detection.
+A default device is left out: it would be that of all that is opened before a rank has joined its
+device.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_KINDS = "cpu", "xla", "cuda"
 _DEVICE = (
     "torch's default device is the CPU on ranks, not the notebook's `{}`: call "
     "torch.set_default_device inside the function"
@@ -20,9 +23,11 @@ _DEVICE = (
 @dataclass(frozen=True)
 class TorchSettings:
     """`debug` is torch's deterministic debug mode (0, 1: warns, 2: raises); `fills`: memory without
-    content is filled then; `matmul` is None where it has another for each backend."""
+    content is filled then; `matmul` is None where it has another for each backend. `autocast` has
+    the name of the type that each kind of device computes in, where that is on."""
 
     grad: bool
+    autocast: Mapping[str, str]
     debug: int
     fills: bool
     matmul: str | None
@@ -37,6 +42,11 @@ class TorchSettings:
             return None
         return cls(
             grad=torch.is_grad_enabled(),
+            autocast={
+                kind: str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+                for kind in _KINDS
+                if torch.is_autocast_enabled(kind)
+            },
             debug=torch.get_deterministic_debug_mode(),
             fills=torch.utils.deterministic.fill_uninitialized_memory,
             matmul=_matmul(torch),
@@ -48,6 +58,9 @@ class TorchSettings:
         """Set them in this process, which has imported torch."""
         torch: Any = sys.modules["torch"]
         torch.set_grad_enabled(self.grad)
+        for kind, name in self.autocast.items():
+            torch.set_autocast_enabled(kind, True)
+            torch.set_autocast_dtype(kind, getattr(torch, name))
         torch.set_deterministic_debug_mode(self.debug)
         torch.utils.deterministic.fill_uninitialized_memory = self.fills
         if self.matmul not in (None, _matmul(torch)):
