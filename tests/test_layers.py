@@ -13,7 +13,7 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 
 #: From the roof to the ground: a module imports only from rows below its own, and from its folder.
 ROWS = (
-    ("__init__", "magics", "api", "notebook"),
+    ("__init__", "magics", "dropin", "api", "notebook"),
     ("views",),
     ("run",),
     ("engines",),
@@ -25,7 +25,7 @@ ROWS = (
     ("spmd", "torchax"),
     ("protocol",),
     ("topology",),
-    ("errors", "wording", "ansi", "linux", "memory"),
+    ("errors", "wording", "ansi", "linux", "memory", "importing"),
 )
 #: Engines start processes, ranks run in them; what both need is in the protocol.
 STRANGERS = {("engines", "rank")}

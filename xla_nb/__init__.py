@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from xla_nb import spmd, torchax
     from xla_nb.api import open_run, release, spawn
+    from xla_nb.dropin import install
     from xla_nb.errors import XlaNbError
     from xla_nb.rank.reporting import progress, report
     from xla_nb.run.run import Run, RunFailed
@@ -20,6 +21,7 @@ __all__ = [
     "Run",
     "RunFailed",
     "XlaNbError",
+    "install",
     "open_run",
     "progress",
     "release",
@@ -34,6 +36,7 @@ _HOMES = {
     "Run": "xla_nb.run.run",
     "RunFailed": "xla_nb.run.run",
     "XlaNbError": "xla_nb.errors",
+    "install": "xla_nb.dropin",
     "open_run": "xla_nb.api",
     "progress": "xla_nb.rank.reporting",
     "release": "xla_nb.api",

@@ -215,6 +215,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         )
 
     def reduce_xla_device(self, device: Any) -> Any:
+        if device.index in (None, 0):  # which every rank has
+            return NotImplemented
         raise Unshippable("an XLA device object", "Call `torch_xla.device()` inside the function")
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:

@@ -273,6 +273,11 @@ OPTIONS = {
     )
 }  # fmt: skip
 SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
+#: What `%xla_config` sets for the notebook itself.
+DROPIN = Option(
+    "dropin", "", "", True, _switch,
+    "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn does",
+)
 #: What `%xla_config` sets for the home of all notebooks, by the names of record/tidying.py.
 LIMITS = {
     "keep_runs": Option(
@@ -286,7 +291,7 @@ def check(name: str, value: Any, label: str = "") -> Any:
     """A value of the option `name`, in its own type; `label` is what its user calls it.
 
     None stands for the option's default. Raises UsageError."""
-    option = OPTIONS.get(name) or LIMITS[name]
+    option = {**OPTIONS, **LIMITS, DROPIN.name: DROPIN}[name]
     return option.default if value is None else option.check(label or name, value)
 
 

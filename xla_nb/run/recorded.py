@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -124,6 +124,26 @@ class RecordedRun:
                 each = listed(others, most=3)
                 raise XlaNbError(f"{problem} Read the others one by one: {each}.") from None
         return values
+
+    def keys(self) -> KeysView[int]:
+        """The ranks that returned a value so far; with `values`, `items` and `len` the results are
+        there as in a dict, which is what older launchers returned."""
+        return self.results.keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self.results.values()
+
+    def items(self) -> ItemsView[int, Any]:
+        return self.results.items()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __bool__(self) -> bool:
+        return True
 
     def __getitem__(self, rank: int) -> Any:
         """What a rank returned. Raises KeyError when it returned nothing (yet)."""

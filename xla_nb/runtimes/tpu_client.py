@@ -12,19 +12,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from xla_nb.importing import when_imported
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 
@@ -166,54 +164,3 @@ def _would_discover() -> bool:
     slices = os.environ.get("MEGASCALE_NUM_SLICES", "")
     several = slices.isdecimal() and int(slices) > 1
     return several or os.environ.get("PJRT_DEVICE", "").startswith("TPU")
-
-
-# ---------------------------------------------------------------- a module that may come later
-
-
-def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with that module, now or right after its import."""
-    module = sys.modules.get(name)
-    if module is not None:
-        then(module)
-    else:
-        sys.meta_path.insert(0, _Finder(name, then))
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module through the other finders.
-
-    It stays in sys.meta_path, because another thread may be iterating over the list.
-    """
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
-        self._searching = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name or self._searching:
-            return None
-        self._searching = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._searching = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """Loads with another loader, then calls `then` with the module."""
-
-    def __init__(self, loader: importlib.abc.Loader, then: Callable[[ModuleType], None]) -> None:
-        self._loader, self._then = loader, then
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        self._then(module)
