@@ -12,12 +12,13 @@ import pytest
 
 from tests.support.fresh import in_a_new_process
 from tests.support.notebook_double import importable_folder, opened
+from xla_nb.protocol import module_code
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
 
 HELPER = """
-    import functools, logging, threading
+    import abc, functools, logging, threading
     import settings
     REGISTRY, USED, BIG = {}, [], {}
     CFG = {"lr": 1}
@@ -28,7 +29,10 @@ HELPER = """
     LOCK, LOG = threading.Lock(), logging.getLogger(__name__)
     class Conf:
         lr, layers = 0.1, None
-    class Net:
+    class Base(abc.ABC):
+        @functools.cached_property
+        def lazy(self): return 1
+    class Net(Base):
         rate = 3
         def forward(self): return "own", SCALE
         @property
@@ -145,6 +149,16 @@ def test_what_no_code_names_is_not_sent(notebook, helper):
     notebook.run("helper.BIG['rows'] = b'0' * 1_000_000\ndef used(): return helper.scaled(1)")
     small = notebook.build("def f(rank): return used()").parcel
     assert small.stream.nbytes < 100_000
+
+
+def test_what_pip_has_installed_is_not_ones_own(notebook, helper):
+    (helper.parent / "some-1.0.dist-info").mkdir()
+    module_code._is_installed.cache_clear()
+    notebook.run("helper.SCALE, helper.CFG['lr'] = 10, 2")
+    assert launched(notebook, "def f(rank): return helper.scaled(2), helper.CFG") == (
+        (2, {"lr": 1}),
+        (),
+    )
 
 
 def test_what_cannot_be_sent_is_told(notebook, helper):

@@ -10,6 +10,7 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 
 #: Packages whose objects have the state of the process.
 OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
@@ -23,15 +24,40 @@ def is_own(module: types.ModuleType) -> bool:
     name, file = (vars(module).get(about) for about in ("__name__", "__file__"))
     if not isinstance(file, str) or not isinstance(name, str):
         return False
-    is_installed = "-packages/" in file or name.partition(".")[0] in _NOT_OWN
-    return file.endswith(".py") and not is_installed
+    if "-packages/" in file or name.partition(".")[0] in _NOT_OWN:
+        return False
+    depth = 1 + name.count(".") + file.endswith("/__init__.py")
+    return file.endswith(".py") and not _is_installed(file.rsplit("/", depth)[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(folder: str) -> bool:
+    """Whether pip has put packages there (`--target`)."""
+    return any(Path(folder).glob("*.dist-info"))
+
+
+def written(module: types.ModuleType) -> int | None:
+    """When its file was written last."""
+    try:
+        return Path(module.__file__ or "").stat().st_mtime_ns
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
 def of(name: str) -> types.CodeType | None:
-    """A module's code; None where it is not Python's."""
+    """A module's code, as its file has it now; None where it is not Python's."""
+    module = sys.modules.get(name)
+    if module is None:
+        return None
+    return _read(name, str(getattr(module, "__file__", None)), written(module))
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(name: str, file: str, written: int | None) -> types.CodeType | None:
+    """The same, read once for as long as the file stays as it is."""
     try:
         code: types.CodeType | None = sys.modules[name].__spec__.loader.get_code(name)  # type: ignore
-    except (AttributeError, ImportError, KeyError, OSError, SyntaxError):
+    except (AttributeError, ImportError, OSError, SyntaxError):
         return None
     return code
 
@@ -81,8 +107,12 @@ def constants(code: types.CodeType) -> dict[str, object]:
 def body(cls: type) -> types.CodeType | None:
     """The code of a class's body in its module's code; None where it is not found."""
     module = of(cls.__module__)
-    inner = list(_bodies(module)) if module else []
-    return next((one for one in inner[1:] if one.co_qualname == cls.__qualname__), None)
+    return _classes(module).get(cls.__qualname__) if module else None
+
+
+@functools.lru_cache(maxsize=64)
+def _classes(module: types.CodeType) -> dict[str, types.CodeType]:
+    return {one.co_qualname: one for one in list(_bodies(module))[1:]}
 
 
 def star_imports(code: types.CodeType, module: types.ModuleType) -> Iterator[str]:

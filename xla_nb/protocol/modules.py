@@ -14,7 +14,6 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
@@ -85,7 +84,7 @@ class Modules:
     def _look_through(self, name: str, module: types.ModuleType) -> None:
         own = self._own.get(name)
         if module_code.is_own(module) and (own is None or own.spec is not module.__spec__):
-            self._own[name] = _Imported(module.__spec__, _written(module))
+            self._own[name] = _Imported(module.__spec__, module_code.written(module))
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids
@@ -95,7 +94,7 @@ class Modules:
         """Whether the file of one of the user's own modules was written since it was looked at
         first, and not imported again since (which gives it another `__spec__`)."""
         own = self._own.get(name)
-        return own is not None and own.written != _written(sys.modules[name])
+        return own is not None and own.written != module_code.written(sys.modules[name])
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
@@ -129,13 +128,6 @@ def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, obje
             for inner, part in list(vars(value).items()):
                 if inner[:2] != "__":
                     yield f"{value.__qualname__}.{inner}", part
-
-
-def _written(module: types.ModuleType) -> int | None:
-    try:
-        return Path(module.__file__ or "").stat().st_mtime_ns
-    except OSError:
-        return None
 
 
 def _makes(module: Any, name: str, attribute: str) -> bool:

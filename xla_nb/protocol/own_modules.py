@@ -82,8 +82,10 @@ class Uses:
         module = sys.modules.get(cls.__module__)
         if not isinstance(module, types.ModuleType) or not module_code.is_own(module):
             return
+        code = module_code.body(cls)
+        bound = module_code.bound(code) if code else set()
         for name, part in list(vars(cls).items()):
-            if name[:2] != "__" and not isinstance(part, _FUNCTIONS):
+            if name in bound and name[:2] != "__" and not hasattr(type(part), "__get__"):
                 self._found.append((module.__name__, f"{cls.__qualname__}.{name}"))
             for function in _inside(part):
                 self._follow_function(function)
