@@ -1247,6 +1247,30 @@ def processes_and_ports(rank: int) -> list[float]:
     return value.cpu().tolist()
 
 
+def between_hosts(rank: int) -> None:
+    """Six ranks of several hosts: values for the memory, which no number of ranks divides."""
+    everyone = [list(range(6))]
+    for groups in (everyone, [[0, 1, 3, 4], [2, 5]], [[0, 1, 5], [2, 3, 4]]):
+        group = next(each for each in groups if rank in each)
+        for dtype in (torch.float32, torch.int64, torch.bool):
+            for kind, fold in FOLDS.items():
+                if kind == "mul" and dtype != torch.bool:
+                    continue  # grows beyond the type
+                rows = torch.stack([tensor(other, 100, 101, dtype=dtype) for other in group])
+                if dtype == torch.bool:
+                    expected = rows.any(0) if kind in ("sum", "max") else rows.all(0)
+                else:
+                    expected = fold(rows)
+                value = mine(100, 101, dtype=dtype)
+                result = xm.all_reduce(kind, value, groups=groups).cpu()
+                torch.testing.assert_close(result, expected)
+                alike = xm.rendezvous("alike", result.numpy().tobytes(), [])
+                assert {alike[other] for other in group} == {alike[rank]}
+    halved = xm.all_reduce("sum", mine(100, 101), scale=0.5).cpu()
+    rows = torch.stack([tensor(other, 100, 101) for other in range(6)])
+    torch.testing.assert_close(halved, rows.sum(0) / 2)
+
+
 def two_hosts(rank: int) -> dict[str, Any]:
     value = xm.all_reduce("sum", torch.full((2,), float(rank)).to("xla"))
     large = xm.all_reduce("sum", torch.full(LARGE, float(rank)).to("xla"))

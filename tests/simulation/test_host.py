@@ -120,6 +120,15 @@ def test_two_hosts_form_one_world(launcher: Launcher, meeting: dict[str, Any]) -
     ]
 
 
+@pytest.mark.parametrize("ranks", [3, 2], ids=["two hosts", "three hosts"])
+def test_reductions_over_hosts_equal_one_processs(launcher: Launcher, ranks: int) -> None:
+    with launcher.store() as address:
+        world: dict[str, Any] = {"ranks": ranks, "world_size": 6, "store": address}
+        firsts = range(0, 6, ranks)
+        hosts = launcher.run(*(job("between_hosts", first_rank=n, **world) for n in firsts))
+    assert [each.values() for each in hosts] == [[None] * ranks] * len(firsts)
+
+
 def test_each_rank_saves_its_profile_to_a_file_of_its_own(
     simulate: Simulate, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from xla_nb.protocol import (
     remake,
     shared,
     storages,
+    tables,
     tensors,
     torch_objects,
 )
@@ -68,13 +69,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             self.reduce_shared,
             self._reduce_exception,
             self.reduce_array,
+            tables.reduced,
             self._reduce_jax,
             self._reduce_torch,
         ):
             reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
-        if parts.is_ordinary(kind):
+        if parts.is_ordinary(kind) and not tables.is_counted(kind):
             self._ordinary.add(kind)
         return self.reduce_code(obj)
 

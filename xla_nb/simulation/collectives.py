@@ -8,15 +8,16 @@ XLA and torch_xla's names are in `torch_names`.
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from xla_nb.simulation import levels
 from xla_nb.simulation.agreement import Agreement
 from xla_nb.simulation.memory import SharedMemory, Walk
+from xla_nb.simulation.packs import Pack, packed, unpacked, view
 from xla_nb.wording import listed
 
 Groups = Sequence[Sequence[int]]
@@ -100,18 +101,18 @@ class Carrier:
         self, reduction: Reduction, tensors: Sequence[Tensor], groups: Groups
     ) -> list[Tensor]:
         reduction.check(tensors)
-        packs = _pack(tensors, rows=1)
+        packs = packed(tensors, rows=1)
         with self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting:
             for index, pack in enumerate(packs):
                 pack.put_whole(meeting.all_reduce(index, reduction))
-        return _unpack(packs)
+        return unpacked(packs)
 
     def all_gather(self, tensors: Sequence[Tensor], dim: int, groups: Groups) -> list[Tensor]:
-        packs = _pack(tensors, rows=1)
+        packs = packed(tensors, rows=1)
         with self._meet("all_gather", tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
                 pack.put_gathered(meeting.gather(index), dim)
-        return _unpack(packs)
+        return unpacked(packs)
 
     def reduce_scatter(
         self,
@@ -124,19 +125,19 @@ class Carrier:
         reduction.check(tensors)
         for tensor in tensors:
             _check_split("reduce_scatter", tensor, dim, shards, len(self._group(groups)))
-        packs = _pack([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
+        packs = packed([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
         name = f"reduce_scatter {reduction}"
         with self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
                 pack.put_share(reduction.fold(meeting.deal(index)))
-        return [shard.movedim(0, dim).contiguous() for shard in _unpack(packs)]
+        return [shard.movedim(0, dim).contiguous() for shard in unpacked(packs)]
 
     def all_to_all(
         self, tensor: Tensor, split: int, concat: int, count: int, groups: Groups
     ) -> Tensor:
         _check_split("all_to_all", tensor, split, count, len(self._group(groups)))
         pieces = torch.stack(tensor.chunk(count, split)) if count > 1 else tensor[None]
-        packs = _pack([pieces], rows=count)
+        packs = packed([pieces], rows=count)
         detail = f"split {split} concat {concat}"
         with self._meet("all_to_all", [tensor], groups, packs, detail) as meeting:
             received = meeting.deal(0).reshape(pieces.shape)
@@ -154,7 +155,7 @@ class Carrier:
         for rank in (*sources, *targets):
             self._check_rank("collective_permute", rank)
         detail = f"pairs {_plain(pairs)}"
-        packs = _pack([tensor], rows=1)
+        packs = packed([tensor], rows=1)
         with self._meet("collective_permute", [tensor], (), packs, detail) as meeting:
             source = dict(zip(targets, sources, strict=True)).get(self.rank)
             target = dict(zip(sources, targets, strict=True)).get(self.rank)
@@ -167,7 +168,7 @@ class Carrier:
         self._check_rank("send/recv", target)
         if source == target:
             return tensor.clone()
-        packs = _pack([tensor], rows=1)
+        packs = packed([tensor], rows=1)
         pair = [[source, target]]
         with self._meet("send/recv", [tensor], pair, packs) as meeting:
             here = self.rank == target
@@ -195,7 +196,7 @@ class Carrier:
         name: str,
         tensors: Sequence[Tensor],
         groups: Groups,
-        packs: Sequence[_Pack],
+        packs: Sequence[Pack],
         detail: str = "",
     ) -> _Meeting:
         group = self._group(groups)
@@ -243,7 +244,7 @@ class _Meeting:
         what: str,
         group: Sequence[int],
         members: Sequence[int],
-        packs: Sequence[_Pack],
+        packs: Sequence[Pack],
     ) -> None:
         self._carrier = carrier
         self._what = what
@@ -253,6 +254,8 @@ class _Meeting:
         self._me = group.index(carrier.rank) if carrier.rank in group else 0
         self._rows: list[Tensor] | None = None  # of every pack, if they travel with the frames
         self._walk: Walk | None = None  # the way of larger ones, on one host
+        self._here = list(group)  # those of this host
+        self._peers: list[int] = []  # on other hosts, for all_reduce
 
     def __enter__(self) -> _Meeting:
         agreement = self._carrier.agreement
@@ -260,9 +263,9 @@ class _Meeting:
         try:
             if sum(pack.nbytes for pack in self._packs) > _INLINE:
                 agreement.meet(self._what, self._members)
-                self._walk = self._through_memory()
+                self._find_way()
             else:
-                payload = b"".join(_view(pack.flat) for pack in self._packs)
+                payload = b"".join(view(pack.flat) for pack in self._packs)
                 self._rows = self._parse(agreement.meet(self._what, self._members, payload))
         except BaseException:
             agreement.lock.release()
@@ -272,16 +275,20 @@ class _Meeting:
     def __exit__(self, *_: object) -> None:
         self._carrier.agreement.lock.release()
 
-    def _through_memory(self) -> Walk | None:
-        """The way of large values, where all ranks of the group are on this host."""
+    def _find_way(self) -> None:
+        """How large values go: through memory where all ranks of the group are on this host."""
         memory, rank = self._carrier.memory, self._carrier.rank
-        if memory is None or not all(other in memory.members for other in self._group):
-            return None
-        return Walk(memory, self._group, rank, self._barrier)
+        if memory is None:
+            return
+        self._here = [other for other in self._group if other in memory.members]
+        if len(self._here) == len(self._group):
+            self._walk = Walk(memory, self._group, rank, self._barrier)
+        else:
+            self._peers = levels.same_share(self._group, rank, len(memory.members))
 
     def _barrier(self) -> None:
-        """Wait until every rank of the group is here."""
-        others = [rank for rank in self._group if rank != self._carrier.rank]
+        """Wait until every rank of the group that is on this host is here."""
+        others = [rank for rank in self._here if rank != self._carrier.rank]
         into = {rank: bytearray(len(_HERE)) for rank in others}
         views = {rank: memoryview(data) for rank, data in into.items()}
         self._carrier._swap(self._what, dict.fromkeys(others, memoryview(_HERE)), views)
@@ -317,11 +324,27 @@ class _Meeting:
             return reduction.fold(self._rows[index])
         if self._walk is not None:
             return self._walk.all_reduce(self._packs[index].parts, reduction.fold)
+        if self._peers:
+            return self._over_hosts(self._packs[index].parts, reduction)
         flat, ranks = self._packs[index].flat, len(self._group)
         ragged = -flat.numel() % ranks
         rows = torch.nn.functional.pad(flat, (0, ragged)) if ragged else flat
         share = reduction.fold(self._deal(rows.view(ranks, -1)))
         return self._share(share).view(-1)[: flat.numel()]
+
+    def _over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
+        memory, rank = self._carrier.memory, self._carrier.rank
+        assert memory is not None
+        peers, on_host = levels.Peers(self._peers, rank, self._swap), Reduction(reduction.kind)
+
+        def fold(rows: Tensor) -> Tensor:
+            return peers.finish(on_host.fold(rows), reduction.fold)
+
+        return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
+
+    def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
+        views = [{rank: view(t) for rank, t in each.items()} for each in (out, into)]
+        self._carrier._swap(self._what, *views)
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return that of `source`; either may be None."""
@@ -337,8 +360,8 @@ class _Meeting:
         into = torch.empty_like(self._packs[index].flat)
         self._carrier._swap(
             self._what,
-            {target: _view(self._packs[index].flat)} if away and target is not None else {},
-            {source: _view(into)} if source is not None else {},
+            {target: view(self._packs[index].flat)} if away and target is not None else {},
+            {source: view(into)} if source is not None else {},
         )
         return None if source is None else into
 
@@ -347,8 +370,7 @@ class _Meeting:
             return self._walk.gather(flat)
         rows = flat.new_empty(len(self._group), flat.numel())
         rows[self._me] = flat
-        mine = _view(flat)
-        self._swap_rows([mine] * len(self._group), rows)
+        self._swap_rows([flat] * len(self._group), rows)
         return rows
 
     def _deal(self, rows: Tensor) -> Tensor:
@@ -356,75 +378,12 @@ class _Meeting:
             return self._walk.deal(rows)
         received = torch.empty_like(rows)
         received[self._me] = rows[self._me]
-        self._swap_rows([_view(row) for row in rows], received)
+        self._swap_rows(rows.unbind(), received)
         return received
 
-    def _swap_rows(self, outgoing: Sequence[memoryview], received: Tensor) -> None:
+    def _swap_rows(self, outgoing: Sequence[Tensor], received: Tensor) -> None:
         others = [(i, rank) for i, rank in enumerate(self._group) if i != self._me]
-        out = {rank: outgoing[i] for i, rank in others}
-        into = {rank: _view(received[i]) for i, rank in others}
-        self._carrier._swap(self._what, out, into)
-
-
-class _Pack:
-    """All tensors of one dtype as one flat tensor of one or more rows, and their results."""
-
-    def __init__(self, indices: Sequence[int], tensors: Sequence[Tensor], rows: int) -> None:
-        self.indices = indices
-        self._rows = rows
-        self._shapes = [tensor.shape for tensor in tensors]
-        self.dtype = tensors[0].dtype
-        self.parts = [tensor.reshape(-1) for tensor in tensors]
-        self.nbytes = sum(shape.numel() for shape in self._shapes) * self.dtype.itemsize
-        self.results: list[Tensor] = []
-
-    @functools.cached_property
-    def flat(self) -> Tensor:
-        """Row after row, each with its share of every tensor."""
-        if len(self.parts) == 1:
-            return self.parts[0]
-        rows = [part.view(self._rows, part.numel() // self._rows) for part in self.parts]
-        return torch.cat(rows, 1).reshape(-1)
-
-    def put_whole(self, flat: Tensor) -> None:
-        """Set results of the tensors' own shapes."""
-        counts = [shape.numel() for shape in self._shapes]
-        parts = zip(flat.split(counts), self._shapes, strict=True)
-        self.results = [part.reshape(shape) for part, shape in parts]
-
-    def put_gathered(self, rows: Tensor, dim: int) -> None:
-        """Set results that concatenate all ranks' tensors along `dim`."""
-        counts = [shape.numel() for shape in self._shapes]
-        parts = zip(rows.split(counts, 1), self._shapes, strict=True)
-        self.results = [
-            torch.cat([row.reshape(shape) for row in part], dim) for part, shape in parts
-        ]
-
-    def put_share(self, flat: Tensor) -> None:
-        """Set results that are one of `rows` shares of each tensor along its first dimension."""
-        shapes = [(shape[0] // self._rows, *shape[1:]) for shape in self._shapes]
-        counts = [shape.numel() // self._rows for shape in self._shapes]
-        parts = zip(flat.split(counts), shapes, strict=True)
-        self.results = [part.reshape(shape) for part, shape in parts]
-
-
-def _pack(tensors: Sequence[Tensor], rows: int) -> list[_Pack]:
-    by_dtype: dict[torch.dtype, list[int]] = defaultdict(list)
-    for index, tensor in enumerate(tensors):
-        by_dtype[tensor.dtype].append(index)
-    return [_Pack(indices, [tensors[i] for i in indices], rows) for indices in by_dtype.values()]
-
-
-def _unpack(packs: Sequence[_Pack]) -> list[Tensor]:
-    placed = {i: t for pack in packs for i, t in zip(pack.indices, pack.results, strict=True)}
-    return [placed[index] for index in range(len(placed))]
-
-
-def _view(flat: Tensor) -> memoryview:
-    """A contiguous tensor's bytes, not copied."""
-    if not flat.numel():
-        return memoryview(b"")
-    return memoryview(flat.view(torch.uint8).numpy())
+        self._swap({r: outgoing[i] for i, r in others}, {r: received[i] for i, r in others})
 
 
 def _plain(groups: Groups) -> str:

@@ -1,0 +1,64 @@
+"""What pandas objects share: memory that none of them may change for the others (copy-on-write).
+
+pandas counts who has a block of memory in `BlockValuesRefs`, which it does not pickle. A parcel
+keeps the memory shared, so without the count writing to `df` would change `y = df["label"]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+_INTERNALS, _MANAGERS = "pandas._libs.internals", "pandas.core.internals.managers"
+
+
+def reduced(obj: Any) -> Any:
+    """A manager of blocks, an index or a count as a reducer's value; NotImplemented for others."""
+    if type(obj).__name__ == "BlockValuesRefs" and type(obj).__module__ == _INTERNALS:
+        return new_count, ()
+    if not is_counted(type(obj)):
+        return NotImplemented
+    if hasattr(obj, "blocks"):
+        counts = [_shared(getattr(block, "refs", None)) for block in obj.blocks]
+        if any(counts):
+            make, arguments, *state = obj.__reduce_ex__(2)[:3]
+            return make, arguments, (state, counts), None, None, fill_manager
+    elif (count := _shared(getattr(obj, "__dict__", {}).get("_references"))) is not None:
+        make, arguments = obj.__reduce__()[:2]
+        return make, arguments, count, None, None, fill_index
+    return NotImplemented
+
+
+def is_counted(kind: type) -> bool:
+    """Whether objects of a class may share memory, each in its own way."""
+    internals: Any = sys.modules.get(_INTERNALS)
+    if internals is None or "pandas" not in kind.__module__:
+        return False
+    managers, pandas = sys.modules.get(_MANAGERS), sys.modules.get("pandas")
+    names = (internals, "BlockManager"), (managers, "SingleBlockManager"), (pandas, "Index")
+    return issubclass(kind, tuple(filter(None, (getattr(m, n, None) for m, n in names))))
+
+
+def _shared(count: Any) -> Any:
+    """A count, if it counts several."""
+    return count if count is not None and count.has_reference() else None
+
+
+def new_count() -> Any:
+    return importlib.import_module(_INTERNALS).BlockValuesRefs()
+
+
+def fill_manager(made: Any, state: tuple[list[Any], list[Any]]) -> None:
+    own, counts = state
+    for one in own:  # a manager of several blocks has none
+        made.__setstate__(one)
+    for block, count in zip(made.blocks, counts, strict=True):
+        if count is not None:
+            block.refs = count
+            count.add_reference(block)
+
+
+def fill_index(made: Any, count: Any) -> None:
+    made._references = count
+    count.add_index_reference(made)

@@ -1,0 +1,71 @@
+"""The tensors of a collective as flat ones, one for each dtype, and what comes back of them."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Pack:
+    """All tensors of one dtype as one flat tensor of one or more rows, and their results."""
+
+    def __init__(self, indices: Sequence[int], tensors: Sequence[Tensor], rows: int) -> None:
+        self.indices = indices
+        self._rows = rows
+        self._shapes = [tensor.shape for tensor in tensors]
+        self.dtype = tensors[0].dtype
+        self.parts = [tensor.reshape(-1) for tensor in tensors]
+        self.nbytes = sum(shape.numel() for shape in self._shapes) * self.dtype.itemsize
+        self.results: list[Tensor] = []
+
+    @functools.cached_property
+    def flat(self) -> Tensor:
+        """Row after row, each with its share of every tensor."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        rows = [part.view(self._rows, part.numel() // self._rows) for part in self.parts]
+        return torch.cat(rows, 1).reshape(-1)
+
+    def put_whole(self, flat: Tensor) -> None:
+        """Set results of the tensors' own shapes."""
+        counts = [shape.numel() for shape in self._shapes]
+        parts = zip(flat.split(counts), self._shapes, strict=True)
+        self.results = [part.reshape(shape) for part, shape in parts]
+
+    def put_gathered(self, rows: Tensor, dim: int) -> None:
+        """Set results that concatenate all ranks' tensors along `dim`."""
+        counts = [shape.numel() for shape in self._shapes]
+        parts = zip(rows.split(counts, 1), self._shapes, strict=True)
+        self.results = [
+            torch.cat([row.reshape(shape) for row in part], dim) for part, shape in parts
+        ]
+
+    def put_share(self, flat: Tensor) -> None:
+        """Set results that are one of `rows` shares of each tensor along its first dimension."""
+        shapes = [(shape[0] // self._rows, *shape[1:]) for shape in self._shapes]
+        counts = [shape.numel() // self._rows for shape in self._shapes]
+        parts = zip(flat.split(counts), shapes, strict=True)
+        self.results = [part.reshape(shape) for part, shape in parts]
+
+
+def packed(tensors: Sequence[Tensor], rows: int) -> list[Pack]:
+    by_dtype: dict[torch.dtype, list[int]] = defaultdict(list)
+    for index, tensor in enumerate(tensors):
+        by_dtype[tensor.dtype].append(index)
+    return [Pack(indices, [tensors[i] for i in indices], rows) for indices in by_dtype.values()]
+
+
+def unpacked(packs: Sequence[Pack]) -> list[Tensor]:
+    placed = {i: t for pack in packs for i, t in zip(pack.indices, pack.results, strict=True)}
+    return [placed[index] for index in range(len(placed))]
+
+
+def view(flat: Tensor) -> memoryview:
+    """A contiguous tensor's bytes, not copied."""
+    if not flat.numel():
+        return memoryview(b"")
+    return memoryview(flat.view(torch.uint8).numpy())
