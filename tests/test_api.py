@@ -297,3 +297,34 @@ def test_closing_makes_no_engine(monkeypatch):
     monkeypatch.setattr(api.base, "provider", lambda name: pytest.fail(f"made {name}"))
     api.close()
     api.release()
+
+
+FORKED = """
+import os, time
+import xla_nb
+
+def main(index):
+    return index
+
+def waits(index):
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    return index
+
+run = xla_nb.spawn(waits, n=2, bg=True)
+pid = os.fork()
+if not pid:
+    print("CHILD", xla_nb.spawn(main, n=2).results, flush=True)
+    raise SystemExit
+os.waitpid(pid, 0)
+open("go", "w").close()
+print("PARENT", run.wait().results, flush=True)
+print("AGAIN", xla_nb.spawn(main, n=2).results)
+"""
+
+
+def test_a_forked_process_launches_and_ends_beside_its_parents_run(tmp_path):
+    (tmp_path / "forked.py").write_text(FORKED)
+    ended = python("forked.py", folder=tmp_path)
+    for word in ("CHILD", "PARENT", "AGAIN"):
+        assert f"{word} {{0: 0, 1: 1}}" in ended.stdout, ended.stderr

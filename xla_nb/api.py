@@ -161,8 +161,15 @@ def _interrupted(options: Options) -> str:
 
 @functools.cache
 def _providers() -> dict[str, base.Provider]:
-    """The engines that this process has used, by kind."""
+    """The engines that this process has used, by kind. A process that it forks has its own."""
+    os.register_at_fork(after_in_child=_forget)
     return {}
+
+
+def _forget() -> None:
+    """What another process has launched is its own to end."""
+    _providers.cache_clear()
+    _runs.cache_clear()
 
 
 def _provider(name: str) -> base.Provider:
@@ -170,7 +177,6 @@ def _provider(name: str) -> base.Provider:
     made = _providers()
     if name not in made:
         made[name] = base.provider(name)
-        atexit.register(made[name].close)
     return made[name]
 
 
@@ -194,6 +200,7 @@ def release() -> None:
         _provider("ray").close()
 
 
+@atexit.register
 def close() -> None:
     """End every process that launches have left running."""
     for provider in _providers().values():

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from xla_nb import api, notebook
 from xla_nb.errors import UsageError
 from xla_nb.importing import when_imported
+from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.run import Run
 from xla_nb.topology import chips, simulated
 
@@ -99,35 +100,29 @@ def is_installed() -> bool:
 
 
 def _xmp_spawn(fn, args=(), nprocs=None, join=True, daemon=False, start_method="spawn"):  # type: ignore[no-untyped-def]
-    from xla_nb import dropin
-
-    return dropin.launched(fn, args, nprocs, "xmp.spawn", waits=join)
+    return __import__("xla_nb.dropin").dropin.launched(fn, args, nprocs, "xmp.spawn", waits=join)
 
 
 def _launch(fn, args=(), start_method="spawn", debug_single_process=False):  # type: ignore[no-untyped-def]
-    from xla_nb import dropin
-
-    return dropin.launched(fn, args, 1 if debug_single_process else None, "torch_xla.launch")
+    return __import__("xla_nb.dropin").dropin.launched(
+        fn, args, 1 if debug_single_process else None, "torch_xla.launch"
+    )
 
 
 def _pjrt_spawn(fn, nprocs=None, start_method="spawn", args=()):  # type: ignore[no-untyped-def]
-    from xla_nb import dropin
-
-    return dropin.launched(fn, args, nprocs, "pjrt.spawn")
+    return __import__("xla_nb.dropin").dropin.launched(fn, args, nprocs, "pjrt.spawn")
 
 
 def _run_multiprocess(fn, *args, start_method="spawn", **kwargs):  # type: ignore[no-untyped-def]
-    from xla_nb import dropin
-
-    return dropin.results_of(fn, args, kwargs)
+    return __import__("xla_nb.dropin").dropin.results_of(fn, args, kwargs)
 
 
 def _notebook_launcher(  # type: ignore[no-untyped-def]
     function, args=(), num_processes=None, mixed_precision="no", *others, **settings
 ):
-    from xla_nb import dropin
-
-    return dropin.accelerated(function, args, num_processes, mixed_precision)
+    return __import__("xla_nb.dropin").dropin.accelerated(
+        function, args, num_processes, mixed_precision
+    )
 
 
 _PLACES = (
@@ -178,25 +173,12 @@ def results_of(
     return api.spawn(WithoutIndex(functools.partial(fn, *args, **kwargs)), runtime="xla").results
 
 
-class WithoutIndex:
-    """Calls a function that does not take the rank's index."""
-
-    def __init__(self, fn: Callable[[], object]) -> None:
-        self.fn = fn
-
-    def __call__(self, index: int) -> object:
-        return self.fn()
-
-
 def accelerated(
     function: Callable[..., object], args: Any, ranks: int | None, precision: str
 ) -> Run | None:
     """Launch as accelerate's `notebook_launcher` does for a TPU; ranks have the precision too."""
-    from accelerate.utils import PrepareForLaunch
-
-    entry = PrepareForLaunch(function, distributed_type="XLA")
     env = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
-    return launched(entry, args, ranks, "notebook_launcher", env=env)
+    return launched(Accelerated(function), args, ranks, "notebook_launcher", env=env)
 
 
 def _is_own(frame: types.FrameType | None) -> bool:
@@ -222,15 +204,17 @@ def _ranks(asked: int | None, name: str) -> int | None:
         possible = chips.possible_ranks(chips.accelerator_type(os.environ), found)
         if asked in possible or not possible:
             return asked
-        return _all(name, asked, possible[-1])
+        _tell(name, asked, possible[-1])
+        return None
     wish = settings.get("simulate") or os.environ.get(chips.SIMULATE, "")
     try:
         return simulated.ranks(wish, asked)
     except UsageError:
-        return _all(name, asked, simulated.ranks(wish, None))
+        _tell(name, asked, simulated.ranks(wish, None))
+        return None
 
 
-def _all(name: str, asked: int, there: int) -> None:
+def _tell(name: str, asked: int, there: int) -> None:
     text = f"{name} asks for {asked} ranks: this host has {there}, and these run."
     if text not in _launchers().told:
         _launchers().told.add(text)

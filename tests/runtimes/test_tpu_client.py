@@ -3,7 +3,6 @@
 The cases without the guard (TWINS) show that torch_xla's own fails where calls overlap.
 """
 
-import importlib
 import json
 import subprocess
 import sys
@@ -131,3 +130,35 @@ def test_a_jax_that_starts_clients_elsewhere_is_reported(capsys, tmp_path):
     notice = capsys.readouterr().err
     assert "no jax._src.xla_bridge._init_backend" in notice
     assert "no jax._src.xla_bridge.make_tpu_client" in notice
+
+
+# ---------------------------------------------------------------- in a run
+
+TRACE = """
+    import torch
+    from torch_xla.core.xla_builder import call_jax
+    return float(call_jax(lambda value: value + 1, (torch.ones(1, device="xla"),)))
+"""
+
+
+@pytest.mark.parametrize("runtime", ["xla", "spmd"])
+def test_a_ranks_card_has_the_number_of_clients(notebook, runtime):
+    shown = notebook.ok(
+        f"%%xla_spawn -n 2 --runtime {runtime} --view none -o counted\ndef f(index):{TRACE}"
+    )
+    assert shown.status == "ok"
+    assert notebook.value("counted.results[0]") == "2.0"
+    notebook.ok("from xla_nb.views.observer import observe")
+    cards = notebook.value("[card.sample.clients for card in observe(counted).cards]")
+    assert cards == str([{"torch_xla": 1, "jax": 1}] * 2)
+
+
+def test_a_rank_that_removes_the_guard_fails_with_its_line(notebook):
+    shown = notebook.run(
+        "%%xla_spawn -n 2 --env MEGASCALE_NUM_SLICES=2 --view text\n"
+        "import os\n"
+        "def f(index):\n"
+        f"    os.environ.pop('{tpu_client.GUARD}'){TRACE}"
+    )
+    assert "SecondDiscovery: JAX is about to start a TPU client at Cell In[" in shown.error
+    assert "line 8" in shown.error

@@ -275,7 +275,11 @@ OPTIONS = {
 SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
 #: What `%xla_config` sets for the notebook itself.
 DROPIN = Option(
-    "dropin", "", "", True, _switch,
+    "dropin",
+    "",
+    "",
+    True,
+    _switch,
     "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn does",
 )
 #: What `%xla_config` sets for the home of all notebooks, by the names of record/tidying.py.

@@ -1,0 +1,221 @@
+"""What calls the launchers of torch_xla and accelerate launches through xla_nb."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.kernel import Notebook
+
+#: What is bound before the extension is there, as at the top of a published notebook.
+ABOVE = """
+import multiprocessing as mp
+import torch, torch_xla
+import torch_xla.distributed.xla_multiprocessing as xmp
+from torch_xla.distributed.xla_multiprocessing import spawn as my_spawn
+"""
+ARTICLE = """
+lock = mp.Manager().Lock()
+FLAGS = {"lr": 0.5}
+def _mp_fn(index, lock):
+    global FLAGS
+    import torch_xla.core.xla_model as xm
+    FLAGS = dict(FLAGS, index=index)
+    with lock:
+        value = torch.ones(1, device=torch_xla.device()) * index
+    return xm.all_reduce("sum", value).item() * FLAGS["lr"]
+if __name__ == "__main__":
+    results = xmp.spawn(_mp_fn, args=(lock,), start_method='fork')
+for index, result in results.items():
+    print(index, result)
+"""
+LIBRARY = """
+import types
+library = types.ModuleType("library")
+exec("def fit(f): import torch_xla; return torch_xla.launch(f)", vars(library))
+"""
+
+
+@pytest.fixture(scope="module")
+def published():
+    """A kernel in which torch_xla was imported before the extension was loaded."""
+    kernel = Notebook()
+    kernel.ok(ABOVE)
+    kernel.ok("%load_ext xla_nb")
+    yield kernel
+    kernel.close()
+
+
+@pytest.mark.leaves("processes")  # the manager, which lives as long as the notebook's lock
+def test_the_articles_cell_launches_and_its_results_are_a_dict(published):
+    shown = published.ok(ARTICLE)
+    assert shown.lines[-4:] == [f"{index} 3.0" for index in range(4)]
+    asked = "len(results), list(results), list(results.keys()), set(results.values()), results[2]"
+    assert published.value(asked) == "(4, [0, 1, 2, 3], [0, 1, 2, 3], {3.0}, 3.0)"
+
+
+def test_a_name_that_was_bound_before_launches_too(published):
+    published.ok("run = my_spawn(lambda index, a: index * a, args=(3,), nprocs=2)")
+    assert published.value("run.results") == "{0: 0, 1: 3}"
+
+
+def test_launch_gives_what_ranks_returned(published):
+    published.ok("run = torch_xla.launch(lambda index: index, start_method='spawn')")
+    assert published.value("run.results") == "{0: 0, 1: 1, 2: 2, 3: 3}"
+    published.ok("run = torch_xla.launch(lambda index: index, debug_single_process=True)")
+    assert published.value("run.results") == "{0: 0}"
+
+
+def test_eight_ranks_are_eight_simulated_ones(published):
+    published.ok("run = xmp.spawn(lambda index: index, nprocs=8)")
+    assert published.value("len(run)") == "8"
+
+
+def test_more_ranks_than_the_host_has_are_told_once(published):
+    published.ok("%xla_config simulate=v4-8")
+    first = published.ok("run = xmp.spawn(lambda index: index, nprocs=8)")
+    assert first.lines[0] == "xmp.spawn asks for 8 ranks: this host has 4, and these run."
+    assert published.value("len(run)") == "4"
+    again = published.ok("run = xmp.spawn(lambda index: index, nprocs=8)")
+    assert "asks for" not in again.stdout
+    published.ok("%xla_config simulate=None")
+
+
+def test_without_join_it_returns_at_once(published):
+    published.ok(
+        "import pathlib, tempfile, time\nmark = pathlib.Path(tempfile.mkdtemp()) / 'go'\n"
+        "def waits(index):\n"
+        "    while not mark.exists(): time.sleep(0.01)\n"
+        "    return index\n"
+        "run = xmp.spawn(waits, nprocs=2, join=False)\nbefore = run.done"
+    )
+    published.ok("mark.touch(); run.wait(); mark.unlink(); mark.parent.rmdir()")
+    assert published.value("before, run.results") == "(False, {0: 0, 1: 1})"
+
+
+def test_what_both_call_launches_too(published):
+    published.ok("from torch_xla._internal import pjrt")
+    published.ok("found = pjrt.run_multiprocess(lambda a, b=1: (a, b), 5, b=2)")
+    assert published.value("found == dict.fromkeys(range(4), (5, 2))") == "True"
+    published.ok("run = pjrt.spawn(lambda index, a: a, nprocs=1, args=(7,))")
+    assert published.value("run.results") == "{0: 7}"
+
+
+def test_a_library_gets_what_torch_xla_gives(published):
+    published.ok(LIBRARY)
+    shown = published.ok("print(library.fit(lambda index: print('rank', index)))")
+    assert {f"[{r}] rank {r}" for r in range(4)} <= {*shown.lines}
+    assert shown.lines[-1] == "None"
+
+
+def test_a_rank_that_fails_raises_in_the_library_that_launched(published):
+    published.ok(LIBRARY)
+    shown = published.run("def fails(index): 1 / index\nlibrary.fit(fails)")
+    assert shown.ename == "RunFailed"
+    assert "Rank 0 failed" in shown.error
+
+
+def test_function_and_arguments_stay_one_object(published):
+    published.ok(
+        "class Trainer:\n"
+        "    def __init__(self): self.box = [1]\n"
+        "    def fit(self, index, box): return self.box is box\n"
+        "trainer = Trainer()\nrun = xmp.spawn(trainer.fit, args=(trainer.box,))"
+    )
+    assert published.value("set(run.values())") == "{True}"
+
+
+def test_a_device_in_a_value_is_the_ranks_device(published):
+    published.ok("device = torch.device('xla:0')\nmodel = torch.nn.Linear(2, 1)")
+    published.ok("run = xmp.spawn(lambda index: str(model.to(device).weight.device), nprocs=2)")
+    assert published.value("run.results") == "{0: 'xla:0', 1: 'xla:0'}"
+    published.ok("other = torch.device('xla:1')")
+    assert "an XLA device object" in published.run("xmp.spawn(lambda index: other)").error
+
+
+def test_a_process_that_the_notebook_starts_launches_too(published):
+    published.ok(
+        "def child(queue): queue.put(dict(xmp.spawn(lambda index: index, nprocs=2).items()))\n"
+        "queue = mp.Queue()\nprocess = mp.Process(target=child, args=(queue,))\n"
+        "process.start()\nfound = queue.get(timeout=60)\nprocess.join(60)"
+    )
+    assert published.value("found, process.exitcode") == "({0: 0, 1: 1}, 0)"
+
+
+@pytest.mark.leaves("processes")  # the extension's, which is loaded again
+def test_the_launchers_get_back_what_they_did(published):
+    published.ok("%xla_config dropin=off")
+    assert "Unsupported nprocs (8)" in published.run("my_spawn(print, nprocs=8)").error
+    published.ok("%xla_config dropin=on")
+    assert published.ok("len(my_spawn(lambda index: index, nprocs=2))").result == "2"
+    published.ok("%unload_ext xla_nb")
+    assert "Unsupported nprocs (8)" in published.run("my_spawn(print, nprocs=8)").error
+    published.ok("%load_ext xla_nb")
+    assert published.ok("len(my_spawn(lambda index: index, nprocs=2))").result == "2"
+
+
+ACCELERATED = """
+from accelerate import notebook_launcher
+def train(scale):
+    import torch
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    accelerator.print("once")
+    value = torch.ones(1, device=accelerator.device) * accelerator.process_index * scale
+    about = accelerator.local_process_index, accelerator.num_processes, accelerator.mixed_precision
+    return *about, accelerator.gather(value).tolist()
+run = notebook_launcher(train, (2,), num_processes=4, mixed_precision="bf16")
+"""
+
+
+def test_accelerates_launcher_starts_one_world(published):
+    pytest.importorskip("accelerate")
+    shown = published.ok(ACCELERATED)
+    assert [line for line in shown.lines if "once" in line] == ["[0] once"]
+    expected = {index: (index, 4, "bf16", [0.0, 2.0, 4.0, 6.0]) for index in range(4)}
+    assert published.value(f"run.results == {expected}") == "True"
+
+
+def test_an_import_after_the_extension_is_seen(notebook):
+    notebook.ok("from torch_xla.distributed.xla_multiprocessing import spawn")
+    notebook.ok("run = spawn(lambda index: index, nprocs=2)")
+    assert notebook.value("run.results") == "{0: 0, 1: 1}"
+
+
+SCRIPT = """
+import sys
+import xla_nb
+if "install" in sys.argv:
+    xla_nb.install()
+import torch_xla.distributed.xla_multiprocessing as xmp
+
+def main(index, word):
+    return word * index
+
+if __name__ == "__main__":
+    print(xmp.spawn(main, args=("a",), nprocs=3).results)
+"""
+
+
+def script(folder, *arguments, **env):
+    (folder / "program.py").write_text(SCRIPT)
+    return subprocess.run(
+        [sys.executable, "program.py", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        cwd=folder,
+        env=env or None,
+    )
+
+
+def test_a_script_launches_so_once_it_has_asked_for_it(tmp_path):
+    assert "{0: '', 1: 'a', 2: 'aa'}" in script(tmp_path, "install").stdout
+    assert "Unsupported nprocs (3)" in script(tmp_path).stderr
+
+
+def test_a_process_of_torchrun_is_told_to_start_without_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    ended = script(tmp_path, "install")
+    assert "Run the script with `python`, without torchrun." in ended.stderr
