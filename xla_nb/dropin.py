@@ -149,7 +149,8 @@ def launched(
     gives them: they may read attributes of anything else. Raises as `xla_nb.spawn` does.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        return _under_torchrun(fn, args, name)
+        _under_torchrun(fn, args, name)
+        return None
     n = _ranks(nprocs, name)
     run = api.spawn(fn, tuple(args), n, runtime="xla", env=env, bg=not waits)
     return run if _is_own(sys._getframe(1)) else None

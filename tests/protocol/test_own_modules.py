@@ -18,7 +18,7 @@ notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
 
 HELPER = """
-    import abc, functools, logging, threading
+    import abc, functools, logging, math, threading
     import settings
     REGISTRY, USED, BIG = {}, [], {}
     CFG = {"lr": 1}
@@ -34,6 +34,7 @@ HELPER = """
         def lazy(self): return 1
     class Net(Base):
         rate = 3
+        act = math.floor
         def forward(self): return "own", SCALE
         @property
         def depth(self): return CFG["depth"]
@@ -103,6 +104,16 @@ KEPT = {
         "class Wide(helper.Net): pass\nhelper.Net.rate = 9",
         "Wide().rate",
         9,
+    ),
+    "a function of a library in a class": (
+        "import math\nhelper.Net.act = math.ceil",
+        "helper.Net.act(1.5)",
+        2,
+    ),
+    "a function of a library in place of the module's": (
+        "import math\nhelper.loss = math.sqrt",
+        "helper.step(9)",
+        3.0,
     ),
     "a method": (
         "def forward(self): return 'mine'\nhelper.Net.forward = forward",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import textwrap
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch  # noqa: F401  # or the folder of a test would forget it with its m
 
 from tests.support.fresh import in_a_new_process
 from tests.support.notebook_double import importable_folder, opened
+from xla_nb.protocol import replaced
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
@@ -273,3 +275,38 @@ def test_what_a_definition_of_the_notebook_replaces_is_sent_as_it_is(notebook):
     notebook.run("import enum\nclass Kind(enum.IntEnum): A = 1\none = Kind.A")
     notebook.run("class Kind:\n    def area(self): return 0")
     assert notebook.launch("def f(rank): return one.name, Kind().area()") == ("A", 0)
+
+
+ANEW = {
+    "a function of a library for another": ("F.relu = F.silu", ["torch.nn.functional.relu"]),
+    "a partial of it": (
+        "F.softmax = functools.partial(F.softmax, dim=1)",
+        ["torch.nn.functional.softmax"],
+    ),
+    "a class that comes by import *": ("nn.BatchNorm1d = nn.Identity", ["torch.nn.BatchNorm1d"]),
+    "nothing, where nothing was bound": ("pass", []),
+}
+
+
+@pytest.mark.parametrize(("write", "told"), ANEW.values(), ids=ANEW)
+def test_a_note_says_which_names_of_a_library_were_bound_anew(notebook, monkeypatch, write, told):
+    import torch.nn.functional
+
+    for module, names in ((torch.nn.functional, ("relu", "softmax")), (torch.nn, ("BatchNorm1d",))):
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(module, name))
+    notebook.run("import functools\nimport torch.nn as nn, torch.nn.functional as F")
+    notebook.run(write)
+    notes = notebook.build("def f(rank): return F.relu, F.softmax, nn.BatchNorm1d").notes
+    assert list(notes) == [
+        f"`{name}` was bound to another object after its import; ranks have it as the import "
+        "makes it"
+        for name in told
+    ]
+
+
+def test_what_libraries_replace_themselves_is_not_told():
+    import torch_xla.distributed.xla_backend  # noqa: F401  # which replaces torch's new_group
+
+    for name in ("torch", "torch.nn", "torch.nn.functional", "torch.distributed", "torch.nn.utils"):
+        assert list(replaced.notes(sys.modules[name])) == []

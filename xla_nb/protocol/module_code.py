@@ -115,9 +115,10 @@ def _classes(module: types.CodeType) -> dict[str, types.CodeType]:
     return {one.co_qualname: one for one in list(_bodies(module))[1:]}
 
 
-def star_imports(code: types.CodeType, module: types.ModuleType) -> Iterator[str]:
-    """The full names of the modules whose names the module's code imports by `*`."""
-    package, level, imported = getattr(module, "__package__", "") or "", 0, ""
+@functools.lru_cache(maxsize=1024)
+def star_imports(code: types.CodeType, package: str) -> tuple[str, ...]:
+    """The full names of the modules whose names a module's code imports by `*`."""
+    level, imported, found = 0, "", list[str]()
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_CONST" and isinstance(step.argval, int):
             level = step.argval
@@ -126,7 +127,8 @@ def star_imports(code: types.CodeType, module: types.ModuleType) -> Iterator[str
             if level:
                 imported = importlib.util.resolve_name("." * level + imported, package)
         elif step.opname == "IMPORT_STAR" or step.argrepr == "INTRINSIC_IMPORT_STAR":
-            yield imported
+            found.append(imported)
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=64)

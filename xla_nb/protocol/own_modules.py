@@ -11,10 +11,10 @@ import abc
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from xla_nb.protocol import module_code, parts, replaced
+from xla_nb.protocol import bound_anew, module_code, parts, replaced
 from xla_nb.protocol.remake import EMPTY
 
 _FUNCTIONS = types.FunctionType, types.MethodType, functools._lru_cache_wrapper, functools.partial
@@ -55,7 +55,7 @@ class Uses:
         if not module_code.is_own(module) or id(module) in above:
             return
         content = vars(module)
-        replaced_here = set(replaced.names_in(module))
+        replaced_here = {*replaced.names_in(module), *replaced.bound_anew_in(module)}
         for name in sorted((names | replaced_here) & content.keys()):
             value = content[name]
             if isinstance(value, types.ModuleType):
@@ -85,7 +85,7 @@ class Uses:
         code = module_code.body(cls)
         bound = module_code.bound(code) if code else set()
         for name, part in list(vars(cls).items()):
-            if name in bound and name[:2] != "__" and not hasattr(type(part), "__get__"):
+            if name in bound and name[:2] != "__" and not _is_descriptor(part):
                 self._found.append((module.__name__, f"{cls.__qualname__}.{name}"))
             for function in _inside(part):
                 self._follow_function(function)
@@ -95,6 +95,11 @@ class Uses:
         module = sys.modules.get(function.__globals__.get("__name__", ""))
         if isinstance(module, types.ModuleType) and vars(module) is function.__globals__:
             self.of_module(module, _names(function.__code__))
+
+
+def _is_descriptor(part: object) -> bool:
+    """Whether a class gives out something else, functions aside."""
+    return hasattr(type(part), "__get__") and not isinstance(part, types.FunctionType)
 
 
 def _inside(part: Any) -> Iterator[types.FunctionType]:
@@ -141,17 +146,22 @@ def is_set_here(module: str, path: str, value: object) -> bool:
     if holder:
         cls: Any = held(module, holder)
         code = module_code.body(cls) if type(cls) in (type, abc.ABCMeta) else None
-        return code is not None and parts.is_ready(value) and _differs(code, name, value)
+        if code is None or not parts.is_ready(value):
+            return False
+        return _differs(code, name, value, {**vars(sys.modules[module]), **vars(cls)})
     code = module_code.of(module)
     if code is None:
         return False
-    return _differs(code, name, value) or not replaced.is_bound(sys.modules[module], name)
+    held_there = sys.modules[module]
+    if _differs(code, name, value, vars(held_there)):
+        return True
+    return not replaced.is_bound(held_there, name)
 
 
-def _differs(code: types.CodeType, name: str, value: object) -> bool:
-    """Whether code binds the name to another constant."""
+def _differs(code: types.CodeType, name: str, value: object, names: Mapping[str, Any]) -> bool:
+    """Whether code, which finds these names, binds one to another constant, function or class."""
     constants = module_code.constants(code)
     if name not in constants:
-        return False
+        return bound_anew.is_other(value, name, code, names.get("__package__") or "", names)
     made = constants[name]
     return made is not value and (type(made) is not type(value) or made != value)

@@ -12,9 +12,10 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from xla_nb.protocol import module_code, remake
+from xla_nb.protocol import bound_anew, module_code, remake
 
 _KEPT = "`{}` is the notebook's: on ranks only where a value refers to it, the module has its own"
+_ANEW = "`{}` was bound to another object after its import; ranks have it as the import makes it"
 _WRAPPED = (
     "`{}` was wrapped after its module had been imported; ranks have it as the import makes it"
 )
@@ -112,6 +113,11 @@ def notes(obj: Any) -> Iterator[str]:
     if isinstance(obj, types.ModuleType):
         if not module_code.is_own(obj):
             yield from (note_of(obj.__name__, name) for name in names_in(obj))
+            root = obj.__name__.partition(".")[0]
+            for name in bound_anew_in(obj) if root not in sys.stdlib_module_names else ():
+                made_in = str(getattr(vars(obj)[name], "__module__", None)).partition(".")[0]
+                if made_in in (root, "builtins", "functools", "None"):  # not by another's import
+                    yield _ANEW.format(f"{obj.__name__}.{name}")
     elif isinstance(obj, type):
         for base in obj.__mro__:
             if not _is_of_own_module(base):
@@ -151,12 +157,38 @@ def names_in(module: types.ModuleType) -> Iterator[str]:
             yield name
 
 
+def package_of(module: types.ModuleType) -> str:
+    """What relative imports of its code start from."""
+    return getattr(module, "__package__", None) or ""
+
+
+def bound_anew_in(module: types.ModuleType) -> Iterator[str]:
+    """The names that have another function or class of libraries than the module's code gives."""
+    content = vars(module)
+    code = module_code.of(module.__name__)
+    if code is None:
+        return
+    package = package_of(module)
+    everything = [
+        sys.modules.get(each) for each in module_code.star_imports(code, package_of(module))
+    ]
+    known = module_code.bound(code) | module_code.imported(code)
+    for name, value in list(content.items()):
+        is_other = bound_anew.is_other(value, name, code, package, content)
+        if name not in known and everything:
+            is_other = bound_anew.differs_from_all(value, name, everything)
+        if is_other and not is_the_notebooks(value):
+            yield name
+
+
 def is_bound(module: types.ModuleType, name: str) -> bool:
     """Whether an import of the module binds the name, as far as can be seen."""
     code = module_code.of(module.__name__)
     if code is None or name in module_code.bound(code) | module_code.imported(code):
         return True
-    everything = [sys.modules.get(each) for each in module_code.star_imports(code, module)]
+    everything = [
+        sys.modules.get(each) for each in module_code.star_imports(code, package_of(module))
+    ]
     return name in getattr(module, "__all__", ()) or any(hasattr(each, name) for each in everything)
 
 

@@ -24,7 +24,7 @@ class Accelerated:
         self.function = function
 
     def __call__(self, index: int, *args: object) -> object:
-        from accelerate.utils import PrepareForLaunch
+        from accelerate.utils import PrepareForLaunch  # type: ignore[import-untyped]
 
         returned: list[Any] = []
 
