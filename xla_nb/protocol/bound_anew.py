@@ -40,12 +40,12 @@ class Origin(NamedTuple):
 
 
 def is_other(
-    value: Any, name: str, code: types.CodeType, package: str, names: Mapping[str, object]
+    value: Any, name: str, origins: Mapping[str, Origin], names: Mapping[str, object]
 ) -> bool:
     """Whether a value is not what code binds the name to; `names` are those that the code finds."""
     if not issubclass(type(value), _KINDS):  # asks nothing of a library's stand-ins
         return False
-    origin = _origins(code, package).get(name)
+    origin = origins.get(name)
     if origin is None or getattr(value, "__name__", "") in (name, *origin.path[-1:]):
         return False
     if not origin.path:
@@ -63,7 +63,7 @@ def differs_from_all(value: Any, name: str, modules: Iterable[object]) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _origins(code: types.CodeType, package: str) -> dict[str, Origin]:
+def origins(code: types.CodeType, package: str) -> dict[str, Origin]:
     """Of the names that code binds only once."""
     found: dict[str, Origin] = {}
     stored: collections.Counter[str] = collections.Counter()

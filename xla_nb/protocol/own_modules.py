@@ -162,6 +162,7 @@ def _differs(code: types.CodeType, name: str, value: object, names: Mapping[str,
     """Whether code, which finds these names, binds one to another constant, function or class."""
     constants = module_code.constants(code)
     if name not in constants:
-        return bound_anew.is_other(value, name, code, names.get("__package__") or "", names)
+        origins = bound_anew.origins(code, names.get("__package__") or "")
+        return bound_anew.is_other(value, name, origins, names)
     made = constants[name]
     return made is not value and (type(made) is not type(value) or made != value)

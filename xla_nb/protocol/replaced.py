@@ -169,12 +169,13 @@ def bound_anew_in(module: types.ModuleType) -> Iterator[str]:
     if code is None:
         return
     package = package_of(module)
+    origins = bound_anew.origins(code, package)
     everything = [
         sys.modules.get(each) for each in module_code.star_imports(code, package_of(module))
     ]
     known = module_code.bound(code) | module_code.imported(code)
     for name, value in list(content.items()):
-        is_other = bound_anew.is_other(value, name, code, package, content)
+        is_other = bound_anew.is_other(value, name, origins, content)
         if name not in known and everything:
             is_other = bound_anew.differs_from_all(value, name, everything)
         if is_other and not is_the_notebooks(value):
