@@ -64,8 +64,13 @@ def cause_of_death(status: int, lack: int | None = None) -> str:
     return _killed(status, hints, lack)
 
 
+#: With which a process of ours ends that SIGTERM has asked to, as shells write it.
+TERMINATED = 128 + signal.SIGTERM
+
+
 def ending(status: int, lack: int | None = None) -> str:
     """How a process of ours ended, behind its name: `was killed by SIGKILL, …`; `lack` as above."""
+    status = -signal.SIGTERM if status == TERMINATED else status
     return f"exited with status {status}" if status >= 0 else f"was {_killed(status, {}, lack)}"
 
 

@@ -297,8 +297,6 @@ def _names(result: Round) -> bool:
     """Whether what was said names what was done."""
     if result.number == signal.SIGSTOP:
         return "stopped" in result.said or "waited" in result.said or "quiet" in result.said
-    if result.victim == "server" and result.number == signal.SIGTERM:
-        return "exited with status" in result.said  # it ends as asked
     if result.victim == "worker" and "failed at Cell In[" in result.said:
         return True  # in torch's words, which are at times those of the pipe to the worker
     name = result.number.name

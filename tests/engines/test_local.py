@@ -96,14 +96,19 @@ FORKS = (
 
 
 @pytest.mark.leaves("processes")  # a new fork server, for the tests that follow
-@pytest.mark.parametrize("body", [SLEEPS, FORKS], ids=["ranks alone", "with forked processes"])
-def test_a_run_whose_fork_server_is_killed_ends_and_says_so(notebook, body):
+@pytest.mark.parametrize(
+    ("body", "number"),
+    [(SLEEPS, signal.SIGKILL), (FORKS, signal.SIGKILL), (SLEEPS, signal.SIGTERM)],
+    ids=["ranks alone", "with forked processes", "by SIGTERM"],
+)
+def test_a_run_whose_fork_server_is_killed_ends_and_says_so(notebook, body, number):
     pid = server_pid(notebook)
     running(notebook, "orphaned", body)
     everything = processes_of(pid)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, number)
     told = ended(notebook, "orphaned")
-    assert "Ranks 0, 1 were lost: the process that starts and ends ranks was killed by" in told
+    server = "the process that starts and ends ranks"
+    assert f"Ranks 0, 1 were lost: {server} was killed by {number.name}" in told
     assert survivors(everything) == []
     notebook.ok(SPAWN + "\ndef f(rank): return rank")
 

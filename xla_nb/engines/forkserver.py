@@ -33,7 +33,7 @@ from xla_nb.protocol import channel, relay
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import JobEnded, JobFailed
 from xla_nb.record import output
-from xla_nb.wording import ending
+from xla_nb.wording import TERMINATED, ending
 
 _ANSWER = 10.0  # seconds for a spare's answer, which takes a millisecond on an idle machine
 _ORPHANS = 5.0  # seconds for processes that were killed, and for resource trackers, to end
@@ -244,8 +244,8 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     before = dict(os.environ)
     gc.disable()  # collections are a quarter of an import's time, and find nothing to collect
     answer: dict[str, Any]
-    # Exit normally on SIGTERM, by which the notebook ends a server that is still importing.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    # Exit by Python's way on SIGTERM, by which the notebook ends a server that is still importing.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         with scratch.taking_in():  # the folder that torch makes when it is imported
             for name in (*imports, *ALWAYS):
