@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -328,7 +329,7 @@ def check_all_gather_into_outputs(rank: int) -> None:
 
 
 def check_reduce_scatter(rank: int) -> None:
-    for shape, dim in (((8, 3), 0), ((3, 8), 1), ((200, 300), 0), ((200, 300), -1)):
+    for shape, dim in (((8, 3), 0), ((3, 8), 1), ((200, 300), 0), ((200, 300), 1)):
         whole = everyones(*shape).sum(0) * 0.5
         result = xm.reduce_scatter("sum", mine(*shape), scale=0.5, scatter_dim=dim, shard_count=4)
         same(result, whole.chunk(4, dim)[rank])
@@ -450,6 +451,111 @@ def check_collective_permute(rank: int) -> None:
         sources = {3: 0, 1: 1}
         expected = tensor(sources[rank], *shape) if rank in sources else torch.zeros(shape)
         same(some, expected)
+
+
+def complaint(call: Callable[[], object]) -> str:
+    """The message of the error that the call raises on every rank."""
+    try:
+        call()
+    except (RuntimeError, TypeError, ValueError) as problem:
+        return str(problem)
+    raise AssertionError("answered")
+
+
+def check_groups_that_xla_refuses_are_refused(rank: int) -> None:
+    for groups, reason in (
+        (((0, 1), (2, 3)), "must be a list"),
+        ([[0, 1], [1, 2, 3]], "rank 1 is named 2 times"),
+        ([[0, 0], [1, 2, 3]], "rank 0 is named 2 times"),
+        ([[0, 1, 2, 3], []], "an empty one"),
+        ([[0, 1, 2, 3, 4]], "rank 4 is not one of the 4"),
+        ([[0.0, 1.0], [2.0, 3.0]], "cannot be interpreted as an integer"),
+    ):
+        calls: list[Callable[[Any], object]] = [
+            lambda groups: xm.all_reduce("sum", mine(4), groups=groups),
+            lambda groups: xm.all_reduce("sum", [mine(4)], groups=groups),
+            lambda groups: xm.all_gather(mine(4), groups=groups),
+            lambda groups: xm.reduce_scatter("sum", mine(4), 1.0, 0, 2, groups=groups),
+            lambda groups: xm.all_to_all(mine(4), 0, 0, 2, groups=groups),
+        ]
+        for call in calls:
+            assert reason in complaint(functools.partial(call, groups)), groups
+    assert "must be a list" in complaint(lambda: xm.collective_permute(mine(4), ((0, 1), (1, 0))))
+    assert "a list of one tensor" in complaint(lambda: xm.all_reduce("sum", []))
+    assert "a list of one tensor" in complaint(lambda: xm.all_reduce("sum", iter([mine(4)])))
+    same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
+
+
+def check_groups_of_different_sizes(rank: int) -> None:
+    for shape in ((3,), LARGE):
+        reduced = xm.all_reduce("sum", mine(*shape), groups=[[0], [1, 2, 3]])
+        same(reduced, everyones(*shape, ranks=[1, 2, 3] if rank else [0]).sum(0))
+    same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
+
+
+def check_dimensions_are_counted_from_zero_as_xla_does(rank: int) -> None:
+    calls: list[Callable[[int], object]] = [
+        lambda dim: xm.reduce_scatter("sum", mine(4, 4), 1.0, dim, 4),
+        lambda dim: xm.reduce_scatter("sum", [mine(4, 4)], 1.0, dim, 4, pin_layout=False),
+        lambda dim: xm.all_to_all(mine(4, 4), dim, 0, 4),
+        lambda dim: xm.all_to_all(mine(4, 4), 0, dim, 4),
+    ]
+    for dim in (-1, -2, 2):
+        for call in calls:
+            expected = f"f32[4,4] has no dimension {dim}. XLA counts dimensions from 0."
+            assert expected in complaint(functools.partial(call, dim))
+    assert "no dimension -1" in complaint(lambda: xm.all_gather(mine(2, 2), -3, pin_layout=False))
+
+
+def check_results_require_gradients_where_torch_xlas_do(rank: int) -> None:
+    own, token = XLACS, XLACS["_get_all_reduce_token"]("xla:0")
+    value = mine(4).requires_grad_()
+    ring = [[source, (source + 1) % 4] for source in range(4)]
+    for result, expected in (
+        (
+            xm.all_reduce("sum", value, scale=0.5),
+            own["_xla_all_reduce"]("sum", value, 1.0, [], True),
+        ),
+        (xm.all_gather(value, groups=HALVES), own["_xla_all_reduce"]("sum", value, 1.0, [], True)),
+        (
+            xm.all_gather(value, pin_layout=False),
+            own["_xla_all_gather"](value, 0, 1, [], False, None, None),
+        ),
+        (
+            xm.reduce_scatter("sum", value, 1.0, 0, 4),
+            own["_xla_reduce_scatter"]("sum", value, token, 1.0, 0, 1, [], True, None, None)[0],
+        ),
+        (xm.all_to_all(value, 0, 0, 4), own["_xla_all_to_all"](value, token, 0, 0, 1, [], True)[0]),
+        (
+            xm.collective_permute(value, ring),
+            own["_xla_collective_permute"](value, token, [[0, 0]])[0],
+        ),
+    ):
+        assert (result.requires_grad, result.is_leaf) == (expected.requires_grad, expected.is_leaf)
+    gathered = xm.all_gather(value)
+    same(gathered.detach(), everyones(4).flatten())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gathered.sum().backward()  # torch warns, and no gradient arrives
+    assert value.grad is None
+    assert "autograd kernel was not registered" in str(told[0].message)
+
+
+def check_float8_is_moved(rank: int) -> None:
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        rows = [tensor(other, 4).to(dtype).float() for other in range(4)]
+        value = mine(4).to(dtype)
+        same(xm.all_gather(value, pin_layout=False).float(), torch.cat(rows))
+        turned = xm.collective_permute(value, [[0, 1], [1, 2], [2, 3], [3, 0]])
+        same(turned.float(), rows[(rank - 1) % 4])
+        exchanged = xm.all_to_all(value, 0, 0, 4)
+        same(exchanged.float(), torch.stack(rows)[:, rank])
+
+
+def check_a_full_graph_has_no_rendezvous(rank: int) -> None:
+    meet = torch_xla.compile(lambda value: xm.rendezvous("end"), full_graph=True)
+    assert "full_graph=True" in complaint(lambda: meet(mine(4)))
+    assert len(xm.rendezvous("end")) == 4
 
 
 def check_broadcast(rank: int) -> None:

@@ -18,6 +18,7 @@ from torch.utils.dlpack import from_dlpack
 XLAC: Any = torch_xla._XLAC
 #: torch_xla's own, which `torch_names` and `host` replace.
 _gather_into, _token = XLAC._xla_all_gather_out, XLAC._get_all_reduce_token
+_WITHOUT_DLPACK = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 class Device:
@@ -36,7 +37,7 @@ class Device:
         with _execution():
             if any(pending(tensors)):
                 XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
-            if any(pending(tensors)):
+            if any(pending(tensors)) or any(each.dtype in _WITHOUT_DLPACK for each in tensors):
                 return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
         XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
         return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]

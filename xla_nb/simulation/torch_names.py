@@ -20,8 +20,9 @@ import torch_xla.distributed.xla_backend as backend
 from torch import Tensor
 from torch.library import Library
 
-from xla_nb.simulation.collectives import Carrier, Groups, Reduction
+from xla_nb.simulation.collectives import Carrier, Reduction
 from xla_nb.simulation.device import Device
+from xla_nb.simulation.groups import Groups
 
 XLAC: Any = torch_xla._XLAC
 T = TypeVar("T")
@@ -68,17 +69,22 @@ class XlacNames:
                 bound = _counted(name, function.__get__(self))
                 setattr(XLAC, name, torch.compiler.disable(bound))
 
+    def _result(self, host: Tensor, value: Tensor) -> Tensor:
+        """On the device; a leaf for autograd that requires a gradient where `value` does."""
+        return self._device.upload([host], value)[0].requires_grad_(value.requires_grad)
+
     def _xla_all_reduce(
         self, kind: str, value: Tensor, scale: float, groups: Groups, *_: object
     ) -> Tensor:
         host = self._device.fetch([value])
-        result = self._carrier.all_reduce(Reduction(kind, scale), host, groups)
-        return self._device.upload(result, value)[0]
+        (result,) = self._carrier.all_reduce(Reduction(kind, scale), host, groups)
+        return self._result(result, value)
 
     def _xla_all_reduce_inplace(
         self, kind: str, values: Sequence[Tensor], scale: float, groups: Groups, *_: object
     ) -> None:
-        values = list(values)
+        if not isinstance(values, Sequence) or not values:
+            raise TypeError("all_reduce in place: torch_xla needs a list of one tensor or more.")
         host = self._device.fetch(values)
         self._device.write(values, self._carrier.all_reduce(Reduction(kind, scale), host, groups))
 
@@ -156,8 +162,8 @@ class XlacNames:
         groups: Groups,
         *_: object,
     ) -> tuple[Tensor, object]:
-        results = self._scatter(Reduction(kind, scale), [value], dim, count, groups)
-        return self._device.upload(results, value)[0], token
+        (result,) = self._scatter(Reduction(kind, scale), [value], dim, count, groups)
+        return self._result(result, value), token
 
     def _xla_reduce_scatter_out(
         self,
@@ -217,13 +223,13 @@ class XlacNames:
     ) -> tuple[Tensor, object]:
         (host,) = self._device.fetch([value])
         result = self._carrier.all_to_all(host, split, concat, count, groups)
-        return self._device.upload([result], value)[0], token
+        return self._result(result, value), token
 
     def _xla_collective_permute(
         self, value: Tensor, token: object, pairs: Sequence[Sequence[int]]
     ) -> tuple[Tensor, object]:
         (host,) = self._device.fetch([value])
-        return self._device.upload([self._carrier.permute(host, pairs)], value)[0], token
+        return self._result(self._carrier.permute(host, pairs), value), token
 
 
 class FunctionalNames:
@@ -335,16 +341,23 @@ class ModelNames:
             raise ValueError("Only global rendezvous is supported")
         if not isinstance(payload, bytes):
             raise TypeError(f"`payload` must be bytes, not {type(payload)}")
+        if not XLAC._get_allow_execution():
+            raise RuntimeError(
+                "A rendezvous executes what is pending, which torch_xla.compile(full_graph=True) "
+                "does not allow."
+            )
         torch_xla.sync()
         return self._carrier.rendezvous(payload)
 
     def _all_gather(self, traced: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Moves each value once, where torch_xla pads with zeros and sums; `traced` is its own."""
+        """Moves each value once, where torch_xla pads with zeros and sums; `traced` is its own, and
+        is called where autograd or the compiler sees how."""
 
         def gather(
             value: Tensor, dim: int = 0, groups: Groups | None = None, pin_layout: bool = True
         ) -> Tensor:
-            if torch.compiler.is_compiling():
+            graded = value.requires_grad and torch.is_grad_enabled()
+            if torch.compiler.is_compiling() or graded or groups == []:
                 return traced(value, dim=dim, groups=groups, pin_layout=pin_layout)
             value.size(dim)  # raises for a scalar, as torch_xla does
             calls = "_xla_all_reduce" if groups else "all_reduce"  # what torch_xla's own calls
