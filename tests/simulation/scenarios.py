@@ -35,6 +35,7 @@ from torch_xla.debug import metrics, profiler
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 from torch_xla.experimental.custom_kernel import flash_attention
+from torch_xla.experimental.scan import scan
 
 import xla_nb
 from xla_nb.simulation import agreement, host, refusals, torch_names
@@ -556,6 +557,18 @@ def check_a_full_graph_has_no_rendezvous(rank: int) -> None:
     meet = torch_xla.compile(lambda value: xm.rendezvous("end"), full_graph=True)
     assert "full_graph=True" in complaint(lambda: meet(mine(4)))
     assert len(xm.rendezvous("end")) == 4
+
+
+def check_a_collective_in_a_scan_is_refused(rank: int) -> None:
+    start, rows = torch.zeros(2, device="xla"), mine(3, 2)
+
+    def reduced(carry: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        return xm.all_reduce("sum", carry + row), carry * row
+
+    message = complaint(lambda: scan(reduced, start, rows))
+    assert "does not support a collective in torch_xla's scan" in message
+    summed, _ = scan(lambda carry, row: (carry + row, carry * row), start, rows)
+    same(xm.all_reduce("sum", summed), everyones(3, 2).sum((0, 1)))
 
 
 def check_broadcast(rank: int) -> None:

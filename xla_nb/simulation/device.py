@@ -14,11 +14,29 @@ import torch
 import torch_xla
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
+from torch.utils.weak import WeakIdKeyDictionary
+
+from xla_nb.simulation.refusals import NotCarried
 
 XLAC: Any = torch_xla._XLAC
 #: torch_xla's own, which `torch_names` and `host` replace.
 _gather_into, _token = XLAC._xla_all_gather_out, XLAC._get_all_reduce_token
+_placeholder = XLAC._xla_create_placeholder_tensor
 _WITHOUT_DLPACK = torch.float8_e4m3fn, torch.float8_e5m2
+
+#: What torch_xla traces a loop's body with (experimental/scan.py); it has no value.
+_placeholders = WeakIdKeyDictionary()
+
+
+def watch_placeholders() -> None:
+    """So that one is told from a tensor with a value: to read it ends the process."""
+
+    def create(shape: object) -> Tensor:
+        tensor: Tensor = _placeholder(shape)
+        _placeholders[tensor] = None
+        return tensor
+
+    XLAC._xla_create_placeholder_tensor = create
 
 
 class Device:
@@ -33,6 +51,8 @@ class Device:
         for tensor in tensors:
             if tensor.device.type != "xla":
                 raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
+        if len(_placeholders):
+            _refuse_placeholders(tensors)
         pending = XLAC._check_tensor_need_materialization
         with _execution():
             if any(pending(tensors)):
@@ -62,6 +82,14 @@ class Device:
             else:  # torch_xla's own way, from a gather of this process alone
                 token = _token(str(tensor.device))
                 _gather_into(tensor, value, token, 0, 1, [], False)
+
+
+def _refuse_placeholders(tensors: list[Tensor]) -> None:
+    _, sources = XLAC._get_tensors_xla_device_data_node(tensors)
+    if any(map(XLAC._is_placecholder, sources)):
+        reason = "a loop is compiled whole, with the collectives in it"
+        fix = "Loop in Python where xla_nb.simulated() is true"
+        raise NotCarried("a collective in torch_xla's scan", reason, fix)
 
 
 def _own(tensor: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.library import Library
 
 from xla_nb.simulation.collectives import Carrier, Reduction
-from xla_nb.simulation.device import Device
+from xla_nb.simulation.device import Device, watch_placeholders
 from xla_nb.simulation.groups import Groups
 
 XLAC: Any = torch_xla._XLAC
@@ -403,6 +403,7 @@ class GroupNames:
 
 def carry(carrier: Carrier) -> list[object]:
     """Replace the names in this process; the caller must keep the returned objects alive."""
+    watch_placeholders()
     installed: list[object] = []
     for names in (XlacNames, FunctionalNames, ModelNames, GroupNames):
         instance = names(carrier)
