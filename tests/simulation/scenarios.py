@@ -1379,6 +1379,21 @@ def forked_children(rank: int) -> float:
     return float(total)
 
 
+def collective_in_a_child(rank: int) -> tuple[str, list[bytes]]:
+    """What a forked child of rank 1 is told, while the ranks go on."""
+    reading, writing = os.pipe()
+    if rank == 1:
+        if (child := os.fork()) == 0:
+            try:
+                xm.rendezvous("of the child")
+            except RuntimeError as problem:
+                os.write(writing, str(problem).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+    os.close(writing)
+    return os.read(reading, 1000).decode(), xm.rendezvous("of ranks", bytes([rank]))
+
+
 def many(rank: int) -> tuple[int, int]:
     """The number of open files before and after many collectives."""
     value = mine(4)
