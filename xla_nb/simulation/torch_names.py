@@ -40,6 +40,8 @@ COUNTERS = {
     "reduce_scatter_tensor": "xla::reduce_scatter_tensor",
     "all_to_all_single": "xla::all_to_all_single",
 }
+#: An all_gather that is called as an all_reduce, which is what torch and its users see of it.
+_GATHER = "gather along "
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
 
 
@@ -261,6 +263,10 @@ class FunctionalNames:
         return self._carrier.all_reduce(reduction, host, self._groups(group))
 
     def all_reduce(self, value: Tensor, kind: str, group: str) -> Tensor:
+        if kind.startswith(_GATHER):
+            dim = int(kind.removeprefix(_GATHER))
+            gathered = self._carrier.all_gather(self._device.fetch([value]), dim, [])
+            return self._device.upload(gathered, value)[0]
         return self._device.upload(self._reduced([value], kind, group), value)[0]
 
     def all_reduce_coalesced(self, values: Sequence[Tensor], kind: str, group: str) -> list[Tensor]:
@@ -350,21 +356,24 @@ class ModelNames:
         return self._carrier.rendezvous(payload)
 
     def _all_gather(self, traced: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Moves each value once, where torch_xla pads with zeros and sums; `traced` is its own, and
-        is called where autograd or the compiler sees how."""
+        """Moves each value once, where torch_xla pads with zeros and sums; `traced` is its own."""
 
         def gather(
             value: Tensor, dim: int = 0, groups: Groups | None = None, pin_layout: bool = True
         ) -> Tensor:
-            graded = value.requires_grad and torch.is_grad_enabled()
-            if torch.compiler.is_compiling() or graded or groups == []:
+            if torch.compiler.is_compiling() or groups == []:
                 return traced(value, dim=dim, groups=groups, pin_layout=pin_layout)
             value.size(dim)  # raises for a scalar, as torch_xla does
-            calls = "_xla_all_reduce" if groups else "all_reduce"  # what torch_xla's own calls
-            XLAC._xla_increment_counter(COUNTERS[calls], 1)
-            host = self._device.fetch([value])
-            result = self._carrier.all_gather(host, dim % value.dim(), groups or [])
-            return self._device.upload(result, value)[0]
+            along = dim % value.dim()
+            if not groups:
+                reduced: Tensor = torch.ops._c10d_functional.all_reduce(
+                    value, f"{_GATHER}{along}", ""
+                )
+                return reduced
+            XLAC._xla_increment_counter(COUNTERS["_xla_all_reduce"], 1)
+            result = self._carrier.all_gather(self._device.fetch([value]), along, groups)
+            graded = value.requires_grad and torch.is_grad_enabled()
+            return self._device.upload(result, value)[0].requires_grad_(graded)
 
         return gather
 
