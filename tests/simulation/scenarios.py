@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from torch_xla.debug import metrics, profiler
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 from torch_xla.experimental.custom_kernel import flash_attention
+from torch_xla.experimental.scan import scan
 
 import xla_nb
 from xla_nb.simulation import agreement, host, refusals, torch_names
@@ -278,7 +280,7 @@ def check_all_reduce_of_a_list_is_in_place(rank: int) -> None:
     assert xm.all_reduce("sum", values) is values
     for value, (shape, dtype) in zip(values, shapes, strict=True):
         same(value, everyones(*shape, dtype=dtype).sum(0, dtype=dtype), rtol=0, atol=0)
-    same(view, everyones(3).sum(0)[1:])
+    same(view, tensor(rank, 3)[1:])  # torch_xla's does not reach views made before
     assert values[0]._version == version
 
 
@@ -328,7 +330,7 @@ def check_all_gather_into_outputs(rank: int) -> None:
 
 
 def check_reduce_scatter(rank: int) -> None:
-    for shape, dim in (((8, 3), 0), ((3, 8), 1), ((200, 300), 0), ((200, 300), -1)):
+    for shape, dim in (((8, 3), 0), ((3, 8), 1), ((200, 300), 0), ((200, 300), 1)):
         whole = everyones(*shape).sum(0) * 0.5
         result = xm.reduce_scatter("sum", mine(*shape), scale=0.5, scatter_dim=dim, shard_count=4)
         same(result, whole.chunk(4, dim)[rank])
@@ -391,6 +393,47 @@ def check_writing_into_a_view_is_torch_xlas(rank: int) -> None:
     same(doubled, everyones(8).sum(0).chunk(4)[rank].double())
 
 
+#: What an in-place collective may be given of a tensor; the tensor is read afterwards too.
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "the tensor": lambda base: base,
+    "its data": lambda base: base.data,
+    "detached": lambda base: base.detach(),
+    "a row": lambda base: base[1],
+    "a row's data": lambda base: base[1].data,
+    "a detached row": lambda base: base[1].detach(),
+    "a row of its data": lambda base: base.data[1],
+    "columns": lambda base: base[:, 1:],
+    "transposed": lambda base: base.t(),
+    "transposed data": lambda base: base.t().data,
+    "flat": lambda base: base.view(-1),
+    "flat, detached": lambda base: base.view(-1).detach(),
+    "one number": lambda base: base[0, 1],
+}
+
+
+def check_what_collectives_in_place_reach_is_torch_xlas(rank: int) -> None:
+    """The tensor, views made before, and what is written later, as torch_xla's own leave them."""
+    own = XLACS["_xla_all_reduce_inplace"]  # of this process alone, where all ranks have the same
+
+    def seen(reduce: Callable[[Tensor], object], part: Callable[[Tensor], Tensor]) -> list[Any]:
+        base = torch.arange(6.0).view(2, 3).to("xla")
+        view, written, given = base[0], base[0, 1:], part(base)
+        written += 1  # as DistributedDataParallel writes gradients into views of a bucket
+        torch_xla.sync()
+        reduce(given)
+        each = given, base, view, written
+        found: list[Any] = [(one * 1).tolist() for one in each]
+        found += [one._version for one in each]
+        given += 1
+        found += [one.tolist() for one in each]
+        base *= 2
+        return [*found, *(one.tolist() for one in each)]
+
+    for name, part in PARTS.items():
+        expected = seen(lambda given: own("sum", [given], 4.0, [], True), part)
+        assert seen(lambda given: xm.all_reduce("sum", [given]), part) == expected, name
+
+
 def check_all_to_all(rank: int) -> None:
     for shape, split, concat in (((8, 3), 0, 0), ((2, 8), 1, 0), ((400, 60), 0, 1)):
         result = xm.all_to_all(mine(*shape), split, concat, 4)
@@ -409,6 +452,125 @@ def check_collective_permute(rank: int) -> None:
         sources = {3: 0, 1: 1}
         expected = tensor(sources[rank], *shape) if rank in sources else torch.zeros(shape)
         same(some, expected)
+
+
+def complaint(call: Callable[[], object]) -> str:
+    """The message of the error that the call raises on every rank."""
+    try:
+        call()
+    except (RuntimeError, TypeError, ValueError) as problem:
+        return str(problem)
+    raise AssertionError("answered")
+
+
+def check_groups_that_xla_refuses_are_refused(rank: int) -> None:
+    for groups, reason in (
+        (((0, 1), (2, 3)), "must be a list"),
+        ([[0, 1], [1, 2, 3]], "rank 1 is named 2 times"),
+        ([[0, 0], [1, 2, 3]], "rank 0 is named 2 times"),
+        ([[0, 1, 2, 3], []], "an empty one"),
+        ([[0, 1, 2, 3, 4]], "rank 4 is not one of the 4"),
+        ([[0.0, 1.0], [2.0, 3.0]], "cannot be interpreted as an integer"),
+    ):
+        calls: list[Callable[[Any], object]] = [
+            lambda groups: xm.all_reduce("sum", mine(4), groups=groups),
+            lambda groups: xm.all_reduce("sum", [mine(4)], groups=groups),
+            lambda groups: xm.all_gather(mine(4), groups=groups),
+            lambda groups: xm.reduce_scatter("sum", mine(4), 1.0, 0, 2, groups=groups),
+            lambda groups: xm.all_to_all(mine(4), 0, 0, 2, groups=groups),
+        ]
+        for call in calls:
+            assert reason in complaint(functools.partial(call, groups)), groups
+    assert "must be a list" in complaint(lambda: xm.collective_permute(mine(4), ((0, 1), (1, 0))))
+    assert "a list of one tensor" in complaint(lambda: xm.all_reduce("sum", []))
+    assert "a list of one tensor" in complaint(lambda: xm.all_reduce("sum", iter([mine(4)])))
+    same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
+
+
+def check_groups_of_different_sizes(rank: int) -> None:
+    for shape in ((3,), LARGE):
+        reduced = xm.all_reduce("sum", mine(*shape), groups=[[0], [1, 2, 3]])
+        same(reduced, everyones(*shape, ranks=[1, 2, 3] if rank else [0]).sum(0))
+    same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
+
+
+def check_dimensions_are_counted_from_zero_as_xla_does(rank: int) -> None:
+    calls: list[Callable[[int], object]] = [
+        lambda dim: xm.reduce_scatter("sum", mine(4, 4), 1.0, dim, 4),
+        lambda dim: xm.reduce_scatter("sum", [mine(4, 4)], 1.0, dim, 4, pin_layout=False),
+        lambda dim: xm.all_to_all(mine(4, 4), dim, 0, 4),
+        lambda dim: xm.all_to_all(mine(4, 4), 0, dim, 4),
+    ]
+    for dim in (-1, -2, 2):
+        for call in calls:
+            expected = f"f32[4,4] has no dimension {dim}. XLA counts dimensions from 0."
+            assert expected in complaint(functools.partial(call, dim))
+    assert "no dimension -1" in complaint(lambda: xm.all_gather(mine(2, 2), -3, pin_layout=False))
+
+
+def check_results_require_gradients_where_torch_xlas_do(rank: int) -> None:
+    own, token = XLACS, XLACS["_get_all_reduce_token"]("xla:0")
+    value = mine(4).requires_grad_()
+    ring = [[source, (source + 1) % 4] for source in range(4)]
+    for result, expected in (
+        (
+            xm.all_reduce("sum", value, scale=0.5),
+            own["_xla_all_reduce"]("sum", value, 1.0, [], True),
+        ),
+        (xm.all_gather(value, groups=HALVES), own["_xla_all_reduce"]("sum", value, 1.0, [], True)),
+        (
+            xm.all_gather(value, pin_layout=False),
+            own["_xla_all_gather"](value, 0, 1, [], False, None, None),
+        ),
+        (
+            xm.reduce_scatter("sum", value, 1.0, 0, 4),
+            own["_xla_reduce_scatter"]("sum", value, token, 1.0, 0, 1, [], True, None, None)[0],
+        ),
+        (xm.all_to_all(value, 0, 0, 4), own["_xla_all_to_all"](value, token, 0, 0, 1, [], True)[0]),
+        (
+            xm.collective_permute(value, ring),
+            own["_xla_collective_permute"](value, token, [[0, 0]])[0],
+        ),
+    ):
+        assert (result.requires_grad, result.is_leaf) == (expected.requires_grad, expected.is_leaf)
+    gathered = xm.all_gather(value)
+    same(gathered.detach(), everyones(4).flatten())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gathered.sum().backward()  # torch warns, and no gradient arrives
+    assert value.grad is None
+    assert "_c10d_functional::all_reduce: an autograd kernel was not" in str(told[0].message)
+    some = value if rank else value.detach()  # ranks agree whether or not they need a gradient
+    same(xm.all_gather(some).detach(), everyones(4).flatten())
+
+
+def check_float8_is_moved(rank: int) -> None:
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        rows = [tensor(other, 4).to(dtype).float() for other in range(4)]
+        value = mine(4).to(dtype)
+        same(xm.all_gather(value, pin_layout=False).float(), torch.cat(rows))
+        turned = xm.collective_permute(value, [[0, 1], [1, 2], [2, 3], [3, 0]])
+        same(turned.float(), rows[(rank - 1) % 4])
+        exchanged = xm.all_to_all(value, 0, 0, 4)
+        same(exchanged.float(), torch.stack(rows)[:, rank])
+
+
+def check_a_full_graph_has_no_rendezvous(rank: int) -> None:
+    meet = torch_xla.compile(lambda value: xm.rendezvous("end"), full_graph=True)
+    assert "full_graph=True" in complaint(lambda: meet(mine(4)))
+    assert len(xm.rendezvous("end")) == 4
+
+
+def check_a_collective_in_a_scan_is_refused(rank: int) -> None:
+    start, rows = torch.zeros(2, device="xla"), mine(3, 2)
+
+    def reduced(carry: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        return xm.all_reduce("sum", carry + row), carry * row
+
+    message = complaint(lambda: scan(reduced, start, rows))
+    assert "does not support a collective in torch_xla's scan" in message
+    summed, _ = scan(lambda carry, row: (carry + row, carry * row), start, rows)
+    same(xm.all_reduce("sum", summed), everyones(3, 2).sum((0, 1)))
 
 
 def check_broadcast(rank: int) -> None:
@@ -567,7 +729,7 @@ def check_training_in_a_full_graph(rank: int) -> None:
 
 def check_training_with_ddp_in_a_full_graph(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
-    model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+    model = nn.parallel.DistributedDataParallel(net().to("xla"))
     train_in_a_full_graph(model, rank, 5)
     equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
@@ -599,7 +761,7 @@ def check_training_with_a_device_loader(rank: int) -> None:
 
 def check_training_with_ddp(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
-    model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+    model = nn.parallel.DistributedDataParallel(net().to("xla"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(5):
         optimizer.zero_grad()
@@ -1217,6 +1379,21 @@ def forked_children(rank: int) -> float:
     loader = torch.utils.data.DataLoader(data, num_workers=2, batch_size=4)
     total = sum(xm.all_reduce("sum", each.to("xla")).sum().item() for (each,) in loader)
     return float(total)
+
+
+def collective_in_a_child(rank: int) -> tuple[str, list[bytes]]:
+    """What a forked child of rank 1 is told, while the ranks go on."""
+    reading, writing = os.pipe()
+    if rank == 1:
+        if (child := os.fork()) == 0:
+            try:
+                xm.rendezvous("of the child")
+            except RuntimeError as problem:
+                os.write(writing, str(problem).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+    os.close(writing)
+    return os.read(reading, 1000).decode(), xm.rendezvous("of ranks", bytes([rank]))
 
 
 def many(rank: int) -> tuple[int, int]:

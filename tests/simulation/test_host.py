@@ -157,6 +157,15 @@ def test_a_rank_can_fork_children(simulate: Simulate) -> None:
     assert simulate("forked_children").values() == [112.0] * 4  # 4 times the sum of 0..7
 
 
+def test_a_collective_in_a_child_of_a_rank_is_refused(simulate: Simulate) -> None:
+    found = simulate("collective_in_a_child", ranks=2).values()
+    said = "A child process of rank 1 called rendezvous. Call it in the rank itself: "
+    assert found == [
+        ("", [b"\x00", b"\x01"]),
+        (f"{said}its children are no ranks.", [b"\x00", b"\x01"]),
+    ]
+
+
 def test_a_graph_that_cannot_be_cut_at_its_collectives_is_refused(simulate: Simulate) -> None:
     for message in simulate("compiled_with_dynamic_sizes", ranks=2).values():
         assert (

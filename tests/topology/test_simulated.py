@@ -50,6 +50,7 @@ def test_ranks_of_a_simulated_cpu_host_may_be_as_many_as_wished():
         ("v3-8", None, 1, "a process of a v3-8 has two devices"),
         ("h100", None, 1, "'h100' cannot be simulated. Choose v4-8"),
         ("v4-7", None, 1, "Unknown TPU type v4-7"),
+        ("v4--8", None, 1, "Unknown TPU type v4--8"),
         ("v4-16", None, 1, "8 chips on 2 hosts, not 1"),
         ("v5litepod-8", 3, 1, "-n 3 is not possible .* Use 1, 2, 4 or 8"),
         ("v4-16", 2, 2, "uses all of their chips"),

@@ -95,6 +95,7 @@ class Agreement:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
+        self._owner = os.getpid()
         self._program = 0
         self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
         self._wait: tuple[str, float, set[int]] | None = None
@@ -118,6 +119,11 @@ class Agreement:
 
         Raises CollectiveMismatch, CollectiveTimeout or RankLost.
         """
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"A child process of rank {self.mesh.rank} called {_shorten(what)}. Call it in the "
+                "rank itself: its children are no ranks."
+            )
         mine = Frame(self._program, _shorten(what), calling_line(), bytearray(payload))
         others = [rank for rank in members if rank != self.mesh.rank]
         self._check_gone(mine, {}, others)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from xla_nb.simulation import groups as grouping
 from xla_nb.simulation import levels
 from xla_nb.simulation.agreement import Agreement
+from xla_nb.simulation.groups import Groups
 from xla_nb.simulation.memory import SharedMemory, Walk
 from xla_nb.simulation.packs import Pack, packed, unpacked, view
 from xla_nb.wording import listed
 
-Groups = Sequence[Sequence[int]]
 _INLINE = 1 << 14  # bytes per rank that travel with the frame
 
 _HERE = b"\xff" * 4  # no frame begins so: programs are counted from 0
@@ -108,6 +109,8 @@ class Carrier:
         return unpacked(packs)
 
     def all_gather(self, tensors: Sequence[Tensor], dim: int, groups: Groups) -> list[Tensor]:
+        for tensor in tensors:
+            _check_dim("all_gather", tensor, dim)
         packs = packed(tensors, rows=1)
         with self._meet("all_gather", tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
@@ -135,6 +138,7 @@ class Carrier:
     def all_to_all(
         self, tensor: Tensor, split: int, concat: int, count: int, groups: Groups
     ) -> Tensor:
+        _check_dim("all_to_all", tensor, concat)
         _check_split("all_to_all", tensor, split, count, len(self._group(groups)))
         pieces = torch.stack(tensor.chunk(count, split)) if count > 1 else tensor[None]
         packs = packed([pieces], rows=count)
@@ -145,16 +149,10 @@ class Carrier:
 
     def permute(self, tensor: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
         """Each pair's target gets its source's tensor; a rank that is not a target gets zeros."""
+        grouping.check_pairs(pairs, self.size)
         sources = [int(source) for source, _ in pairs]
         targets = [int(target) for _, target in pairs]
-        if len(set(sources)) < len(pairs) or len(set(targets)) < len(pairs):
-            raise ValueError(
-                f"collective_permute: {list(pairs)} names a source or a target twice. "
-                "Name each at most once."
-            )
-        for rank in (*sources, *targets):
-            self._check_rank("collective_permute", rank)
-        detail = f"pairs {_plain(pairs)}"
+        detail = f"pairs {grouping.plain(pairs)}"
         packs = packed([tensor], rows=1)
         with self._meet("collective_permute", [tensor], (), packs, detail) as meeting:
             source = dict(zip(targets, sources, strict=True)).get(self.rank)
@@ -164,8 +162,8 @@ class Carrier:
 
     def send_receive(self, tensor: Tensor, source: int, target: int) -> Tensor:
         """Point to point: only these two ranks meet. Returns the tensor this rank then holds."""
-        self._check_rank("send/recv", source)
-        self._check_rank("send/recv", target)
+        grouping.check_rank("send/recv", source, self.size)
+        grouping.check_rank("send/recv", target, self.size)
         if source == target:
             return tensor.clone()
         packs = packed([tensor], rows=1)
@@ -204,30 +202,12 @@ class Carrier:
         if detail:
             what.append(detail)
         if groups:
-            what.append(f"groups {_plain(groups)}")
-        return _Meeting(self, " ".join(what), group, self._members(groups, group), packs)
+            what.append(f"groups {grouping.plain(groups)}")
+        members = grouping.meeting(groups, group, self.size)
+        return _Meeting(self, " ".join(what), group, members, packs)
 
     def _group(self, groups: Groups) -> list[int]:
-        """The ranks of this rank's group."""
-        if not groups:
-            return list(range(self.size))
-        for group in groups:
-            if self.rank in group:
-                return [int(rank) for rank in group]
-        raise ValueError(f"Rank {self.rank} is in none of the groups {_plain(groups)}.")
-
-    def _members(self, groups: Groups, group: Sequence[int]) -> Sequence[int]:
-        """The ranks that must meet: all that the groups name."""
-        if len(group) == 1:
-            return group
-        named = sorted({int(rank) for each in groups for rank in each}) or range(self.size)
-        for rank in named:
-            self._check_rank("groups", rank)
-        return named
-
-    def _check_rank(self, name: str, rank: int) -> None:
-        if not 0 <= rank < self.size:
-            raise ValueError(f"{name}: rank {rank} is not one of the {self.size} ranks.")
+        return grouping.own(groups, self.rank, self.size)
 
     def _swap(self, what: str, out: dict[int, memoryview], into: dict[int, memoryview]) -> None:
         agreement = self.agreement
@@ -386,11 +366,15 @@ class _Meeting:
         self._swap({r: outgoing[i] for i, r in others}, {r: received[i] for i, r in others})
 
 
-def _plain(groups: Groups) -> str:
-    return str([[int(rank) for rank in group] for group in groups]).replace(" ", "")
+def _check_dim(name: str, tensor: Tensor, dim: int) -> None:
+    if not 0 <= dim < tensor.dim():
+        raise ValueError(
+            f"{name}: {show(tensor)} has no dimension {dim}. XLA counts dimensions from 0."
+        )
 
 
 def _check_split(name: str, tensor: Tensor, dim: int, shards: int, ranks: int) -> None:
+    _check_dim(name, tensor, dim)
     if shards != ranks:
         raise ValueError(f"{name}: {shards} shards for a group of {ranks} ranks. Use {ranks}.")
     if tensor.shape[dim] % shards:

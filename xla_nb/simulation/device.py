@@ -14,10 +14,29 @@ import torch
 import torch_xla
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
+from torch.utils.weak import WeakIdKeyDictionary
+
+from xla_nb.simulation.refusals import NotCarried
 
 XLAC: Any = torch_xla._XLAC
 #: torch_xla's own, which `torch_names` and `host` replace.
 _gather_into, _token = XLAC._xla_all_gather_out, XLAC._get_all_reduce_token
+_placeholder = XLAC._xla_create_placeholder_tensor
+_WITHOUT_DLPACK = torch.float8_e4m3fn, torch.float8_e5m2
+
+#: What torch_xla traces a loop's body with (experimental/scan.py); it has no value.
+_placeholders = WeakIdKeyDictionary()
+
+
+def watch_placeholders() -> None:
+    """So that one is told from a tensor with a value: to read it ends the process."""
+
+    def create(shape: object) -> Tensor:
+        tensor: Tensor = _placeholder(shape)
+        _placeholders[tensor] = None
+        return tensor
+
+    XLAC._xla_create_placeholder_tensor = create
 
 
 class Device:
@@ -32,11 +51,13 @@ class Device:
         for tensor in tensors:
             if tensor.device.type != "xla":
                 raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
+        if len(_placeholders):
+            _refuse_placeholders(tensors)
         pending = XLAC._check_tensor_need_materialization
         with _execution():
             if any(pending(tensors)):
                 XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
-            if any(pending(tensors)):
+            if any(pending(tensors)) or any(each.dtype in _WITHOUT_DLPACK for each in tensors):
                 return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
         XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
         return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
@@ -48,19 +69,36 @@ class Device:
         return tensors
 
     def write(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Write in place as torch_xla does, without changing autograd's version counters.
+        """Write in place as torch_xla does: a tensor is given another value, and its shape.
 
-        There a tensor takes the result's shape, and a view no longer shows its base.
+        Autograd's version counters stay. What shares memory with the tensor does not show it: the
+        base of a view, or a view that was made before.
         """
         if not tensors:
             return
         for tensor, value in zip(tensors, self.upload(results, tensors[0]), strict=True):
-            if tensor.shape == value.shape and not tensor._is_view():
-                with torch.no_grad():
-                    tensor.data.copy_(value)
+            if tensor.shape == value.shape:
+                _own(tensor).data.copy_(_own(value))
             else:  # torch_xla's own way, from a gather of this process alone
                 token = _token(str(tensor.device))
                 _gather_into(tensor, value, token, 0, 1, [], False)
+
+
+def _refuse_placeholders(tensors: list[Tensor]) -> None:
+    _, sources = XLAC._get_tensors_xla_device_data_node(tensors)
+    if any(map(XLAC._is_placecholder, sources)):
+        reason = "a loop is compiled whole, with the collectives in it"
+        fix = "Loop in Python where xla_nb.simulated() is true"
+        raise NotCarried("a collective in torch_xla's scan", reason, fix)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """torch_xla's own tensor, below what torch does for views ("functionalization")."""
+    if not torch._is_functional_tensor(tensor):
+        return tensor
+    torch._sync(tensor)
+    own: Tensor = torch._from_functional_tensor(tensor)
+    return own
 
 
 @contextlib.contextmanager

@@ -20,8 +20,9 @@ import torch_xla.distributed.xla_backend as backend
 from torch import Tensor
 from torch.library import Library
 
-from xla_nb.simulation.collectives import Carrier, Groups, Reduction
-from xla_nb.simulation.device import Device
+from xla_nb.simulation.collectives import Carrier, Reduction
+from xla_nb.simulation.device import Device, watch_placeholders
+from xla_nb.simulation.groups import Groups
 
 XLAC: Any = torch_xla._XLAC
 T = TypeVar("T")
@@ -39,6 +40,8 @@ COUNTERS = {
     "reduce_scatter_tensor": "xla::reduce_scatter_tensor",
     "all_to_all_single": "xla::all_to_all_single",
 }
+#: An all_gather that is called as an all_reduce, which is what torch and its users see of it.
+_GATHER = "gather along "
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
 
 
@@ -68,17 +71,22 @@ class XlacNames:
                 bound = _counted(name, function.__get__(self))
                 setattr(XLAC, name, torch.compiler.disable(bound))
 
+    def _result(self, host: Tensor, value: Tensor) -> Tensor:
+        """On the device; a leaf for autograd that requires a gradient where `value` does."""
+        return self._device.upload([host], value)[0].requires_grad_(value.requires_grad)
+
     def _xla_all_reduce(
         self, kind: str, value: Tensor, scale: float, groups: Groups, *_: object
     ) -> Tensor:
         host = self._device.fetch([value])
-        result = self._carrier.all_reduce(Reduction(kind, scale), host, groups)
-        return self._device.upload(result, value)[0]
+        (result,) = self._carrier.all_reduce(Reduction(kind, scale), host, groups)
+        return self._result(result, value)
 
     def _xla_all_reduce_inplace(
         self, kind: str, values: Sequence[Tensor], scale: float, groups: Groups, *_: object
     ) -> None:
-        values = list(values)
+        if not isinstance(values, Sequence) or not values:
+            raise TypeError("all_reduce in place: torch_xla needs a list of one tensor or more.")
         host = self._device.fetch(values)
         self._device.write(values, self._carrier.all_reduce(Reduction(kind, scale), host, groups))
 
@@ -156,8 +164,8 @@ class XlacNames:
         groups: Groups,
         *_: object,
     ) -> tuple[Tensor, object]:
-        results = self._scatter(Reduction(kind, scale), [value], dim, count, groups)
-        return self._device.upload(results, value)[0], token
+        (result,) = self._scatter(Reduction(kind, scale), [value], dim, count, groups)
+        return self._result(result, value), token
 
     def _xla_reduce_scatter_out(
         self,
@@ -217,13 +225,13 @@ class XlacNames:
     ) -> tuple[Tensor, object]:
         (host,) = self._device.fetch([value])
         result = self._carrier.all_to_all(host, split, concat, count, groups)
-        return self._device.upload([result], value)[0], token
+        return self._result(result, value), token
 
     def _xla_collective_permute(
         self, value: Tensor, token: object, pairs: Sequence[Sequence[int]]
     ) -> tuple[Tensor, object]:
         (host,) = self._device.fetch([value])
-        return self._device.upload([self._carrier.permute(host, pairs)], value)[0], token
+        return self._result(self._carrier.permute(host, pairs), value), token
 
 
 class FunctionalNames:
@@ -255,6 +263,10 @@ class FunctionalNames:
         return self._carrier.all_reduce(reduction, host, self._groups(group))
 
     def all_reduce(self, value: Tensor, kind: str, group: str) -> Tensor:
+        if kind.startswith(_GATHER):
+            dim = int(kind.removeprefix(_GATHER))
+            gathered = self._carrier.all_gather(self._device.fetch([value]), dim, [])
+            return self._device.upload(gathered, value)[0]
         return self._device.upload(self._reduced([value], kind, group), value)[0]
 
     def all_reduce_coalesced(self, values: Sequence[Tensor], kind: str, group: str) -> list[Tensor]:
@@ -335,6 +347,11 @@ class ModelNames:
             raise ValueError("Only global rendezvous is supported")
         if not isinstance(payload, bytes):
             raise TypeError(f"`payload` must be bytes, not {type(payload)}")
+        if not XLAC._get_allow_execution():
+            raise RuntimeError(
+                "A rendezvous executes what is pending, which torch_xla.compile(full_graph=True) "
+                "does not allow."
+            )
         torch_xla.sync()
         return self._carrier.rendezvous(payload)
 
@@ -344,14 +361,19 @@ class ModelNames:
         def gather(
             value: Tensor, dim: int = 0, groups: Groups | None = None, pin_layout: bool = True
         ) -> Tensor:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or groups == []:
                 return traced(value, dim=dim, groups=groups, pin_layout=pin_layout)
             value.size(dim)  # raises for a scalar, as torch_xla does
-            calls = "_xla_all_reduce" if groups else "all_reduce"  # what torch_xla's own calls
-            XLAC._xla_increment_counter(COUNTERS[calls], 1)
-            host = self._device.fetch([value])
-            result = self._carrier.all_gather(host, dim % value.dim(), groups or [])
-            return self._device.upload(result, value)[0]
+            along = dim % value.dim()
+            if not groups:
+                reduced: Tensor = torch.ops._c10d_functional.all_reduce(
+                    value, f"{_GATHER}{along}", ""
+                )
+                return reduced
+            XLAC._xla_increment_counter(COUNTERS["_xla_all_reduce"], 1)
+            result = self._carrier.all_gather(self._device.fetch([value]), along, groups)
+            graded = value.requires_grad and torch.is_grad_enabled()
+            return self._device.upload(result, value)[0].requires_grad_(graded)
 
         return gather
 
@@ -390,6 +412,7 @@ class GroupNames:
 
 def carry(carrier: Carrier) -> list[object]:
     """Replace the names in this process; the caller must keep the returned objects alive."""
+    watch_placeholders()
     installed: list[object] = []
     for names in (XlacNames, FunctionalNames, ModelNames, GroupNames):
         instance = names(carrier)

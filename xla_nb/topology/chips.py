@@ -188,7 +188,7 @@ def slice_chips(accelerator: str | None) -> int | None:
 
     The number counts chips for v5e and v6e, and cores, two per chip, for the others.
     """
-    size = (accelerator or "").rpartition("-")[2]
+    size = (accelerator or "").partition("-")[2]
     if not size.isdigit():
         return None
     return int(size) // (1 if generation(accelerator) in ("v5litepod", "v5e", "v6e") else 2)

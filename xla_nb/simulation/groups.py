@@ -1,0 +1,71 @@
+"""The groups of ranks that collectives are given: refused where XLA refuses them, and early.
+
+What torch_xla or XLA would say only once the graph is compiled, or not at all, is said at the call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import index
+
+Groups = Sequence[Sequence[int]]
+
+
+def own(groups: Groups, rank: int, size: int) -> list[int]:
+    """The ranks of this rank's group."""
+    if not groups:
+        return list(range(size))
+    check(groups, size)
+    for group in groups:
+        if rank in group:
+            return [int(other) for other in group]
+    raise ValueError(f"Rank {rank} is in none of the groups {plain(groups)}.")
+
+
+def meeting(groups: Groups, group: Sequence[int], size: int) -> Sequence[int]:
+    """The ranks that must meet: all that the groups name, but those that are alone in theirs."""
+    if len(group) == 1:
+        return group
+    together = {int(rank) for each in groups if len(each) > 1 for rank in each}
+    return sorted(together) or range(size)
+
+
+def check(groups: Groups, size: int) -> None:
+    _check_list("groups", groups)
+    counts = Counter(index(rank) for group in groups for rank in group)
+    for rank, count in counts.items():
+        check_rank("groups", rank, size)
+        if count > 1:
+            raise ValueError(f"groups: rank {rank} is named {count} times in {plain(groups)}.")
+    if not all(len(group) for group in groups):
+        raise ValueError(f"groups: there is an empty one in {plain(groups)}.")
+
+
+def check_pairs(pairs: Groups, size: int) -> None:
+    """The pairs of source and target of a collective_permute."""
+    _check_list("pairs", pairs)
+    for ends in zip(*pairs, strict=True):
+        for rank in ends:
+            check_rank("collective_permute", index(rank), size)
+        if len(set(ends)) < len(pairs):
+            raise ValueError(
+                f"collective_permute: {list(pairs)} names a source or a target twice. "
+                "Name each at most once."
+            )
+
+
+def check_rank(name: str, rank: int, size: int) -> None:
+    if not 0 <= rank < size:
+        raise ValueError(f"{name}: rank {rank} is not one of the {size} ranks.")
+
+
+def plain(groups: Groups) -> str:
+    return str([[int(rank) for rank in group] for group in groups]).replace(" ", "")
+
+
+def _check_list(name: str, ranks: object) -> None:
+    if not isinstance(ranks, list):
+        raise TypeError(
+            f"{name} must be a list, as torch_xla takes no other, not {type(ranks).__name__}."
+        )
