@@ -772,6 +772,17 @@ def check_training_with_ddp(rank: int) -> None:
     equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
 
+def check_bucket_views_of_ddp_are_warned_of(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+        found = [str(one.message) for one in told if "gradient_as_bucket_view" in str(one.message)]
+        nn.parallel.DistributedDataParallel(net().to("xla"))
+    assert len(found) == (rank == 0)
+    assert not any("gradient_as_bucket_view" in str(one.message) for one in told[len(found) :])
+
+
 def check_training_with_fsdp(rank: int) -> None:
     inner = net().to("xla")
     inner[0] = XlaFullyShardedDataParallel(inner[0])
