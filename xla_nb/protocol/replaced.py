@@ -157,7 +157,7 @@ def names_in(module: types.ModuleType) -> Iterator[str]:
             yield name
 
 
-def package_of(module: types.ModuleType) -> str:
+def _package(module: types.ModuleType) -> str:
     """What relative imports of its code start from."""
     return getattr(module, "__package__", None) or ""
 
@@ -168,11 +168,8 @@ def bound_anew_in(module: types.ModuleType) -> Iterator[str]:
     code = module_code.of(module.__name__)
     if code is None:
         return
-    package = package_of(module)
-    origins = bound_anew.origins(code, package)
-    everything = [
-        sys.modules.get(each) for each in module_code.star_imports(code, package_of(module))
-    ]
+    origins = bound_anew.origins(code, _package(module))
+    everything = _star_imports(code, module)
     known = module_code.bound(code) | module_code.imported(code)
     for name, value in list(content.items()):
         is_other = bound_anew.is_other(value, name, origins, content)
@@ -187,10 +184,13 @@ def is_bound(module: types.ModuleType, name: str) -> bool:
     code = module_code.of(module.__name__)
     if code is None or name in module_code.bound(code) | module_code.imported(code):
         return True
-    everything = [
-        sys.modules.get(each) for each in module_code.star_imports(code, package_of(module))
-    ]
+    everything = _star_imports(code, module)
     return name in getattr(module, "__all__", ()) or any(hasattr(each, name) for each in everything)
+
+
+def _star_imports(code: types.CodeType, module: types.ModuleType) -> list[object]:
+    """The modules whose names a module imports by `*`."""
+    return [sys.modules.get(name) for name in module_code.star_imports(code, _package(module))]
 
 
 def note_of_one_in_place(obj: Any) -> str:
