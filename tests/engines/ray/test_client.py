@@ -79,5 +79,5 @@ def test_a_lost_head_ends_the_run(notebook: Notebook, far: tuple[Nodes, str]) ->
         during=kill,
     )
     assert shown.ename == "RunFailed"
-    assert "was lost, and ranks 0, 1 with it" in shown.error
+    assert "was lost with ranks 0, 1" in shown.error
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
