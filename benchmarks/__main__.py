@@ -9,7 +9,18 @@ import sys
 from benchmarks import Row
 from benchmarks.client import CellFailed
 
-ALL = ("launch", "ship", "step", "collectives", "training", "panel", "lines", "page", "hosts")
+ALL = (
+    "launch",
+    "ship",
+    "step",
+    "collectives",
+    "two_hosts",
+    "training",
+    "panel",
+    "lines",
+    "page",
+    "hosts",
+)
 #: Settings of whoever measures that make Python slower: unbuffered output (a system call for each
 #: part of a `print`), and no bytecode kept (every kernel compiles what it imports).
 SLOWER = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
