@@ -71,13 +71,17 @@ class Device:
     def write(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Write in place as torch_xla does: a tensor is given another value, and its shape.
 
-        Autograd's version counters stay. What shares memory with the tensor does not show it: the
-        base of a view, or a view that was made before.
+        Autograd's version counters stay. The base of a view does not show what is written to the
+        view. A view made before shows what is written to its base, as gradients must that
+        DistributedDataParallel has as views of its buckets.
         """
         if not tensors:
             return
         for tensor, value in zip(tensors, self.upload(results, tensors[0]), strict=True):
-            if tensor.shape == value.shape:
+            if tensor.shape == value.shape and _is_whole(tensor):
+                with torch.no_grad():
+                    tensor.data.copy_(value)
+            elif tensor.shape == value.shape:
                 _own(tensor).data.copy_(_own(value))
             else:  # torch_xla's own way, from a gather of this process alone
                 token = _token(str(tensor.device))
@@ -90,6 +94,11 @@ def _refuse_placeholders(tensors: list[Tensor]) -> None:
         reason = "a loop is compiled whole, with the collectives in it"
         fix = "Loop in Python where xla_nb.simulated() is true"
         raise NotCarried("a collective in torch_xla's scan", reason, fix)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Whether it is all of its memory; `.data` and `.detach()` of a part are no views for torch."""
+    return not tensor._is_view() and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def _own(tensor: Tensor) -> Tensor:

@@ -28,7 +28,6 @@ from xla_nb.simulation.memory import SharedMemory
 from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
-from xla_nb.simulation.warned import install_warnings
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
@@ -129,8 +128,6 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         carrier = Carrier(self.agreement, self._memory)
         self._alive = [*carry(carrier), *install_refusals()]
         install_cuts()
-        if local_rank == 0:  # once for a host
-            install_warnings()
         self._answer_rendezvous(carrier)
 
     def _remote_streams(self, rank: int) -> dict[int, Stream]:
