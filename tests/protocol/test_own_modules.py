@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 import textwrap
-from typing import Any
 
 import pytest
 
-from tests.support.fresh import in_a_new_process
+from tests.support.fresh import launched
 from tests.support.notebook_double import importable_folder, opened
 from xla_nb.protocol import module_code
 
@@ -65,12 +63,6 @@ def helper(local, notebook):
     notebook.run("import helper")
     yield local / "helper.py"
     sys.modules["helper"].FILE.close()
-
-
-def launched(notebook, cell: str) -> tuple[Any, tuple[str, ...]]:
-    """What the cell's `f` returns where all modules are imported anew, and the notes."""
-    program = notebook.build(textwrap.dedent(cell))
-    return ast.literal_eval(in_a_new_process(program)), program.notes
 
 
 #: What the notebook does, what the function returns, and what that is there too.

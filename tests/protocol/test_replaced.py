@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 import textwrap
-from typing import Any
 
 import pytest
 import torch  # noqa: F401  # or the folder of a test would forget it with its modules
 
-from tests.support.fresh import in_a_new_process
+from tests.support.fresh import launched
 from tests.support.notebook_double import importable_folder, opened
 from xla_nb.protocol import replaced
 
@@ -61,12 +59,6 @@ def modules(local, monkeypatch):
         "from shapes import area, Box\nfrom stars import *\n"
         "__all__ = ['made']\nglobals()['made'] = lambda: 2\n"
     )
-
-
-def launched(notebook, cell: str) -> tuple[Any, tuple[str, ...]]:
-    """What the cell's `f` returns where all modules are imported anew, and the notes."""
-    program = notebook.build(textwrap.dedent(cell))
-    return ast.literal_eval(in_a_new_process(program)), program.notes
 
 
 SENT = {

@@ -6,13 +6,17 @@ what its entry returns for rank 0.
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
+from typing import Any
 
 from tests.support.fork_job import environment
+from tests.support.notebook_double import Notebook
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
 from xla_nb.protocol.order import ARGUMENTS
@@ -41,6 +45,12 @@ def in_a_new_process(program: Program) -> str:
             return done.stdout.splitlines()[-1]
     finally:
         os.close(fd)
+
+
+def launched(notebook: Notebook, cell: str) -> tuple[Any, tuple[str, ...]]:
+    """What the cell's `f` returns where all modules are imported anew, and the notes."""
+    program = notebook.build(textwrap.dedent(cell))
+    return ast.literal_eval(in_a_new_process(program)), program.notes
 
 
 def _main(path: str, entry: str) -> None:
