@@ -27,7 +27,7 @@ from xla_nb.protocol import hostile
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
-from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, SETTINGS, Word
+from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Word
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
@@ -214,15 +214,16 @@ class XlaMagics(Magics):
         """Show the defaults of launches, or set them: `%xla_config n=8 grace=10`.
 
         `%xla_config n=None` restores one, `%xla_config reset` all of them. `dropin=off` lets
-        xmp.spawn, torch_xla.launch and notebook_launcher do what they did before. keep_runs and
-        keep_bytes are limits for the files of ended runs, for all notebooks and until they are set
-        again: `%xla_config keep_runs=50 keep_bytes=10G`. `reset` leaves them.
+        xmp.spawn, torch_xla.launch and notebook_launcher do what they did before; setup_cells=skip
+        skips lines that would install another torch or torch_xla. keep_runs and keep_bytes are
+        limits for the files of ended runs, for all notebooks and until they are set again:
+        `%xla_config keep_runs=50 keep_bytes=10G`. `reset` leaves them.
         """
         changes: dict[str, Any] = {}
         for word in line.split():
             name, equals, value = word.partition("=")
-            if word != "reset" and name not in {**SETTINGS, **LIMITS, DROPIN.name: DROPIN}:
-                names = listed([*SETTINGS, DROPIN.name, *LIMITS], "or")
+            if word != "reset" and name not in {**SETTINGS, **OWN, **LIMITS}:
+                names = listed([*SETTINGS, *OWN, *LIMITS], "or")
                 raise UsageError(f"Unknown setting {name!r}. Choose {names}.")
             if word != "reset" and not equals:
                 raise UsageError(f"Setting {name!r} needs a value. Write {name}=VALUE.")
@@ -234,16 +235,17 @@ class XlaMagics(Magics):
         }
         if "reset" in changes:
             self.notebook.settings.clear()
-            checked.setdefault(DROPIN.name, DROPIN.default)
-        if DROPIN.name in checked:
-            (dropin.install if checked.pop(DROPIN.name) else dropin.uninstall)()
+            checked = {**{name: option.default for name, option in OWN.items()}, **checked}
+        if DROPIN in checked:
+            (dropin.install if checked[DROPIN] else dropin.uninstall)()
+        self.notebook.own.update({name: checked.pop(name) for name in OWN if name in checked})
         self._set_limits({name: checked.pop(name) for name in LIMITS if name in checked})
         self.notebook.settings.update(checked)
-        for name, option in SETTINGS.items():
-            value = self.notebook.settings.get(name, option.default)
+        set_here = {**self.notebook.settings, **self.notebook.own}
+        for name, option in {**SETTINGS, **OWN}.items():
+            value = set_here.get(name, option.default)
             otherwise = f" (default: {option.otherwise})" if value is None else ""
             print(f"{name:<11} {value!s:<6} {option.meaning}{otherwise}")
-        print(f"{DROPIN.name:<11} {dropin.is_installed()!s:<6} {DROPIN.meaning}")
         kept = tidying.limits()
         for name, shown in zip(LIMITS, (kept.runs, size(kept.nbytes)), strict=True):
             print(f"{name:<11} {shown!s:<6} {LIMITS[name].meaning}")

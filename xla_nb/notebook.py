@@ -39,12 +39,13 @@ _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 class Notebook:
     """One IPython shell, given and never imported. `launched` are the cells run on ranks, by the
     number of the cell that launched them: itself, or several through `run_cell_magic`. `settings`
-    are the options that `%xla_config` has set."""
+    are the options of launches that `%xla_config` has set, `own` those of the notebook itself."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.launched: dict[int, list[Cell]] = {}
         self.settings: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}
         self._deferred = Deferred()
         self._kept: dict[Launched, Kept] = {}
         self._runs: dict[Launched, Run] = {}

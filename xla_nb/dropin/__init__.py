@@ -7,7 +7,8 @@ are; so have scripts, unless they call `xla_nb.install()`.
 
 from __future__ import annotations
 
-from xla_nb.dropin import answers, launchers
+from xla_nb import notebook
+from xla_nb.dropin import answers, furniture, launchers
 
 
 def install() -> None:
@@ -15,13 +16,15 @@ def install() -> None:
     does. `%load_ext xla_nb` does so in a notebook; call it in scripts, before they launch."""
     launchers.turn_on()
     answers.turn_on()
+    here = notebook.current()
+    if here:
+        furniture.of(here.shell).turn_on()
 
 
 def uninstall() -> None:
     """Give these functions back what they did."""
     launchers.turn_off()
     answers.turn_off()
-
-
-def is_installed() -> bool:
-    return launchers.are_on()
+    here = notebook.current()
+    if here:
+        furniture.of(here.shell).turn_off()
