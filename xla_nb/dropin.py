@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from xla_nb import api, notebook
+from xla_nb import api, notebook, old_names
 from xla_nb.errors import UsageError
 from xla_nb.importing import when_imported
 from xla_nb.rank.entries import Accelerated, WithoutIndex
@@ -83,13 +83,16 @@ def _launchers() -> _Launchers:
 
 def install() -> None:
     """Let `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
-    does. `%load_ext xla_nb` does so in a notebook; call it in scripts, before they launch."""
+    does, and old names of torch_xla work. `%load_ext xla_nb` does so in a notebook; call it in
+    scripts, before they launch."""
     _launchers().turn_on()
+    old_names.install(lambda notice: print(notice, file=sys.stderr))
 
 
 def uninstall() -> None:
     """Give these functions back what they did."""
     _launchers().turn_off()
+    old_names.uninstall()
 
 
 def is_installed() -> bool:

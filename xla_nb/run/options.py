@@ -280,7 +280,8 @@ DROPIN = Option(
     "",
     True,
     _switch,
-    "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn does",
+    "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn does, "
+    "and old names of torch_xla work",
 )
 #: What `%xla_config` sets for the home of all notebooks, by the names of record/tidying.py.
 LIMITS = {
