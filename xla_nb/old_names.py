@@ -234,13 +234,12 @@ class _Here:
 _here = _Here()
 
 
-def install(tell: Callable[[str], object] | None = None) -> None:
-    """Let programs use the old names. `tell` gets the notice of each one that is used; None: as
-    before, at first nobody."""
-    _here.tell = tell or _here.tell
+def install(tell: Callable[[str], object] = lambda notice: None) -> None:
+    """Let programs use the old names. `tell` gets the notice of each one that is used; while they
+    are there, whoever put them there is told."""
     if _here.is_on:
         return
-    _here.is_on = True
+    _here.is_on, _here.tell = True, tell
     for module in dict.fromkeys(old.module for old in NAMES):
         when_imported(module, _put)
     if _finder not in sys.meta_path:

@@ -69,7 +69,7 @@ def restore(namespace: dict[str, Any], file: str | None = None, spec: str | None
         package = found.parent if found else None
         namespace.update(__file__=file, __spec__=found, __package__=package)
     segments.leave_to_their_makers()  # also in processes that ranks spawn
-    old_names.install()  # there too, where nobody is told
+    old_names.install()  # there too
     namespace.update(parcel(os.environ[PARCEL]).open(namespace))
 
 
