@@ -12,13 +12,15 @@ WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
 COLAB  := .venv-colab
 COLAB_PINS := requirements/colab.txt
+LIBRARIES := .venv-libraries
+LIBRARIES_PINS := requirements/libraries.txt
 # Errors alone: pip warns of settings that the machine has for others (folders of wheels, root).
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
 # Tests start processes by the hundred: without bytecode each would compile all of xla_nb again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo chaos test test-all test-colab lab bench check format wheel lock clean
+.PHONY: help demo chaos test test-all test-colab test-libraries lab bench check format wheel lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
@@ -34,6 +36,9 @@ test-all: $(STAMP)  ## every test: whole notebooks, and machines of their own th
 
 test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPython, ipykernel and ipywidgets
 	$(COLAB)/bin/python -m pytest -q tests/test_magics.py tests/test_api.py tests/views/panel/test_view.py
+
+test-libraries: $(LIBRARIES)/.installed  ## trainings with Lightning, transformers, timm and others, in their newest versions
+	$(subst $(BIN),$(LIBRARIES)/bin,$(PYTEST)) tests/libraries
 
 chaos: $(STAMP)  ## 200 random kills and 500 launches as tables, 4,000 generated inputs (half an hour)
 	$(BIN)/python -m tests.chaos
@@ -59,7 +64,7 @@ wheel: $(STAMP)  ## build dist/xla_nb-*.whl
 
 # Keeps the versions already pinned; `make lock UPGRADE=--upgrade` takes the newest of all.
 lock: $(STAMP)  ## write the pins again after a change of requirements/*.in
-	@set -e; for pins in $(PINS) $(COLAB_PINS); do \
+	@set -e; for pins in $(PINS) $(COLAB_PINS) $(LIBRARIES_PINS); do \
 	    $(BIN)/uv pip compile --universal --python-version 3.11 $(UPGRADE) --quiet \
 	        --no-annotate --no-emit-index-url --no-emit-find-links \
 	        --custom-compile-command 'make lock' --output-file $$pins $${pins%.txt}.in; \
@@ -70,8 +75,8 @@ AGAIN = torchax=`grep '^torchax==' $(PINS)`; \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --reinstall --no-deps $$torchax 2>/dev/null || \
 	$(PIP) --force-reinstall --no-deps $$torchax
 
-clean:  ## remove .venv, .venv-colab and everything built
-	rm -rf $(VENV) $(COLAB) build dist out .mypy_cache .ruff_cache .pytest_cache
+clean:  ## remove .venv, .venv-colab, .venv-libraries and everything built
+	rm -rf $(VENV) $(COLAB) $(LIBRARIES) build dist out .mypy_cache .ruff_cache .pytest_cache
 
 # Both installers take the package index that the machine is set up for. pip takes over when there
 # is no uv here, or when it cannot reach the index that pip alone was told of.
@@ -90,10 +95,12 @@ $(STAMP): $(PINS) pyproject.toml
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Links the packages that .venv has too, so it is soon made and takes little room.
-$(COLAB)/.installed: $(COLAB_PINS) $(STAMP)
-	@echo "installing what Colab has into $(COLAB)"
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(COLAB)
-	@uv="$(BIN)/uv pip install --quiet --compile-bytecode --python $(COLAB)/bin/python"; \
-	$$uv -r $(COLAB_PINS) && $$uv --no-deps --no-build-isolation --editable .
+# Each links the packages that .venv has too, so it is soon made and takes little room.
+$(COLAB)/.installed: $(COLAB_PINS)
+$(LIBRARIES)/.installed: $(LIBRARIES_PINS)
+$(COLAB)/.installed $(LIBRARIES)/.installed: $(STAMP)
+	@echo "installing $(filter %.txt,$^) into $(@D)"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@uv="$(BIN)/uv pip install --quiet --compile-bytecode --python $(@D)/bin/python"; \
+	$$uv -r $(filter %.txt,$^) && $$uv --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -150,8 +150,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             return NotImplemented
         if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
             return self.reduce_xla_tensor(obj)
-        if isinstance(obj, torch.device) and obj.type == "xla":
-            return self.reduce_xla_device(obj)
         if isinstance(obj, torch.Tensor):
             return self.reduce_tensor(obj)
         if type(obj).__module__ == "torch.nn.utils.parametrize" and isinstance(
@@ -215,11 +213,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             "Send `x.cpu()` and use `.to(device)` inside the function: ranks open the device "
             "themselves",
         )
-
-    def reduce_xla_device(self, device: Any) -> Any:
-        if device.index in (None, 0):  # which every rank has
-            return NotImplemented
-        raise Unshippable("an XLA device object", "Call `torch_xla.device()` inside the function")
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
         raise Unshippable(

@@ -125,9 +125,6 @@ class HomePickler(Pickler):
     def reduce_xla_tensor(self, tensor: Any) -> Any:
         return tensors.reduced_home(tensor, tensors.home(tensor), self._held(tensor))
 
-    def reduce_xla_device(self, device: Any) -> Any:
-        return NotImplemented
-
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
         home = _whole(jax_values.home, tensor)
         if isinstance(home, sys.modules["torch"].nn.Parameter):

@@ -1,0 +1,32 @@
+"""Trainings with the libraries that people use, in notebooks that launch by themselves.
+
+`make test-libraries` has all of them, in the versions of requirements/libraries.txt; elsewhere
+those files run whose libraries are there.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kernel import Notebook
+
+NEEDS = {
+    "test_accelerate.py": ("accelerate",),
+    "test_lightning.py": ("lightning",),
+    "test_timm.py": ("timm",),
+    "test_torchmetrics.py": ("torchmetrics",),
+    "test_transformers.py": ("transformers", "accelerate"),
+}
+collect_ignore = [
+    file for file, names in NEEDS.items() if not all(map(importlib.util.find_spec, names))
+]
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Notebook]:
+    """A kernel with the extension loaded, for one library."""
+    kernel = Notebook(TOKENIZERS_PARALLELISM="false")
+    kernel.ok("%load_ext xla_nb")
+    yield kernel
+    kernel.close()

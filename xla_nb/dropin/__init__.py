@@ -1,0 +1,33 @@
+"""Programs that launch by themselves: what they call in a notebook launches as `xla_nb.spawn` does.
+
+The launchers of torch_xla and accelerate get other code, and stay the same functions: names that
+were bound to them before, and libraries that hold them, launch with it too. Ranks have them as they
+are; so have scripts, unless they call `xla_nb.install()`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from xla_nb import old_names
+from xla_nb.dropin import answers, launchers
+
+
+def install() -> None:
+    """Let `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
+    does, and old names of torch_xla work. `%load_ext xla_nb` does so in a notebook; call it in
+    scripts, before they launch."""
+    launchers.turn_on()
+    answers.turn_on()
+    old_names.install(lambda notice: print(notice, file=sys.stderr))
+
+
+def uninstall() -> None:
+    """Give these functions back what they did."""
+    launchers.turn_off()
+    answers.turn_off()
+    old_names.uninstall()
+
+
+def is_installed() -> bool:
+    return launchers.are_on()

@@ -1,0 +1,122 @@
+"""What the notebook's own process is told of the TPU that its next launch would simulate.
+
+Libraries ask before they launch: Lightning how many devices there are, others for the metadata of
+the TPU. torch_xla is asked, and answers as it would on that TPU; the device is opened by none of
+it. Ranks are told by simulation/answers.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from types import ModuleType
+from typing import Any
+
+from xla_nb import notebook
+from xla_nb.dropin.in_place import InPlace, Place
+from xla_nb.errors import UsageError
+from xla_nb.importing import when_imported
+from xla_nb.topology import chips, simulated
+
+_TPU = "torch_xla._internal.tpu"
+_CACHED = "lightning.fabric.accelerators.xla", "lightning_fabric.accelerators.xla"
+
+
+@functools.cache
+def _answers() -> InPlace:
+    """Those of this process."""
+    return InPlace(_PLACES)
+
+
+def turn_on() -> None:
+    _answers().turn_on()
+    for name in _CACHED:
+        when_imported(name, _count_devices_anew)
+
+
+def turn_off() -> None:
+    _answers().turn_off()
+
+
+def wish() -> str | None:
+    """The type of TPU that a launch is to simulate, "" for any; None if it would use a real one.
+
+    Raises UsageError if PJRT_DEVICE names a device that is missing or not supported.
+    """
+    chosen = str(_settings().get("simulate") or os.environ.get(chips.SIMULATE, ""))
+    if chosen or chips.choose_device(os.environ, chips.count_chips()) == "CPU":
+        return chosen
+    return None
+
+
+def _settings() -> dict[str, Any]:
+    here = notebook.current()
+    return here.settings if here else {}
+
+
+def _simulated() -> simulated.SimulatedTpu | None:
+    """The TPU that a launch would simulate, if it would."""
+    try:
+        kind = wish()
+        return None if kind is None else simulated.tpu(kind, _settings().get("n"))
+    except UsageError:  # the launch says so
+        return None
+
+
+# ---------------------------------------------------------------- what torch_xla answers
+
+
+def _num_available_chips():  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.answers import available_chips
+
+    return available_chips()
+
+
+def _num_available_devices():  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.answers import available_devices
+
+    return available_devices()
+
+
+def _metadata(key):  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.answers import metadata
+
+    return metadata(key)
+
+
+# torch_xla sets itself up for libtpu while it is imported, if there are chips.
+_PLACES = (
+    Place(_TPU, "num_available_chips", _num_available_chips, after="torch_xla"),
+    Place(_TPU, "num_available_devices", _num_available_devices, after="torch_xla"),
+    Place(_TPU, "_get_metadata", _metadata, after="torch_xla"),
+)
+
+
+def available_chips() -> int:
+    """This host's chips, or those of the TPU that is simulated."""
+    answering = _simulated()
+    return answering.chips if answering else chips.count_chips()
+
+
+def available_devices() -> int:
+    """The devices that a launch here uses: as many as it has ranks."""
+    answering = _simulated()
+    if answering:
+        return answering.ranks
+    return _settings().get("n") or int(_answers().original("num_available_devices")())
+
+
+def metadata(key: str) -> str:
+    """An attribute of the TPU VM, or of the one that is simulated, where that has it."""
+    answering = _simulated()
+    answer = simulated.metadata(answering.variables(), key) if answering else None
+    return answer or str(_answers().original("_get_metadata")(key))
+
+
+def _count_devices_anew(module: ModuleType) -> None:
+    """Lightning keeps how many devices there were when it first asked; the number of ranks can be
+    set between."""
+    accelerator = module.XLAAccelerator
+    for name in ("auto_device_count", "is_available"):
+        counted = getattr(accelerator, name)
+        setattr(accelerator, name, staticmethod(getattr(counted, "__wrapped__", counted)))

@@ -1,0 +1,77 @@
+"""Functions of libraries that get other code and stay the same objects: whoever holds them calls
+the other code too. The code that replaces them may use no globals but builtins."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from xla_nb.importing import when_imported
+
+
+class Place(NamedTuple):
+    """A function of a module, and what it does instead.
+
+    `after`: the module whose import it waits for, where that is not the function's own: code that
+    runs during the import meets the original.
+    """
+
+    module: str
+    name: str
+    instead: Callable[..., Any]
+    after: str = ""
+
+
+class InPlace:
+    """`is_on`: the functions at `places` have other code, or will have it once imported."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.is_on = False
+        self._places = places
+        self._originals: dict[Place, types.FunctionType] = {}
+
+    def turn_on(self) -> None:
+        self.is_on = True
+        for place in self._places:
+            if place not in self._originals:
+                when_imported(place.after or place.module, functools.partial(self._replace, place))
+
+    def turn_off(self) -> None:
+        self.is_on = False
+        for place, original in self._originals.items():
+            function = _at(place)
+            if function is not None:
+                _become(function, original)
+        self._originals.clear()
+
+    def original(self, name: str) -> Callable[..., Any]:
+        """What the function of this name does elsewhere. Raises StopIteration if nothing is
+        replaced."""
+        return next(original for place, original in self._originals.items() if place.name == name)
+
+    def _replace(self, place: Place, _imported: types.ModuleType) -> None:
+        function = _at(place)
+        if not self.is_on or place in self._originals or function is None:
+            return
+        if function.__code__.co_freevars:  # a decorator's, which no release has
+            return
+        own = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__
+        )
+        own.__kwdefaults__ = function.__kwdefaults__
+        self._originals[place] = own
+        _become(function, place.instead)
+
+
+def _at(place: Place) -> types.FunctionType | None:
+    function = getattr(sys.modules.get(place.module), place.name, None)
+    return function if isinstance(function, types.FunctionType) else None
+
+
+def _become(function: types.FunctionType, other: Any) -> None:
+    function.__code__ = other.__code__
+    function.__defaults__ = other.__defaults__
+    function.__kwdefaults__ = other.__kwdefaults__

@@ -1,0 +1,170 @@
+"""The launchers of torch_xla and accelerate: what they do where xla_nb launches in their place."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xla_nb import api, notebook
+from xla_nb.dropin import answers
+from xla_nb.dropin.in_place import InPlace, Place
+from xla_nb.errors import UsageError
+from xla_nb.rank.entries import Accelerated, WithoutIndex
+from xla_nb.run.run import Run
+from xla_nb.topology import chips, simulated
+
+_LAUNCHERS = "torch_xla", "xla_nb", "accelerate"
+
+
+@functools.cache
+def _launchers() -> InPlace:
+    """Those of this process."""
+    return InPlace(_PLACES)
+
+
+def turn_on() -> None:
+    _launchers().turn_on()
+
+
+def turn_off() -> None:
+    _launchers().turn_off()
+
+
+def are_on() -> bool:
+    return _launchers().is_on
+
+
+# ---------------------------------------------------------------- what they do instead
+
+
+def _xmp_spawn(fn, args=(), nprocs=None, join=True, daemon=False, start_method="spawn"):  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.launchers import launched
+
+    return launched(fn, args, nprocs, "xmp.spawn", waits=join)
+
+
+def _launch(fn, args=(), start_method="spawn", debug_single_process=False):  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.launchers import launched
+
+    return launched(fn, args, 1 if debug_single_process else None, "torch_xla.launch")
+
+
+def _pjrt_spawn(fn, nprocs=None, start_method="spawn", args=()):  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.launchers import launched
+
+    return launched(fn, args, nprocs, "pjrt.spawn")
+
+
+def _run_multiprocess(fn, *args, start_method="spawn", **kwargs):  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.launchers import results_of
+
+    return results_of(fn, args, kwargs)
+
+
+def _notebook_launcher(  # type: ignore[no-untyped-def]
+    function, args=(), num_processes=None, mixed_precision="no", *others, **settings
+):
+    from xla_nb.dropin.launchers import accelerated
+
+    return accelerated(function, args, num_processes, mixed_precision)
+
+
+_PLACES = (
+    Place("torch_xla.distributed.xla_multiprocessing", "spawn", _xmp_spawn),
+    Place("torch_xla.torch_xla", "launch", _launch),
+    Place("torch_xla._internal.pjrt", "spawn", _pjrt_spawn),
+    Place("torch_xla._internal.pjrt", "run_multiprocess", _run_multiprocess),
+    Place("accelerate.launchers", "notebook_launcher", _notebook_launcher),
+)
+
+
+def launched(
+    fn: Callable[..., object],
+    args: Any,
+    nprocs: int | None,
+    name: str,
+    *,
+    waits: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> Run | None:
+    """Launch as `name` was asked to: `fn(index, *args)` on `nprocs` ranks, or on all there are.
+
+    The Run where the notebook's or the script's own code asks, at once unless it `waits`. Libraries
+    get None when all ranks have ended, as torch_xla gives it: they may read attributes of anything
+    else, and wait without end for a rank that has failed. Raises as `xla_nb.spawn` does.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _under_torchrun(fn, args, name)
+        return None
+    n = _ranks(nprocs, name)
+    is_own = _is_own(sys._getframe(1))
+    run = api.spawn(fn, tuple(args), n, runtime="xla", env=env, bg=is_own and not waits)
+    return run if is_own else None
+
+
+def _under_torchrun(fn: Callable[..., object], args: Any, name: str) -> None:
+    """What `torch_xla.launch` does in a process that torchrun has started; a simulated host's ranks
+    are started by xla_nb alone."""
+    if chips.simulated():
+        raise UsageError(
+            f"{name}: torchrun has started this process as one of several, and a simulated TPU "
+            "host starts its ranks itself. Run the script with `python`, without torchrun."
+        )
+    fn(int(os.environ["LOCAL_RANK"]), *args)
+
+
+def results_of(
+    fn: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> dict[int, Any]:
+    """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
+    return api.spawn(WithoutIndex(functools.partial(fn, *args, **kwargs)), runtime="xla").results
+
+
+def accelerated(
+    function: Callable[..., object], args: Any, ranks: int | None, precision: str
+) -> Run | None:
+    """Launch as accelerate's `notebook_launcher` does for a TPU; ranks have the precision too."""
+    env = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
+    return launched(Accelerated(function), args, ranks, "notebook_launcher", env=env)
+
+
+def _is_own(frame: types.FrameType | None) -> bool:
+    """Whether the code that called a launcher is the notebook's or the script's."""
+    while frame is not None and _package(frame) in _LAUNCHERS:
+        frame = frame.f_back
+    return frame is not None and frame.f_globals is vars(sys.modules["__main__"])
+
+
+def _package(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _ranks(asked: int | None, name: str) -> int | None:
+    """As many ranks as were asked for, if the host can have them; else all that it has, which is
+    said once."""
+    here = notebook.current()
+    if asked is None or (here and here.settings.get("on", "local") != "local"):
+        return asked
+    wish = answers.wish()
+    if wish is None:
+        found = chips.count_chips()
+        possible = chips.possible_ranks(chips.accelerator_type(os.environ), found)
+        if asked in possible or not possible:
+            return asked
+        _tell(name, asked, possible[-1])
+        return None
+    try:
+        return simulated.ranks(wish, asked)
+    except UsageError:
+        _tell(name, asked, simulated.ranks(wish, None))
+        return None
+
+
+@functools.cache
+def _tell(name: str, asked: int, there: int) -> None:
+    """Says so once."""
+    print(f"{name} asks for {asked} ranks: this host has {there}, and these run.")
