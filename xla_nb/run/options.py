@@ -281,7 +281,7 @@ OWN = {
         Option(
             DROPIN, "", "", True, _switch,
             "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn "
-            "does",
+            "does, and old names of torch_xla work",
         ),
         Option(
             SETUP_CELLS, "", "", "run", _choice("way", ("run", "skip")),
