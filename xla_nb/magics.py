@@ -21,6 +21,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import api, dropin, notebook
+from xla_nb.dropin import guard
 from xla_nb.errors import UsageError
 from xla_nb.program.build import Program, Scope, build
 from xla_nb.protocol import hostile
@@ -45,6 +46,7 @@ def load(shell: InteractiveShell) -> None:
     if here.before_cell not in shell.events.callbacks["pre_run_cell"]:
         shell.events.register("pre_run_cell", here.before_cell)
     dropin.install()
+    guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
         import_panel = functools.partial(importlib.import_module, "xla_nb.views.panel.view")
@@ -55,6 +57,7 @@ def unload(shell: InteractiveShell) -> None:
     """End what `load` started."""
     shell.events.unregister("pre_run_cell", notebook.of(shell).before_cell)
     dropin.uninstall()
+    guard.of(shell).turn_off()
     api.close()
 
 

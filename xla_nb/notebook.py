@@ -101,6 +101,13 @@ class Notebook:
             computed=self._deferred.taken_first(values),
         )
 
+    def label(self, filename: str) -> str:
+        """What errors call the cell whose code has this file name."""
+        history = self.shell.history_manager
+        texts = list(enumerate(zip(history.input_hist_raw, history.input_hist_parsed, strict=True)))
+        executed = (self._executed(number, *both) for number, both in reversed(texts) if number)
+        return next((cell.label for cell in executed if cell.filename == filename), "a cell")
+
     def program(self, make: Callable[[Scope], Program]) -> Program:
         """What `make` builds of what the notebook holds, with what it needs of earlier runs.
 
@@ -148,7 +155,11 @@ class Notebook:
             try:
                 self.define_for(text)
             except Interrupted as interrupted:
-                self._rejection.reject(f"This cell was not executed: {interrupted}")
+                self.reject(str(interrupted))
+
+    def reject(self, why: str) -> None:
+        """Keep IPython from executing the cell that is about to run."""
+        self._rejection.reject(f"This cell was not executed: {why}")
 
     def _look_after_runs(self) -> None:
         for launched in list(self._runs):

@@ -273,7 +273,7 @@ OPTIONS = {
     )
 }  # fmt: skip
 SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
-DROPIN, SETUP_CELLS = "dropin", "setup_cells"
+DROPIN, GUARD, SETUP_CELLS = "dropin", "guard", "setup_cells"
 #: What `%xla_config` sets for the notebook itself.
 OWN = {
     option.name: option
@@ -282,6 +282,10 @@ OWN = {
             DROPIN, "", "", True, _switch,
             "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn "
             "does, and old names of torch_xla work",
+        ),
+        Option(
+            GUARD, "", "", True, _switch,
+            "stop a cell that is about to open a TPU in the notebook's own process",
         ),
         Option(
             SETUP_CELLS, "", "", "run", _choice("way", ("run", "skip")),
