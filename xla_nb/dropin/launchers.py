@@ -135,7 +135,7 @@ def _is_own(frame: types.FrameType | None) -> bool:
     """Whether the code that called a launcher is the notebook's or the script's."""
     while frame is not None and _package(frame) in _LAUNCHERS:
         frame = frame.f_back
-    return frame is not None and frame.f_globals is vars(sys.modules["__main__"])
+    return frame is not None and frame.f_globals.get("__name__") == "__main__"
 
 
 def _package(frame: types.FrameType) -> str:
