@@ -25,6 +25,7 @@ ROWS = (
     ("spmd", "torchax"),
     ("protocol",),
     ("topology",),
+    ("old_names",),
     ("errors", "wording", "ansi", "linux", "memory", "importing"),
 )
 #: Engines start processes, ranks run in them; what both need is in the protocol.

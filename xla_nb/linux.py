@@ -37,6 +37,13 @@ def shortage(number: int | None) -> str:
     return _SHORTAGES.get(number or 0, "")
 
 
+def started_with(variable: str) -> str | None:
+    """The variable as this process was given it, whatever it has set since."""
+    given = Path("/proc/self/environ").read_bytes().split(b"\0")
+    named = (os.fsdecode(each).partition("=") for each in given)
+    return next((value for name, _, value in named if name == variable), None)
+
+
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, however it ends."""
     parent = os.getppid()

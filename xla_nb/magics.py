@@ -21,13 +21,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import api, dropin, notebook
+from xla_nb.dropin import guard
 from xla_nb.errors import UsageError
 from xla_nb.program.build import Program, Scope, build
 from xla_nb.protocol import hostile
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
-from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, SETTINGS, Word
+from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Word
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
@@ -45,6 +46,7 @@ def load(shell: InteractiveShell) -> None:
     if here.before_cell not in shell.events.callbacks["pre_run_cell"]:
         shell.events.register("pre_run_cell", here.before_cell)
     dropin.install()
+    guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
         import_panel = functools.partial(importlib.import_module, "xla_nb.views.panel.view")
@@ -55,6 +57,7 @@ def unload(shell: InteractiveShell) -> None:
     """End what `load` started."""
     shell.events.unregister("pre_run_cell", notebook.of(shell).before_cell)
     dropin.uninstall()
+    guard.of(shell).turn_off()
     api.close()
 
 
@@ -214,15 +217,17 @@ class XlaMagics(Magics):
         """Show the defaults of launches, or set them: `%xla_config n=8 grace=10`.
 
         `%xla_config n=None` restores one, `%xla_config reset` all of them. `dropin=off` lets
-        xmp.spawn, torch_xla.launch and notebook_launcher do what they did before. keep_runs and
-        keep_bytes are limits for the files of ended runs, for all notebooks and until they are set
-        again: `%xla_config keep_runs=50 keep_bytes=10G`. `reset` leaves them.
+        xmp.spawn, torch_xla.launch and notebook_launcher do what they did before, and takes old
+        names of torch_xla away from the notebook; setup_cells=skip skips lines that would install
+        another torch or torch_xla. keep_runs and keep_bytes are limits for the files of ended runs,
+        for all notebooks and until they are set again: `%xla_config keep_runs=50 keep_bytes=10G`.
+        `reset` leaves them.
         """
         changes: dict[str, Any] = {}
         for word in line.split():
             name, equals, value = word.partition("=")
-            if word != "reset" and name not in {**SETTINGS, **LIMITS, DROPIN.name: DROPIN}:
-                names = listed([*SETTINGS, DROPIN.name, *LIMITS], "or")
+            if word != "reset" and name not in {**SETTINGS, **OWN, **LIMITS}:
+                names = listed([*SETTINGS, *OWN, *LIMITS], "or")
                 raise UsageError(f"Unknown setting {name!r}. Choose {names}.")
             if word != "reset" and not equals:
                 raise UsageError(f"Setting {name!r} needs a value. Write {name}=VALUE.")
@@ -234,16 +239,17 @@ class XlaMagics(Magics):
         }
         if "reset" in changes:
             self.notebook.settings.clear()
-            checked.setdefault(DROPIN.name, DROPIN.default)
-        if DROPIN.name in checked:
-            (dropin.install if checked.pop(DROPIN.name) else dropin.uninstall)()
+            checked = {**{name: option.default for name, option in OWN.items()}, **checked}
+        if DROPIN in checked:
+            (dropin.install if checked[DROPIN] else dropin.uninstall)()
+        self.notebook.own.update({name: checked.pop(name) for name in OWN if name in checked})
         self._set_limits({name: checked.pop(name) for name in LIMITS if name in checked})
         self.notebook.settings.update(checked)
-        for name, option in SETTINGS.items():
-            value = self.notebook.settings.get(name, option.default)
+        set_here = {**self.notebook.settings, **self.notebook.own}
+        for name, option in {**SETTINGS, **OWN}.items():
+            value = set_here.get(name, option.default)
             otherwise = f" (default: {option.otherwise})" if value is None else ""
             print(f"{name:<11} {value!s:<6} {option.meaning}{otherwise}")
-        print(f"{DROPIN.name:<11} {dropin.is_installed()!s:<6} {DROPIN.meaning}")
         kept = tidying.limits()
         for name, shown in zip(LIMITS, (kept.runs, size(kept.nbytes)), strict=True):
             print(f"{name:<11} {shown!s:<6} {LIMITS[name].meaning}")

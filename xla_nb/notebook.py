@@ -39,12 +39,13 @@ _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 class Notebook:
     """One IPython shell, given and never imported. `launched` are the cells run on ranks, by the
     number of the cell that launched them: itself, or several through `run_cell_magic`. `settings`
-    are the options that `%xla_config` has set."""
+    are the options of launches that `%xla_config` has set, `own` those of the notebook itself."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.launched: dict[int, list[Cell]] = {}
         self.settings: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}
         self._deferred = Deferred()
         self._kept: dict[Launched, Kept] = {}
         self._runs: dict[Launched, Run] = {}
@@ -105,6 +106,13 @@ class Notebook:
             computed=self._deferred.taken_first(values),
         )
 
+    def label(self, filename: str) -> str:
+        """What errors call the cell whose code has this file name."""
+        history = self.shell.history_manager
+        texts = list(enumerate(zip(history.input_hist_raw, history.input_hist_parsed, strict=True)))
+        executed = (self._executed(number, *both) for number, both in reversed(texts) if number)
+        return next((cell.label for cell in executed if cell.filename == filename), "a cell")
+
     def program(self, make: Callable[[Scope], Program]) -> Program:
         """What `make` builds of what the notebook holds, with what it needs of earlier runs.
 
@@ -152,7 +160,11 @@ class Notebook:
             try:
                 self.define_for(text)
             except Interrupted as interrupted:
-                self._rejection.reject(f"This cell was not executed: {interrupted}")
+                self.reject(str(interrupted))
+
+    def reject(self, why: str) -> None:
+        """Keep IPython from executing the cell that is about to run."""
+        self._rejection.reject(f"This cell was not executed: {why}")
 
     def _look_after_runs(self) -> None:
         for launched in list(self._runs):

@@ -7,21 +7,29 @@ are; so have scripts, unless they call `xla_nb.install()`.
 
 from __future__ import annotations
 
-from xla_nb.dropin import answers, launchers
+import sys
+
+from xla_nb import notebook, old_names
+from xla_nb.dropin import answers, furniture, launchers
 
 
 def install() -> None:
     """Let `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
-    does. `%load_ext xla_nb` does so in a notebook; call it in scripts, before they launch."""
+    does, and old names of torch_xla work. `%load_ext xla_nb` does so in a notebook; call it in
+    scripts, before they launch."""
     launchers.turn_on()
     answers.turn_on()
+    old_names.install(lambda notice: print(notice, file=sys.stderr))
+    here = notebook.current()
+    if here:
+        furniture.of(here.shell).turn_on()
 
 
 def uninstall() -> None:
     """Give these functions back what they did."""
     launchers.turn_off()
     answers.turn_off()
-
-
-def is_installed() -> bool:
-    return launchers.are_on()
+    old_names.uninstall()
+    here = notebook.current()
+    if here:
+        furniture.of(here.shell).turn_off()

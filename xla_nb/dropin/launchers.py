@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_nb import api, notebook
-from xla_nb.dropin import answers
+from xla_nb.dropin import answers, furniture
 from xla_nb.dropin.in_place import InPlace, Place
 from xla_nb.errors import UsageError
 from xla_nb.rank.entries import Accelerated, WithoutIndex
@@ -32,10 +32,6 @@ def turn_on() -> None:
 
 def turn_off() -> None:
     _launchers().turn_off()
-
-
-def are_on() -> bool:
-    return _launchers().is_on
 
 
 # ---------------------------------------------------------------- what they do instead
@@ -100,6 +96,9 @@ def launched(
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _under_torchrun(fn, args, name)
         return None
+    here = notebook.current()
+    if here:
+        furniture.of(here.shell).choose_device()
     n = _ranks(nprocs, name)
     is_own = _is_own(sys._getframe(1))
     run = api.spawn(fn, tuple(args), n, runtime="xla", env=env, bg=is_own and not waits)

@@ -161,11 +161,12 @@ class ModuleCompared(Event):
 @dataclass(frozen=True, kw_only=True)
 class Notice(Event):
     """A line for the user, from a rank, or from the launch if `rank` is None. `passing`: of no use
-    once the run has ended."""
+    once the run has ended. `once`: the notebook is told it once, in whatever run."""
 
     text: str
     rank: int | None = None
     passing: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from xla_nb import linux, runtimes
+from xla_nb import linux, old_names, runtimes
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
@@ -95,6 +95,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     helpers.tell_of_lost_helpers()
     segments.leave_to_their_makers()
+    old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))
     try:
         os.chdir(order.request.cwd)
     except OSError as problem:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from xla_nb import old_names
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank import segments
@@ -68,6 +69,7 @@ def restore(namespace: dict[str, Any], file: str | None = None, spec: str | None
         package = found.parent if found else None
         namespace.update(__file__=file, __spec__=found, __package__=package)
     segments.leave_to_their_makers()  # also in processes that ranks spawn
+    old_names.install()  # there too
     namespace.update(parcel(os.environ[PARCEL]).open(namespace))
 
 

@@ -273,15 +273,26 @@ OPTIONS = {
     )
 }  # fmt: skip
 SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
+DROPIN, GUARD, SETUP_CELLS = "dropin", "guard", "setup_cells"
 #: What `%xla_config` sets for the notebook itself.
-DROPIN = Option(
-    "dropin",
-    "",
-    "",
-    True,
-    _switch,
-    "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn does",
-)
+OWN = {
+    option.name: option
+    for option in (
+        Option(
+            DROPIN, "", "", True, _switch,
+            "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn "
+            "does, and old names of torch_xla work",
+        ),
+        Option(
+            GUARD, "", "", True, _switch,
+            "stop a cell that is about to open a TPU in the notebook's own process",
+        ),
+        Option(
+            SETUP_CELLS, "", "", "run", _choice("way", ("run", "skip")),
+            "lines that would install another torch or torch_xla: run or skip",
+        ),
+    )
+}  # fmt: skip
 #: What `%xla_config` sets for the home of all notebooks, by the names of record/tidying.py.
 LIMITS = {
     "keep_runs": Option(
@@ -295,7 +306,7 @@ def check(name: str, value: Any, label: str = "") -> Any:
     """A value of the option `name`, in its own type; `label` is what its user calls it.
 
     None stands for the option's default. Raises UsageError."""
-    option = {**OPTIONS, **LIMITS, DROPIN.name: DROPIN}[name]
+    option = {**OPTIONS, **LIMITS, **OWN}[name]
     return option.default if value is None else option.check(label or name, value)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from xla_nb import linux
+from xla_nb import linux, old_names
 from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
@@ -72,6 +72,10 @@ def _staying(numbers: list[int], grace: float) -> events.Notice:
     who = f"Interrupted; {ranks(numbers)}"
     text = f"{who} may take {grace:g} s to clean up (grace). Stop again to end now."
     return events.Notice(text=text, passing=True)
+
+
+def _is_news(notice: events.Notice) -> bool:
+    return not notice.once or old_names.first_time(notice.text)
 
 
 class RunFailed(XlaNbError):
@@ -321,6 +325,8 @@ class Run(RecordedRun):
         """Fold one event into the state and the record."""
         with self._take_lock:
             if self.state.ended is not None:
+                return
+            if isinstance(event, events.Notice) and not _is_news(event):
                 return
             try:
                 self.record.add(event)

@@ -1,0 +1,160 @@
+"""On a TPU machine a cell is stopped before it opens the device in the notebook's own process."""
+
+import pytest
+
+from tests.support.kernel import Notebook
+
+#: The machine has four chips, as far as xla_nb looks.
+CHIPS = """
+%load_ext xla_nb
+import os, torch, torch_xla
+from xla_nb.topology import chips
+chips.count_chips = lambda *_: 4
+os.environ["PJRT_DEVICE"] = "TPU"
+is_open = torch_xla._XLAC._xla_runtime_is_initialized
+"""
+ABOVE = """
+import torch_xla.core.xla_model as xm, torch_xla.runtime as xr, torch_xla.distributed.spmd as xs
+import torch_xla.debug.metrics as met
+"""
+OPENING = (
+    "torch_xla.device()",
+    "torch_xla.devices()",
+    "torch_xla.real_devices()",
+    "torch_xla.device_count()",
+    "torch_xla.sync()",
+    "torch_xla.manual_seed(1)",
+    "torch_xla.compile(lambda: 1)()",
+    "torch_xla.step().__enter__()",
+    "xr.world_size()",
+    "xr.global_ordinal()",
+    "xr.local_ordinal()",
+    "xr.process_count()",
+    "xr.process_index()",
+    "xr.global_device_count()",
+    "xr.global_runtime_device_count()",
+    "xr.addressable_device_count()",
+    "xr.addressable_runtime_device_count()",
+    "xr.runtime_device_attributes('xla:0')",
+    "xr.global_runtime_device_attributes()",
+    "xm.xla_device()",
+    "xm.mark_step()",
+    "xm.master_print('x')",
+    "xm.is_master_ordinal()",
+    "xm.get_xla_supported_devices()",
+    "xm.xla_real_devices(['xla:0'])",
+    "xm.xla_device_hw('xla:0')",
+    "xm.get_memory_info('xla:0')",
+    "xm.get_rng_state()",
+    "xm.wait_device_ops()",
+    "xm.rendezvous('a')",
+    "xm.mesh_reduce('a', 1, sum)",
+    "xm.all_reduce('sum', [torch.ones(1)])",
+    "xm.save({}, '/nowhere')",
+    "xm.send_cpu_data_to_device([torch.ones(1)], 'xla:0')",
+    "xs.Mesh([0], (1,))",
+    "met.metrics_report()",
+)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    kernel = Notebook()
+    kernel.ok(CHIPS)
+    kernel.ok(ABOVE)
+    yield kernel
+    kernel.close()
+
+
+def test_every_function_of_torch_xla_that_opens_it_is_stopped_before(machine):
+    for opening in OPENING:
+        shown = machine.run(opening)
+        assert shown.ename == "UsageError", opening
+        assert machine.value("is_open()") == "False", opening
+
+
+def test_the_error_names_the_line_and_the_fix(machine):
+    machine.ok("def setup():\n    return xm.xla_device()")
+    shown = machine.run("import json\ndevice = setup()")
+    number = shown.number - 1
+    assert shown.error.startswith(
+        f"UsageError: Cell In[{number}], line 2, is about to open the TPU in the notebook's own "
+        "process: no rank could have its chips until the kernel is restarted.\n"
+        "  return xm.xla_device()\nMove it into the function that ranks run."
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = torch.ones(2).to('xla')",
+        "x = torch.ones(2, device='xla:0')",
+        "with torch.no_grad():\n    x = torch.ones(2).to(device)",
+        "x = torch.nn.Linear(2, 1).to(device, torch.bfloat16)",
+    ],
+)
+def test_a_cell_that_moves_a_value_there_is_not_executed(machine, line):
+    machine.ok("device = torch.device('xla')")
+    shown = machine.run(f"import sys\n{line}")
+    assert "This cell was not executed: its line" in shown.error
+    assert machine.value("is_open()") == "False"
+
+
+def test_what_functions_for_ranks_say_is_left_to_them(machine):
+    machine.ok("def f(index):\n    device = torch_xla.device()\n    return torch.ones(2).to('xla')")
+    machine.ok("g = lambda index: torch.ones(2, device='xla')")
+    assert machine.value("is_open()") == "False"
+
+
+def test_a_library_that_opens_it_is_stopped_too(machine):
+    pytest.importorskip("accelerate")
+    shown = machine.run("import accelerate\naccelerate.Accelerator()")
+    assert "  accelerate.Accelerator()" in shown.error
+    assert machine.value("is_open()") == "False"
+
+
+def test_a_process_of_the_notebooks_own_is_not_stopped(machine):
+    machine.ok(
+        "import multiprocessing\n"
+        "def child(queue):\n"
+        "    os.environ['PJRT_DEVICE'] = 'CPU'\n"
+        "    queue.put(str(torch_xla.device()))\n"
+        "queue = multiprocessing.Queue()\nprocess = multiprocessing.Process(target=child, "
+        "args=(queue,))\nprocess.start()\nfound = queue.get(timeout=60)\nprocess.join(60)"
+    )
+    assert machine.value("found") == "'xla:0'"
+
+
+def test_a_simulated_host_is_only_told_once(machine):
+    machine.ok("%xla_config simulate=v4-8\nos.environ['PJRT_DEVICE'] = 'CPU'")
+    try:
+        shown = machine.ok("x = torch.ones(2)\nnumber = torch_xla._XLAC._xla_num_devices()")
+        assert f"Cell In[{shown.number}], line 2, (`number =" in shown.stdout
+        assert "On a TPU it would be stopped" in shown.stdout
+    finally:
+        machine.ok("%xla_config reset")
+        machine.ok("os.environ['PJRT_DEVICE'] = 'TPU'")
+
+
+def test_a_word_in_the_cell_allows_it():
+    kernel = Notebook()
+    try:
+        kernel.ok(CHIPS)
+        kernel.ok("os.environ['PJRT_DEVICE'] = 'CPU'\nchips.choose_device = lambda *_: 'TPU'")
+        assert kernel.run("torch_xla.device()").ename == "UsageError"
+        kernel.ok("torch_xla.device()  # xla: allow")
+        kernel.ok("torch_xla.device()")  # it is open now
+    finally:
+        kernel.close()
+
+
+def test_a_setting_allows_it():
+    kernel = Notebook()
+    try:
+        kernel.ok(CHIPS)
+        kernel.ok("os.environ['PJRT_DEVICE'] = 'CPU'\nchips.choose_device = lambda *_: 'TPU'")
+        assert kernel.run("x = torch.ones(2).to('xla')").status == "error"
+        kernel.ok("%xla_config guard=off")
+        kernel.ok("x = torch.ones(2).to('xla')")
+    finally:
+        kernel.close()

@@ -1,0 +1,211 @@
+"""What torch_xla no longer has works, and is told once with today's spelling."""
+
+import ast
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from tests.support.kernel import Notebook
+from xla_nb import old_names
+
+PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
+NOTICE = {old.spelling: old.notice for old in old_names.NAMES}
+NOTICE |= {old.module: old.notice for old in old_names.MODULES}
+
+
+def rows(heading):
+    """A table of the page, without the marks of code, row by row."""
+    table = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = [line.replace("`", "").split("|")[1:-1] for line in table.splitlines() if "|" in line]
+    return [[cell.strip() for cell in row] for row in found[2:]]
+
+
+def test_the_page_has_what_is_answered():
+    answered = [
+        *((old.spelling, old.gone, old.today) for old in old_names.NAMES if old.answer),
+        *((old.module, old.gone, old.today) for old in old_names.MODULES if old.holds),
+    ]
+    assert [tuple(row[:3]) for row in rows("Answered")] == answered
+
+
+def test_the_page_has_what_is_gone_for_good():
+    gone = [
+        *((old.spelling, old.gone, old.today) for old in old_names.NAMES if not old.answer),
+        *((old.module, old.gone, old.today) for old in old_names.MODULES if not old.holds),
+    ]
+    plain = [(name, since, today.replace("`", "")) for name, since, today in gone]
+    assert [tuple(row[:3]) for row in rows("Gone for good")] == plain
+
+
+@pytest.fixture
+def release(monkeypatch):
+    """Makes a module `torch_xla.runtime` as some release has it; old names are installed anew."""
+    here = old_names._Here()
+    monkeypatch.setattr(old_names, "_here", lambda: here)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+
+    def make(**names):
+        module = types.ModuleType("torch_xla.runtime")
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, "torch_xla.runtime", module)
+        return module
+
+    return make
+
+
+def test_a_name_that_exists_is_left_alone(release):
+    told = []
+    runtime = release(using_pjrt=lambda: "its own")
+    old_names.install(told.append)
+    assert (runtime.using_pjrt(), told) == ("its own", [])
+    assert runtime.requires_pjrt(print) is print
+    assert told == [NOTICE["xr.requires_pjrt"]]
+    old_names.uninstall()
+    assert hasattr(runtime, "using_pjrt")
+    assert not hasattr(runtime, "requires_pjrt")
+
+
+def test_a_program_on_ranks_that_installs_them_leaves_the_notices_to_the_notebook(release):
+    told, here = [], []
+    runtime = release()
+    old_names.install(told.append)
+    old_names.install(here.append)
+    assert runtime.using_pjrt()
+    assert (told, here) == ([NOTICE["xr.using_pjrt"]], [])
+
+
+def test_names_that_were_taken_away_are_given_again(release):
+    runtime = release()
+    old_names.install()
+    old_names.uninstall()
+    assert not hasattr(runtime, "using_pjrt")
+    old_names.install()
+    assert runtime.using_pjrt()
+
+
+# ---------------------------------------------------------------- in a notebook
+
+
+@pytest.fixture(scope="module")
+def published():
+    kernel = Notebook()
+    kernel.ok(
+        "%load_ext xla_nb\nimport torch, torch_xla\nimport torch_xla.core.xla_model as xm\n"
+        "import torch_xla.distributed.xla_multiprocessing as xmp\n"
+        "import torch_xla.distributed.parallel_loader as pl\n"
+    )
+    yield kernel
+    kernel.close()
+
+
+#: Each bridged name with what it gives on two ranks; the modules in both forms of an import.
+ON_RANKS = """
+from torch_xla.core.xla_model import xrt_world_size
+from torch_xla.experimental import pjrt
+import torch_xla.experimental.xla_sharding as xs
+def names(index):
+    import torch_xla.runtime as xr
+    import torch_xla.distributed.spmd as spmd
+    import torch_xla.experimental.xla_sharded_tensor
+    from torch_xla.amp import GradScaler
+    from torch_xla.amp.grad_scaler import GradScaler as same
+    weight = torch.ones(1, device=xr.xla_device(), requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([weight], 0.5), GradScaler(init_scale=2.0**16)
+    scaler.scale(weight.sum() * 2).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    device = xm.xla_device()
+    batches = pl.ParallelLoader([torch.ones(1)], [device]).per_device_loader(device)
+    (real,) = xm.xla_real_devices([device])
+    return {
+        "world": (xm.xrt_world_size(), xrt_world_size(defval=9), pjrt.world_size()),
+        "rank": xm.get_ordinal(0) == pjrt.global_ordinal() == index,
+        "device": (weight.device == device, ":".join(map(str, xm.parse_xla_device(real))) == real),
+        "scaler": (weight.item(), same is GradScaler),
+        "pjrt": (xr.using_pjrt(), pjrt.using_pjrt(), xr.requires_pjrt(len)([1])),
+        "spmd": (xs.Mesh is spmd.Mesh, xs.mark_sharding is spmd.mark_sharding),
+        "loader": [batch.item() for batch in batches],
+    }
+run = xmp.spawn(names, nprocs=2)
+"""
+FOUND = {
+    "world": (2, 2, 2),
+    "rank": True,
+    "device": (True, True),
+    "scaler": (0.0, True),
+    "pjrt": (True, True, 1),
+    "spmd": (True, True),
+    "loader": [1.0],
+}
+TOLD_ON_RANKS = [
+    "torch_xla.experimental.pjrt",
+    "torch_xla.experimental.xla_sharding",
+    "torch_xla.experimental.xla_sharded_tensor",
+    "torch_xla.amp.grad_scaler",
+    "xr.xla_device",
+    "torch_xla.amp.GradScaler",
+    "xm.xrt_world_size",
+    "xm.get_ordinal",
+    "xm.parse_xla_device",
+    "xr.using_pjrt",
+    "xr.requires_pjrt",
+]
+
+
+def test_ranks_have_them_and_the_notebook_is_told_of_each_once(published):
+    shown = published.ok(ON_RANKS)
+    assert ast.literal_eval(published.value("run.results")) == {0: FOUND, 1: FOUND}
+    told = [line for line in shown.stderr.splitlines() if "is gone since" in line]
+    assert sorted(told) == sorted(NOTICE[name] for name in TOLD_ON_RANKS)
+    again = published.ok("run = xmp.spawn(names, nprocs=2)\nxm.xrt_world_size()")
+    assert "is gone since" not in again.stderr
+
+
+def test_the_notebook_answers_without_opening_its_device(published):
+    published.ok("from torch_xla.core.xla_model import get_ordinal")
+    asked = "xm.xrt_world_size(), get_ordinal(), xm.xrt_world_size(8)"
+    assert published.value(asked) == "(1, 0, 8)"
+    assert published.value("torch_xla._XLAC._xla_runtime_is_initialized()") == "False"
+
+
+def test_in_the_notebook_the_first_use_is_told(published):
+    published.ok("import torch_xla.experimental as experimental")
+    shown = published.ok("same = lambda x: x\nfor _ in range(2): experimental.compile(same)(1)")
+    assert shown.stderr == NOTICE["torch_xla.experimental.compile"] + "\n"
+    shown = published.ok("from torch_xla.experimental import tpu\ntpu.num_available_chips()")
+    assert shown.stderr == NOTICE["torch_xla.experimental.tpu"] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("import torch_xla.utils.gcsfs as gcsfs", "torch_xla.utils.gcsfs"),
+        ("from torch_xla.distributed import xla_dist", "torch_xla.distributed.xla_dist"),
+        ("import torch_xla.core.functions as xf\nxf.nms", "torch_xla.core.functions.nms"),
+    ],
+)
+def test_what_is_gone_for_good_says_what_to_do(published, code, name):
+    assert NOTICE[name] in published.run(code).error
+
+
+def test_what_the_page_says_is_still_there_is_there(published):
+    short = {name: module for module, name in old_names.SHORT.items()}
+    names = [re.sub(r" †$", "", row[0]) for row in rows("Still there")]
+    paths = [".".join([short.get((first := n.split("."))[0], first[0]), *first[1:]]) for n in names]
+    assert len(paths) > 20
+    found = published.ok(
+        f"import pkgutil\nfor path in {paths}:\n"
+        "    try: pkgutil.resolve_name(path)\n    except Exception as problem: print(path, problem)"
+    )
+    assert not found.lines
+
+
+def test_without_dropin_the_notebook_is_without_them(published):
+    published.ok("%xla_config dropin=off")
+    assert published.run("from torch_xla.experimental import pjrt").ename == "ImportError"
+    assert published.value("hasattr(xm, 'xrt_world_size')") == "False"
+    published.ok("%xla_config dropin=on")
+    assert published.value("xm.xrt_world_size()") == "1"

@@ -1,0 +1,209 @@
+"""What notebooks of Colab and Kaggle find on their machines: the variables of a TPU, `cv2_imshow`,
+and another torch_xla, which their first cell installs."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import importlib.util
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+from xla_nb import linux, notebook
+from xla_nb.run.options import SETUP_CELLS
+from xla_nb.topology import chips
+from xla_nb.wording import listed
+
+#: What Colab and Kaggle have set beside their TPUs. Programs look whether they are there, take them
+#: away, or print them; ranks do without.
+_VARIABLES = {
+    "COLAB_TPU_ADDR": "localhost:8470",
+    "TPU_NAME": "local",
+    "TPU_PROCESS_ADDRESSES": "local",
+    "CLOUD_TPU_TASK_ID": "0",
+}
+_DEVICE = "PJRT_DEVICE"
+_PATCHES = "google.colab.patches"
+#: A script of torch_xla's repository that the notebooks of 2020 to 2022 fetch and run.
+_SETUP_SCRIPT = re.compile(r"\bpython\S*\s+\S*env-setup\.py\b")
+_INSTALL = re.compile(r"\b(?:pip3?|conda|mamba)\s+install\b")
+_PACKAGES = "torch", "torch_xla"
+_WHEEL = re.compile(r"(?:^|/)(torch(?:_xla)?)-(\d[^-+]*)[^/]*\.whl$")
+
+
+class Furniture:
+    """That of one shell; `told` has what has been said."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._told: set[str] = set()
+
+    def turn_on(self) -> None:
+        if self.before_cell not in self._shell.events.callbacks["pre_run_cell"]:
+            self._shell.events.register("pre_run_cell", self.before_cell)
+            self._shell.system = functools.partial(self._system, self._shell.system)
+        if not _is_colab():
+            sys.modules.setdefault(_PATCHES, _patches())
+
+    def turn_off(self) -> None:
+        if self.before_cell in self._shell.events.callbacks["pre_run_cell"]:
+            self._shell.events.unregister("pre_run_cell", self.before_cell)
+            del self._shell.system
+        if getattr(sys.modules.get(_PATCHES), "cv2_imshow", None) is cv2_imshow:
+            del sys.modules[_PATCHES]
+
+    def before_cell(self, info: Any = None) -> None:
+        """Set the variables that the cell asks for, and take back a device that is not there."""
+        self.choose_device()
+        text = getattr(info, "raw_cell", None) or ""
+        if not any(name in text for name in _VARIABLES):
+            return
+        with contextlib.suppress(SyntaxError):  # IPython says so itself
+            for name in _asked(self._shell.transform_cell(text)):
+                if name not in os.environ:
+                    os.environ[name] = _VARIABLES[name]
+                    self._tell(
+                        f"{name}={_VARIABLES[name]} is set, which this cell asks for: TPU machines "
+                        "of Colab or Kaggle have it. Ranks do without."
+                    )
+
+    def choose_device(self) -> None:
+        """Programs that were written for a machine with a TPU ask for it: PJRT_DEVICE=TPU."""
+        if os.environ.get(_DEVICE) == "TPU" and not chips.count_chips():
+            if linux.started_with(_DEVICE) == "TPU":
+                return  # the machine's own: a launch is refused
+            os.environ[_DEVICE] = "CPU"
+            self._tell(
+                "PJRT_DEVICE=TPU is taken back: this machine has no TPU chips. Launches simulate a "
+                "TPU host."
+            )
+
+    def _system(self, system: Any, command: str) -> Any:
+        """What `!command` and `%pip` call."""
+        replaced = list(_replaced(command))
+        if not replaced:
+            return system(command)
+        what = listed(replaced)
+        if notebook.of(self._shell).own.get(SETUP_CELLS, "run") == "skip":
+            print(f"Skipped, since it would install {what}: {command}")
+            return None
+        print(
+            f"This line is to install {what}; launches need torch_xla 2.8 or 2.9 and the torch of "
+            "the same version, and see a change after a restart of the kernel. "
+            "`%xla_config setup_cells=skip` skips such lines."
+        )
+        return system(command)
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            print(text)
+
+
+@functools.cache
+def of(shell: Any) -> Furniture:
+    """The one Furniture of a shell."""
+    return Furniture(shell)
+
+
+# ---------------------------------------------------------------- variables
+
+
+def _asked(source: str) -> list[str]:
+    """The variables that code names, other than to set them."""
+    nodes = list(ast.walk(ast.parse(source)))
+    given = {
+        id(node.slice)
+        for node in nodes
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+    }
+    texts = [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in given
+    ]
+    named = set(texts)
+    for body in texts:  # of `%%time` and the like
+        if "\n" in body and body != source:
+            with contextlib.suppress(SyntaxError):
+                named.update(_asked(body))
+    return [name for name in _VARIABLES if name in named]
+
+
+# ---------------------------------------------------------------- packages
+
+
+def _replaced(command: str) -> Iterator[str]:
+    """What a shell command would install in place of torch and torch_xla as they are here."""
+    if _SETUP_SCRIPT.search(command):
+        yield "a torch_xla of its own choice"
+    for part in re.split(r"&&|\|\||[;|\n]", command):
+        if _INSTALL.search(part):
+            with contextlib.suppress(ValueError):  # quotes that do not end
+                yield from filter(None, map(_replacing, shlex.split(part)))
+
+
+def _replacing(word: str) -> str | None:
+    """`torch 1.9 in place of 2.9.0` for a word of `pip install` that means it."""
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import SpecifierSet
+
+    wheel = _WHEEL.search(word)
+    if wheel:
+        name, wanted = wheel[1], SpecifierSet(f"=={wheel[2]}.*") if wheel[2] else SpecifierSet()
+        shown = wheel[2]
+    else:
+        try:
+            requirement = Requirement(word)
+        except InvalidRequirement:
+            return None
+        name, wanted = requirement.name.replace("-", "_"), requirement.specifier
+        shown = str(wanted)
+    if name not in _PACKAGES or not shown:
+        return None
+    try:
+        there = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+    if wanted.contains(there, prereleases=True):
+        return None
+    return f"{name} {shown} in place of {there}"
+
+
+# ---------------------------------------------------------------- google.colab
+
+
+def _is_colab() -> bool:
+    try:
+        return importlib.util.find_spec("google.colab") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _patches() -> ModuleType:
+    """`google.colab.patches` alone: programs take `google.colab` for a sign that they are there."""
+    module = ModuleType(_PATCHES, "What xla_nb has of Colab's module of this name.")
+    vars(module)["cv2_imshow"] = cv2_imshow
+    return module
+
+
+def cv2_imshow(a: Any) -> None:
+    """Display an image as OpenCV has it: an array of shape (rows, columns), (rows, columns, 3) in
+    the order blue, green, red, or with alpha as the fourth; values are cut off at 0 and 255.
+
+    Source: google.colab.patches.
+    """
+    from IPython.display import display
+    from PIL import Image
+
+    image = a.clip(0, 255).astype("uint8")
+    if image.ndim == 3:
+        image = image[..., [2, 1, 0, *range(3, image.shape[2])]]
+    display(Image.fromarray(image))  # type: ignore[no-untyped-call]
