@@ -143,7 +143,8 @@ def test_download_once(played):
     net = zeroed(nn.Linear(6, 2))
     batches = [*zip(x.split(64), y.split(64), strict=True)] * 2
     losses = trained(net, batches, torch.optim.SGD(net.parameters(), lr=0.5), F.cross_entropy)
-    assert played.value("[done[r][0] for r in range(8)]") == [pytest.approx(losses[-1], **CLOSE)] * 8
+    means = played.value("[done[r][0] for r in range(8)]")
+    assert means == [pytest.approx(losses[-1], **CLOSE)] * 8
     for rank in 0, 7:
         weight = played.value(f"done[{rank}][1].reshape(-1).tolist()")
         assert weight == pytest.approx(net.weight.reshape(-1).tolist(), **CLOSE)
@@ -358,7 +359,7 @@ def test_char_rnn(played):
     x, y = ids[: 4 * 69], ids[1 : 4 * 69 + 1]
     net = nn.Embedding(len(vocabulary), len(vocabulary))
     nn.init.zeros_(net.weight)
-    for epoch in range(20):
+    for epoch in range(20):  # noqa: B007 # where it stopped
         trained(net, [(x, y)], torch.optim.SGD(net.parameters(), lr=20.0), F.cross_entropy)
         parts = zip(net(x).split(69), y.split(69), strict=True)
         worst = max(F.cross_entropy(*part).item() for part in parts)
@@ -436,9 +437,7 @@ def test_folds(played):
         whole[held] = Ridge(alpha=0.5).fit(x[rest], y[rest]).predict(x[held])
         error = np.mean((whole[held] - y[held]) ** 2) ** 0.5
         assert played.numbers(f"fold {fold}: rmse") == [pytest.approx(error, abs=2e-3)]
-    assert played.numbers("oof rmse") == [
-        pytest.approx(np.mean((whole - y) ** 2) ** 0.5, abs=2e-3)
-    ]
+    assert played.numbers("oof rmse") == [pytest.approx(np.mean((whole - y) ** 2) ** 0.5, abs=2e-3)]
 
 
 def test_queue_results(played):
