@@ -66,6 +66,11 @@ class Notebook:
         get_parent = getattr(self.shell, "get_parent", dict)
         return dict(get_parent())
 
+    @property
+    def runs_a_script(self) -> bool:
+        """Whether `%run` is executing a file, which has a module of its own meanwhile."""
+        return sys.modules["__main__"] in self.shell._main_mod_cache.values()
+
     def cell(self, line: str, body: str) -> Cell:
         """The cell that %%xla_spawn was called with, as a user sees it: the magic's own line
         stays, as a comment, so that lines count from it or from a magic above it (`%%time`).

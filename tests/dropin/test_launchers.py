@@ -81,6 +81,19 @@ def test_more_ranks_than_the_host_has_are_told_once(published):
     published.ok("%xla_config simulate=None")
 
 
+@pytest.mark.parametrize("number", ["'8'", "0", "8.0"])
+def test_what_is_no_number_of_ranks_is_refused(published, number):
+    shown = published.run(f"xmp.spawn(print, nprocs={number})")
+    told = f"xmp.spawn: the number of ranks must be a whole number of at least 1, not {number}."
+    assert shown.error.endswith(f"UsageError: {told}")
+
+
+@pytest.mark.parametrize("args", ["5", "{'lr': 0.1}", "'abc'"])
+def test_a_forgotten_comma_in_args_is_named(published, args):
+    shown = published.run(f"xmp.spawn(print, args=({args}), nprocs=2)")
+    assert f"args must be a tuple, not {args}. Write args=({args},)." in shown.error
+
+
 def test_without_join_it_returns_at_once(published):
     published.ok(
         "import pathlib, tempfile, time\nmark = pathlib.Path(tempfile.mkdtemp()) / 'go'\n"
@@ -132,6 +145,25 @@ def test_a_device_in_a_value_is_the_ranks_device(published):
     published.ok("devices = [torch.device('xla', i) for i in range(4)]")  # as Lightning has them
     published.ok("run = xmp.spawn(lambda index: len(devices), nprocs=2)")
     assert published.value("run.results") == "{0: 4, 1: 4}"
+
+
+RUN_BY_MAGIC = """
+import sys
+import torch_xla.distributed.xla_multiprocessing as xmp
+FACTOR = 3
+def helper(index): return index * FACTOR
+def main(index): return helper(index), __file__
+results = xmp.spawn(main, nprocs=2).results
+"""
+
+
+def test_a_script_that_run_executes_has_its_own_names_on_ranks(published, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(RUN_BY_MAGIC)
+    published.ok(f"FACTOR = 1000\n%run {file}")
+    assert published.value("results") == f"{{0: (0, '{file}'), 1: (3, '{file}')}}"
+    published.ok("run = xmp.spawn(main, nprocs=2)")  # the notebook has them afterwards
+    assert published.value("run[1][0], FACTOR") == "(3, 3)"
 
 
 def test_a_process_that_the_notebook_starts_launches_too(published):

@@ -14,6 +14,7 @@ from xla_nb.dropin import answers, furniture
 from xla_nb.dropin.in_place import InPlace, Place
 from xla_nb.errors import UsageError
 from xla_nb.rank.entries import Accelerated, WithoutIndex
+from xla_nb.run.options import count
 from xla_nb.run.run import Run
 from xla_nb.topology import chips, simulated
 
@@ -101,7 +102,7 @@ def launched(
         furniture.of(here.shell).choose_device()
     n = _ranks(nprocs, name)
     is_own = _is_own(sys._getframe(1))
-    run = api.spawn(fn, tuple(args), n, runtime="xla", env=env, bg=is_own and not waits)
+    run = api.spawn(fn, args, n, runtime="xla", env=env, bg=is_own and not waits)
     return run if is_own else None
 
 
@@ -146,6 +147,8 @@ def _ranks(asked: int | None, name: str) -> int | None:
     """As many ranks as were asked for, if the host can have them; else all that it has, which is
     said once."""
     here = notebook.current()
+    if asked is not None:
+        asked = count(f"{name}: the number of ranks", asked)
     if asked is None or (here and here.settings.get("on", "local") != "local"):
         return asked
     wish = answers.wish()
