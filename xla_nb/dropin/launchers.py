@@ -97,13 +97,17 @@ def launched(
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _under_torchrun(fn, args, name)
         return None
-    here = notebook.current()
-    if here:
-        furniture.of(here.shell).choose_device()
+    _choose_device()
     n = _ranks(nprocs, name)
     is_own = _is_own(sys._getframe(1))
     run = api.spawn(fn, args, n, runtime="xla", env=env, bg=is_own and not waits)
     return run if is_own else None
+
+
+def _choose_device() -> None:
+    here = notebook.current()
+    if here:
+        furniture.of(here.shell).choose_device()
 
 
 def _under_torchrun(fn: Callable[..., object], args: Any, name: str) -> None:
@@ -121,6 +125,7 @@ def results_of(
     fn: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> dict[int, Any]:
     """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
+    _choose_device()
     return api.spawn(WithoutIndex(functools.partial(fn, *args, **kwargs)), runtime="xla").results
 
 
