@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -96,12 +97,13 @@ def test_programs_still_see_that_they_are_not_on_colab(kaggle):
     assert kaggle.value("found") == "False"
 
 
+HERE = metadata.version("torch"), metadata.version("torch_xla")
 WHEEL = "https://x.y/torch_xla-1.9-cp37-cp37m-linux_x86_64.whl"
 PAIR = "-q 'torch~=2.6.0' 'torch_xla[tpu]~=2.6.0' -f https://x.y/libtpu.html"
 INSTALLS = {
-    f"pip install cloud-tpu-client==0.10 {WHEEL}": "torch_xla 1.9 in place of 2.9.0",
-    f"python -m pip install {PAIR}": "torch ~=2.6.0 in place of 2.9.0 and "
-    "torch_xla ~=2.6.0 in place of 2.9.0",
+    f"pip install cloud-tpu-client==0.10 {WHEEL}": f"torch_xla 1.9 in place of {HERE[1]}",
+    f"python -m pip install {PAIR}": f"torch ~=2.6.0 in place of {HERE[0]} and "
+    f"torch_xla ~=2.6.0 in place of {HERE[1]}",
     "python pytorch-xla-env-setup.py --version nightly": "a torch_xla of its own choice",
 }
 
