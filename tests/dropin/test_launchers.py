@@ -209,6 +209,13 @@ def test_accelerates_launcher_starts_one_world(published):
     assert published.value(f"run.results == {expected}") == "True"
 
 
+def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
+    pytest.importorskip("accelerate")
+    published.ok("from accelerate import notebook_launcher")
+    shown = published.run("notebook_launcher(print, num_processes=4, num_nodes=2)")
+    assert "UsageError: notebook_launcher: num_nodes=2 would start" in shown.error
+
+
 def test_an_import_after_the_extension_is_seen(notebook):
     notebook.ok("from torch_xla.distributed.xla_multiprocessing import spawn")
     notebook.ok("run = spawn(lambda index: index, nprocs=2)")
