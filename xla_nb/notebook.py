@@ -108,10 +108,13 @@ class Notebook:
 
     def label(self, filename: str) -> str:
         """What errors call the cell whose code has this file name."""
+        known = getattr(self.shell.compile, "_filename_map", {})  # since IPython 8
+        if filename in known:
+            return f"Cell In[{known[filename]}]"
         history = self.shell.history_manager
         texts = list(enumerate(zip(history.input_hist_raw, history.input_hist_parsed, strict=True)))
         executed = (self._executed(number, *both) for number, both in reversed(texts) if number)
-        return next((cell.label for cell in executed if cell.filename == filename), "a cell")
+        return next((cell.label for cell in executed if cell.filename == filename), "A cell")
 
     def program(self, make: Callable[[Scope], Program]) -> Program:
         """What `make` builds of what the notebook holds, with what it needs of earlier runs.

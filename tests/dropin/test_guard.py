@@ -74,8 +74,8 @@ def test_every_function_of_torch_xla_that_opens_it_is_stopped_before(machine):
 
 
 def test_the_error_names_the_line_and_the_fix(machine):
-    machine.ok("def setup():\n    return xm.xla_device()")
-    shown = machine.run("import json\ndevice = setup()")
+    machine.ok("def setup():\n    return xm.xla_device()\n")
+    shown = machine.run("import json\ndevice = setup()\n")
     number = shown.number - 1
     assert shown.error.startswith(
         f"UsageError: Cell In[{number}], line 2, is about to open the TPU in the notebook's own "
@@ -97,6 +97,12 @@ def test_a_cell_that_moves_a_value_there_is_not_executed(machine, line):
     machine.ok("device = torch.device('xla')")
     shown = machine.run(f"import sys\n{line}")
     assert "This cell was not executed: its line" in shown.error
+    assert machine.value("is_open()") == "False"
+
+
+def test_a_timed_cell_is_looked_into_too(machine):
+    shown = machine.run("%%time\nx = 1\nx = torch.ones(2).to('xla')")
+    assert "its line 3 is about to open" in shown.error
     assert machine.value("is_open()") == "False"
 
 

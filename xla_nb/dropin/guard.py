@@ -47,6 +47,7 @@ OPENERS = (
     "_xla_wait_device_ops",
 )
 ALLOWED = "# xla: allow"
+_HERE = "time", "timeit", "prun"  # magics that execute their cell in this process
 
 
 class Guard:
@@ -153,10 +154,20 @@ def _moves(tree: ast.AST, values: dict[str, Any]) -> Iterator[int]:
     `torch.ones(2, device=device)`."""
     for node in _executed(tree):
         if isinstance(node, ast.Call):
+            body = _body(node)
+            if body:  # from the line below the magic's
+                yield from (node.lineno + line for line in _moves(ast.parse(body), values))
             moved = isinstance(node.func, ast.Attribute) and node.func.attr == "to"
             named = [word.value for word in node.keywords if word.arg == "device"]
             if any(_is_device(each, values) for each in named + (node.args if moved else [])):
                 yield node.lineno
+
+
+def _body(call: ast.Call) -> str:
+    """What a magic executes here: `get_ipython().run_cell_magic("time", "", body)`."""
+    is_magic = isinstance(call.func, ast.Attribute) and call.func.attr == "run_cell_magic"
+    said = [word.value for word in call.args if isinstance(word, ast.Constant)]
+    return str(said[2]) if is_magic and len(said) == 3 and said[0] in _HERE else ""
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
