@@ -112,6 +112,34 @@ def test_what_functions_for_ranks_say_is_left_to_them(machine):
     assert machine.value("is_open()") == "False"
 
 
+def test_a_move_is_seen_under_timing_magics(machine):
+    for cell in ('%%time\ntorch.ones(1).to("xla")', '%time torch.ones(1).to("xla")'):
+        assert "is about to open the TPU" in machine.run(cell).error, cell
+    assert machine.value("is_open()") == "False"
+
+
+def test_a_move_to_a_device_that_the_same_cell_names_is_seen(machine):
+    for device in ('"xla"', 'torch.device("xla")', 'torch.device("xla", 0)'):
+        shown = machine.run(f"chosen = {device}\ntorch.ones(1).to(chosen)")
+        assert "its line 2 is about to open the TPU" in shown.error, device
+    assert machine.value("is_open()") == "False"
+
+
+def test_a_name_that_the_cell_binds_anew_is_not_taken_for_the_device(machine):
+    machine.ok('device = "xla"')
+    machine.ok('device = "cuda" if False else "cpu"\ntorch.ones(1).to(device)')
+    machine.ok('device = "xla"')
+    machine.ok('for device in ["cpu"]:\n    torch.ones(1, device=device)')
+    machine.ok('device = "cpu"\nif False:\n    device = "xla"\ntorch.ones(1).to(device)')
+
+
+def test_what_only_carries_the_device_is_not_stopped(machine):
+    machine.ok("import functools, argparse")
+    machine.ok('settings = dict(device="xla")')
+    machine.ok('make = functools.partial(torch.ones, device="xla")')
+    machine.ok('asked = argparse.Namespace(device="xla")')
+
+
 def test_a_library_that_opens_it_is_stopped_too(machine):
     pytest.importorskip("accelerate")
     shown = machine.run("import accelerate\naccelerate.Accelerator()")
