@@ -11,8 +11,8 @@ from typing import Any
 
 from xla_nb import api, notebook
 from xla_nb.dropin import answers, furniture
-from xla_nb.dropin.in_place import InPlace, Place
 from xla_nb.errors import UsageError
+from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.options import count
 from xla_nb.run.run import Run
