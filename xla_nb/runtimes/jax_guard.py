@@ -1,15 +1,17 @@
 """A cell's own `jax.distributed.initialize(...)`: its arguments are checked, and nothing else.
 
-xla_nb joins the ranks itself, so the call has nothing left to do. Arguments that match the run
-pass; any others raise an error, because the cell would run in another world than it says.
+xla_nb joins the ranks itself, so the call has nothing left to do. Numbers that match the run pass;
+any others raise an error, because the cell would run in another world than it says. The coordinator
+may be any: the ranks have met already, and a cell cannot know where.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
+
+from xla_nb.wording import several
 
 _Ids: TypeAlias = int | Sequence[int] | None
 
@@ -22,8 +24,8 @@ class WorldMismatch(ValueError):
 class Membership:
     """A rank's position in its world; `device_ids` are its devices, where xla_nb assigns them."""
 
-    address: str
     ranks: int
+    ranks_here: int  # on this host
     rank: int
     device_ids: tuple[int, ...] | None = None
 
@@ -36,7 +38,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._membership: Membership | None = None
-        self._early: list[tuple[str | None, int | None, int | None, _Ids]] = []
+        self._early: list[tuple[int | None, int | None, _Ids]] = []
 
     def initialize(
         self,
@@ -48,7 +50,7 @@ class Guard:
         **_kwargs: object,
     ) -> None:
         """Check the arguments; xla_nb has already joined this process to the others."""
-        arguments = coordinator_address, num_processes, process_id, local_device_ids
+        arguments = num_processes, process_id, local_device_ids
         if self._membership is None:
             self._early.append(arguments)
         else:
@@ -83,38 +85,35 @@ def admit(membership: Membership) -> None:
 
 
 def check(
-    mine: Membership,
-    coordinator_address: str | None,
-    num_processes: int | None,
-    process_id: int | None,
-    local_device_ids: _Ids,
+    mine: Membership, num_processes: int | None, process_id: int | None, local_device_ids: _Ids
 ) -> None:
     """Raise `WorldMismatch` for an argument that does not match this rank."""
-    if coordinator_address is not None and not _same_address(coordinator_address, mine.address):
-        _refuse(mine, "coordinator_address", coordinator_address, repr(mine.address))
     if num_processes is not None and num_processes != mine.ranks:
-        _refuse(mine, "num_processes", num_processes, str(mine.ranks))
+        several_hosts = mine.ranks_here < mine.ranks
+        _refuse(
+            f"num_processes={num_processes}",
+            f"this run has {several(mine.ranks, 'rank')}",
+            "Change -n or --hosts" if several_hosts else f"Launch with -n {num_processes}",
+        )
     if process_id is not None and process_id != mine.rank:
-        _refuse(mine, "process_id", process_id, str(mine.rank))
+        _refuse(
+            f"process_id={process_id}",
+            f"this is rank {mine.rank}",
+            "Pass the number that the function is called with",
+        )
     if local_device_ids is None or mine.device_ids is None:
         return
     ids = (local_device_ids,) if isinstance(local_device_ids, int) else tuple(local_device_ids)
     if ids != mine.device_ids:
-        _refuse(mine, "local_device_ids", local_device_ids, repr(list(mine.device_ids)))
+        _refuse(
+            f"local_device_ids={local_device_ids!r}",
+            f"this rank has {list(mine.device_ids)}",
+            "Launch with a rank for each device",
+        )
 
 
-_THIS_MACHINE = {"localhost", "127.0.0.1", "[::1]"}  # and its own name
-
-
-def _same_address(theirs: str, ours: str) -> bool:
-    """The same address, or any port of this machine: a cell cannot know which port is free."""
-    hosts = {theirs.rpartition(":")[0], ours.rpartition(":")[0]}
-    return theirs == ours or hosts <= _THIS_MACHINE | {socket.gethostname()}
-
-
-def _refuse(mine: Membership, name: str, value: object, actual: str) -> None:
+def _refuse(argument: str, actual: str, fix: str) -> NoReturn:
     raise WorldMismatch(
-        f"jax.distributed.initialize({name}={value!r}) does not match this run, where {name} is "
-        f"{actual}. Remove the arguments, or the call: xla_nb has already joined the "
-        f"{mine.ranks} processes."
+        f"jax.distributed.initialize({argument}), but {actual}. {fix}, or leave the argument out: "
+        "xla_nb has already joined the ranks."
     )

@@ -171,7 +171,7 @@ def join(world: World, rank: int) -> None:
         multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a refused rank does not keep the others waiting.
     cards = (rank % world.ranks_here,) if world.platform == "cuda" else None
-    jax_guard.admit(Membership(world.address, world.ranks, rank, cards))
+    jax_guard.admit(Membership(world.ranks, world.ranks_here, rank, cards))
 
 
 _NO_PROXY = "no_grpc_proxy"  # gRPC reads the lower-case name only

@@ -99,7 +99,7 @@ def initializes(rank: int) -> Any:
     import jax
 
     jax.distributed.initialize()
-    jax.distributed.initialize("localhost:1234", num_processes=4, process_id=rank)
+    jax.distributed.initialize("10.0.0.1:1234", num_processes=4, process_id=rank)
     jax.distributed.initialize(coordinator_address=os.environ["JAX_COORDINATOR_ADDRESS"])
     total = psum(rank)
     jax.distributed.shutdown()
@@ -140,7 +140,6 @@ def another_world(rank: int) -> list[str]:
 
     messages = []
     for arguments in (
-        {"coordinator_address": "10.0.0.1:1234"},
         {"num_processes": 8},
         {"process_id": rank + 1},
     ):
@@ -150,6 +149,38 @@ def another_world(rank: int) -> list[str]:
             messages.append(str(error))
     psum()
     return messages
+
+
+def multihost(rank: int) -> dict[str, Any]:
+    import jax
+    from jax.experimental import multihost_utils as utils
+    from jax.sharding import PartitionSpec
+
+    mine, mesh = np.array([10.0 * rank, 10.0 * rank + 1]), xt.mesh()
+    stacked = utils.process_allgather(mine)
+    joined = utils.process_allgather(mine, tiled=True)
+    first = utils.broadcast_one_to_all({"a": rank, "b": mine[:1]})
+    third = utils.broadcast_one_to_all(np.int32(rank), is_source=rank == 2)
+    spec = PartitionSpec("data")
+    whole = utils.host_local_array_to_global_array(np.array([float(rank)]), mesh, spec)
+    part = utils.global_array_to_host_local_array(whole, mesh, spec)
+    utils.sync_global_devices("here")
+    try:
+        utils.assert_equal(rank, "the ranks have different numbers")
+        differs = ""
+    except AssertionError as error:
+        differs = type(error).__name__
+    jax.distributed.shutdown()
+    return {
+        "stacked": stacked.tolist(),
+        "joined": joined.tolist(),
+        "from the first": {"a": int(first["a"]), "b": first["b"].tolist()},
+        "from the third": int(third),
+        "whole": utils.process_allgather(whole, tiled=True).tolist(),
+        "own part": np.asarray(part).tolist(),
+        "differs": differs,
+        "initialized": jax.distributed.is_initialized(),
+    }
 
 
 # ---------------------------------------------------------------- training
