@@ -14,11 +14,11 @@ import sys
 import traceback
 from typing import Any
 
-from xla_nb.spmd import dtensors
+from xla_nb.runtimes import spmd
 
 
 def serve() -> None:
-    dtensors.install()
+    spmd.set_up()
     print("ready", flush=True)
     for line in sys.stdin:
         name, args = pickle.loads(base64.b64decode(line))

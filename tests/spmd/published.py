@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import torch_xla
 from models import Stack, difference
-from scenarios import BLOCK, MLP, MODELS, on_device, refusal, seeded, vectors
+from scenarios import BLOCK, MLP, MODELS, bound_before, on_device, refusal, seeded, vectors
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import (
     DTensor,
     Partial,
@@ -24,6 +25,8 @@ from torch.distributed.tensor import (
     randn,
     zeros,
 )
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -49,7 +52,7 @@ def trained(model: str, optimizer: str = "sgd") -> float:
     kind, plan, batches = MODELS[model]
     return difference(
         seeded(kind),
-        lambda model: parallelize_module(model, flat(), plan),
+        lambda model: bound_before(model, flat(), plan),
         batches(),
         optimizer,
         on_device,
@@ -232,6 +235,10 @@ def refused() -> dict[str, tuple[str, str]]:
             "dimension": lambda: distribute_tensor(ones, mesh, [Shard(2)]),
             "not a leaf": lambda: distribute_tensor(x * 2, mesh, [Shard(0)]),
             "parts": lambda: DTensor.from_local(ones, mesh, [Shard(0)]),
+            "fully_shard": lambda: fully_shard(seeded(MODELS["mlp"][0]).to("xla"), mesh=mesh),
+            "flatten": lambda: square()["dp", "tp"]._flatten("all"),
+            "local_map": lambda: local_map(torch.sum, out_placements=[Shard(0)]),
+            "counting": CommDebugMode().__enter__,
             "two axes": lambda: parallelize_module(seeded(MODELS["mlp"][0]), square(), MLP),
             "no plan": lambda: parallelize_module(model, mesh, [ColwiseParallel()]),
         }.items()

@@ -31,6 +31,7 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
+    parallelize_module,
 )
 
 from xla_nb import spmd
@@ -62,7 +63,9 @@ TIED = {
 }
 
 
+# As in a program that has them before the runtime is set up.
 TORCHS_MESH = init_device_mesh("xla", (4,))
+bound_before = parallelize_module
 
 
 def vectors(*shape: int, steps: int = models.STEPS) -> list[Any]:

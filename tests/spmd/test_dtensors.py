@@ -119,6 +119,10 @@ REFUSED = {
     "dimension": ("NotExpressible", "distribute_tensor", "Shard(dim=2)", "2 dimensions"),
     "not a leaf": ("NotExpressible", "distribute_tensor", "computed", "redistribute"),
     "parts": ("NotExpressible", "DTensor.from_local", "Shard(dim=0)", "distribute_tensor"),
+    "fully_shard": ("UsageError", "fully_shard", "no process groups", "placements"),
+    "flatten": ("UsageError", "mesh._flatten()", "no process groups"),
+    "local_map": ("NotExpressible", "local_map", "one process has all parts", "whole tensor"),
+    "counting": ("NotExpressible", "CommDebugMode", "xla_nb.spmd.collectives"),
     "two axes": ("NotExpressible", "'dp', 'tp'", "mesh['tp']"),
     "no plan": ("TypeError", "parallelize_plan", "list"),
 }

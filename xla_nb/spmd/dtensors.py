@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch_xla.distributed.spmd as xs
@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, _api
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from xla_nb.errors import UsageError
+from xla_nb.importing import when_imported
 from xla_nb.in_place import InPlace, Place
 from xla_nb.spmd import marking, meshes, questions
 from xla_nb.spmd.parallel import parallelize
@@ -39,6 +40,7 @@ def install() -> None:
     ):
         setattr(place, name, instead)
     _torchs.turn_on()
+    when_imported("torch.distributed.tensor.debug._comm_mode", _refuse_counting)
     questions.answer()
 
 
@@ -50,8 +52,17 @@ def _parallelize_module(  # type: ignore[no-untyped-def] # its code runs in torc
     return parallelize_module(module, device_mesh, parallelize_plan, src_data_rank)
 
 
+def _local_map(*_args, **_options):  # type: ignore[no-untyped-def] # as above
+    from xla_nb.spmd.dtensors import refuse_local_map
+
+    refuse_local_map()
+
+
 _torchs = InPlace(
-    [Place("torch.distributed.tensor.parallel.api", "parallelize_module", _parallelize_module)]
+    [
+        Place("torch.distributed.tensor.parallel.api", "parallelize_module", _parallelize_module),
+        Place("torch.distributed.tensor.experimental._func_map", "local_map", _local_map),
+    ]
 )
 _make_mesh = DeviceMesh.__init__
 _from_local = DTensor.from_local
@@ -185,6 +196,25 @@ def _with_module(function: Callable[..., Any]) -> Callable[..., Any]:
     if len(inspect.signature(function).parameters) == 2:
         return lambda _module, values, mesh: function(values, mesh)
     return function
+
+
+def refuse_local_map() -> NoReturn:
+    raise NotExpressible(
+        "local_map",
+        "the function works on this rank's part, but under SPMD one process has all parts",
+        "Call the function on the whole tensor",
+    )
+
+
+def _refuse_counting(module: Any) -> None:
+    def enter(_self: object) -> NoReturn:
+        raise NotExpressible(
+            "CommDebugMode",
+            "it would count nothing: XLA adds the communication when it compiles",
+            "Use xla_nb.spmd.collectives(model, x)",
+        )
+
+    module.CommDebugMode.__enter__ = enter
 
 
 def _mesh(device_mesh: Any) -> Any:

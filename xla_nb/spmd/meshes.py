@@ -116,10 +116,13 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         return [self._only("get_coordinate", size) for size in self.mesh.shape]
 
     def get_group(self, mesh_dim: int | str | None = None) -> NoReturn:
-        raise _no_processes("get_group")
+        raise _no_groups("get_group")
 
     def get_all_groups(self) -> NoReturn:
-        raise _no_processes("get_all_groups")
+        raise _no_groups("get_all_groups")
+
+    def _flatten(self, *_: object, **__: object) -> NoReturn:
+        raise _no_groups("_flatten")
 
     @staticmethod
     def _only(method: str, devices: int) -> int:
@@ -211,9 +214,17 @@ def _check(axes: Mapping[str, int]) -> None:
 def _no_processes(method: str) -> UsageError:
     return UsageError(
         f"mesh.{method}() has no answer under SPMD: one process owns all devices of the mesh, so "
-        "there are no ranks and no process groups. Load the whole batch and split it with "
-        "distribute_tensor(batch, mesh, [Shard(0)]) or xla_nb.spmd.loader; XLA adds the "
-        "communication."
+        "there are no ranks. Load the whole batch and split it with "
+        "distribute_tensor(batch, mesh, [Shard(0)]) or xla_nb.spmd.loader."
+    )
+
+
+def _no_groups(method: str) -> UsageError:
+    return UsageError(
+        f"mesh.{method}() has no answer under SPMD: one process owns all devices of the mesh, so "
+        "there are no process groups, and what needs them (fully_shard, FSDP, DDP) does not work. "
+        'Split parameters by placements, xla_nb.spmd.parallelize(model, mesh, {"*.weight": '
+        "Shard(0)}); XLA adds the communication."
     )
 
 
