@@ -101,6 +101,30 @@ def distributed(dimensions: int, placements: list[Any], by: str) -> float:
     return difference(seeded(kind), place, batches(), "sgd", on_device)
 
 
+def hooks() -> list[float]:
+    """distribute_module with functions for its inputs and outputs, as in torch's documentation."""
+    mesh, model = flat(), seeded(MODELS["mlp"][0])
+    (x, _), *_ = vectors(4, 8)
+
+    def split(name: str, module: nn.Module, mesh: Any) -> None:
+        if name == "in_proj":
+            for key, p in list(module.named_parameters()):
+                module.register_parameter(key, nn.Parameter(distribute_tensor(p, mesh, [Shard(0)])))
+
+    def enter(_module: Any, inputs: Any, mesh: Any) -> Any:
+        return DTensor.from_local(inputs[0], mesh, [Replicate()])
+
+    def leave(outputs: Any, _mesh: Any) -> Any:
+        return outputs.redistribute(placements=[Replicate()]).to_local()
+
+    placed = distribute_module(copy.deepcopy(model), mesh, split, enter, leave)
+    slopes = []
+    for each, value in ((model, x), (placed, x.to("xla"))):
+        each(value).square().sum().backward()
+        slopes.append([p.grad.cpu() for p in each.parameters()])
+    return [(a - b).abs().max().item() for a, b in zip(*slopes, strict=True)]
+
+
 def loss_in_parallel() -> list[float]:
     kind, plan, batches = MODELS["tied"]
     model, ((tokens, wanted), *_) = seeded(kind), batches()
@@ -157,6 +181,11 @@ def answers() -> dict[str, Any]:
             distribute_tensor(torch.ones(rows, 3), flat(), [Shard(0)]).placements
             for rows in (1, 5, 15)
         ],
+        "one device": distribute_tensor(
+            torch.ones(4), init_device_mesh("xla", (1, 4)), [Shard(0), Replicate()]
+        )
+        .to_local()
+        .shape,
         "local": torch.equal(model.out_proj.bias.to_local().cpu(), model.out_proj.bias.cpu()),
         "saved": torch.equal(torch.load(file)["in_proj.weight"], weight.detach().cpu()),
         "without": [hasattr(values["in_proj.weight"], name) for name in ("placements", "to_local")],

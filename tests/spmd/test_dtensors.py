@@ -48,6 +48,10 @@ def test_distributed_parameters_train_as_on_one_device(
     assert devices("published.distributed", dimensions, placements, by) < 1e-5
 
 
+def test_functions_for_inputs_and_outputs_run_as_hooks(devices: Devices) -> None:
+    assert max(devices("published.hooks")) < 1e-5
+
+
 def test_a_loss_in_parallel_is_the_loss(devices: Devices) -> None:
     assert max(devices("published.loss_in_parallel")) < 1e-5
 
@@ -71,6 +75,7 @@ def test_tensors_answer_what_a_dtensor_is_asked(devices: Devices) -> None:
         "both": ((Shard(0), Shard(0)), True, 120.0),
         "parted": ((Shard(1),), True),
         "uneven": [(Shard(0),)] * 3,
+        "one device": (4,),
         "local": True,
         "saved": True,
         "without": [False, False],

@@ -163,8 +163,7 @@ def from_local(
             "whole tensor",
             "Use distribute_tensor on the whole tensor",
         )
-    layout = questions.layout_over(mesh, wanted, tensor, "DTensor.from_local")
-    return marking.constrain(tensor.to(marking.device()), mesh, layout, None)
+    return questions.constrained(tensor.to(marking.device()), meshes.of(mesh), wanted)
 
 
 def distribute_module(

@@ -41,10 +41,23 @@ _meant_by: dict[str, Meant] = {}  # the last one by the sharding
 def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
     """Lay a tensor out over the devices, in place."""
     mark_like(tensor, _sharding(mesh, layout))
+    mean(tensor, mesh, layout)
+
+
+def mean(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
+    """Remember in which words a tensor was laid out."""
     axes = {mesh.whole.names[axis] for split in layout for axis in split}
     named = mesh if axes <= set(mesh.names) else mesh.whole
     meant = Meant(described(tensor), named, placements(named, layout))
-    _meant_for[tensor] = _meant_by[meant.sharding] = meant
+    _meant_for[tensor] = meant
+    _meant_by.pop(meant.sharding, None)  # so that the last is last
+    _meant_by[meant.sharding] = meant
+
+
+def mesh_meant(axes: int) -> Mesh | None:
+    """The mesh with so many axes that was used last."""
+    used = (meant.mesh for meant in reversed(_meant_by.values()) if len(meant.placements) == axes)
+    return next(used, None)
 
 
 def meant(tensor: Tensor) -> Meant | None:

@@ -58,14 +58,16 @@ def full_tensor(tensor: Tensor, *, grad_placements: object = None) -> Tensor:
 def to_local(tensor: Tensor, *, grad_placements: object = None) -> Tensor:
     """A replicated tensor, which every device has whole. Raises NotExpressible for any other."""
     try:
-        held = _meant(tensor).placements
+        meant = _meant(tensor)
     except AttributeError as unknown:
         raise NotExpressible("to_local()", str(unknown).rstrip("."), _WHOLE) from None
-    if any(type(each) is not Replicate for each in held):
+    sizes = meant.mesh.mesh.shape
+    split = [each for each, size in zip(meant.placements, sizes, strict=True) if size > 1]
+    if any(type(each) is not Replicate for each in split):
         raise NotExpressible(
             "to_local()",
-            f"this tensor is split, {list(held)}, and under SPMD one process has all its parts, so "
-            "there is no local one",
+            f"this tensor is split, {list(meant.placements)}, and under SPMD one process has all "
+            "its parts, so there is no local one",
             _WHOLE,
         )
     return tensor.view_as(tensor)
@@ -86,9 +88,26 @@ def redistribute(
     """The same value laid out another way; gradients flow back. Raises NotExpressible."""
     if placements is None:
         raise NotExpressible("redistribute()", "it has no placements", "Give one for each axis")
-    mesh = _meant(tensor).mesh if device_mesh is None else of(device_mesh)
+    return constrained(tensor, _mesh(tensor, device_mesh, len(placements)), placements)
+
+
+def constrained(tensor: Tensor, mesh: Mesh, placements: Sequence[Placement]) -> Tensor:
+    """The same value, laid out in the graph."""
     wanted = layout_over(mesh, placements, tensor, "redistribute()")
-    return marking.constrain(tensor, mesh, wanted, None)
+    result = marking.constrain(tensor, mesh, wanted, None)
+    marking.mean(result, mesh, wanted)
+    return result
+
+
+def _mesh(tensor: Tensor, device_mesh: Any, axes: int) -> Mesh:
+    """The mesh of a call, or the tensor's own; for a pending tensor the last one that fits."""
+    if device_mesh is not None:
+        return of(device_mesh)
+    meant = marking.meant(tensor)
+    mesh = meant.mesh if meant else marking.mesh_meant(axes)
+    if mesh is None:
+        raise NotExpressible("redistribute()", "it has no mesh", "Give it device_mesh=mesh")
+    return mesh
 
 
 def layout_over(mesh: Mesh, placements: Sequence[Placement], tensor: Tensor, where: str) -> Layout:
@@ -113,6 +132,6 @@ def _meant(tensor: Tensor) -> marking.Meant:
             "torch_xla.sync() before, or place it with distribute_tensor."
         )
     raise AttributeError(
-        f"XLA chose how this tensor lies, {marking.described(tensor)}, and nothing was placed like "
-        "it. Use xla_nb.spmd.show(tensor)."
+        f"XLA holds this tensor as {marking.described(tensor)}, and no placements given here say "
+        "so. Use xla_nb.spmd.show(tensor)."
     )
