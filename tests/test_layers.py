@@ -25,7 +25,7 @@ ROWS = (
     ("spmd", "torchax"),
     ("protocol",),
     ("topology",),
-    ("old_names",),
+    ("old_names", "in_place"),
     ("errors", "wording", "ansi", "linux", "memory", "importing"),
 )
 #: Engines start processes, ranks run in them; what both need is in the protocol.

@@ -52,6 +52,9 @@ def test_the_articles_cell_launches_and_its_results_are_a_dict(published):
     assert shown.lines[-4:] == [f"{index} 3.0" for index in range(4)]
     asked = "len(results), list(results), list(results.keys()), set(results.values()), results[2]"
     assert published.value(asked) == "(4, [0, 1, 2, 3], [0, 1, 2, 3], {3.0}, 3.0)"
+    assert published.value("results == dict.fromkeys(range(4), 3.0), results == 3") == (
+        "(True, False)"
+    )
 
 
 def test_a_name_that_was_bound_before_launches_too(published):
@@ -207,6 +210,13 @@ def test_accelerates_launcher_starts_one_world(published):
     assert [line for line in shown.lines if "once" in line] == ["[0] once"]
     expected = {index: (index, 4, "bf16", [0.0, 2.0, 4.0, 6.0]) for index in range(4)}
     assert published.value(f"run.results == {expected}") == "True"
+
+
+def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
+    pytest.importorskip("accelerate")
+    published.ok("from accelerate import notebook_launcher")
+    shown = published.run("notebook_launcher(print, num_processes=4, num_nodes=2)")
+    assert "UsageError: notebook_launcher: num_nodes=2 would start" in shown.error
 
 
 def test_an_import_after_the_extension_is_seen(notebook):

@@ -1,24 +1,32 @@
-"""A process with four virtual devices: runs a function of scenarios.py for each line it reads."""
+"""A process with four virtual devices: runs a function for each line it reads.
+
+The function is one of scenarios.py, or of the module that its name begins with. As in a rank of the
+SPMD runtime, torch's functions place models as xla_nb.spmd does.
+"""
 
 from __future__ import annotations
 
 import base64
+import importlib
 import os
 import pickle
 import sys
 import traceback
 from typing import Any
 
-import scenarios
+from xla_nb.spmd import dtensors
 
 
 def serve() -> None:
+    dtensors.install()
     print("ready", flush=True)
     for line in sys.stdin:
         name, args = pickle.loads(base64.b64decode(line))
         answer: tuple[bool, Any]
         try:
-            answer = True, getattr(scenarios, name)(*args)
+            module, _, function = name.rpartition(".")
+            scenario = getattr(importlib.import_module(module or "scenarios"), function)
+            answer = True, scenario(*args)
         except BaseException:
             answer = False, traceback.format_exc()
         print(base64.b64encode(pickle.dumps(answer)).decode(), flush=True)

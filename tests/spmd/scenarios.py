@@ -62,6 +62,9 @@ TIED = {
 }
 
 
+TORCHS_MESH = init_device_mesh("xla", (4,))
+
+
 def vectors(*shape: int, steps: int = models.STEPS) -> list[Any]:
     torch.manual_seed(1)
     return [(torch.randn(shape), torch.randn(shape)) for _ in range(steps)]
@@ -374,7 +377,7 @@ def own_meshes() -> list[str]:
     placements = []
     for mesh in (
         init_device_mesh("xla", (4,), mesh_dim_names=("model",)),
-        init_device_mesh("xla", (4,)),
+        TORCHS_MESH,
         xs.Mesh(list(range(4)), (4,), ("model",)),
         whole(model=-1),
         whole(data=1, model=4)["model"],

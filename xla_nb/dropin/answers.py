@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from xla_nb import notebook
-from xla_nb.dropin.in_place import InPlace, Place
 from xla_nb.errors import UsageError
 from xla_nb.importing import when_imported
+from xla_nb.in_place import InPlace, Place
 from xla_nb.topology import chips, simulated
 
 _TPU = "torch_xla._internal.tpu"

@@ -11,8 +11,8 @@ from typing import Any
 
 from xla_nb import api, notebook
 from xla_nb.dropin import answers, furniture
-from xla_nb.dropin.in_place import InPlace, Place
 from xla_nb.errors import UsageError
+from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.options import count
 from xla_nb.run.run import Run
@@ -67,7 +67,8 @@ def _notebook_launcher(  # type: ignore[no-untyped-def]
 ):
     from xla_nb.dropin.launchers import accelerated
 
-    return accelerated(function, args, num_processes, mixed_precision)
+    machines = settings.get("num_nodes", 1)
+    return accelerated(function, args, num_processes, mixed_precision, machines)
 
 
 _PLACES = (
@@ -130,9 +131,17 @@ def results_of(
 
 
 def accelerated(
-    function: Callable[..., object], args: Any, ranks: int | None, precision: str
+    function: Callable[..., object], args: Any, ranks: int | None, precision: str, machines: int
 ) -> Run | None:
-    """Launch as accelerate's `notebook_launcher` does for a TPU; ranks have the precision too."""
+    """Launch as accelerate's `notebook_launcher` does for a TPU; ranks have the precision too.
+
+    Raises UsageError for several machines, each of which would have to launch a part."""
+    if machines > 1:
+        raise UsageError(
+            f"notebook_launcher: num_nodes={machines} would start the ranks of this machine alone. "
+            "xla_nb starts those of several machines itself: %xla_config on=ray, and leave "
+            "num_nodes out."
+        )
     env = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
     return launched(Accelerated(function), args, ranks, "notebook_launcher", env=env)
 

@@ -72,9 +72,12 @@ warm_up = xla.warm_up
 
 
 def set_up() -> None:
-    """Refuse further processes, before a cell binds the functions that start them."""
+    """Refuse further processes, and let torch's functions place models as `xla_nb.spmd` does,
+    before a cell binds any of these functions."""
     import torch_xla
     from torch_xla.distributed import xla_multiprocessing as xmp
+
+    from xla_nb.spmd import dtensors
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise UsageError(
@@ -83,6 +86,7 @@ def set_up() -> None:
         )
 
     xmp.spawn = torch_xla.launch = refuse
+    dtensors.install()
 
 
 def prepare(order: Order) -> Devices:

@@ -43,6 +43,15 @@ def layout(mesh: Mesh, placements: Sequence[Placement], ndim: int, where: str) -
     return tuple(tuple(sorted(axes)) for axes in splits)
 
 
+def placements(mesh: Mesh, layout: Layout) -> tuple[Placement, ...]:
+    """The placements of a layout, one for each axis of the mesh."""
+    found: list[Placement] = [Replicate()] * len(mesh.names)
+    for dim, axes in enumerate(layout):
+        for axis in axes:
+            found[mesh.names.index(mesh.whole.names[axis])] = Shard(dim)
+    return tuple(found)
+
+
 def spec(layout: Layout) -> tuple[Any, ...]:
     """The layout as torch_xla's partition spec."""
     return tuple(axes[0] if len(axes) == 1 else axes or None for axes in layout)

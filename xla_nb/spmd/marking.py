@@ -7,14 +7,16 @@ XLAShardedTensor, so it never leaves this file.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch_xla
 import torch_xla.runtime as xr
 from torch import Tensor
+from torch.distributed.tensor import Placement
+from torch.utils.weak import WeakIdKeyDictionary
 
-from xla_nb.spmd.layouts import Layout, spec
+from xla_nb.spmd.layouts import Layout, placements, spec
 from xla_nb.spmd.meshes import Mesh
 
 XLAC: Any = torch_xla._XLAC
@@ -24,9 +26,36 @@ def device() -> Any:
     return torch_xla.device()
 
 
+class Meant(NamedTuple):
+    """What a sharding was meant to be when it was given: placements over a mesh or a part of it."""
+
+    sharding: str
+    mesh: Mesh
+    placements: tuple[Placement, ...]
+
+
+_meant_for: Any = WeakIdKeyDictionary()  # by the tensor
+_meant_by: dict[str, Meant] = {}  # the last one by the sharding
+
+
 def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
     """Lay a tensor out over the devices, in place."""
     mark_like(tensor, _sharding(mesh, layout))
+    axes = {mesh.whole.names[axis] for split in layout for axis in split}
+    named = mesh if axes <= set(mesh.names) else mesh.whole
+    meant = Meant(described(tensor), named, placements(named, layout))
+    _meant_for[tensor] = _meant_by[meant.sharding] = meant
+
+
+def meant(tensor: Tensor) -> Meant | None:
+    """What the sharding that XLA holds for a tensor was meant to be; None where XLA chose it.
+
+    A tensor that was not placed itself (an alias, a gradient) has it from the last one that was
+    placed alike.
+    """
+    held = described(tensor)
+    own: Meant | None = _meant_for.get(tensor)
+    return own if own is not None and own.sharding == held else _meant_by.get(held)
 
 
 def mark_like(tensor: Tensor, sharding: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -70,8 +70,12 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         self, devices: np.ndarray[Any, Any], names: tuple[str, ...], whole: Mesh | None = None
     ) -> None:
         super().__init__("xla", torch.from_numpy(devices), mesh_dim_names=names)
+        self._join(names, whole)
+
+    def _join(self, names: tuple[str, ...], whole: Mesh | None = None) -> None:
         self.whole = whole or self
         self.names = names
+        self.fits = True  # it is known to cover the devices
         self.batch: tuple[int, tuple[int, ...]] = (0, ())  # size and axes of the last batch
 
     @property
@@ -98,6 +102,35 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         """The position of an axis in the whole mesh."""
         return self.whole.names.index(name)
 
+    # What asks for this process among others is answered only where there is one device.
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        return self._only(
+            "get_local_rank", self.size() if mesh_dim is None else self._size(mesh_dim)
+        )
+
+    def get_rank(self) -> int:
+        return self._only("get_rank", self.size())
+
+    def get_coordinate(self) -> list[int]:
+        return [self._only("get_coordinate", size) for size in self.mesh.shape]
+
+    def get_group(self, mesh_dim: int | str | None = None) -> NoReturn:
+        raise _no_processes("get_group")
+
+    def get_all_groups(self) -> NoReturn:
+        raise _no_processes("get_all_groups")
+
+    @staticmethod
+    def _only(method: str, devices: int) -> int:
+        if devices != 1:
+            raise _no_processes(method)
+        return 0
+
+    def _size(self, mesh_dim: int | str) -> int:
+        axis = self.names.index(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim
+        return int(self.mesh.shape[axis])
+
     @cached_property
     def xla(self) -> Any:
         """The whole mesh in torch_xla's own type."""
@@ -108,25 +141,45 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
 def of(mesh: object) -> Mesh:
     """Any mesh of torch's, torch_xla's or ours as one of ours."""
     if isinstance(mesh, Mesh):
+        if not mesh.whole.fits:
+            _check_devices(mesh.whole)
+            mesh.whole.fits = True
         return mesh
     if isinstance(mesh, xs.Mesh):
         names = mesh.axis_names or _numbered(len(mesh.mesh_shape))
         return Mesh(mesh.get_logical_mesh(), names)
     if isinstance(mesh, DeviceMesh):
-        if mesh.device_type != "xla":
-            raise UsageError(
-                f"The mesh holds {mesh.device_type} devices, not XLA devices. Make it with "
-                f"xla_nb.spmd.mesh({_axes(mesh)}) or init_device_mesh('xla', ...)."
-            )
-        devices = _devices()
-        if sorted(mesh.mesh.flatten().tolist()) != list(range(devices)):
-            raise UsageError(_does_not_cover(_axes(mesh), devices))
-        start()
+        _check_devices(mesh)
         return Mesh(mesh.mesh.numpy(), tuple(_axes(mesh)))
     raise UsageError(
         f"Expected a mesh, not a {type(mesh).__name__}. Make one with "
         "xla_nb.spmd.mesh({'model': n})."
     )
+
+
+def adopt(mesh: Any) -> None:
+    """Make a mesh that torch has made over XLA devices one of ours; it stays the same object.
+
+    It may be made before there is a process with devices, and is checked at its first use then.
+    """
+    if xr.is_spmd():
+        _check_devices(mesh)
+    mesh.__class__ = Mesh
+    mesh._join(tuple(_axes(mesh)))
+    mesh.fits = xr.is_spmd()
+
+
+def _check_devices(mesh: Any) -> None:
+    """Start SPMD for a mesh of torch's. Raises UsageError unless it covers the devices."""
+    if mesh.device_type != "xla":
+        raise UsageError(
+            f"The mesh holds {mesh.device_type} devices, not XLA devices. Make it with "
+            f"xla_nb.spmd.mesh({_axes(mesh)}) or init_device_mesh('xla', ...)."
+        )
+    devices = _devices()
+    if sorted(mesh.mesh.flatten().tolist()) != list(range(devices)):
+        raise UsageError(_does_not_cover(_axes(mesh), devices))
+    start()
 
 
 def _numbered(count: int) -> tuple[str, ...]:
@@ -153,6 +206,15 @@ def _check(axes: Mapping[str, int]) -> None:
             )
     if list(axes.values()).count(-1) > 1:
         raise UsageError(f"mesh({dict(axes)!r}): only one axis can be -1.")
+
+
+def _no_processes(method: str) -> UsageError:
+    return UsageError(
+        f"mesh.{method}() has no answer under SPMD: one process owns all devices of the mesh, so "
+        "there are no ranks and no process groups. Load the whole batch and split it with "
+        "distribute_tensor(batch, mesh, [Shard(0)]) or xla_nb.spmd.loader; XLA adds the "
+        "communication."
+    )
 
 
 def _does_not_cover(axes: Mapping[str, int], devices: int) -> str:

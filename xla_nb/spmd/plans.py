@@ -64,6 +64,12 @@ def resolve(model: Any, plan: object) -> list[StyledModule | PlacedTensor]:
     return targets
 
 
+def matches(model: Any, key: str) -> bool:
+    """Whether a key names a module, or a parameter or buffer."""
+    parts = _parts(key)
+    return any(True for _ in _modules(model, parts)) or any(True for _ in _tensors(model, parts))
+
+
 def _styled(model: Any, key: str, style: Any) -> list[StyledModule]:
     modules = {id(module): (name, module) for name, module in _modules(model, _parts(key))}
     if not modules:

@@ -1,0 +1,238 @@
+"""Lines as programs for CUDA have them, run in the process with four devices; only "cuda" has
+become "xla"."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from typing import Any
+
+import torch
+import torch_xla
+from models import Stack, difference
+from scenarios import BLOCK, MLP, MODELS, on_device, refusal, seeded, vectors
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+    randn,
+    zeros,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from xla_nb import spmd
+
+
+def flat() -> Any:
+    return init_device_mesh("xla", (4,))
+
+
+def square() -> Any:
+    return init_device_mesh("xla", (2, 2), mesh_dim_names=("dp", "tp"))
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+def trained(model: str, optimizer: str = "sgd") -> float:
+    kind, plan, batches = MODELS[model]
+    return difference(
+        seeded(kind),
+        lambda model: parallelize_module(model, flat(), plan),
+        batches(),
+        optimizer,
+        on_device,
+    )
+
+
+def two_dimensions() -> float:
+    """Data-parallel and tensor-parallel, layer by layer, under the mesh's own `with`."""
+    mesh = square()
+
+    def place(model: Any) -> Any:
+        model = model.to("xla")
+        for layer in model.layers:
+            parallelize_module(layer, mesh["tp"], BLOCK)
+        with mesh["tp"]:
+            return parallelize_module(model, parallelize_plan={})
+
+    def bring(batch: Any) -> Any:
+        return tuple(distribute_tensor(each, mesh["dp"], [Shard(0)]) for each in batch)
+
+    return difference(seeded(Stack), place, vectors(4, 6, 16), "adamw", bring)
+
+
+def distributed(dimensions: int, placements: list[Any], by: str) -> float:
+    """A model whose parameters are distributed one by one, by a loop or a partition function."""
+    mesh = flat() if dimensions == 1 else square()
+    kind, _, batches = MODELS["mlp"]
+
+    def replace(_name: str, module: nn.Module, mesh: Any) -> None:
+        for name, p in list(module.named_parameters(recurse=False)):
+            wanted = [each if p.ndim > 1 else Replicate() for each in placements]
+            module.register_parameter(name, nn.Parameter(distribute_tensor(p.data, mesh, wanted)))
+            assert getattr(module, name).placements == tuple(wanted)
+
+    def place(model: Any) -> Any:
+        if by == "module":
+            return distribute_module(model, mesh, replace)
+        if by == "nothing":
+            return distribute_module(model, mesh)
+        if by == "loop, on the device":
+            model = model.to("xla")
+        for name, module in model.named_modules():
+            replace(name, module, mesh)
+        return model
+
+    return difference(seeded(kind), place, batches(), "sgd", on_device)
+
+
+def loss_in_parallel() -> list[float]:
+    kind, plan, batches = MODELS["tied"]
+    model, ((tokens, wanted), *_) = seeded(kind), batches()
+    placed = parallelize_module(copy.deepcopy(model), flat(), plan)
+    losses, gradients = [], []
+    for each, place in ((model, torch.Tensor.clone), (placed, lambda x: x.to("xla"))):
+        with loss_parallel():
+            output = each(place(tokens)).flatten(0, 1)
+            loss = nn.functional.cross_entropy(output, place(wanted).flatten())
+            loss.backward()
+        losses.append(loss.detach().cpu())
+        gradients.append(each.embed.weight.grad.cpu())
+    return [(a - b).abs().max().item() for a, b in (losses, gradients)]
+
+
+# --- questions ---------------------------------------------------------------------------------
+
+
+def answers() -> dict[str, Any]:
+    """What parameters and other tensors answer, through training, copies and state dicts."""
+    mesh, model = square(), seeded(MODELS["mlp"][0])
+    values = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    parallelize_module(model, mesh["tp"], MLP)
+    equal = all(
+        torch.equal(p.full_tensor().cpu(), values[name]) for name, p in model.named_parameters()
+    )
+    placed = {name: p.placements for name, p in model.named_parameters()}
+    model(torch.ones(2, 8, device="xla")).sum().backward()
+    torch_xla.sync()
+    slope = model.in_proj.weight.grad
+    optimizer.step()
+    weight = model.in_proj.weight
+    whole = weight.full_tensor()
+    whole.data.add_(1)
+    kept = {name: p.placements for name, p in model.state_dict().items()}
+    both = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh, [Shard(0), Shard(0)])
+    parted = distribute_tensor(torch.zeros(4, 4), mesh["dp"], [Shard(1)])
+    file = io.BytesIO()
+    torch.save({name: p.full_tensor().cpu() for name, p in model.state_dict().items()}, file)
+    file.seek(0)
+    return {
+        "placements": placed,
+        "equal": equal,
+        "mesh": weight.device_mesh == mesh["tp"],
+        "kept": kept == placed,
+        "copied": copy.deepcopy(model).in_proj.weight.placements == weight.placements,
+        "moved": not torch.equal(weight.detach().cpu(), values["in_proj.weight"]),
+        "whole is apart": torch.equal(whole.detach().cpu(), weight.detach().cpu() + 1),
+        "gradient": (slope.placements, torch.equal(slope.full_tensor().cpu(), slope.cpu())),
+        "both": (both.placements, both.device_mesh == mesh, both.cpu().sum().item()),
+        "parted": (parted.placements, parted.device_mesh == mesh["dp"]),
+        "uneven": [
+            distribute_tensor(torch.ones(rows, 3), flat(), [Shard(0)]).placements
+            for rows in (1, 5, 15)
+        ],
+        "local": torch.equal(model.out_proj.bias.to_local().cpu(), model.out_proj.bias.cpu()),
+        "saved": torch.equal(torch.load(file)["in_proj.weight"], weight.detach().cpu()),
+        "without": [hasattr(values["in_proj.weight"], name) for name in ("placements", "to_local")],
+    }
+
+
+def leaves() -> dict[str, Any]:
+    """distribute_tensor gives a leaf of its own; redistribute and from_local pass gradients on."""
+    mesh = flat()
+    for_device = torch.arange(8.0, device="xla", requires_grad=True)
+    placed = distribute_tensor(for_device, mesh, [Shard(0)])
+    (placed * 2).sum().backward()
+    with torch.no_grad():
+        placed.mul_(3)
+    x = torch.ones(4, 4, device="xla", requires_grad=True)
+    moved = (x * 2).redistribute(mesh, [Shard(1)])
+    joined = DTensor.from_local(moved * 3, mesh)
+    joined.full_tensor().sum().backward()
+    return {
+        "gradients": (placed.grad.cpu().tolist(), for_device.grad),
+        "values": (for_device.cpu().tolist(), placed.cpu().tolist()),
+        "marked": for_device.placements,
+        "redistributed": (moved.placements, moved.cpu().sum().item(), x.grad.cpu().tolist()),
+        "made": (
+            zeros(4, 8, device_mesh=mesh, placements=[Shard(1)]).placements,
+            list(randn(4, 8, device_mesh=mesh).shape),
+        ),
+    }
+
+
+# --- meshes and refusals -----------------------------------------------------------------------
+
+
+def meshes() -> dict[str, Any]:
+    mesh = square()
+    direct = DeviceMesh("xla", torch.arange(4).view(2, 2), mesh_dim_names=("a", "b"))
+    return {
+        "sizes": (mesh.size(), mesh.size(0), mesh["tp"].size(), tuple(mesh.shape), mesh.ndim),
+        "names": (mesh.mesh_dim_names, mesh["tp"].mesh_dim_names, flat().mesh_dim_names),
+        "of ours": isinstance(direct["b"], spmd.Mesh),
+        "alone": init_device_mesh("xla", (1, 4), mesh_dim_names=("dp", "tp")).get_local_rank("dp"),
+    }
+
+
+def unmatched() -> tuple[list[str], str]:
+    """torch leaves out keys that match nothing, with a warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = parallelize_module(
+            seeded(MODELS["mlp"][0]),
+            flat(),
+            {"in_proj": ColwiseParallel(), "qkv": RowwiseParallel()},
+        )
+        parallelize_module(model, flat())
+    return [str(each.message) for each in caught], str(model.in_proj.weight.placements)
+
+
+def refused() -> dict[str, tuple[str, str]]:
+    mesh, x = flat(), torch.ones(4, 4, device="xla", requires_grad=True)
+    model = parallelize_module(seeded(MODELS["mlp"][0]), mesh, MLP)
+    ones = torch.ones(4, 4)
+    return {
+        name: refusal(work)
+        for name, work in {
+            "cuda": lambda: init_device_mesh("cuda", (2, 2)),
+            "too many": lambda: init_device_mesh("xla", (8,)),
+            "local rank": mesh.get_local_rank,
+            "group": mesh.get_group,
+            "coordinate": mesh.get_coordinate,
+            "local": model.in_proj.weight.to_local,
+            "local pending": (x * 2).to_local,
+            "placements pending": lambda: (x * 2).placements,
+            "to partial": lambda: x.redistribute(mesh, [Partial()]),
+            "partial": lambda: distribute_tensor(ones, mesh, [Partial()]),
+            "too few": lambda: distribute_tensor(ones, square(), [Shard(0)]),
+            "dimension": lambda: distribute_tensor(ones, mesh, [Shard(2)]),
+            "not a leaf": lambda: distribute_tensor(x * 2, mesh, [Shard(0)]),
+            "parts": lambda: DTensor.from_local(ones, mesh, [Shard(0)]),
+            "two axes": lambda: parallelize_module(seeded(MODELS["mlp"][0]), square(), MLP),
+            "no plan": lambda: parallelize_module(model, mesh, [ColwiseParallel()]),
+        }.items()
+    }
