@@ -131,6 +131,33 @@ def test_a_rank_that_fails_raises_in_the_library_that_launched(published):
     assert "Rank 0 failed" in shown.error
 
 
+IN_A_LOOP = """
+def forever(index):
+    import time
+    print("begun", flush=True)
+    time.sleep(600)
+launches = []
+for rate in 0.1, 0.2:
+    launches.append(rate)
+    try:
+        xmp.spawn(forever, nprocs=2)
+    except Exception:
+        continue
+"""
+
+
+def test_an_interrupt_ends_a_loop_that_goes_on_after_failures(published):
+    interrupts = []
+
+    def during(shown):
+        if "begun" in shown.stdout and not interrupts:
+            interrupts.append(published.interrupt())
+
+    shown = published.run(IN_A_LOOP, during=during)
+    assert shown.error.startswith("Interrupted: Stopped by an interrupt")
+    assert published.value("launches") == "[0.1]"
+
+
 def test_function_and_arguments_stay_one_object(published):
     published.ok(
         "class Trainer:\n"

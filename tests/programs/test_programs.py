@@ -182,6 +182,7 @@ def test_loader_2022(played):
     assert played.numbers("weight") == [pytest.approx((1 + 2 * 0.2**10) / 6, abs=1e-6)] * 3
 
 
+@pytest.mark.slow
 def test_ddp_pjrt(played):
     torch.manual_seed(42)
     net = nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 5))
@@ -212,6 +213,7 @@ class Block(nn.Module):
         return x + self.down(torch.tanh(self.up(x)))
 
 
+@pytest.mark.slow
 def test_fsdp(played):
     torch.manual_seed(5)
     net = nn.Sequential(Block(6), Block(6), nn.Linear(6, 1))
@@ -303,6 +305,7 @@ def test_gan(played):
     assert played.numbers("mean of fakes") == pytest.approx(g(noise).mean(0).tolist(), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_sweep(played):
     best = {}
     for lr in 0.1, 0.25:

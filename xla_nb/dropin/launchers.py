@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from xla_nb import api, notebook
 from xla_nb.dropin import answers, furniture
-from xla_nb.errors import UsageError
+from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.options import count
-from xla_nb.run.run import Run
+from xla_nb.run.run import Run, RunFailed
 from xla_nb.topology import chips, simulated
+from xla_nb.views.loop import INTERRUPTED
 
 _LAUNCHERS = "torch_xla", "xla_nb", "accelerate"
 
@@ -101,8 +103,30 @@ def launched(
     _choose_device()
     n = _ranks(nprocs, name)
     is_own = _is_own(sys._getframe(1))
-    run = api.spawn(fn, args, n, runtime="xla", env=env, bg=is_own and not waits)
+    with _interruptible():
+        run = api.spawn(fn, args, n, runtime="xla", env=env, bg=is_own and not waits)
     return run if is_own else None
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a launch. No Exception: a program that goes on after those ends with it,
+    as it does where torch_xla launches."""
+
+    _render_traceback_ = XlaNbError._render_traceback_
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except RunFailed as failed:
+        if failed.run.state.stopping != INTERRUPTED:
+            raise
+        raise Interrupted(str(failed)) from None
+    except LaunchError as failed:
+        if not isinstance(failed.__context__, KeyboardInterrupt):
+            raise
+        raise Interrupted(str(failed)) from None
 
 
 def _choose_device() -> None:
@@ -127,7 +151,9 @@ def results_of(
 ) -> dict[int, Any]:
     """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
     _choose_device()
-    return api.spawn(WithoutIndex(functools.partial(fn, *args, **kwargs)), runtime="xla").results
+    with _interruptible():
+        run = api.spawn(WithoutIndex(functools.partial(fn, *args, **kwargs)), runtime="xla")
+    return run.results
 
 
 def accelerated(

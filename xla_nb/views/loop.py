@@ -14,6 +14,9 @@ from typing import Protocol
 
 from xla_nb.run.run import Run
 
+#: Why a run has stopped that the user interrupted.
+INTERRUPTED = "Stopped by an interrupt"
+
 
 class View(Protocol):
     """Something that shows a run."""
@@ -43,7 +46,7 @@ def follow(run: Run, view: View) -> None:
             while not run.done:
                 if len(interrupts) > answered:
                     answered += 1
-                    run.stop("Stopped by an interrupt")  # a second time: less time to stop
+                    run.stop(INTERRUPTED)  # a second time: less time to stop
                 pause = view.draw()
                 with run.changed:
                     if not run.done:
