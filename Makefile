@@ -14,13 +14,17 @@ COLAB  := .venv-colab
 COLAB_PINS := requirements/colab.txt
 LIBRARIES := .venv-libraries
 LIBRARIES_PINS := requirements/libraries.txt
+KAGGLE := .venv-kaggle
+KAGGLE_PINS := requirements/kaggle.txt
+# Kaggle has Python 3.12; without one, the Python of .venv: `make KAGGLE_PYTHON=... test-kaggle`.
+KAGGLE_PYTHON ?= $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(BIN)/python)
 # Errors alone: pip warns of settings that the machine has for others (folders of wheels, root).
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
 # Tests start processes by the hundred: without bytecode each would compile all of xla_nb again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo chaos test test-all test-colab test-libraries lab bench check format wheel lock clean
+.PHONY: help demo chaos test test-all test-colab test-kaggle test-libraries lab bench check format wheel lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
@@ -36,6 +40,13 @@ test-all: $(STAMP)  ## every test: whole notebooks, and machines of their own th
 
 test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPython, ipykernel and ipywidgets
 	$(COLAB)/bin/python -m pytest -q tests/test_magics.py tests/test_api.py tests/views/panel/test_view.py
+
+# torch 2.8 starts processes when it is imported, to compile in: tests would find them left behind.
+test-kaggle: $(KAGGLE)/.installed  ## the core of the tests with Kaggle's torch and torch_xla 2.8, on its Python 3.12 where there is one
+	TORCHINDUCTOR_COMPILE_THREADS=1 $(subst $(BIN),$(KAGGLE)/bin,$(PYTEST)) -m "not (slow or chaos or browser or ray)" \
+	    tests/program tests/protocol tests/rank tests/run tests/record tests/topology tests/engines \
+	    tests/simulation tests/dropin tests/programs tests/libraries tests/test_api.py \
+	    tests/test_magics.py tests/test_old_names.py
 
 test-libraries: $(LIBRARIES)/.installed  ## trainings with Lightning, transformers, timm and others, in their newest versions
 	$(subst $(BIN),$(LIBRARIES)/bin,$(PYTEST)) tests/libraries
@@ -64,7 +75,7 @@ wheel: $(STAMP)  ## build dist/xla_nb-*.whl
 
 # Keeps the versions already pinned; `make lock UPGRADE=--upgrade` takes the newest of all.
 lock: $(STAMP)  ## write the pins again after a change of requirements/*.in
-	@set -e; for pins in $(PINS) $(COLAB_PINS) $(LIBRARIES_PINS); do \
+	@set -e; for pins in $(PINS) $(COLAB_PINS) $(LIBRARIES_PINS) $(KAGGLE_PINS); do \
 	    $(BIN)/uv pip compile --universal --python-version 3.11 $(UPGRADE) --quiet \
 	        --no-annotate --no-emit-index-url --no-emit-find-links \
 	        --custom-compile-command 'make lock' --output-file $$pins $${pins%.txt}.in; \
@@ -75,8 +86,8 @@ AGAIN = torchax=`grep '^torchax==' $(PINS)`; \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --reinstall --no-deps $$torchax 2>/dev/null || \
 	$(PIP) --force-reinstall --no-deps $$torchax
 
-clean:  ## remove .venv, .venv-colab, .venv-libraries and everything built
-	rm -rf $(VENV) $(COLAB) $(LIBRARIES) build dist out .mypy_cache .ruff_cache .pytest_cache
+clean:  ## remove .venv, its siblings and everything built
+	rm -rf $(VENV) $(COLAB) $(LIBRARIES) $(KAGGLE) build dist out .mypy_cache .ruff_cache .pytest_cache
 
 # Both installers take the package index that the machine is set up for. pip takes over when there
 # is no uv here, or when it cannot reach the index that pip alone was told of.
@@ -98,9 +109,12 @@ $(STAMP): $(PINS) pyproject.toml
 # Each links the packages that .venv has too, so it is soon made and takes little room.
 $(COLAB)/.installed: $(COLAB_PINS)
 $(LIBRARIES)/.installed: $(LIBRARIES_PINS)
-$(COLAB)/.installed $(LIBRARIES)/.installed: $(STAMP)
-	@echo "installing $(filter %.txt,$^) into $(@D)"
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+$(KAGGLE)/.installed: $(KAGGLE_PINS)
+$(COLAB)/.installed $(LIBRARIES)/.installed: OWN_PYTHON := $(BIN)/python
+$(KAGGLE)/.installed: OWN_PYTHON := $(KAGGLE_PYTHON)
+$(COLAB)/.installed $(LIBRARIES)/.installed $(KAGGLE)/.installed: $(STAMP)
+	@echo "installing $(filter %.txt,$^) into $(@D), on `$(OWN_PYTHON) -V`"
+	@$(BIN)/uv venv --quiet --clear --python $(OWN_PYTHON) $(@D)
 	@uv="$(BIN)/uv pip install --quiet --compile-bytecode --python $(@D)/bin/python"; \
 	$$uv -r $(filter %.txt,$^) && $$uv --no-deps --no-build-isolation --editable .
 	@touch $@

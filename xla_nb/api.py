@@ -105,9 +105,9 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     def made(scope: Scope) -> Program:
         return build_call(fn, scope, args=values, name="xla_nb_call")
 
-    program = here.program(made) if here else made(_script())
-    resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
-    return run(program, options, resolve)
+    if here and not here.runs_a_script:
+        return run(here.program(made), options, here.resolve)
+    return run(made(_script()), options, vars(sys.modules["__main__"]).__getitem__)
 
 
 def run(

@@ -66,6 +66,11 @@ class Notebook:
         get_parent = getattr(self.shell, "get_parent", dict)
         return dict(get_parent())
 
+    @property
+    def runs_a_script(self) -> bool:
+        """Whether `%run` is executing a file, which has a module of its own meanwhile."""
+        return sys.modules["__main__"] in self.shell._main_mod_cache.values()
+
     def cell(self, line: str, body: str) -> Cell:
         """The cell that %%xla_spawn was called with, as a user sees it: the magic's own line
         stays, as a comment, so that lines count from it or from a magic above it (`%%time`).
@@ -103,10 +108,13 @@ class Notebook:
 
     def label(self, filename: str) -> str:
         """What errors call the cell whose code has this file name."""
+        known = getattr(self.shell.compile, "_filename_map", {})  # since IPython 8
+        if filename in known:
+            return f"Cell In[{known[filename]}]"
         history = self.shell.history_manager
         texts = list(enumerate(zip(history.input_hist_raw, history.input_hist_parsed, strict=True)))
         executed = (self._executed(number, *both) for number, both in reversed(texts) if number)
-        return next((cell.label for cell in executed if cell.filename == filename), "a cell")
+        return next((cell.label for cell in executed if cell.filename == filename), "A cell")
 
     def program(self, make: Callable[[Scope], Program]) -> Program:
         """What `make` builds of what the notebook holds, with what it needs of earlier runs.
@@ -157,9 +165,9 @@ class Notebook:
             except Interrupted as interrupted:
                 self.reject(str(interrupted))
 
-    def reject(self, why: str) -> None:
-        """Keep IPython from executing the cell that is about to run."""
-        self._rejection.reject(f"This cell was not executed: {why}")
+    def reject(self, why: str, kind: str = "Interrupted") -> None:
+        """Keep IPython from executing the cell that is about to run; the error is called `kind`."""
+        self._rejection.reject(f"This cell was not executed: {why}", kind)
 
     def _look_after_runs(self) -> None:
         for launched in list(self._runs):
@@ -344,10 +352,10 @@ class _Rejection(ast.NodeTransformer):
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._why = ""
+        self._why = self._kind = ""
 
-    def reject(self, why: str) -> None:
-        self._why = why
+    def reject(self, why: str, kind: str) -> None:
+        self._why, self._kind = why, kind
         self._shell.ast_transformers.append(self)
 
     def withdraw(self) -> None:
@@ -358,7 +366,7 @@ class _Rejection(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         self.withdraw()
         kinds = sys.modules["IPython.core.error"].InputRejected, XlaNbError
-        raise type("Interrupted", kinds, {})(self._why)
+        raise type(self._kind, kinds, {})(self._why)
 
 
 @functools.cache

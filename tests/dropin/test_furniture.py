@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -19,10 +20,18 @@ run = xmp.spawn(lambda index: os.environ['PJRT_DEVICE'], nprocs=2)
 """
 
 
+#: Installs nothing.
+SAYS = "#!/bin/sh\necho would $*\n"
+
+
 @pytest.fixture(scope="module")
-def kaggle():
-    """A kernel that finds nothing of Colab and Kaggle in its environment."""
-    kernel = Notebook()
+def kaggle(tmp_path_factory):
+    """A kernel that finds nothing of Colab and Kaggle in its environment, and no true pip."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name in ("pip", "pip3.11", "python"):
+        (folder / name).write_text(SAYS)
+        (folder / name).chmod(0o755)
+    kernel = Notebook(PATH=f"{folder}:{os.environ['PATH']}")
     kernel.ok("%load_ext xla_nb")
     yield kernel
     kernel.close()
@@ -96,30 +105,33 @@ def test_programs_still_see_that_they_are_not_on_colab(kaggle):
     assert kaggle.value("found") == "False"
 
 
+HERE = metadata.version("torch"), metadata.version("torch_xla")
 WHEEL = "https://x.y/torch_xla-1.9-cp37-cp37m-linux_x86_64.whl"
 PAIR = "-q 'torch~=2.6.0' 'torch_xla[tpu]~=2.6.0' -f https://x.y/libtpu.html"
 INSTALLS = {
-    f"pip install cloud-tpu-client==0.10 {WHEEL}": "torch_xla 1.9 in place of 2.9.0",
-    f"python -m pip install {PAIR}": "torch ~=2.6.0 in place of 2.9.0 and "
-    "torch_xla ~=2.6.0 in place of 2.9.0",
+    f"pip install cloud-tpu-client==0.10 {WHEEL}": f"torch_xla 1.9 in place of {HERE[1]}",
+    f"python -m pip install {PAIR}": f"torch ~=2.6.0 in place of {HERE[0]} and "
+    f"torch_xla ~=2.6.0 in place of {HERE[1]}",
+    "pip3.11 -q install Torch==1.0": f"torch ==1.0 in place of {HERE[0]}",
     "python pytorch-xla-env-setup.py --version nightly": "a torch_xla of its own choice",
 }
 
 
 @pytest.mark.parametrize(("command", "replaced"), INSTALLS.items())
 def test_what_another_torch_would_replace_is_said_and_can_be_skipped(kaggle, command, replaced):
-    shown = kaggle.ok(f"!echo would {command}")
+    shown = kaggle.ok(f"!{command}")
     assert f"This line is to install {replaced};" in shown.stdout
     assert "\nwould " in shown.stdout
     kaggle.ok("%xla_config setup_cells=skip")
-    shown = kaggle.ok(f"!echo would {command}")
-    assert shown.lines == [f"Skipped, since it would install {replaced}: echo would {command}"]
+    shown = kaggle.ok(f"!{command}")
+    assert shown.lines == [f"Skipped, since it would install {replaced}: {command}"]
     kaggle.ok("%xla_config reset")
 
 
 def test_packages_that_replace_nothing_are_installed_without_a_word(kaggle):
-    shown = kaggle.ok("!echo pip install torch_xla transformers 'torch>=2.0' torchmetrics==0.1")
-    assert shown.stdout.startswith("pip install")
+    shown = kaggle.ok("!pip install torch_xla transformers 'torch>=2.0' torchmetrics==0.1")
+    assert shown.stdout.startswith("would install")
+    assert kaggle.ok("!echo pip install torch==1.0").stdout.startswith("pip install")
 
 
 def test_all_of_it_is_gone_once_drop_in_is_off(kaggle):
@@ -128,6 +140,6 @@ def test_all_of_it_is_gone_once_drop_in_is_off(kaggle):
         assert kaggle.run("import os\nos.environ['CLOUD_TPU_TASK_ID']").ename == "KeyError"
         missing = kaggle.run("from google.colab.patches import cv2_imshow")
         assert missing.ename == "ModuleNotFoundError"
-        assert kaggle.ok("!echo pip install torch_xla==1.9").stdout.startswith("pip install")
+        assert kaggle.ok("!pip install torch_xla==1.9").stdout.startswith("would install")
     finally:
         kaggle.ok("%xla_config dropin=on")

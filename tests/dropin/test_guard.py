@@ -74,8 +74,8 @@ def test_every_function_of_torch_xla_that_opens_it_is_stopped_before(machine):
 
 
 def test_the_error_names_the_line_and_the_fix(machine):
-    machine.ok("def setup():\n    return xm.xla_device()")
-    shown = machine.run("import json\ndevice = setup()")
+    machine.ok("def setup():\n    return xm.xla_device()\n")
+    shown = machine.run("import json\ndevice = setup()\n")
     number = shown.number - 1
     assert shown.error.startswith(
         f"UsageError: Cell In[{number}], line 2, is about to open the TPU in the notebook's own "
@@ -100,10 +100,44 @@ def test_a_cell_that_moves_a_value_there_is_not_executed(machine, line):
     assert machine.value("is_open()") == "False"
 
 
+def test_a_timed_cell_is_looked_into_too(machine):
+    shown = machine.run("%%time\nx = 1\nx = torch.ones(2).to('xla')")
+    assert "its line 3 is about to open" in shown.error
+    assert machine.value("is_open()") == "False"
+
+
 def test_what_functions_for_ranks_say_is_left_to_them(machine):
     machine.ok("def f(index):\n    device = torch_xla.device()\n    return torch.ones(2).to('xla')")
     machine.ok("g = lambda index: torch.ones(2, device='xla')")
     assert machine.value("is_open()") == "False"
+
+
+def test_a_move_is_seen_under_timing_magics(machine):
+    for cell in ('%%time\ntorch.ones(1).to("xla")', '%time torch.ones(1).to("xla")'):
+        assert "is about to open the TPU" in machine.run(cell).error, cell
+    assert machine.value("is_open()") == "False"
+
+
+def test_a_move_to_a_device_that_the_same_cell_names_is_seen(machine):
+    for device in ('"xla"', 'torch.device("xla")', 'torch.device("xla", 0)'):
+        shown = machine.run(f"chosen = {device}\ntorch.ones(1).to(chosen)")
+        assert "its line 2 is about to open the TPU" in shown.error, device
+    assert machine.value("is_open()") == "False"
+
+
+def test_a_name_that_the_cell_binds_anew_is_not_taken_for_the_device(machine):
+    machine.ok('device = "xla"')
+    machine.ok('device = "cuda" if False else "cpu"\ntorch.ones(1).to(device)')
+    machine.ok('device = "xla"')
+    machine.ok('for device in ["cpu"]:\n    torch.ones(1, device=device)')
+    machine.ok('device = "cpu"\nif False:\n    device = "xla"\ntorch.ones(1).to(device)')
+
+
+def test_what_only_carries_the_device_is_not_stopped(machine):
+    machine.ok("import functools, argparse")
+    machine.ok('settings = dict(device="xla")')
+    machine.ok('make = functools.partial(torch.ones, device="xla")')
+    machine.ok('asked = argparse.Namespace(device="xla")')
 
 
 def test_a_library_that_opens_it_is_stopped_too(machine):

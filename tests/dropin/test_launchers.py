@@ -52,6 +52,9 @@ def test_the_articles_cell_launches_and_its_results_are_a_dict(published):
     assert shown.lines[-4:] == [f"{index} 3.0" for index in range(4)]
     asked = "len(results), list(results), list(results.keys()), set(results.values()), results[2]"
     assert published.value(asked) == "(4, [0, 1, 2, 3], [0, 1, 2, 3], {3.0}, 3.0)"
+    assert published.value("results == dict.fromkeys(range(4), 3.0), results == 3") == (
+        "(True, False)"
+    )
 
 
 def test_a_name_that_was_bound_before_launches_too(published):
@@ -79,6 +82,19 @@ def test_more_ranks_than_the_host_has_are_told_once(published):
     again = published.ok("run = xmp.spawn(lambda index: index, nprocs=8)")
     assert "asks for" not in again.stdout
     published.ok("%xla_config simulate=None")
+
+
+@pytest.mark.parametrize("number", ["'8'", "0", "8.0"])
+def test_what_is_no_number_of_ranks_is_refused(published, number):
+    shown = published.run(f"xmp.spawn(print, nprocs={number})")
+    told = f"xmp.spawn: the number of ranks must be a whole number of at least 1, not {number}."
+    assert shown.error.endswith(f"UsageError: {told}")
+
+
+@pytest.mark.parametrize("args", ["5", "{'lr': 0.1}", "'abc'"])
+def test_a_forgotten_comma_in_args_is_named(published, args):
+    shown = published.run(f"xmp.spawn(print, args=({args}), nprocs=2)")
+    assert f"args must be a tuple, not {args}. Write args=({args},)." in shown.error
 
 
 def test_without_join_it_returns_at_once(published):
@@ -134,6 +150,25 @@ def test_a_device_in_a_value_is_the_ranks_device(published):
     assert published.value("run.results") == "{0: 4, 1: 4}"
 
 
+RUN_BY_MAGIC = """
+import sys
+import torch_xla.distributed.xla_multiprocessing as xmp
+FACTOR = 3
+def helper(index): return index * FACTOR
+def main(index): return helper(index), __file__
+results = xmp.spawn(main, nprocs=2).results
+"""
+
+
+def test_a_script_that_run_executes_has_its_own_names_on_ranks(published, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(RUN_BY_MAGIC)
+    published.ok(f"FACTOR = 1000\n%run {file}")
+    assert published.value("results") == f"{{0: (0, '{file}'), 1: (3, '{file}')}}"
+    published.ok("run = xmp.spawn(main, nprocs=2)")  # the notebook has them afterwards
+    assert published.value("run[1][0], FACTOR") == "(3, 3)"
+
+
 def test_a_process_that_the_notebook_starts_launches_too(published):
     published.ok(
         "def child(queue): queue.put(dict(xmp.spawn(lambda index: index, nprocs=2).items()))\n"
@@ -175,6 +210,13 @@ def test_accelerates_launcher_starts_one_world(published):
     assert [line for line in shown.lines if "once" in line] == ["[0] once"]
     expected = {index: (index, 4, "bf16", [0.0, 2.0, 4.0, 6.0]) for index in range(4)}
     assert published.value(f"run.results == {expected}") == "True"
+
+
+def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
+    pytest.importorskip("accelerate")
+    published.ok("from accelerate import notebook_launcher")
+    shown = published.run("notebook_launcher(print, num_processes=4, num_nodes=2)")
+    assert "UsageError: notebook_launcher: num_nodes=2 would start" in shown.error
 
 
 def test_an_import_after_the_extension_is_seen(notebook):

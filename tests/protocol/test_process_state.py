@@ -69,6 +69,31 @@ def test_arguments_limits_contexts_filters_and_logging_are_the_notebooks():
     assert "ImportWarning: as an error" in taken.stderr
 
 
+LOGS = """
+import logging, sys
+sys.modules["a_package"] = sys
+logging.basicConfig(style="{", format="{levelname}-{message}", stream=sys.stdout)
+for name in "__main__", "a_package.part":
+    to_file = logging.FileHandler(sys.argv[1])
+    to_file.setFormatter(logging.Formatter("%(name)s %(message)s"))
+    to_file.setLevel("ERROR")
+    logging.getLogger(name).addHandler(to_file)
+"""
+LOGS_TAKEN = (
+    TAKEN + "import logging\nlogging.error('this')\n"
+    "for name in '__main__', 'a_package.part':\n"
+    "    logging.getLogger(name).warning('less'); logging.getLogger(name).error('that')\n"
+)
+
+
+def test_handlers_to_files_and_streams_are_as_in_the_notebook_but_for_those_of_modules(tmp_path):
+    file = tmp_path / "train.log"
+    made = ran(LOGS + PICKLED, str(file))
+    taken = ran(LOGS_TAKEN, made.stdout.strip())
+    assert taken.stdout.splitlines() == ["ERROR-this", *["WARNING-less", "ERROR-that"] * 2]
+    assert file.read_text() == "__main__ that\n", made.stderr + taken.stderr
+
+
 def test_filters_of_other_packages_warnings_are_left_out_so_that_a_job_does_not_import_them():
     made = ran(
         "import sys, types, warnings\n"

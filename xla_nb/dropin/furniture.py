@@ -32,10 +32,12 @@ _VARIABLES = {
 _DEVICE = "PJRT_DEVICE"
 _PATCHES = "google.colab.patches"
 #: A script of torch_xla's repository that the notebooks of 2020 to 2022 fetch and run.
-_SETUP_SCRIPT = re.compile(r"\bpython\S*\s+\S*env-setup\.py\b")
-_INSTALL = re.compile(r"\b(?:pip3?|conda|mamba)\s+install\b")
+_SETUP_SCRIPT = re.compile(r"\s*(?:\S*/)?python\S*\s+\S*env-setup\.py\b")
+_INSTALL = re.compile(
+    r"\s*(?:sudo\s+)?(?:\S*python\S*\s+-m\s+|uv\s+)?(?:\S*/)?pip[\d.]*\s+(?:-\S+\s+)*install\b"
+)
 _PACKAGES = "torch", "torch_xla"
-_WHEEL = re.compile(r"(?:^|/)(torch(?:_xla)?)-(\d[^-+]*)[^/]*\.whl$")
+_WHEEL = re.compile(r"(?:^|/)(torch(?:_xla)?)-(\d[^-+]*|nightly)[^/]*\.whl$")
 
 
 class Furniture:
@@ -142,10 +144,10 @@ def _asked(source: str) -> list[str]:
 
 def _replaced(command: str) -> Iterator[str]:
     """What a shell command would install in place of torch and torch_xla as they are here."""
-    if _SETUP_SCRIPT.search(command):
-        yield "a torch_xla of its own choice"
     for part in re.split(r"&&|\|\||[;|\n]", command):
-        if _INSTALL.search(part):
+        if _SETUP_SCRIPT.match(part):
+            yield "a torch_xla of its own choice"
+        if _INSTALL.match(part):
             with contextlib.suppress(ValueError):  # quotes that do not end
                 yield from filter(None, map(_replacing, shlex.split(part)))
 
@@ -157,14 +159,14 @@ def _replacing(word: str) -> str | None:
 
     wheel = _WHEEL.search(word)
     if wheel:
-        name, wanted = wheel[1], SpecifierSet(f"=={wheel[2]}.*") if wheel[2] else SpecifierSet()
-        shown = wheel[2]
+        name, shown = wheel[1], wheel[2]
+        wanted = SpecifierSet(f"=={shown}.*" if shown != "nightly" else "==0")
     else:
         try:
             requirement = Requirement(word)
         except InvalidRequirement:
             return None
-        name, wanted = requirement.name.replace("-", "_"), requirement.specifier
+        name, wanted = requirement.name.lower().replace("-", "_"), requirement.specifier
         shown = str(wanted)
     if name not in _PACKAGES or not shown:
         return None

@@ -8,6 +8,7 @@ ranks have devices of their own, opening it is only noted.
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import functools
 import linecache
@@ -47,6 +48,9 @@ OPENERS = (
     "_xla_wait_device_ops",
 )
 ALLOWED = "# xla: allow"
+#: Magics that execute their text in the notebook, without a cell of its own as `%%capture` has.
+_TIMING = "time", "timeit", "prun"
+_STANDARD = sys.stdlib_module_names - {"__main__"}
 
 
 class Guard:
@@ -83,7 +87,7 @@ class Guard:
             for line in _moves(tree, self._shell.user_ns):
                 where = f"its line {line}"
                 shown = text.splitlines()[line - 1] if line <= text.count("\n") + 1 else ""
-                notebook.of(self._shell).reject(_sentence(where, shown))
+                notebook.of(self._shell).reject(_sentence(where, shown), "UsageError")
                 return
 
     def _wrap(self, torch_xla: ModuleType) -> None:
@@ -148,26 +152,67 @@ def _is_tpu() -> bool:
 # ---------------------------------------------------------------- where it is opened
 
 
-def _moves(tree: ast.AST, values: dict[str, Any]) -> Iterator[int]:
+def _moves(tree: ast.Module, values: dict[str, Any]) -> Iterator[int]:
     """The lines that a cell executes itself, and that name the device in a call: `x.to("xla")`,
-    `torch.ones(2, device=device)`."""
-    for node in _executed(tree):
-        if isinstance(node, ast.Call):
-            moved = isinstance(node.func, ast.Attribute) and node.func.attr == "to"
-            named = [word.value for word in node.keywords if word.arg == "device"]
-            if any(_is_device(each, values) for each in named + (node.args if moved else [])):
-                yield node.lineno
+    `torch.ones(2, device=device)`. A name has the value that the cell's own lines above give it;
+    one that they bind to something else is not known."""
+    values = dict(values)
+    for statement in tree.body:
+        for node in _executed(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                values.pop(node.id, None)
+            elif isinstance(node, ast.Call):
+                if _is_move(node, values):
+                    yield node.lineno
+                for inner, above in _timed(node):
+                    yield from (above + line for line in _moves(inner, values))
+        if isinstance(statement, ast.Assign) and _is_device(statement.value, values):
+            names = [each.id for each in statement.targets if isinstance(each, ast.Name)]
+            values.update(dict.fromkeys(names, "xla"))
+
+
+def _is_move(call: ast.Call, values: dict[str, Any]) -> bool:
+    """What the standard library gets (`dict`, `functools.partial`), it only carries."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        known = values.get(function.id, getattr(builtins, function.id, None))
+    else:
+        owner = values.get(getattr(getattr(function, "value", None), "id", ""))
+        known = getattr(owner, getattr(function, "attr", ""), None) if _is_module(owner) else None
+    if str(getattr(known, "__module__", None)).partition(".")[0] in _STANDARD:
+        return False
+    moved = isinstance(function, ast.Attribute) and function.attr == "to"
+    named = [word.value for word in call.keywords if word.arg == "device"]
+    return any(_is_device(each, values) for each in named + (call.args if moved else []))
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, ModuleType)
+
+
+def _timed(call: ast.Call) -> Iterator[tuple[ast.Module, int]]:
+    """The code of `%%time`, `%time` and their like, which IPython executes in place; how many lines
+    are above it."""
+    name = getattr(call.func, "attr", "")
+    if name in ("run_cell_magic", "run_line_magic"):
+        texts = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
+        if texts and texts[0] in _TIMING:
+            with contextlib.suppress(SyntaxError):  # options, or none of Python's
+                above = call.lineno - (name == "run_line_magic")
+                yield ast.parse(texts[-1]), above
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those of functions, which may be for ranks."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        yield node
+        for child in ast.iter_child_nodes(node):
             yield from _executed(child)
 
 
 def _is_device(node: ast.AST, values: dict[str, Any]) -> bool:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.device":
+        return any(_is_device(each, values) for each in node.args[:1])
     value = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
     if isinstance(node, ast.Name):
         value = values.get(node.id)

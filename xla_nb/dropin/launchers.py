@@ -14,6 +14,7 @@ from xla_nb.dropin import answers, furniture
 from xla_nb.errors import UsageError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
+from xla_nb.run.options import count
 from xla_nb.run.run import Run
 from xla_nb.topology import chips, simulated
 
@@ -66,7 +67,8 @@ def _notebook_launcher(  # type: ignore[no-untyped-def]
 ):
     from xla_nb.dropin.launchers import accelerated
 
-    return accelerated(function, args, num_processes, mixed_precision)
+    machines = settings.get("num_nodes", 1)
+    return accelerated(function, args, num_processes, mixed_precision, machines)
 
 
 _PLACES = (
@@ -96,13 +98,17 @@ def launched(
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _under_torchrun(fn, args, name)
         return None
+    _choose_device()
+    n = _ranks(nprocs, name)
+    is_own = _is_own(sys._getframe(1))
+    run = api.spawn(fn, args, n, runtime="xla", env=env, bg=is_own and not waits)
+    return run if is_own else None
+
+
+def _choose_device() -> None:
     here = notebook.current()
     if here:
         furniture.of(here.shell).choose_device()
-    n = _ranks(nprocs, name)
-    is_own = _is_own(sys._getframe(1))
-    run = api.spawn(fn, tuple(args), n, runtime="xla", env=env, bg=is_own and not waits)
-    return run if is_own else None
 
 
 def _under_torchrun(fn: Callable[..., object], args: Any, name: str) -> None:
@@ -120,13 +126,22 @@ def results_of(
     fn: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> dict[int, Any]:
     """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
+    _choose_device()
     return api.spawn(WithoutIndex(functools.partial(fn, *args, **kwargs)), runtime="xla").results
 
 
 def accelerated(
-    function: Callable[..., object], args: Any, ranks: int | None, precision: str
+    function: Callable[..., object], args: Any, ranks: int | None, precision: str, machines: int
 ) -> Run | None:
-    """Launch as accelerate's `notebook_launcher` does for a TPU; ranks have the precision too."""
+    """Launch as accelerate's `notebook_launcher` does for a TPU; ranks have the precision too.
+
+    Raises UsageError for several machines, each of which would have to launch a part."""
+    if machines > 1:
+        raise UsageError(
+            f"notebook_launcher: num_nodes={machines} would start the ranks of this machine alone. "
+            "xla_nb starts those of several machines itself: %xla_config on=ray, and leave "
+            "num_nodes out."
+        )
     env = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
     return launched(Accelerated(function), args, ranks, "notebook_launcher", env=env)
 
@@ -135,7 +150,7 @@ def _is_own(frame: types.FrameType | None) -> bool:
     """Whether the code that called a launcher is the notebook's or the script's."""
     while frame is not None and _package(frame) in _LAUNCHERS:
         frame = frame.f_back
-    return frame is not None and frame.f_globals is vars(sys.modules["__main__"])
+    return frame is not None and frame.f_globals.get("__name__") == "__main__"
 
 
 def _package(frame: types.FrameType) -> str:
@@ -146,6 +161,8 @@ def _ranks(asked: int | None, name: str) -> int | None:
     """As many ranks as were asked for, if the host can have them; else all that it has, which is
     said once."""
     here = notebook.current()
+    if asked is not None:
+        asked = count(f"{name}: the number of ranks", asked)
     if asked is None or (here and here.settings.get("on", "local") != "local"):
         return asked
     wish = answers.wish()

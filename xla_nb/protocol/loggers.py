@@ -1,13 +1,18 @@
 """Loggers of a process: a rank's own of a name gets what the notebook's of that name holds.
 
-Handlers stay where they are, since what they write to cannot be sent.
+Of handlers only those to the standard streams and to files are made again on ranks. What others
+write to cannot be sent.
 """
 
 from __future__ import annotations
 
+import io
 import logging
+import sys
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from xla_nb.protocol import parts, remake
@@ -18,6 +23,56 @@ _NOTE = (
     "the logger `{}` is without its handlers on ranks, and does not propagate: give it a handler "
     "there"
 )
+
+
+_STREAMS = "stdout", "stderr"
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A handler to a standard stream, or to the file `to`, without what a library added to it."""
+
+    to: str
+    level: int
+    format: str | None
+    dates: str | None
+    style: str
+    encoding: str | None
+
+    def made(self) -> logging.Handler | None:
+        """One like it in this process; None where there is no folder for its file."""
+        handler: logging.Handler
+        if self.to in _STREAMS:
+            handler = logging.StreamHandler(getattr(sys, self.to))
+        elif Path(self.to).parent.is_dir():  # not so on another machine
+            handler = logging.FileHandler(self.to, encoding=self.encoding, delay=True)
+        else:
+            return None
+        handler.setLevel(self.level)
+        form: Any = logging.Formatter(self.format, self.dates, self.style, False)  # type: ignore[arg-type]
+        handler.setFormatter(form)
+        return handler
+
+
+def handlers(logger: logging.Logger) -> tuple[Handler, ...]:
+    """Those of a logger that ranks are to have. Of a module's logger none: the module is imported
+    there, and adds them itself."""
+    if logger.name.partition(".")[0] in sys.modules.keys() - {"__main__"}:
+        return ()
+    return tuple(found for one in logger.handlers if (found := _described(one)))
+
+
+def _described(handler: logging.Handler) -> Handler | None:
+    if type(handler) is logging.FileHandler:
+        to, encoding = handler.baseFilename, handler.encoding
+    elif type(handler) is logging.StreamHandler and not isinstance(handler.stream, io.StringIO):
+        to, encoding = _STREAMS[handler.stream is not sys.stdout], None
+    else:
+        return None
+    form = handler.formatter or logging.Formatter()
+    styles: dict[Any, str] = {style: mark for mark, (style, _) in logging._STYLES.items()}
+    style = styles.get(type(form._style), "%")
+    return Handler(to, handler.level, form._fmt, form.datefmt, style, encoding)
 
 
 def of_this_process() -> dict[str, logging.Logger]:
@@ -54,4 +109,5 @@ def state(logger: logging.Logger) -> dict[str, object]:
 
 def loss(logger: logging.Logger) -> str | None:
     """What to say where nobody hears the logger on ranks, since its handlers stay here."""
-    return _NOTE.format(logger.name) if logger.handlers and not logger.propagate else None
+    is_lost = logger.handlers and not logger.propagate and not handlers(logger)
+    return _NOTE.format(logger.name) if is_lost else None

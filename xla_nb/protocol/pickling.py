@@ -65,6 +65,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         self._keys.note(kind)
         for reduce in (
             self._keys.reduce,
+            refusals.refuse_of_itself,
             refusals.reduce_stream,
             self.reduce_shared,
             self._reduce_exception,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.protocol import loggers
+from xla_nb.protocol.loggers import Handler
 from xla_nb.protocol.torch_settings import TorchSettings
 
 _DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
@@ -25,24 +26,21 @@ _Filter = tuple[Any, Any, type[Warning], Any, int]
 @dataclass(frozen=True)
 class Logging:
     """Loggers that are not as `getLogger` makes them, by name: level, whether it propagates and
-    whether it is disabled; the level that `logging.disable` was given; and format and date format
-    of each of root's handlers that write to a standard stream, with the stream's name and the
-    handler's level; and what levels are called."""
+    whether it is disabled; the level that `logging.disable` was given; the handlers of loggers
+    that no module makes; and what levels are called."""
 
     loggers: dict[str, tuple[int, bool, bool]]
     disabled: int
-    streams: tuple[tuple[str, int, str | None, str | None], ...]
+    handlers: dict[str, tuple[Handler, ...]]
     names: dict[int, str]
 
     @classmethod
     def of_this_process(cls) -> Logging:
-        root = logging.getLogger()
-        states = {
-            name: (logger.level, logger.propagate, logger.disabled)
-            for name, logger in loggers.of_this_process().items()
-        }
+        known = loggers.of_this_process()
+        states = {name: (one.level, one.propagate, one.disabled) for name, one in known.items()}
         changed = {name: one for name, one in states.items() if one != _AS_MADE}
-        return cls(changed, root.manager.disable, tuple(_streams(root)), dict(logging._levelToName))
+        handlers = {name: found for name, one in known.items() if (found := loggers.handlers(one))}
+        return cls(changed, logging.root.manager.disable, handlers, dict(logging._levelToName))
 
     def take_on(self) -> None:
         for number, called in self.names.items():
@@ -52,25 +50,11 @@ class Logging:
             logger.setLevel(level)
             logger.propagate, logger.disabled = propagates, disabled
         logging.disable(self.disabled)
-        root = logging.getLogger()
-        if root.handlers:
-            return
-        for stream, level, form, dates in self.streams:
-            handler = logging.StreamHandler(getattr(sys, stream))
-            handler.setLevel(level)
-            handler.setFormatter(logging.Formatter(form, dates))
-            root.addHandler(handler)
-
-
-def _streams(root: logging.Logger) -> list[tuple[str, int, str | None, str | None]]:
-    found = []
-    for handler in root.handlers:
-        if type(handler) is not logging.StreamHandler:  # not one of a library's, nor to a file
-            continue
-        stream = "stdout" if handler.stream is sys.stdout else "stderr"
-        form = handler.formatter or logging.Formatter()
-        found.append((stream, handler.level, form._fmt, form.datefmt))
-    return found
+        for name, handlers in self.handlers.items():
+            logger = logging.getLogger(name)
+            if not logger.handlers:
+                for made in filter(None, [one.made() for one in handlers]):
+                    logger.addHandler(made)
 
 
 def _decimals() -> dict[str, Any]:

@@ -182,6 +182,16 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
     return "a mock", "Make it inside the function"
 
 
+def refuse_of_itself(obj: Any) -> Any:
+    """Raise Unshippable for an object whose class says that it cannot be sent, in
+    `_xla_nb_not_sent`: what it is, and what to do instead."""
+    for cls in type(obj).__mro__:
+        said = vars(cls).get("_xla_nb_not_sent")
+        if said is not None:
+            raise Unshippable(*said)
+    return NotImplemented
+
+
 def reduce_stream(obj: Any) -> Any:
     """A standard stream as that of the process that opens the pickle; other streams are refused."""
     for name in ("stdout", "stderr", "stdin"):

@@ -12,12 +12,11 @@ from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Va
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events
 from xla_nb.protocol.parcel import Malformed, Parcel
-from xla_nb.protocol.refusals import Unshippable
 from xla_nb.record import private
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home, records
@@ -40,6 +39,12 @@ class RecordedRun:
     elapsed      seconds from the launch to the end of the last rank, or until now
     record       its files
     """
+
+    #: As protocol/refusals.refuse_of_itself reads it.
+    _xla_nb_not_sent = (
+        "a run",
+        "Bind what you need of it in the notebook (`values = run.results`) and use that",
+    )
 
     def __init__(
         self,
@@ -89,11 +94,17 @@ class RecordedRun:
             self.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
         whole.check_end(self.state, summary)
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise Unshippable(
-            "a run",
-            "Bind what you need of it in the notebook (`values = run.results`) and use that",
-        )
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """In another process, such as the one that asks a Ray task, the dict of its results."""
+        if not self.ok:
+            raise TypeError("A run without every rank's result cannot be pickled.")
+        return dict, (dict(self.results),)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to the dict of its results, as it takes the place of one; else to itself alone."""
+        return self.results == other if isinstance(other, dict) else self is other
+
+    __hash__ = object.__hash__
 
     @property
     def ok(self) -> bool:

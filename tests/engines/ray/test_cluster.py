@@ -67,6 +67,21 @@ def test_data_parallel_training_over_hosts_equals_one_process(on_ray):
     assert on_ray.value("min(trained_[r][1] for r in range(6)) > 1e-2") == "True"
 
 
+@pytest.mark.leaves("processes")  # the worker's, which live as long as it
+def test_a_task_that_launches_does_so_on_its_worker(on_ray):
+    on_ray.ok(
+        "import ray\nscale = 3\n"
+        "@ray.remote(num_cpus=0)\n"
+        "def task(n):\n"
+        "    import xla_nb\n"
+        "    xla_nb.install()\n"
+        "    import torch_xla.distributed.xla_multiprocessing as xmp\n"
+        "    return xmp.spawn(lambda index: index * scale, nprocs=n)\n"
+        "found = ray.get(task.remote(2))"
+    )
+    assert on_ray.value("found") == "{0: 0, 1: 3}"
+
+
 def test_notebook_definitions_reach_hosts_without_a_module(on_ray):
     on_ray.ok(
         "class Scale:\n"
