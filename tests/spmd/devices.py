@@ -14,18 +14,22 @@ import sys
 import traceback
 from typing import Any
 
+import scenarios  # before `set_up`, as a program may have torch's functions from before
+import torch_xla
+
 from xla_nb.runtimes import spmd
 
 
 def serve() -> None:
     spmd.set_up()
+    torch_xla.runtime.use_spmd()
     print("ready", flush=True)
     for line in sys.stdin:
         name, args = pickle.loads(base64.b64decode(line))
         answer: tuple[bool, Any]
         try:
             module, _, function = name.rpartition(".")
-            scenario = getattr(importlib.import_module(module or "scenarios"), function)
+            scenario = getattr(importlib.import_module(module or scenarios.__name__), function)
             answer = True, scenario(*args)
         except BaseException:
             answer = False, traceback.format_exc()

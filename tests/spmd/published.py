@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 import torch_xla
 from models import Stack, difference
@@ -219,6 +221,11 @@ def leaves() -> dict[str, Any]:
 # --- meshes and refusals -----------------------------------------------------------------------
 
 
+def whole_of_eight() -> Any:
+    """As a process with eight devices had it."""
+    return spmd.Mesh(np.arange(8).reshape(1, 8), ("dp", "tp"))
+
+
 def meshes() -> dict[str, Any]:
     mesh = square()
     direct = DeviceMesh("xla", torch.arange(4).view(2, 2), mesh_dim_names=("a", "b"))
@@ -226,6 +233,7 @@ def meshes() -> dict[str, Any]:
         "sizes": (mesh.size(), mesh.size(0), mesh["tp"].size(), tuple(mesh.shape), mesh.ndim),
         "names": (mesh.mesh_dim_names, mesh["tp"].mesh_dim_names, flat().mesh_dim_names),
         "of ours": isinstance(direct["b"], spmd.Mesh),
+        "sent": pickle.loads(pickle.dumps(whole_of_eight()))["tp"].mesh_dim_names,
         "alone": init_device_mesh("xla", (1, 4), mesh_dim_names=("dp", "tp")).get_local_rank("dp"),
     }
 
@@ -251,6 +259,9 @@ def refused() -> dict[str, tuple[str, str]]:
         name: refusal(work)
         for name, work in {
             "cuda": lambda: init_device_mesh("cuda", (2, 2)),
+            "sent": lambda: parallelize_module(
+                seeded(MODELS["mlp"][0]), pickle.loads(pickle.dumps(whole_of_eight()))["tp"], MLP
+            ),
             "too many": lambda: init_device_mesh("xla", (8,)),
             "local rank": mesh.get_local_rank,
             "group": mesh.get_group,

@@ -97,6 +97,7 @@ def test_a_mesh_of_torchs_is_one_of_ours(devices: Devices) -> None:
         "sizes": (4, 2, 2, (2, 2), 2),
         "names": (("dp", "tp"), ("tp",), None),
         "of ours": True,
+        "sent": ("tp",),
         "alone": 0,
     }
 
@@ -111,6 +112,7 @@ def test_a_key_that_matches_nothing_is_left_out(devices: Devices) -> None:
 # The words of each error that say what is wrong, and how to fix it.
 REFUSED = {
     "cuda": ("UsageError", "'cuda' mesh", "one process owns", "init_device_mesh('xla', (2, 2))"),
+    "sent": ("UsageError", "8 devices", "has 4"),
     "too many": ("UsageError", "8 devices", "has 4"),
     "local rank": ("UsageError", "mesh.get_local_rank()", "one process", "distribute_tensor"),
     "group": ("UsageError", "mesh.get_group()", "no process groups"),

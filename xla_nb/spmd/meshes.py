@@ -78,6 +78,9 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         self.fits = True  # it is known to cover the devices
         self.batch: tuple[int, tuple[int, ...]] = (0, ())  # size and axes of the last batch
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, fits=False)  # another process may have other devices
+
     @property
     def sizes(self) -> dict[str, int]:
         """Each axis with its number of devices."""
