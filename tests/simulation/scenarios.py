@@ -45,6 +45,7 @@ from xla_nb.simulation.agreement import (
     CollectiveWait,
     RankLost,
 )
+from xla_nb.simulation.collectives import Reduction
 from xla_nb.simulation.memory import Walk
 from xla_nb.simulation.mesh import Mesh
 
@@ -496,6 +497,18 @@ def check_groups_that_xla_refuses_are_refused(rank: int) -> None:
     same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
 
 
+def check_values_that_are_still_on_the_host(rank: int) -> None:
+    """XLA lacks torch.complex and geometric_: torch computes them, and uploads the result later."""
+    rows = torch.complex(everyones(4), everyones(4, seed=1))
+    same(xm.all_reduce("sum", torch.complex(mine(4), mine(4, seed=1))), rows.sum(0))
+    value = torch.complex(mine(4), mine(4, seed=1))
+    xm.all_reduce("sum", [value])
+    same(value, rows.sum(0))
+    drawn = torch.ones(4).to("xla").geometric_(0.5)
+    gathered = xm.all_gather(drawn, pin_layout=False)
+    same(gathered.view(4, 4)[rank], drawn.cpu())
+
+
 def check_groups_of_different_sizes(rank: int) -> None:
     for shape in ((3,), LARGE):
         reduced = xm.all_reduce("sum", mine(*shape), groups=[[0], [1, 2, 3]])
@@ -865,6 +878,18 @@ def check_process_group(rank: int) -> None:
     dist.barrier()
 
 
+def check_complex_numbers_in_place_are_refused_as_torch_xla_does(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    for call in (dist.all_reduce, functools.partial(dist.broadcast, src=1)):
+        value = torch.complex(mine(4), mine(4, seed=1))
+        assert "complex numbers" in complaint(functools.partial(call, value))
+    value = torch.complex(mine(4), mine(4, seed=1))
+    rows = torch.complex(everyones(4), everyones(4, seed=1))
+    same(xm.all_reduce("sum", value), rows.sum(0))
+    xm.all_reduce("sum", [value])
+    same(value, rows.sum(0))
+
+
 def check_process_group_with_a_root(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     if not SINCE_2_9:
@@ -1206,6 +1231,10 @@ def mismatch_kind(rank: int) -> None:
     xm.all_reduce("max" if rank == 3 else "sum", mine(4))
 
 
+def mismatch_scale(rank: int) -> None:
+    xm.all_reduce("sum", mine(4), scale=1 / (1_000_002 if rank == 3 else 1_000_001))
+
+
 def mismatch_shape(rank: int) -> None:
     xm.all_reduce("sum", mine(5 if rank == 2 else 4))
 
@@ -1326,6 +1355,21 @@ def raises_inside(rank: int) -> str:
         xm.all_reduce("sum", mine(3_000_000))
     except CollectiveMismatch as error:
         return f"{error}, {error.follows}"
+    return ""
+
+
+def raises_between_hosts(rank: int) -> str:
+    """Rank 1 of two hosts lacks memory for its share, in a group with unequally many on each."""
+    xm.rendezvous("all there")
+    if rank == 1:
+        Reduction.fold = _lacks_memory  # type: ignore[method-assign, assignment]
+    try:
+        xm.all_reduce("sum", mine(*LARGE), groups=[[0, 1, 2], [3]])
+    except CollectiveMismatch as error:
+        return str(error)
+    except MemoryError:
+        host.leave("raised MemoryError")
+        until(lambda: files("0.result") == 1)  # others hear it while this process lives
     return ""
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.simulation.harness import Job
+from tests.simulation.harness import Job, Launcher, job
 
 Simulate = Callable[..., Job]
 
@@ -30,6 +31,11 @@ def mismatch(job: Job, *ranks: int) -> list[str]:
     [
         ("mismatch_operation", "0, 2, 3: all_reduce sum f32[4]", "1: all_gather f32[4] dim 0"),
         ("mismatch_kind", "0-2: all_reduce sum f32[4]", "3: all_reduce max f32[4]"),
+        (
+            "mismatch_scale",
+            "0-2: all_reduce sum scale 9.99999000001e-07 f32[4]",
+            "3: all_reduce sum scale 9.99998000004e-07 f32[4]",
+        ),
         ("mismatch_shape", "0, 1, 3: all_reduce sum f32[4]", "2: all_reduce sum f32[5]"),
         ("mismatch_dtype", "1-3: all_reduce sum f32[4]", "0: all_reduce sum bf16[4]"),
         (
@@ -127,6 +133,17 @@ def test_what_is_raised_inside_a_collective_is_told_to_those_in_it(simulate: Sim
     for other in (0, 1, 3):
         assert ranks[other].value.startswith("rank 2 raised MemoryError during all_reduce sum f32[")
         assert ranks[other].value.endswith(", True")
+
+
+def test_what_is_raised_inside_a_collective_is_told_to_those_on_other_hosts(
+    launcher: Launcher,
+) -> None:
+    with launcher.store() as address:
+        world: dict[str, Any] = {"ranks": 2, "world_size": 4, "store": address}
+        hosts = launcher.run(*(job("raises_between_hosts", first_rank=n, **world) for n in (0, 2)))
+    ends = {rank: ended.value for host in hosts for rank, ended in host.ranks.items()}
+    assert ends[0] == ends[2]
+    assert ends[0].startswith("rank 1 raised MemoryError during all_reduce sum f32[")
 
 
 def test_ranks_are_in_step_again_after_a_failed_program(simulate: Simulate) -> None:

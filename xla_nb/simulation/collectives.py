@@ -8,7 +8,7 @@ XLA and torch_xla's names are in `torch_names`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +54,8 @@ class Reduction:
     scale: float = 1.0
 
     def __str__(self) -> str:
-        return self.kind if self.scale == 1.0 else f"{self.kind} scale {self.scale:g}"
+        scale = float(self.scale)  # in full: each rank scales a share of the result
+        return self.kind if scale == 1.0 else f"{self.kind} scale {scale!r}"
 
     def check(self, tensors: Sequence[Tensor]) -> None:
         if self.kind not in _FOLDS:
@@ -268,7 +269,10 @@ class _Meeting:
 
     def _barrier(self) -> None:
         """Wait until every rank of the group that is on this host is here."""
-        others = [rank for rank in self._here if rank != self._carrier.rank]
+        self._await([rank for rank in self._here if rank != self._carrier.rank])
+
+    def _await(self, others: Iterable[int]) -> None:
+        """Wait until these ranks wait for this one; raises what one of them raised instead."""
         into = {rank: bytearray(len(_HERE)) for rank in others}
         views = {rank: memoryview(data) for rank, data in into.items()}
         self._carrier._swap(self._what, dict.fromkeys(others, memoryview(_HERE)), views)
@@ -323,6 +327,7 @@ class _Meeting:
         return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
+        self._await(out.keys() | into.keys())  # what comes next is numbers, and no farewell
         views = [{rank: view(t) for rank, t in each.items()} for each in (out, into)]
         self._carrier._swap(self._what, *views)
 
@@ -338,10 +343,9 @@ class _Meeting:
         if self._rows is not None:
             return None if source is None else self._rows[index][self._group.index(source)]
         into = torch.empty_like(self._packs[index].flat)
-        self._carrier._swap(
-            self._what,
-            {target: view(self._packs[index].flat)} if away and target is not None else {},
-            {source: view(into)} if source is not None else {},
+        self._swap(
+            {target: self._packs[index].flat} if away and target is not None else {},
+            {source: into} if source is not None else {},
         )
         return None if source is None else into
 

@@ -59,6 +59,8 @@ class Device:
                 XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
             if any(pending(tensors)) or any(each.dtype in _WITHOUT_DLPACK for each in tensors):
                 return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
+        # Uploads what torch left on the host (torch.complex), which to_dlpack ends the process for.
+        XLAC._get_tensors_xla_device_data_node(tensors)
         XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
         return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
 

@@ -23,6 +23,7 @@ from torch.library import Library
 from xla_nb.simulation.collectives import Carrier, Reduction
 from xla_nb.simulation.device import Device, watch_placeholders
 from xla_nb.simulation.groups import Groups
+from xla_nb.simulation.refusals import NotCarried
 
 XLAC: Any = torch_xla._XLAC
 T = TypeVar("T")
@@ -58,6 +59,12 @@ def _counted(name: str, function: Callable[..., T]) -> Callable[..., T]:
     return counted
 
 
+def _is_part_of_complex(value: Tensor) -> bool:
+    """Whether it is the real view that torch.distributed makes of a complex tensor."""
+    base = value._base
+    return base is not None and base.is_complex() and not value.is_complex()
+
+
 class XlacNames:
     """The functions of `torch_xla._XLAC` that communicate, by their names."""
 
@@ -87,6 +94,10 @@ class XlacNames:
     ) -> None:
         if not isinstance(values, Sequence) or not values:
             raise TypeError("all_reduce in place: torch_xla needs a list of one tensor or more.")
+        if any(map(_is_part_of_complex, values)):
+            reason = "torch_xla ends in an error of XLA for those of dist.all_reduce and broadcast"
+            fix = 'Use value = xm.all_reduce("sum", value)'
+            raise NotCarried("reducing a real view of complex numbers in place", reason, fix)
         host = self._device.fetch(values)
         self._device.write(values, self._carrier.all_reduce(Reduction(kind, scale), host, groups))
 
