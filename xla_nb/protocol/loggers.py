@@ -57,7 +57,8 @@ class Handler:
 def handlers(logger: logging.Logger) -> tuple[Handler, ...]:
     """Those of a logger that ranks are to have. Of a module's logger none: the module is imported
     there, and adds them itself."""
-    if logger.name.partition(".")[0] in sys.modules.keys() - {"__main__"}:
+    package = logger.name.partition(".")[0]
+    if package != "__main__" and package in sys.modules:
         return ()
     return tuple(found for one in logger.handlers if (found := _described(one)))
 
