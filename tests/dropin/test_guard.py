@@ -170,25 +170,23 @@ def test_a_simulated_host_is_only_told_once(machine):
         machine.ok("os.environ['PJRT_DEVICE'] = 'TPU'")
 
 
-def test_a_word_in_the_cell_allows_it():
+@pytest.fixture
+def openable():
+    """A kernel that takes its device for a TPU, and can open it."""
     kernel = Notebook()
-    try:
-        kernel.ok(CHIPS)
-        kernel.ok("os.environ['PJRT_DEVICE'] = 'CPU'\nchips.choose_device = lambda *_: 'TPU'")
-        assert kernel.run("torch_xla.device()").ename == "UsageError"
-        kernel.ok("torch_xla.device()  # xla: allow")
-        kernel.ok("torch_xla.device()")  # it is open now
-    finally:
-        kernel.close()
+    kernel.ok(CHIPS)
+    kernel.ok("os.environ['PJRT_DEVICE'] = 'CPU'\nchips.choose_device = lambda *_: 'TPU'")
+    yield kernel
+    kernel.close()
 
 
-def test_a_setting_allows_it():
-    kernel = Notebook()
-    try:
-        kernel.ok(CHIPS)
-        kernel.ok("os.environ['PJRT_DEVICE'] = 'CPU'\nchips.choose_device = lambda *_: 'TPU'")
-        assert kernel.run("x = torch.ones(2).to('xla')").status == "error"
-        kernel.ok("%xla_config guard=off")
-        kernel.ok("x = torch.ones(2).to('xla')")
-    finally:
-        kernel.close()
+def test_a_word_in_the_cell_allows_it(openable):
+    assert openable.run("torch_xla.device()").ename == "UsageError"
+    openable.ok("torch_xla.device()  # xla: allow")
+    openable.ok("torch_xla.device()")  # it is open now
+
+
+def test_a_setting_allows_it(openable):
+    assert openable.run("x = torch.ones(2).to('xla')").status == "error"
+    openable.ok("%xla_config guard=off")
+    openable.ok("x = torch.ones(2).to('xla')")
