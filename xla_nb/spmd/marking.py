@@ -6,6 +6,7 @@ XLAShardedTensor, so it never leaves this file.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, NamedTuple
 
@@ -34,8 +35,16 @@ class Meant(NamedTuple):
     placements: tuple[Placement, ...]
 
 
-_meant_for: Any = WeakIdKeyDictionary()  # by the tensor
-_meant_by: dict[str, Meant] = {}  # the last one by the sharding
+@functools.cache
+def _meant_for() -> Any:
+    """What each tensor was placed as, in this process."""
+    return WeakIdKeyDictionary()
+
+
+@functools.cache
+def _meant_by() -> dict[str, Meant]:
+    """The last one of each sharding, in this process."""
+    return {}
 
 
 def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
@@ -49,14 +58,14 @@ def mean(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
     axes = {mesh.whole.names[axis] for split in layout for axis in split}
     named = mesh if axes <= set(mesh.names) else mesh.whole
     meant = Meant(described(tensor), named, placements(named, layout))
-    _meant_for[tensor] = meant
-    _meant_by.pop(meant.sharding, None)  # so that the last is last
-    _meant_by[meant.sharding] = meant
+    _meant_for()[tensor] = meant
+    _meant_by().pop(meant.sharding, None)  # so that the last is last
+    _meant_by()[meant.sharding] = meant
 
 
 def mesh_meant(axes: int) -> Mesh | None:
     """The mesh with so many axes that was used last."""
-    used = (meant.mesh for meant in reversed(_meant_by.values()) if len(meant.placements) == axes)
+    used = (meant.mesh for meant in reversed(_meant_by().values()) if len(meant.placements) == axes)
     return next(used, None)
 
 
@@ -67,8 +76,8 @@ def meant(tensor: Tensor) -> Meant | None:
     placed alike.
     """
     held = described(tensor)
-    own: Meant | None = _meant_for.get(tensor)
-    return own if own is not None and own.sharding == held else _meant_by.get(held)
+    own: Meant | None = _meant_for().get(tensor)
+    return own if own is not None and own.sharding == held else _meant_by().get(held)
 
 
 def mark_like(tensor: Tensor, sharding: Any) -> None:
