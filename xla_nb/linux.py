@@ -177,10 +177,24 @@ def in_group(group: int) -> list[int]:
     return found
 
 
+def is_ending(pid: int) -> bool:
+    """Whether a process has given up its memory, and its command with it (proc(5), cmdline), or is
+    gone."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
 def is_tracker(pid: int) -> bool:
     """Whether a process is a resource tracker of multiprocessing's or joblib's."""
+    return was_started_with(pid, _TRACKER)
+
+
+def was_started_with(pid: int, words: bytes) -> bool:
+    """Whether these are in the command of a process, which it has from its first moment."""
     try:
-        return _TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return words in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it has ended
         return False
 

@@ -54,6 +54,31 @@ print(told[-2:], linux.children())
     assert told(script) == "[('cat',), ()] []"
 
 
+def test_a_process_on_its_way_out_is_waited_for_and_not_told():
+    """Its first thread has ended, so it has no command any more; the other ends with its input."""
+    script = """
+reader, writer = os.pipe()
+ENDING = '''
+import ctypes, os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+ctypes.CDLL(None).pthread_exit(None)
+'''
+def start():
+    child = subprocess.Popen([sys.executable, "-c", ENDING], stdin=reader)
+    while not linux.is_ending(child.pid): time.sleep(0.01)
+    os._exit(0)
+rank(start)
+waiting = lingering._wait_for_one
+def let_it_end(pids):
+    os.close(writer)
+    waiting(pids)
+lingering._wait_for_one = let_it_end
+lingering.wait([], told.append)
+print(told, linux.children())
+"""
+    assert told(script) == "[] []"
+
+
 def test_children_that_were_there_before_are_not_waited_for():
     script = """
 own = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
@@ -65,10 +90,12 @@ own.communicate()
 
 
 def test_relays_and_resource_trackers_are_not_waited_for():
+    """From their first moment, when a relay has not said yet what it is called."""
     script = """
+from xla_nb.protocol import relay
 reader, writer = os.pipe()
 def start():
-    for line in ("import xla_nb.linux as linux; linux.name_process('xla_nb-relay'); print(1)",
+    for line in (f"print(1)  # {relay.__file__}",
                  "print(1)  # x.resource_tracker import main"):
         begun = subprocess.Popen(
             [sys.executable, "-u", "-c", f"import sys, os; {line}".replace("print(1)",

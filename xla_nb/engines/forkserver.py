@@ -213,7 +213,8 @@ class ForkServer:
         """Those of them that have not ended; reaps the others. But for relays, which have in hand
         what the notebook may still read."""
         ours = {*self._own, *self._jobs, self._spare.pid if self._spare else None}
-        orphans = [pid for pid in children() if pid not in ours and linux.name(pid) != relay.NAME]
+        orphans = [pid for pid in children() if pid not in ours]
+        orphans = [pid for pid in orphans if not linux.was_started_with(pid, relay.FILE)]
         return [pid for pid in orphans if not linux.reaped(pid)]
 
 

@@ -19,7 +19,9 @@ import threading
 from collections import deque
 from typing import Any
 
-#: What `ps` shows (proc(5), comm): the fork server tells by it what to leave alone.
+#: In every relay's command: others tell by it what to leave alone.
+FILE = os.fsencode(__file__)
+#: What `ps` shows (proc(5), comm), once a relay has begun.
 NAME = "xla_nb-relay"
 _BLOCKED = 0.1  # seconds without room in the pipe, after which the rest waits for a reader
 

@@ -26,7 +26,8 @@ def wait(known: Collection[int], tell: Callable[[tuple[str, ...]], None]) -> Non
     while True:
         # Twice: a list read while a child ends may lack others (proc(5), children).
         left = _left(known) or _left(known)
-        names = tuple(sorted({linux.name(pid) for pid in left} - {""}))
+        # One that is on its way out is not told: by then a tracker cannot be told from others.
+        names = tuple(sorted({linux.name(pid) for pid in left if not linux.is_ending(pid)} - {""}))
         if names != told:
             tell(names)
             told = names
@@ -42,7 +43,7 @@ def _left(known: Collection[int]) -> list[int]:
         for pid in linux.children()
         if pid not in known
         and not linux.reaped(pid)
-        and linux.name(pid) != relay.NAME
+        and not linux.was_started_with(pid, relay.FILE)
         and not linux.is_tracker(pid)
     ]
 
