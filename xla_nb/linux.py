@@ -18,6 +18,7 @@ from pathlib import Path
 MARK = "XLA_NB_CHILD"
 _LARGE = 2 << 20  # bytes of a large page
 _TRACKER = b".resource_tracker import main"  # of the command that starts one
+_FLAGS, _EXITING = 6, 0x4  # a place in proc(5), stat, from the state on; PF_EXITING (sched.h)
 _SHORTAGES = {
     errno.EMFILE: "As many files are open as a process may have (`ulimit -n`). Use fewer ranks "
     "(-n), or raise the limit before you start Jupyter.",
@@ -138,12 +139,18 @@ def is_stopped(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """A process's state, one letter (proc(5), stat); "" if it is gone."""
+    """A process's state, one letter; "" if it is gone."""
+    stat = _stat(pid)
+    return stat[0] if stat else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """What proc(5), stat, has of a process from its state on; nothing if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return ""
-    return stat.rpartition(b") ")[2][:1].decode()
+        return []
+    return stat.rpartition(b") ")[2].decode().split()
 
 
 def carrying(variable: str) -> list[int]:
@@ -178,12 +185,10 @@ def in_group(group: int) -> list[int]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has given up its memory, and its command with it (proc(5), cmdline), or is
-    gone."""
-    try:
-        return not Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return True
+    """Whether a process is on its way out, or gone: it may have given up its memory, and its
+    command with it (proc(5), cmdline)."""
+    stat = _stat(pid)
+    return not stat or bool(int(stat[_FLAGS]) & _EXITING)
 
 
 def is_tracker(pid: int) -> bool:

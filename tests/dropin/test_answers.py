@@ -41,6 +41,13 @@ def test_there_is_none_once_drop_in_is_off(asking):
     assert asking.value("tpu.num_available_chips()") == "4"
 
 
+def test_jax_that_finds_no_chips_takes_no_answer_away(asking):
+    """It sets TPU_SKIP_MDS_QUERY while it is imported; torch_xla then reads variables alone."""
+    asking.ok("import os\nos.environ['TPU_SKIP_MDS_QUERY'] = '1'")
+    assert asking.value(ASKED) == "(4, 4, 'v4')"
+    asking.ok("del os.environ['TPU_SKIP_MDS_QUERY']")
+
+
 def test_asking_opens_no_device(asking):
     before = asking.value(OPENED)
     asking.value(ASKED)

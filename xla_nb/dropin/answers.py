@@ -84,11 +84,18 @@ def _metadata(key):  # type: ignore[no-untyped-def]
     return metadata(key)
 
 
+def _using_env_vars():  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.answers import reads_variables
+
+    return reads_variables()
+
+
 # torch_xla sets itself up for libtpu while it is imported, if there are chips.
 _PLACES = (
     Place(_TPU, "num_available_chips", _num_available_chips, after="torch_xla"),
     Place(_TPU, "num_available_devices", _num_available_devices, after="torch_xla"),
     Place(_TPU, "_get_metadata", _metadata, after="torch_xla"),
+    Place(_TPU, "_using_env_vars", _using_env_vars, after="torch_xla"),
 )
 
 
@@ -111,6 +118,15 @@ def metadata(key: str) -> str:
     answering = _simulated()
     answer = simulated.metadata(answering.variables(), key) if answering else None
     return answer or str(_answers().original("_get_metadata")(key))
+
+
+def reads_variables() -> bool:
+    """Whether torch_xla reads the environment in place of the metadata.
+
+    JAX asks for it where it finds no chips (its cloud_tpu_init sets TPU_SKIP_MDS_QUERY while it is
+    imported), and then a simulated TPU has no type.
+    """
+    return not _simulated() and bool(_answers().original("_using_env_vars")())
 
 
 def _count_devices_anew(module: ModuleType) -> None:
