@@ -120,11 +120,18 @@ def test_a_late_rank_is_named_and_waited_for(simulate: Simulate) -> None:
     assert all("for rank 0 in all_reduce sum f32[4] at " in line for line in lines)
 
 
-@pytest.mark.parametrize("scenario", ["killed", "killed_inside"])
-def test_a_killed_rank_is_named(simulate: Simulate, scenario: str) -> None:
-    ranks = simulate(scenario).ranks
+def test_a_killed_rank_is_named(simulate: Simulate) -> None:
+    ranks = simulate("killed").ranks
     assert sorted(ranks) == [0, 1, 3]
     assert all(ended.value.startswith("rank 2's process ended") for ended in ranks.values())
+
+
+def test_a_rank_that_is_killed_in_a_collective_is_named_and_no_other(simulate: Simulate) -> None:
+    ranks = simulate("killed_inside").ranks
+    assert sorted(ranks) == [0, 1, 3]
+    for ended in ranks.values():
+        assert len(ended.value) == 2
+        assert all(text.startswith("rank 2's process ended during") for text in ended.value)
 
 
 def test_what_is_raised_inside_a_collective_is_told_to_those_in_it(simulate: Simulate) -> None:

@@ -57,7 +57,11 @@ class CollectiveWait:
 
 @dataclass(frozen=True)
 class Frame:
-    """One rank's message at a meeting: its operation, or a farewell with the reason in `what`."""
+    """One rank's message at a meeting: its operation, or a farewell with the reason in `what`.
+
+    One that gives up, as another has ended inside a collective, has in the payload of its farewell
+    the name of the error that those who read it are to raise too.
+    """
 
     program: int
     what: str
@@ -98,6 +102,7 @@ class Agreement:
         self._owner = os.getpid()
         self._program = 0
         self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
+        self._failure: RuntimeError | None = None  # for which this rank is out of step with others
         self._wait: tuple[str, float, set[int]] | None = None
         self._lock = threading.RLock()
 
@@ -124,6 +129,8 @@ class Agreement:
                 f"A child process of rank {self.mesh.rank} called {_shorten(what)}. Call it in the "
                 "rank itself: its children are no ranks."
             )
+        if self._failure is not None:
+            raise _again(type(self._failure).__name__, str(self._failure))
         mine = Frame(self._program, _shorten(what), calling_line(), bytearray(payload))
         others = [rank for rank in members if rank != self.mesh.rank]
         self._check_gone(mine, {}, others)
@@ -206,36 +213,85 @@ class Agreement:
 
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
         if self._gone and not self._gone.keys().isdisjoint(others):
+            for frame in self._gone.values():
+                if frame.payload:
+                    raise _again(frame.payload.decode(), frame.what)
             present = frames | {self.mesh.rank: mine} | self._gone
             failures = "raised", "was stopped"
             failed = any(frame.what.startswith(failures) for frame in self._gone.values())
             raise CollectiveMismatch(_disagreement(present, set(others) - present.keys()), failed)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
-        message = f"rank {rank}'s process ended while this rank was in {_show(mine)}"
-        raise RankLost(message) from cause
+        raise RankLost(f"{self._ended(rank)} while this rank was in {_show(mine)}") from cause
+
+    def _ended(self, rank: int) -> str:
+        """`rank 2's process ended`. A rank that is alive may have closed its streams because of
+        another; that one's are closed too, and both are named."""
+        closed = {rank, *self.mesh.closed()} - (self._gone.keys() - {rank})
+        return " or ".join(f"rank {each}'s" for each in sorted(closed)) + " process ended"
 
     @contextmanager
-    def moving(self, what: str) -> Iterator[None]:
-        """Around a swap: the rank shows as waiting, and stream errors become ours."""
+    def moving(self, what: str, numbers: bool = True) -> Iterator[None]:
+        """Around a swap: the rank shows as waiting, and stream errors become ours.
+
+        numbers: what moves is data, of which others may have half after an error, so the streams
+        are closed then; else they hear of it.
+        """
         self._wait = _shorten(what), time.monotonic(), set()
         try:
             yield
-        except SwapTimeout as error:
-            raise CollectiveTimeout(f"{ranks(error.ranks)} stopped during {what}") from error
-        except StreamClosed as error:
-            raise RankLost(f"rank {error.rank}'s process ended during {what}") from error
+        except BaseException as error:
+            failure = self._of_stream(error, what)
+            interrupted = f"raised {type(error).__name__}"
+            self._give_up(failure or self._left(self.mesh.rank, interrupted, what), numbers)
+            if failure:
+                raise failure from error
+            raise
         finally:
             self._wait = None
 
+    def _of_stream(self, error: BaseException, what: str) -> RuntimeError | None:
+        during = f"during {_shorten(what)}"
+        if isinstance(error, SwapTimeout):
+            return CollectiveTimeout(f"{ranks(error.ranks)} stopped {during}")
+        if isinstance(error, StreamClosed):
+            return RankLost(f"{self._ended(error.rank)} {during}")
+        return None
+
     def left_during(self, what: str, rank: int, data: bytearray) -> NoReturn:
-        """Raise CollectiveMismatch for a rank whose farewell, which begins with `data`, came in the
-        middle of a collective: something was raised there between two of its steps."""
+        """Raise for a rank whose farewell, which begins with `data`, came in the middle of a
+        collective: something was raised there between two of its steps."""
         self.mesh.streams[rank].inbox[:0] = data
         frame = take_frame(self.mesh.streams[rank])
-        reason = frame.what if frame else "left"
-        self.mesh.close()  # the other ranks are at other steps
-        raise CollectiveMismatch(f"rank {rank} {reason} during {_shorten(what)}", follows=True)
+        if frame and frame.payload:
+            failure = _again(frame.payload.decode(), frame.what)
+        else:
+            failure = self._left(rank, frame.what if frame else "left", what)
+        self._give_up(failure, numbers=False)
+        raise failure
+
+    def _left(self, rank: int, reason: str, what: str) -> CollectiveMismatch:
+        return CollectiveMismatch(f"rank {rank} {reason} during {_shorten(what)}", follows=True)
+
+    def _give_up(self, failure: RuntimeError, numbers: bool) -> None:
+        """Leave the step that others are at, so that none of them takes this rank for the one that
+        has ended; no collective of this process is in step with theirs any more."""
+        self._failure = failure
+        if numbers:
+            self.mesh.close()
+            return
+        name = bytearray(type(failure).__name__.encode())
+        data = Frame(self._program, str(failure), "", name, farewell=True).pack()
+        for stream in self.mesh.streams.values():
+            with suppress(StreamClosed):
+                stream.send(data)
+
+
+def _again(name: str, message: str) -> RuntimeError:
+    """An error of this name, raised in another rank or before."""
+    if name == CollectiveMismatch.__name__:
+        return CollectiveMismatch(message, follows=True)
+    return {each.__name__: each for each in (CollectiveTimeout, RankLost)}[name](message)
 
 
 def _shorten(what: str) -> str:

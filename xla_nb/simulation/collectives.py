@@ -210,9 +210,15 @@ class Carrier:
     def _group(self, groups: Groups) -> list[int]:
         return grouping.own(groups, self.rank, self.size)
 
-    def _swap(self, what: str, out: dict[int, memoryview], into: dict[int, memoryview]) -> None:
+    def _swap(
+        self,
+        what: str,
+        out: dict[int, memoryview],
+        into: dict[int, memoryview],
+        numbers: bool = True,
+    ) -> None:
         agreement = self.agreement
-        with agreement.moving(what):
+        with agreement.moving(what, numbers):
             agreement.mesh.swap(out, into, agreement.timeout())
 
 
@@ -271,11 +277,13 @@ class _Meeting:
         """Wait until every rank of the group that is on this host is here."""
         self._await([rank for rank in self._here if rank != self._carrier.rank])
 
-    def _await(self, others: Iterable[int]) -> None:
-        """Wait until these ranks wait for this one; raises what one of them raised instead."""
+    def _await(self, others: Iterable[int], numbers: bool = False) -> None:
+        """Wait until these ranks wait for this one; raises what one of them raised instead.
+
+        numbers: what comes next are numbers, and no farewell."""
         into = {rank: bytearray(len(_HERE)) for rank in others}
         views = {rank: memoryview(data) for rank, data in into.items()}
-        self._carrier._swap(self._what, dict.fromkeys(others, memoryview(_HERE)), views)
+        self._carrier._swap(self._what, dict.fromkeys(others, memoryview(_HERE)), views, numbers)
         for rank, data in into.items():
             if data != _HERE:
                 self._carrier.agreement.left_during(self._what, rank, data)
@@ -327,9 +335,9 @@ class _Meeting:
         return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        self._await(out.keys() | into.keys())  # what comes next is numbers, and no farewell
-        views = [{rank: view(t) for rank, t in each.items()} for each in (out, into)]
-        self._carrier._swap(self._what, *views)
+        self._await(out.keys() | into.keys(), numbers=True)
+        sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
+        self._carrier._swap(self._what, sent, received)
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return that of `source`; either may be None."""

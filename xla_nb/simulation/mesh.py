@@ -26,7 +26,7 @@ _SLICE = 0.1  # seconds per system call while waiting
 
 
 class StreamClosed(ConnectionError):
-    """The other rank's process ended: its stream is closed."""
+    """The other rank's stream is closed: its process ended, or has left another collective."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(f"The stream to rank {rank} is closed.")
@@ -95,6 +95,15 @@ class Stream:
         self.inbox += data
         return True
 
+    def is_closed(self) -> bool:
+        """Whether there is nothing more to read, and the other end is closed."""
+        try:
+            return not self.inbox and not self.sock.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
 
 def _close_all(streams: Iterable[Stream]) -> None:
     for stream in streams:
@@ -117,18 +126,15 @@ class Mesh:
     ) -> None:
         """Send to and receive from several ranks at once.
 
-        Views are flat bytes of sizes that both sides know. Raises StreamClosed or SwapTimeout.
+        Views are flat bytes of sizes that both sides know. Raises StreamClosed or SwapTimeout; half
+        a message may be in transit then.
         """
         out = {rank: view for rank, view in outgoing.items() if len(view)}
         into = {rank: view for rank, view in incoming.items() if len(view)}
-        try:
-            while out or into:
-                moved = self._move(out, "push") + self._move(into, "pull")
-                if not moved:
-                    self._await(out, into, timeout)
-        except BaseException:  # half a message may be in transit: the streams are unusable
-            self.close()
-            raise
+        while out or into:
+            moved = self._move(out, "push") + self._move(into, "pull")
+            if not moved:
+                self._await(out, into, timeout)
 
     def _move(self, views: dict[int, memoryview], direction: str) -> int:
         moved = 0
@@ -164,6 +170,11 @@ class Mesh:
             if time.monotonic() >= end:
                 break
         return [by_fd[fd] for fd, _ in ready]
+
+    def closed(self) -> list[int]:
+        """The ranks from which there is nothing more to read: ended, or alive with their streams
+        closed."""
+        return [rank for rank, stream in sorted(self.streams.items()) if stream.is_closed()]
 
     def close(self) -> None:
         _close_all(self.streams.values())
