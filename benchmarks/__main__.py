@@ -14,6 +14,7 @@ ALL = (
     "ship",
     "step",
     "collectives",
+    "agreement",
     "two_hosts",
     "training",
     "panel",
