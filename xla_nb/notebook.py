@@ -33,6 +33,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _DISPLAYED = re.compile(r"_{1,3}|_\d+")
 _FILLED = re.compile(r"\{[^{}]*\}|\$\w+")
 _SLOW = 1.0  # seconds after which somebody who waits is told why
+_TIMED = "<timed exec>"  # IPython's file name for what `%%time` executes
 _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 
 
@@ -104,7 +105,23 @@ class Notebook:
             cells=cells,
             pending=self._deferred.pending(values),
             computed=self._deferred.taken_first(values),
+            executed=list(self._executed_by_magics()),
         )
+
+    def _executed_by_magics(self) -> Iterator[Cell]:
+        """Cells below `%%time` and `%%capture`, which IPython compiles without that line."""
+        history = self.shell.history_manager
+        for number, raw in enumerate(history.input_hist_raw):
+            magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
+            if magic in ("%%time", "%%capture"):
+                with contextlib.suppress(SyntaxError):  # which IPython has told
+                    body = _body(history.input_hist_parsed[number])
+                    source = self.shell.transform_cell(body)
+                    name = self.shell.compile.get_code_name(body, source, number)
+                    above = raw.count("\n", 0, raw.index("%%")) + 1
+                    text = "#\n" * above + _plain_line_ends(source)
+                    filename = name if magic == "%%capture" else _TIMED
+                    yield Cell(f"Cell In[{number}]", text, filename, above)
 
     def label(self, filename: str) -> str:
         """What errors call the cell whose code has this file name."""
@@ -401,6 +418,12 @@ def _lines_above_magic(raw: str) -> int | None:
         if line.strip() and not line.startswith(("%%", "#")):
             return None
     return None
+
+
+def _body(source: str) -> str:
+    """What a cell magic gets, of `get_ipython().run_cell_magic('time', '', 'x = 1')`."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return next((str(ast.literal_eval(call.args[2])) for call in calls if len(call.args) == 3), "")
 
 
 def _plain_line_ends(text: str) -> str:

@@ -289,3 +289,18 @@ def test_a_process_of_torchrun_is_told_to_start_without_it(tmp_path, monkeypatch
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     ended = script(tmp_path, "install")
     assert "Run the script with `python`, without torchrun." in ended.stderr
+
+
+BELOW_A_MAGIC = """def fails(index):
+    if index == 1:
+        raise ValueError("boom")
+xmp.spawn(fails, nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("magic", ["%%time", "\n%%capture shown", "%%time  "])
+def test_an_error_below_a_magic_names_its_cell_and_line(published, magic):
+    shown = published.run(f"{magic}\n{BELOW_A_MAGIC}\n\n")
+    line = magic.count("\n") + 4
+    assert f"failed at Cell In[{shown.number}], line {line}: ValueError: boom" in shown.error
+    assert '    raise ValueError("boom")' in shown.error

@@ -31,12 +31,14 @@ class Cell:
     """A cell (or script) as text.
 
     `label` is its file name in tracebacks; `source` is Python after IPython's transformation,
-    with the cell's own line numbers; `filename` is the name that the notebook compiled it under.
+    with the cell's own line numbers; `filename` is the name that the notebook compiled it under,
+    without the `above` first lines.
     """
 
     label: str
     source: str
     filename: str | None = None
+    above: int = 0
 
 
 @dataclass(frozen=True)
@@ -245,15 +247,27 @@ _ALL_FUTURES = future_flags(__future__.all_feature_names)
 
 
 class Cells:
-    """The cells that ran, oldest first, and searches in them."""
+    """The cells that ran, oldest first, and searches in them. `executed` are those that a magic
+    has executed, as `%%time` does, by which their code is labelled."""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, cells: Sequence[Cell], executed: Sequence[Cell] = ()) -> None:
         self.cells = list(cells)
+        self._executed = list(executed)
 
-    def label(self, filename: str) -> str | None:
-        """The label of the cell that was compiled under this name, or has the text that was."""
-        named = (cell for cell in reversed(self.cells) if cell.filename == filename)
-        return next((cell.label for cell in (*named, *self._with_text(filename))), None)
+    def labelled(self, code: CodeType) -> CodeType | None:
+        """Code under the label and with the lines of its cell: the one that was compiled under its
+        file name, or has the text that was. Several that `%%time` executed have one file name."""
+        name = code.co_filename
+        named = (cell for cell in reversed(self.cells) if cell.filename == name)
+        magics = (c for c in reversed(self._executed) if c.filename == name and _defines(c, code))
+        for cell in (*named, *magics, *self._with_text(name)):
+            first_line = code.co_firstlineno + cell.above
+            return code.replace(co_filename=cell.label, co_firstlineno=first_line)
+        return None
+
+    def texts(self) -> Iterator[Cell]:
+        yield from self.cells
+        yield from self._executed
 
     def nodes(self) -> Iterator[ast.stmt]:
         """Every top-level statement's tree, oldest first."""
@@ -292,6 +306,15 @@ class Cells:
     def _with_text(self, filename: str) -> list[Cell]:
         text = "".join(linecache.getlines(filename)).rstrip()
         return [cell for cell in reversed(self.cells) if text and cell.source.rstrip() == text]
+
+
+def _defines(cell: Cell, code: CodeType) -> bool:
+    """Whether code of this name begins in this line of the cell."""
+    line = code.co_firstlineno + cell.above
+    if code.co_name.startswith("<"):  # a lambda, a comprehension
+        return line <= cell.source.count("\n") + 1
+    definitions = (node for node in ast.walk(parsed(cell)) if isinstance(node, DEFINITION))
+    return any(node.name == code.co_name and span(node)[0] == line for node in definitions)
 
 
 @lru_cache(maxsize=512)

@@ -66,13 +66,14 @@ class Scope:
 
     `values` are its live globals; `cells` ran before, oldest first. The source of `pending` cells
     is newer than `values`, for the names that count; so are the values of `computed` names, which
-    are still with the runs of launched cells.
+    are still with the runs of launched cells. `executed` are the cells that a magic has executed.
     """
 
     values: Mapping[str, object]
     cells: Sequence[Cell]
     pending: Sequence[Pending] = ()
     computed: Set[str] = frozenset()
+    executed: Sequence[Cell] = ()
 
 
 class OnlyTheRunHas(Exception):
@@ -97,7 +98,7 @@ class Dependencies:
         self.futures = {f for c in (*scope.cells, *launched) for f in futures(parsed(c))}
         self.script = origins.script(scope.values)
         self._values = scope.values
-        self._cells = Cells(scope.cells)
+        self._cells = Cells(scope.cells, scope.executed)
         self._launched = Cells(launched)
         self._mains = {"__main__", str(scope.values.get("__name__", "__main__"))}
         self._pending = by_name(scope.pending)
@@ -317,7 +318,7 @@ class Dependencies:
         }
         newer = {*self._pending, *self._computed, *(self._bound - self._roots.keys())}
         follow = self._imports.follow
-        return Live(held, self._cells.label, newer, self._known, executed, source=follow)
+        return Live(held, self._cells.labelled, newer, self._known, executed, source=follow)
 
     def _unpacked(
         self, live: Live, args: tuple[object, ...], executed: Mapping[int, Source]
@@ -392,7 +393,7 @@ class Dependencies:
         data = ((n, v) for n, v in (live.used | self._roots).items() if not is_ready(v))
         self.details = {n: refusals.described(v, self._origin(n)) for n, v in data}
         self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
-        for cell in self._cells.cells:
+        for cell in self._cells.texts():
             if cell.label in live.seen or cell.label in self.sources:  # whole, also if half pending
                 self.sources[cell.label] = cell.source
         self.notes += sorted(live.notes | self._imports.notes())

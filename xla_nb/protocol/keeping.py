@@ -82,7 +82,7 @@ def pack_kept(
     origins: dict[int, Token] = {id(one): n for n, one in made.items() if _has_identity(one)}
     origins |= {id(one): name for name, one in named.items() if _has_identity(one)}
 
-    live = Live({}, lambda filename: None, newer=_Everything())
+    live = Live({}, lambda code: None, newer=_Everything())
 
     def packed(wanted: Mapping[str, object]) -> Packed:
         return pickled(dict(wanted), lambda file, keep: _KeptPickler(file, keep, live, origins))

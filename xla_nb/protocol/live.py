@@ -47,7 +47,7 @@ _PLACE = ("__name__", "__package__", "__path__", "__file__")
 class Live:
     """Reduces functions and classes of the notebook, and what is made of them.
 
-    `held` are the notebook's names, `label` gives the cell that was compiled under a file name,
+    `held` are the notebook's names, `labelled` gives a cell's code under the label of the cell,
     `newer` the names whose definition travels as source, `known` those that every module has, and
     `executed` the definitions that are executed again, by id; `source` follows what else is sent.
     Unless it `joins` the module that it is opened in, functions have globals of their own, which
@@ -76,7 +76,7 @@ class Live:
     def __init__(
         self,
         held: Mapping[str, object],
-        label: Callable[[str], str | None],
+        labelled: Callable[[types.CodeType], types.CodeType | None],
         newer: Container[str] = (),
         known: Container[str] = (),
         executed: Mapping[int, Source] | None = None,
@@ -88,7 +88,7 @@ class Live:
         self.owned = OwnedByModules() if owned is None else owned
         self.asks_for_more = True
         self._held = held
-        self._label = label
+        self._labelled = labelled
         self._newer = newer
         self._known = known
         self._executed = executed or {}
@@ -123,7 +123,9 @@ class Live:
 
     def anew(self) -> Live:
         """For another pickle of the same notebook's."""
-        return Live(self._held, self._label, self._newer, self._known, self._executed, self.owned)
+        return Live(
+            self._held, self._labelled, self._newer, self._known, self._executed, self.owned
+        )
 
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""
@@ -270,11 +272,11 @@ class Live:
         return self._own
 
     def _code(self, code: types.CodeType) -> Any:
-        label = self._label(code.co_filename)
-        if label is None:
+        labelled = self._labelled(code)
+        if labelled is None:
             return NotImplemented
-        self.seen.add(label)
-        return cloudpickle._code_reduce(code.replace(co_filename=label))
+        self.seen.add(labelled.co_filename)
+        return cloudpickle._code_reduce(labelled)
 
     def _cell(self, _: types.CellType) -> Any:
         return remake.new_cell, ()  # filled with the functions that have it
