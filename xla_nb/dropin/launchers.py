@@ -12,7 +12,7 @@ from typing import Any
 
 from xla_nb import api, notebook
 from xla_nb.dropin import answers, furniture
-from xla_nb.errors import LaunchError, UsageError, XlaNbError
+from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.options import count
@@ -106,13 +106,6 @@ def launched(
     with _interruptible():
         run = api.spawn(fn, args, n, runtime="xla", env=env, bg=is_own and not waits)
     return run if is_own else None
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user interrupted a launch. No Exception: a program that goes on after those ends with it,
-    as it does where torch_xla launches."""
-
-    _render_traceback_ = XlaNbError._render_traceback_
 
 
 @contextlib.contextmanager
