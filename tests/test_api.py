@@ -243,7 +243,7 @@ def test_neither_torch_nor_torch_xla_is_imported_by_a_launch(plain_ipython):
 @pytest.mark.parametrize(
     ("on", "said"),
     [
-        ("local", "torch_xla is still being imported in the background"),
+        ("local", "torch_xla is still being imported; the next launch waits for it"),
         ("ray", "whatever had started on the cluster is ended"),
         ("ray://head:10001", "Hosts that were ready stay reserved for the next launch"),
     ],
@@ -253,8 +253,19 @@ def test_a_launch_that_is_interrupted_says_what_becomes_of_it(monkeypatch, on, s
         raise KeyboardInterrupt
 
     monkeypatch.setattr(api, "launch", interrupted)
+    monkeypatch.setattr(type(api.engine()), "importing", True)
     with pytest.raises(LaunchError, match=said):
         xla_nb.spawn(print, on=on)
+
+
+def test_an_interrupted_launch_tells_of_no_import_that_is_over(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "launch", interrupted)
+    monkeypatch.setattr(type(api.engine()), "importing", False)
+    with pytest.raises(LaunchError, match=r"before any rank started\.$"):
+        xla_nb.spawn(print)
 
 
 def test_the_public_names_are_what_dir_lists_and_all_are_there():

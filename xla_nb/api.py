@@ -145,10 +145,10 @@ def run(
 def _interrupted(options: Options) -> str:
     """What becomes of a launch that was interrupted."""
     if options.on == "local":
-        return (
-            "Launch interrupted before any rank started. torch_xla is still being imported in the "
-            "background; the next launch waits for it if necessary."
-        )
+        told = "Launch interrupted before any rank started."
+        if not engine().importing:
+            return told
+        return f"{told} torch_xla is still being imported; the next launch waits for it."
     return (
         "Launch interrupted; whatever had started on the cluster is ended. Hosts that were ready "
         "stay reserved for the next launch. Run the cell again, or give the hosts back with "

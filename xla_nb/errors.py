@@ -29,3 +29,10 @@ class ShippingError(XlaNbError):
 
 class LaunchError(XlaNbError):
     """The ranks cannot be started."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a launch. No Exception: a program that goes on after those ends with it,
+    as it does where torch_xla launches."""
+
+    _render_traceback_ = XlaNbError._render_traceback_

@@ -109,6 +109,16 @@ def test_without_join_it_returns_at_once(published):
     assert published.value("before, run.results") == "(False, {0: 0, 1: 1})"
 
 
+def test_a_spawn_that_does_not_wait_shows_output_and_a_failure(published):
+    shown = published.ok(
+        "def fails(index):\n    print('rank', index)\n    raise ValueError('late')\n"
+        "run = xmp.spawn(fails, nprocs=1, join=False)\n"
+        "try: run.wait()\nexcept Exception: pass"
+    )
+    assert "[0] rank 0" in shown.lines
+    assert "[0] failed at " in shown.stderr
+
+
 def test_what_both_call_launches_too(published):
     published.ok("from torch_xla._internal import pjrt")
     published.ok("found = pjrt.run_multiprocess(lambda a, b=1: (a, b), 5, b=2)")

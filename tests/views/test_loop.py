@@ -4,8 +4,12 @@ import io
 import signal
 from types import SimpleNamespace
 
+import pytest
+
 from tests.support.run_double import Run
 from tests.support.text_view import viewing, written
+from xla_nb.errors import Interrupted
+from xla_nb.protocol import events
 from xla_nb.views.loop import follow
 
 
@@ -35,6 +39,17 @@ def test_an_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
     assert len(drawn) == 3
     assert written(view.out) == "[0] after\n" * 3
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_that_comes_when_the_ranks_have_returned_is_raised(tmp_path):
+    run = Run(tmp_path, ranks=1, looks=1)
+    run.state.apply(events.RankFinished(rank=0, preview="", nbytes=0))
+
+    def finish():
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=f"All ranks had returned; .*{run.name}"):
+        follow(run, SimpleNamespace(draw=lambda: 0.0, finish=finish))
 
 
 def test_an_interrupt_loses_no_line(tmp_path):

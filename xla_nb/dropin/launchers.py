@@ -12,10 +12,10 @@ from typing import Any
 
 from xla_nb import api, notebook
 from xla_nb.dropin import answers, furniture
-from xla_nb.errors import LaunchError, UsageError, XlaNbError
+from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
-from xla_nb.run.options import count
+from xla_nb.run.options import ViewName, count
 from xla_nb.run.run import Run, RunFailed
 from xla_nb.topology import chips, simulated
 from xla_nb.views.loop import INTERRUPTED
@@ -103,16 +103,19 @@ def launched(
     _choose_device()
     n = _ranks(nprocs, name)
     is_own = _is_own(sys._getframe(1))
+    bg = is_own and not waits
+    view = _view_behind() if bg else None
     with _interruptible():
-        run = api.spawn(fn, args, n, runtime="xla", env=env, bg=is_own and not waits)
+        run = api.spawn(fn, args, n, runtime="xla", env=env, bg=bg, view=view)
     return run if is_own else None
 
 
-class Interrupted(KeyboardInterrupt):
-    """The user interrupted a launch. No Exception: a program that goes on after those ends with it,
-    as it does where torch_xla launches."""
-
-    _render_traceback_ = XlaNbError._render_traceback_
+def _view_behind() -> ViewName:
+    """What shows a program's run in the background. As text too, which else only those get who ask
+    for it: a program does not look at the Run, and would not hear of a rank that has failed."""
+    here = notebook.current()
+    chosen: ViewName | None = here.settings.get("view") if here else None
+    return chosen or api.default_view()
 
 
 @contextlib.contextmanager

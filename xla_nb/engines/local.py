@@ -60,6 +60,11 @@ class LocalEngine:
             server = self._servers[imports] = _Server(imports)
         return server
 
+    @property
+    def importing(self) -> bool:
+        """A server may still be at its imports: no launch has seen it ready."""
+        return any(not server.ready for server in self._servers.values())
+
     def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
         """Fit a launch of `n` ranks to this machine. Raises XlaNbError."""
         return fit_to_machine(runtime, n, user_env, dict(os.environ))
@@ -157,12 +162,12 @@ _WAS_STOPPED = f"{_SERVER.capitalize()} had been stopped (SIGSTOP), and was cont
 
 
 class _Server:
-    """A fork server, and whether it is ready."""
+    """A fork server. `ready` once a launch has seen that its modules are imported."""
 
     def __init__(self, imports: tuple[str, ...]) -> None:
         others = (name for name in imports if not name.startswith("xla_nb"))
         self._package = next(others, "xla_nb").partition(".")[0]
-        self._ready = False
+        self.ready = False
         self._given_up = ""
         self._memory = OutOfMemory()
         try:
@@ -177,7 +182,7 @@ class _Server:
             raise
 
     def wait_until_ready(self, waiting: OnWait) -> None:
-        if self._ready:
+        if self.ready:
             return
         began = time.monotonic()
         what = "importing the ranks' packages, once per session …"
@@ -191,7 +196,7 @@ class _Server:
         if not reply["ready"]:
             self.child.process.wait()
             raise LaunchError(_import_failed(reply["kind"], reply["problem"]))
-        self._ready = True
+        self.ready = True
 
     def launch(self, run: str, *fds: int) -> None:
         """Hand it a run, and wait for the reply. Raises OSError if none comes."""
@@ -224,7 +229,7 @@ class _Server:
     def close(self) -> None:
         """End it; at once if it is still importing, since it has no jobs yet."""
         try:
-            self.child.close(now=not self._ready and not self.child.has_news)
+            self.child.close(now=not self.ready and not self.child.has_news)
         finally:
             self._scratch.remove()
 

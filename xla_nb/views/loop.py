@@ -12,10 +12,13 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
+from xla_nb.errors import Interrupted
 from xla_nb.run.run import Run
 
 #: Why a run has stopped that the user interrupted.
 INTERRUPTED = "Stopped by an interrupt"
+
+_TOO_LATE = "All ranks had returned; `xla_nb.open_run({!r})` has their results."
 
 
 class View(Protocol):
@@ -39,7 +42,11 @@ class NoView:
 
 
 def follow(run: Run, view: View) -> None:
-    """Show a run until it ends; an interrupt stops it."""
+    """Show a run until it ends; an interrupt stops it.
+
+    One that came when the ranks had returned raises Interrupted: it is for the program that has
+    launched, which else goes on with its next launch.
+    """
     with _interrupts() as interrupts:
         try:
             answered = 0
@@ -56,6 +63,8 @@ def follow(run: Run, view: View) -> None:
             raise
         finally:
             view.finish()
+    if interrupts and run.ok:
+        raise Interrupted(_TOO_LATE.format(run.name))
 
 
 def follow_behind(run: Run, view: View) -> None:
