@@ -134,6 +134,28 @@ def test_packages_that_replace_nothing_are_installed_without_a_word(kaggle):
     assert kaggle.ok("!echo pip install torch==1.0").stdout.startswith("pip install")
 
 
+def test_a_script_that_launches_in_a_process_of_its_own_is_told_once_what_to_do(kaggle, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch_xla\ntorch_xla.launch(print)\n")
+    shown = kaggle.ok(f"!python -u {script} --epochs 1")
+    assert shown.lines[0].startswith(f"`{script}` runs in a process of its own, where torch_xla")
+    assert "or `import xla_nb; xla_nb.install()` at its top.\n" in shown.stdout
+    assert f"would -u {script} --epochs 1" in shown.stdout
+    again = kaggle.ok(f"!cd / && python {script}")
+    assert "of its own" not in again.stdout and f"would {script}" in again.stdout
+
+
+@pytest.mark.parametrize(
+    "text", ["import xla_nb\nxla_nb.install()\ntorch_xla.launch(print)", "print(1)", None]
+)
+def test_other_scripts_are_told_nothing(kaggle, tmp_path, text):
+    script = tmp_path / "other.py"
+    if text:
+        script.write_text(text)
+    shown = kaggle.ok(f"!python {script}")
+    assert "of its own" not in shown.stdout and f"would {script}" in shown.stdout
+
+
 def test_all_of_it_is_gone_once_drop_in_is_off(kaggle):
     kaggle.ok("%xla_config dropin=off")
     try:

@@ -91,13 +91,22 @@ def test_the_error_names_the_line_and_the_fix(machine):
         "x = torch.ones(2, device='xla:0')",
         "with torch.no_grad():\n    x = torch.ones(2).to(device)",
         "x = torch.nn.Linear(2, 1).to(device, torch.bfloat16)",
+        "x = torch.ones(2).to(Config.device)",
+        "x = torch.load('nowhere', map_location='xla:0')",
+        "torch.set_default_device('xla')",
+        "with torch.device('xla'):\n    x = torch.ones(2)",
     ],
 )
 def test_a_cell_that_moves_a_value_there_is_not_executed(machine, line):
-    machine.ok("device = torch.device('xla')")
+    machine.ok("device = torch.device('xla')\nclass Config:\n    device = 'xla'")
     shown = machine.run(f"import sys\n{line}")
     assert "This cell was not executed: its line" in shown.error
     assert machine.value("is_open()") == "False"
+
+
+def test_what_is_never_executed_is_not_looked_into(machine):
+    machine.ok("if False:\n    torch.ones(2).to('xla')\nelse:\n    x = 1")
+    assert machine.value("x, is_open()") == "(1, False)"
 
 
 def test_a_timed_cell_is_looked_into_too(machine):

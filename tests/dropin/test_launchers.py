@@ -314,3 +314,9 @@ def test_an_error_below_a_magic_names_its_cell_and_line(published, magic):
     line = magic.count("\n") + 4
     assert f"failed at Cell In[{shown.number}], line {line}: ValueError: boom" in shown.error
     assert '    raise ValueError("boom")' in shown.error
+
+
+def test_a_thread_of_the_notebooks_gets_the_run(published):
+    call = "asyncio.to_thread(xmp.spawn, lambda index: index, nprocs=2)"
+    published.ok(f"import asyncio\nrun = await {call}")
+    assert published.value("run.results") == "{0: 0, 1: 1}"

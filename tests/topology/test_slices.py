@@ -96,6 +96,7 @@ for variables in json.load(sys.stdin):
 
 
 def test_jax_reads_process_ids_and_coordinator_from_the_variables():
+    pytest.importorskip("jax", reason="Kaggle's torch_xla 2.8 comes without it")
     seats = [
         seat
         for count, workers in [(2, 1), (2, 4), (4, 2)]

@@ -1,5 +1,5 @@
 """What notebooks of Colab and Kaggle find on their machines: the variables of a TPU, `cv2_imshow`,
-and another torch_xla, which their first cell installs."""
+another torch_xla, which their first cell installs, and scripts that launch by themselves."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import shlex
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from xla_nb import linux, notebook
+from xla_nb.dropin import answers
+from xla_nb.errors import UsageError
 from xla_nb.run.options import SETUP_CELLS
 from xla_nb.topology import chips
 from xla_nb.wording import listed
@@ -37,6 +40,8 @@ _INSTALL = re.compile(
     r"\s*(?:sudo\s+)?(?:\S*python\S*\s+-m\s+|uv\s+)?(?:\S*/)?pip[\d.]*\s+(?:-\S+\s+)*install\b"
 )
 _PACKAGES = "torch", "torch_xla"
+_SCRIPT = re.compile(r"\s*(?:\w+=\S*\s+)*(?:\S*/)?python[\d.]*\s+(?:-u\s+)?(\S+\.py)\b")
+_LAUNCH = re.compile(r"\b(?:xmp|xla_multiprocessing)\.spawn\(|\btorch_xla\.launch\(")
 _WHEEL = re.compile(r"(?:^|/)(torch(?:_xla)?)-(\d[^-+]*|nightly)[^/]*\.whl$")
 
 
@@ -89,6 +94,12 @@ class Furniture:
 
     def _system(self, system: Any, command: str) -> Any:
         """What `!command` and `%pip` call."""
+        for script in _launching(command):
+            self._tell(
+                f"`{script}` runs in a process of its own, where torch_xla finds no TPU on this "
+                "machine: it starts one rank, or refuses `nprocs`. To launch it on the simulated "
+                f"host, write `%run {script}`, or `import xla_nb; xla_nb.install()` at its top."
+            )
         replaced = list(_replaced(command))
         if not replaced:
             return system(command)
@@ -177,6 +188,27 @@ def _replacing(word: str) -> str | None:
     if wanted.contains(there, prereleases=True):
         return None
     return f"{name} {shown} in place of {there}"
+
+
+# ---------------------------------------------------------------- scripts
+
+
+def _launching(command: str) -> Iterator[str]:
+    """The scripts of a shell command that launch by torch_xla itself, where there is no TPU."""
+    for part in re.split(r"&&|\|\||[;|\n]", command):
+        if found := _SCRIPT.match(part):
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # Python says so itself
+                text = Path(found[1]).read_text()
+                if _LAUNCH.search(text) and "xla_nb" not in text and _is_simulated():
+                    yield found[1]
+
+
+def _is_simulated() -> bool:
+    """Whether the next launch would simulate a host."""
+    try:
+        return answers.wish() is not None
+    except UsageError:
+        return False
 
 
 # ---------------------------------------------------------------- google.colab

@@ -11,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import functools
+import inspect
 import linecache
 import os
 import sys
@@ -50,6 +51,8 @@ OPENERS = (
 ALLOWED = "# xla: allow"
 #: Magics that execute their text in the notebook, without a cell of its own as `%%capture` has.
 _TIMING = "time", "timeit", "prun"
+_MOVES = "to", "set_default_device"
+_NAMED = "device", "map_location"
 _STANDARD = sys.stdlib_module_names - {"__main__"}
 
 
@@ -78,7 +81,7 @@ class Guard:
     def before_cell(self, info: Any = None) -> None:
         """Reject a cell that moves something to the device itself."""
         text = getattr(info, "raw_cell", None) or ""
-        if ".to(" not in text and "device" not in text:
+        if not any(word in text for word in (".to(", *_NAMED)):
             return
         if not self._watches() or not _is_tpu():
             return
@@ -154,13 +157,15 @@ def _is_tpu() -> bool:
 
 def _moves(tree: ast.Module, values: dict[str, Any]) -> Iterator[int]:
     """The lines that a cell executes itself, and that name the device in a call: `x.to("xla")`,
-    `torch.ones(2, device=device)`. A name has the value that the cell's own lines above give it;
-    one that they bind to something else is not known."""
+    `torch.ones(2, device=device)`, or in `with torch.device("xla")`. A name has the value that the
+    cell's own lines above give it; one that they bind to something else is not known."""
     values = dict(values)
     for statement in tree.body:
         for node in _executed(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 values.pop(node.id, None)
+            elif isinstance(node, ast.withitem) and _is_device(node.context_expr, values):
+                yield node.context_expr.lineno
             elif isinstance(node, ast.Call):
                 if _is_move(node, values):
                     yield node.lineno
@@ -181,8 +186,8 @@ def _is_move(call: ast.Call, values: dict[str, Any]) -> bool:
         known = getattr(owner, getattr(function, "attr", ""), None) if _is_module(owner) else None
     if str(getattr(known, "__module__", None)).partition(".")[0] in _STANDARD:
         return False
-    moved = isinstance(function, ast.Attribute) and function.attr == "to"
-    named = [word.value for word in call.keywords if word.arg == "device"]
+    moved = isinstance(function, ast.Attribute) and function.attr in _MOVES
+    named = [word.value for word in call.keywords if word.arg in _NAMED]
     return any(_is_device(each, values) for each in named + (call.args if moved else []))
 
 
@@ -203,10 +208,13 @@ def _timed(call: ast.Call) -> Iterator[tuple[ast.Module, int]]:
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those of functions, which may be for ranks."""
+    """All nodes but those of functions, which may be for ranks, and of `if False:`."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         yield node
-        for child in ast.iter_child_nodes(node):
+        children = ast.iter_child_nodes(node)
+        if isinstance(node, ast.If) and getattr(node.test, "value", True) in (False, 0):
+            children = iter(node.orelse)
+        for child in children:
             yield from _executed(child)
 
 
@@ -216,6 +224,8 @@ def _is_device(node: ast.AST, values: dict[str, Any]) -> bool:
     value = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
     if isinstance(node, ast.Name):
         value = values.get(node.id)
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):  # CFG.device
+        value = inspect.getattr_static(values.get(node.value.id), node.attr, None)
     torch = sys.modules.get("torch")
     if torch and isinstance(value, torch.device):
         return bool(value.type == "xla")

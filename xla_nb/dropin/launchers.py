@@ -20,7 +20,8 @@ from xla_nb.run.run import Run, RunFailed
 from xla_nb.topology import chips, simulated
 from xla_nb.views.loop import INTERRUPTED
 
-_LAUNCHERS = "torch_xla", "xla_nb", "accelerate"
+#: Packages that pass a call on: the launchers' own, and the standard library.
+_PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
 
 
 @functools.cache
@@ -176,10 +177,11 @@ def accelerated(
 
 
 def _is_own(frame: types.FrameType | None) -> bool:
-    """Whether the code that called a launcher is the notebook's or the script's."""
-    while frame is not None and _package(frame) in _LAUNCHERS:
+    """Whether the code that called a launcher is the notebook's or the script's, or is a thread of
+    it that has nothing else to do (`asyncio.to_thread(xmp.spawn, f)`)."""
+    while frame is not None and _package(frame) in _PASSING:
         frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__") == "__main__"
+    return frame is None or frame.f_globals.get("__name__") == "__main__"
 
 
 def _package(frame: types.FrameType) -> str:
