@@ -141,6 +141,14 @@ def test_children_are_found_where_a_thread_has_just_ended(monkeypatch):
         child.communicate()
 
 
+def test_a_process_that_is_just_beginning_is_known_by_its_command():
+    """Of some, Linux has none yet when `Popen` returns."""
+    for _ in range(300):
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+            assert linux.was_started_with(child.pid, b"cat")
+            child.communicate()
+
+
 GATHERED = """
 import re
 from pathlib import Path

@@ -16,6 +16,7 @@ from pathlib import Path
 #: The variable by which everything that a helper process of the notebook's has started is found
 #: when that is gone itself.
 MARK = "XLA_NB_CHILD"
+_BEGINNING = 0.5  # seconds at most until a process that was started has its command
 _LARGE = 2 << 20  # bytes of a large page
 _TRACKER = b".resource_tracker import main"  # of the command that starts one
 _FLAGS, _EXITING = 6, 0x4  # a place in proc(5), stat, from the state on; PF_EXITING (sched.h)
@@ -197,11 +198,15 @@ def is_tracker(pid: int) -> bool:
 
 
 def was_started_with(pid: int, words: bytes) -> bool:
-    """Whether these are in the command of a process, which it has from its first moment."""
+    """Whether these are in the command of a process. One that is just beginning (execve(2)) has
+    none for a moment, which is waited for."""
+    path, end = Path(f"/proc/{pid}/cmdline"), time.monotonic() + _BEGINNING
     try:
-        return words in Path(f"/proc/{pid}/cmdline").read_bytes()
+        while not (command := path.read_bytes()) and not is_ending(pid) and time.monotonic() < end:
+            time.sleep(0.001)
     except OSError:  # it has ended
         return False
+    return words in command
 
 
 def end(pids: Iterable[int], seconds: float) -> list[int]:
