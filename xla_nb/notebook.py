@@ -33,7 +33,8 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _DISPLAYED = re.compile(r"_{1,3}|_\d+")
 _FILLED = re.compile(r"\{[^{}]*\}|\$\w+")
 _SLOW = 1.0  # seconds after which somebody who waits is told why
-_TIMED = "<timed exec>"  # IPython's file name for what `%%time` executes
+#: IPython's file names for what `%%time` executes: statements, or one expression.
+_TIMED, _TIMED_VALUE = "<timed exec>", "<timed eval>"
 _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 
 
@@ -120,8 +121,9 @@ class Notebook:
                     name = self.shell.compile.get_code_name(body, source, number)
                     above = raw.count("\n", 0, raw.index("%%")) + 1
                     text = "#\n" * above + _plain_line_ends(source)
-                    filename = name if magic == "%%capture" else _TIMED
-                    yield Cell(f"Cell In[{number}]", text, filename, above)
+                    if magic == "%%time":
+                        name = _TIMED_VALUE if _is_expression(source) else _TIMED
+                    yield Cell(f"Cell In[{number}]", text, name, above)
 
     def label(self, filename: str) -> str:
         """What errors call the cell whose code has this file name."""
@@ -424,6 +426,11 @@ def _body(source: str) -> str:
     """What a cell magic gets, of `get_ipython().run_cell_magic('time', '', 'x = 1')`."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return next((str(ast.literal_eval(call.args[2])) for call in calls if len(call.args) == 3), "")
+
+
+def _is_expression(source: str) -> bool:
+    body = ast.parse(source).body
+    return len(body) == 1 and isinstance(body[0], ast.Expr)
 
 
 def _plain_line_ends(text: str) -> str:

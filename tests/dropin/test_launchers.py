@@ -316,6 +316,11 @@ def test_an_error_below_a_magic_names_its_cell_and_line(published, magic):
     assert '    raise ValueError("boom")' in shown.error
 
 
+def test_an_error_in_one_expression_below_a_magic_names_its_cell(published):
+    shown = published.run("%%time\nxmp.spawn(\n    lambda index: 1 / index, nprocs=2)")
+    assert f"failed at Cell In[{shown.number}], line 3: ZeroDivisionError" in shown.error
+
+
 def test_a_thread_of_the_notebooks_gets_the_run(published):
     call = "asyncio.to_thread(xmp.spawn, lambda index: index, nprocs=2)"
     published.ok(f"import asyncio\nrun = await {call}")

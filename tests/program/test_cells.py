@@ -150,14 +150,13 @@ def test_code_is_found_by_its_text_in_linecache(monkeypatch):
 def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
     """All that `%%time` executes has one file name."""
     first = Cell("first", "#\n\nclass A:\n  def f(): return 1", "<timed exec>", above=1)
-    second = Cell("second", "#\ndef f(): return 2\ng = lambda: 3", "<timed exec>", above=1)
+    second = Cell("second", "#\ndef f(): return 2\ng = [lambda: 3]", "<timed exec>", above=1)
     cells = Cells([], [first, second])
-    code = live("\nclass A:\n  def f(): return 1\nf = A.f", "<timed exec>")
-    found = cells.labelled(code)
+    found = cells.labelled(live("\nclass A:\n  def f(): return 1\nf = A.f", "<timed exec>"))
     assert found is not None and (found.co_filename, found.co_firstlineno) == ("first", 4)
     found = cells.labelled(live("def f(): return 2", "<timed exec>"))
     assert found is not None and (found.co_filename, found.co_firstlineno) == ("second", 2)
-    assert cells.labelled(live("\n\n\n\ndef f(): return 2", "<timed exec>")) is None
+    assert cells.labelled(live("def f(): return 3", "<timed exec>")) is None
 
 
 def test_the_newest_binding_is_the_last_of_the_last_cell():

@@ -259,7 +259,7 @@ class Cells:
         file name, or has the text that was. Several that `%%time` executed have one file name."""
         name = code.co_filename
         named = (cell for cell in reversed(self.cells) if cell.filename == name)
-        magics = (c for c in reversed(self._executed) if c.filename == name and _defines(c, code))
+        magics = (c for c in reversed(self._executed) if c.filename == name and _holds(c, code))
         for cell in (*named, *magics, *self._with_text(name)):
             first_line = code.co_firstlineno + cell.above
             return code.replace(co_filename=cell.label, co_firstlineno=first_line)
@@ -308,13 +308,11 @@ class Cells:
         return [cell for cell in reversed(self.cells) if text and cell.source.rstrip() == text]
 
 
-def _defines(cell: Cell, code: CodeType) -> bool:
-    """Whether code of this name begins in this line of the cell."""
-    line = code.co_firstlineno + cell.above
-    if code.co_name.startswith("<"):  # a lambda, a comprehension
-        return line <= cell.source.count("\n") + 1
-    definitions = (node for node in ast.walk(parsed(cell)) if isinstance(node, DEFINITION))
-    return any(node.name == code.co_name and span(node)[0] == line for node in definitions)
+def _holds(cell: Cell, code: CodeType) -> bool:
+    """Whether the text, compiled again without the lines above, contains an equal code object."""
+    text = "\n".join(cell.source.split("\n")[cell.above :])
+    tree = parsed(Cell(cell.label, text))
+    return code in _compiled(tree, code.co_filename, code.co_flags & _ALL_FUTURES)
 
 
 @lru_cache(maxsize=512)
