@@ -156,7 +156,7 @@ def results_of(
     """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
     _choose_device()
     with _interruptible():
-        run = api.spawn(WithoutIndex(functools.partial(fn, *args, **kwargs)), runtime="xla")
+        run = api.spawn(WithoutIndex(fn, kwargs), args, runtime="xla")
     return run.results
 
 
