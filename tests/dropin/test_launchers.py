@@ -252,6 +252,14 @@ def test_accelerates_launcher_starts_one_world(published):
     assert published.value("run.label") == "'train'"
 
 
+def test_accelerates_launcher_refuses_arguments_that_do_not_fit_before_ranks_start(published):
+    pytest.importorskip("accelerate")
+    published.ok("from accelerate import notebook_launcher\ndef train(index): pass")
+    shown = published.run("notebook_launcher(train, num_processes=2)")
+    assert "UsageError: notebook_launcher: cannot call train(index) with 0 arguments" in shown.error
+    assert "missing a required argument: 'index'" in shown.error
+
+
 def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
     pytest.importorskip("accelerate")
     published.ok("from accelerate import notebook_launcher")
