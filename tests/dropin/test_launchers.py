@@ -123,6 +123,8 @@ def test_what_both_call_launches_too(published):
     published.ok("from torch_xla._internal import pjrt")
     published.ok("found = pjrt.run_multiprocess(lambda a, b=1: (a, b), 5, b=2)")
     assert published.value("found == dict.fromkeys(range(4), (5, 2))") == "True"
+    published.ok("def both(a): return a\nfound = pjrt.run_multiprocess(both, 6)")
+    assert "  both  " in published.ok("%xla_runs 1").stdout
     published.ok("run = pjrt.spawn(lambda index, a: a, nprocs=1, args=(7,))")
     assert published.value("run.results") == "{0: 7}"
 
@@ -247,6 +249,15 @@ def test_accelerates_launcher_starts_one_world(published):
     assert [line for line in shown.lines if "once" in line] == ["[0] once"]
     expected = {index: (index, 4, "bf16", [0.0, 2.0, 4.0, 6.0]) for index in range(4)}
     assert published.value(f"run.results == {expected}") == "True"
+    assert published.value("run.label") == "'train'"
+
+
+def test_accelerates_launcher_refuses_arguments_that_do_not_fit_before_ranks_start(published):
+    pytest.importorskip("accelerate")
+    published.ok("from accelerate import notebook_launcher\ndef train(index): pass")
+    shown = published.run("notebook_launcher(train, num_processes=2)")
+    assert "UsageError: notebook_launcher: cannot call train(index) with 0 arguments" in shown.error
+    assert "missing a required argument: 'index'" in shown.error
 
 
 def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):

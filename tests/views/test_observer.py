@@ -100,9 +100,14 @@ def test_a_failed_rank_shows_its_error_and_line(run, observer):
     seen = card(observer, 0)
     assert (seen.phase, seen.detail, seen.place) == (
         "failed",
-        "ValueError: boom",
+        "ValueError: boom …",
         "Cell In[3], line 9",
     )
+
+
+def test_an_error_without_a_message_is_shown_by_its_name_alone(run, observer):
+    run.state.apply(failure(0, ""))
+    assert card(observer, 0).detail == "ValueError"
 
 
 def test_a_killed_rank_names_the_signal(run, observer):

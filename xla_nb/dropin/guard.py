@@ -236,19 +236,21 @@ def _is_device(node: ast.AST, values: dict[str, Any]) -> bool:
 
 
 def _sentence(where: str, line: str) -> str:
-    shown = f"\n  {line.strip()}" if line.strip() else ""
     return (
         f"{where} is about to open the TPU in the notebook's own process: no rank could have its "
-        f"chips until the kernel is restarted.{shown}\nMove it into the function that ranks run. "
-        f"To use the TPU in the notebook itself, write `{ALLOWED}` in the cell, or "
+        f"chips until the kernel is restarted.{_shown(line)}\nMove it into the function that ranks "
+        f"run. To use the TPU in the notebook itself, write `{ALLOWED}` in the cell, or "
         "`%xla_config guard=off`."
     )
 
 
 def _note(where: str, line: str) -> str:
-    shown = f" (`{line.strip()}`)" if line.strip() else ""
     return (
-        f"{where}{shown} opens the device in the notebook's own process. On a TPU it would be "
-        "stopped, as no rank could have the chips after it: move it into the function that ranks "
-        "run."
+        f"{where} opens the device in the notebook's own process.{_shown(line)}\nOn a TPU it would "
+        "be stopped, as no rank could have the chips after it: move it into the function that "
+        "ranks run."
     )
+
+
+def _shown(line: str) -> str:
+    return f"\n  {line.strip()}" if line.strip() else ""

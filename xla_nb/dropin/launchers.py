@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import types
@@ -19,6 +20,7 @@ from xla_nb.run.options import ViewName, count
 from xla_nb.run.run import Run, RunFailed
 from xla_nb.topology import chips, simulated
 from xla_nb.views.loop import INTERRUPTED
+from xla_nb.wording import several
 
 #: Packages that pass a call on: the launchers' own, and the standard library.
 _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
@@ -156,7 +158,7 @@ def results_of(
     """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
     _choose_device()
     with _interruptible():
-        run = api.spawn(WithoutIndex(functools.partial(fn, *args, **kwargs)), runtime="xla")
+        run = api.spawn(WithoutIndex(fn, kwargs), args, runtime="xla")
     return run.results
 
 
@@ -172,8 +174,27 @@ def accelerated(
             "xla_nb starts those of several machines itself: %xla_config on=ray, and leave "
             "num_nodes out."
         )
+    entry = Accelerated(function)
+    if isinstance(args, tuple):  # others are refused with all else that is no tuple
+        _check_arguments(entry, args)
     env = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
-    return launched(Accelerated(function), args, ranks, "notebook_launcher", env=env)
+    return launched(entry, args, ranks, "notebook_launcher", env=env)
+
+
+def _check_arguments(entry: Accelerated, args: tuple[object, ...]) -> None:
+    """Refuse what every rank would fail with, in accelerate's code and at no line of the cell."""
+    try:
+        signature = inspect.signature(entry.function)
+    except (TypeError, ValueError):  # some C functions have none
+        return
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        raise UsageError(
+            f"notebook_launcher: cannot call {entry.__name__}{signature} with "
+            f"{several(len(args), 'argument')}: {error}. Ranks get what is in args alone, not "
+            "their number."
+        ) from None
 
 
 def _is_own(frame: types.FrameType | None) -> bool:

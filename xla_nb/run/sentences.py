@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
+from xla_nb.protocol.events import RankFailed
 from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import cause_of_death, listed, ranks, several
 
@@ -57,13 +58,14 @@ def errors(state: RunState) -> dict[int, RankError]:
     by_rank = {}
     for rank in state.ranks.values():
         if rank.failure is not None:
-            event = rank.failure
-            by_rank[rank.rank] = RankError(
-                rank.rank, event.kind, event.message, event.place, event.text
-            )
+            by_rank[rank.rank] = error_of(rank.failure)
         elif rank.phase == "killed":
             by_rank[rank.rank] = RankError(rank.rank, KILLED, death(state, rank), rank.place, "")
     return by_rank
+
+
+def error_of(event: RankFailed) -> RankError:
+    return RankError(event.rank, event.kind, event.message, event.place, event.text)
 
 
 def death(state: RunState, rank: RankState) -> str:

@@ -377,7 +377,7 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "finished":
         return f"returned {rank.preview}" if rank.preview not in ("", "None") else ""
     if rank.failure is not None:
-        return f"{rank.failure.kind}: {rank.failure.message}".splitlines()[0]
+        return sentences.error_of(rank.failure).first_line
     if rank.phase == "killed":
         return sentences.death(state, rank)
     if rank.phase == "running" and sample is not None and sample.returned:
