@@ -1,6 +1,7 @@
 """What a run has left is ended; resource trackers may unlink first what it leaves."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,22 @@ def test_a_group_is_killed_but_for_the_tracker_which_unlinks_what_the_group_has_
     assert int(tracker) in linux.in_group(maker.pid)
     end_group(maker.pid)
     assert maker.wait(60) < 0
+    assert linux.wait([int(tracker)], 60) == []
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_a_tracker_outlives_the_group_even_if_each_process_ends_at_once(start, monkeypatch):
+    maker = start(MAKER)
+    name, tracker = maker.stdout.readline().split()
+    kill = os.kill
+
+    def kill_and_wait(pid, number):
+        kill(pid, number)
+        if number == signal.SIGKILL:
+            assert linux.wait([pid], 60) == []  # Linux hangs up its group now, if it would
+
+    monkeypatch.setattr(os, "kill", kill_and_wait)
+    end_group(maker.pid)
     assert linux.wait([int(tracker)], 60) == []
     assert not Path("/dev/shm", name).exists()
 

@@ -20,14 +20,16 @@ _KILLED = 1.0  # seconds for trackers that had to be killed to end
 
 def end_group(group: int) -> None:
     """Kill the processes of a group, but for trackers; one that is just being started is not yet
-    known to be one."""
+    known to be one.
+
+    All are stopped first, so that none starts another one meanwhile. The leader is the last to be
+    killed: it is what ties the group to its session, and Linux hangs up (SIGHUP) a group that has
+    lost that and has a stopped process (credentials(7), setpgid(2)); trackers would end of it."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGSTOP)  # so that none starts another one meanwhile
-        for pid in linux.in_group(group):
-            if not linux.is_tracker(pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        os.killpg(group, signal.SIGCONT)
+        os.killpg(group, signal.SIGSTOP)
+    for pid in sorted(linux.in_group(group), key=lambda pid: pid == group):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT if linux.is_tracker(pid) else signal.SIGKILL)
 
 
 def end_all(find: Callable[[], list[int]], seconds: float) -> None:
