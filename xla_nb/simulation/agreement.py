@@ -1,8 +1,9 @@
 """Before any data moves, the ranks of a collective compare what they are about to do.
 
-Every rank sends its operation and source line to the others and reads theirs. Where a TPU would
-hang, every waiting rank raises an error that names the ranks that disagree, returned, died or
-never arrived. Small data travels in the same frame, as `payload`.
+Every rank gives its operation and source line to the others and reads theirs: on the board, if all
+ranks of the world are on this host and take part, else over the streams. Where a TPU would hang,
+every waiting rank raises an error that names the ranks that disagree, returned, died or never
+arrived. Small data travels in the same frame, as `payload`.
 """
 
 from __future__ import annotations
@@ -11,23 +12,29 @@ import os
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from select import POLLIN
-from struct import Struct
 from typing import NoReturn
-from zlib import crc32
 
-from xla_nb.simulation.mesh import Mesh, Stream, StreamClosed, SwapTimeout
-from xla_nb.simulation.places import calling_line, show_line
-from xla_nb.wording import listed, ranks
+from xla_nb.simulation.board import Board, step_of
+from xla_nb.simulation.frames import (
+    Frame,
+    absence,
+    disagreement,
+    payload_of,
+    shorten,
+    show,
+    take_frame,
+)
+from xla_nb.simulation.mesh import Mesh, StreamClosed, SwapTimeout
+from xla_nb.simulation.places import calling_line
+from xla_nb.wording import ranks
 
-_HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether it is a farewell
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
+_GLANCE = 0.1  # seconds between two looks at the streams, of those that wait at the board
 _PATIENCE = 1.0  # seconds that a farewell waits for another thread's collective
-_LONGEST = 4000  # characters of an operation that are sent and shown
 
 
 class CollectiveMismatch(RuntimeError):
@@ -55,55 +62,31 @@ class CollectiveWait:
     missing: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Frame:
-    """One rank's message at a meeting: its operation, or a farewell with the reason in `what`.
+@dataclass
+class _Visit:
+    """A meeting at the board. `over`: all ranks were there."""
 
-    One that gives up, as another has ended inside a collective, has in the payload of its farewell
-    the name of the error that those who read it are to raise too.
-    """
-
-    program: int
-    what: str
-    where: str
-    payload: bytearray = field(default_factory=bytearray)
-    farewell: bool = False
-
-    def pack(self) -> bytes:
-        what, where = self.what.encode(), self.where.encode()
-        sizes = (len(what), len(where), len(self.payload))
-        head = _HEAD.pack(self.program, *sizes, self.farewell)
-        return b"".join((head, what, where, self.payload))
-
-
-def take_frame(stream: Stream) -> Frame | None:
-    """The next frame of a stream, or None until all of it has arrived."""
-    inbox = stream.inbox
-    while True:
-        if len(inbox) >= _HEAD.size:
-            program, what, where, payload, farewell = _HEAD.unpack_from(inbox)
-            middle = _HEAD.size + what
-            body = middle + where
-            end = body + payload
-            if len(inbox) >= end:
-                text = inbox[_HEAD.size : middle].decode(), inbox[middle:body].decode()
-                frame = Frame(program, *text, inbox[body:end], farewell)
-                del inbox[:end]
-                return frame
-        if not stream.fill():
-            return None
+    step: int
+    mine: Frame
+    over: bool = False
 
 
 class Agreement:
-    """The meetings of one rank. A program ends with `leave`; the next call begins another."""
+    """The meetings of one rank. A program ends with `leave`; the next call begins another, once all
+    ranks have left.
 
-    def __init__(self, mesh: Mesh) -> None:
+    board: where the whole world meets, if all of it is on one host.
+    """
+
+    def __init__(self, mesh: Mesh, board: Board | None = None) -> None:
         self.mesh = mesh
+        self._board = board
+        self._visit: _Visit | None = None  # the last one of this program
         self._owner = os.getpid()
         self._program = 0
         self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
         self._failure: RuntimeError | None = None  # for which this rank is out of step with others
-        self._wait: tuple[str, float, set[int]] | None = None
+        self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
         self._lock = threading.RLock()
 
     @property
@@ -117,34 +100,95 @@ class Agreement:
         if current is None:
             return None
         operation, since, missing = current
-        return CollectiveWait(operation, since, tuple(sorted(missing.copy())))
+        return CollectiveWait(operation, since, tuple(sorted(missing())))
 
-    def meet(self, what: str, members: Iterable[int], payload: bytes = b"") -> dict[int, bytearray]:
-        """Meet `members` for the operation `what`; returns each rank's payload.
+    def meet(self, what: str, members: Iterable[int], payload: bytes = b"") -> dict[int, bytes]:
+        """Meet `members` for the operation `what`, which says how long payloads are or that they
+        say so; returns each rank's payload.
 
         Raises CollectiveMismatch, CollectiveTimeout or RankLost.
         """
         if os.getpid() != self._owner:
             raise RuntimeError(
-                f"A child process of rank {self.mesh.rank} called {_shorten(what)}. Call it in the "
+                f"A child process of rank {self.mesh.rank} called {shorten(what)}. Call it in the "
                 "rank itself: its children are no ranks."
             )
         if self._failure is not None:
             raise _again(type(self._failure).__name__, str(self._failure))
-        mine = Frame(self._program, _shorten(what), calling_line(), bytearray(payload))
+        mine = Frame(self._program, shorten(what), calling_line(), bytearray(payload))
         others = [rank for rank in members if rank != self.mesh.rank]
         self._check_gone(mine, {}, others)
-        self._send(mine, others)
-        missing = set(others)
-        self._wait = mine.what, time.monotonic(), missing
         try:
-            frames = self._collect(mine, missing)
+            if self._board is not None and len(others) == self.mesh.size - 1:
+                return self._meet_at_board(self._board, mine)
+            return self._meet_over_streams(mine, others)
         finally:
             self._wait = None
-        frames[self.mesh.rank] = mine
+
+    def _meet_over_streams(self, mine: Frame, others: Sequence[int]) -> dict[int, bytes]:
+        self._send(mine, others)
+        frames = self._collect(mine, set(others)) | {self.mesh.rank: mine}
         if any(frame.what != mine.what for frame in frames.values()):
-            raise CollectiveMismatch(_disagreement(frames, ()))
-        return {rank: frame.payload for rank, frame in frames.items()}
+            raise CollectiveMismatch(disagreement(frames, ()))
+        return {rank: bytes(frame.payload) for rank, frame in frames.items()}
+
+    def _meet_at_board(self, board: Board, mine: Frame) -> dict[int, bytes]:
+        last = self._visit
+        if last is None:
+            step = step_of(self._program, 0)
+        else:
+            step = last.step + 1
+            if not last.over:  # it was interrupted; others may still read what it has put up there
+                self._stay(board, last)
+        self._visit = _Visit(step, mine)
+        self._stay(board, self._visit)
+        everyone = range(self.mesh.size)
+        if not board.is_agreed(step):
+            raise CollectiveMismatch(disagreement(_frames_at(board, step, everyone), ()))
+        if not mine.payload:
+            return dict.fromkeys(everyone, b"")
+        return {r: payload_of(data) for r, data in board.messages(step, everyone).items()}
+
+    def _stay(self, board: Board, visit: _Visit) -> None:
+        """Be at the board until all ranks are."""
+        mine, step = visit.mine, visit.step
+        if not board.arrive(self.mesh.rank, step, mine.what.encode(), mine.pack()):
+
+            def missing() -> list[int]:
+                return board.missing(step)
+
+            self._wait = mine.what, time.monotonic(), missing
+            for pause in self._pauses(mine, missing):
+                if board.is_complete(step):
+                    break
+                if not board.wait(step, min(pause, _GLANCE)):
+                    self._glance(board, visit)
+        visit.over = True
+
+    def _glance(self, board: Board, visit: _Visit) -> None:
+        """Raise what keeps ranks from the board, if their streams tell."""
+        mine, step = visit.mine, visit.step
+        elsewhere = {}
+        for rank in self._poll(board.missing(step), 0, mine):
+            try:
+                frame = self._next_frame(rank)
+            except StreamClosed as error:
+                if rank in board.missing(step):
+                    self._lost(rank, mine, error)
+                continue  # it was there before it ended
+            if frame and rank in board.missing(step):
+                elsewhere[rank] = frame
+            elif frame:  # it was there, and is at its next collective already
+                self.mesh.streams[rank].inbox[:0] = frame.pack()
+        missing = set(board.missing(step))
+        here = set(range(self.mesh.size)) - missing
+        frames = _frames_at(board, step, here) | elsewhere
+        self._check_gone(mine, frames, missing)
+        if elsewhere:  # those wait for an answer over the streams
+            self._send(mine, [*self.mesh.streams])
+            frames |= self._collect(mine, missing - elsewhere.keys())
+            self._failure = CollectiveMismatch(disagreement(frames, ()))
+            raise self._failure
 
     def leave(self, reason: str) -> None:
         """Tell all ranks that this one is done, and why; those that wait for it fail at once."""
@@ -155,6 +199,7 @@ class Agreement:
             with suppress(StreamClosed):
                 stream.send(data)
         self._program += 1
+        self._visit = None
         self._gone.clear()
         if locked:
             self._lock.release()
@@ -170,27 +215,31 @@ class Agreement:
 
     def _collect(self, mine: Frame, missing: set[int]) -> dict[int, Frame]:
         frames: dict[int, Frame] = {}
-        started, warned, limit = time.monotonic(), False, 0.0
+        self._wait = mine.what, time.monotonic(), missing.copy
         ready: Iterable[int] = sorted(missing)
-        while True:
+        for pause in self._pauses(mine, missing.copy):
             for rank in ready:
                 self._read(rank, mine, frames, missing)
             self._check_gone(mine, frames, missing)
             if not missing:
-                return frames
-            limit = limit or self.timeout()
-            waited = time.monotonic() - started
-            if waited >= limit:
-                raise CollectiveTimeout(_absence(mine, missing, waited))
+                break
+            ready = self._poll(missing, pause, mine)
+        return frames
+
+    def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[float]:
+        """How long to wait at most, again and again, while ranks are missing."""
+        started, warned, limit = time.monotonic(), False, self.timeout()
+        yield min(limit, _LATE)
+        while (waited := time.monotonic() - started) < limit:
             if waited >= _LATE and not warned:
                 warned = True
                 # In one write, so that lines of ranks sharing a stream do not mix.
-                sys.stderr.write(f"xla_nb: {_absence(mine, missing, waited)}\n")
+                sys.stderr.write(f"xla_nb: {absence(mine, missing(), waited)}\n")
                 sys.stderr.flush()
-            pause = limit - waited if warned else min(limit, _LATE) - waited
-            ready = self._poll(missing, pause, mine)
+            yield limit - waited if warned else min(limit, _LATE) - waited
+        raise CollectiveTimeout(absence(mine, missing(), waited))
 
-    def _poll(self, missing: set[int], pause: float, mine: Frame) -> list[int]:
+    def _poll(self, missing: Iterable[int], pause: float, mine: Frame) -> list[int]:
         try:
             return self.mesh.poll(dict.fromkeys(missing, POLLIN), pause)
         except StreamClosed as error:
@@ -198,18 +247,22 @@ class Agreement:
 
     def _read(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
         try:
-            frame = take_frame(self.mesh.streams[rank])
-            while frame and frame.program < self._program:  # left over from an earlier program
-                frame = take_frame(self.mesh.streams[rank])
+            frame = self._next_frame(rank)
         except StreamClosed as error:
             self._lost(rank, mine, error)
-        if frame is None:
-            return
-        if frame.farewell:
-            self._gone[rank] = frame
-        else:
+        if frame:
             frames[rank] = frame
             missing.discard(rank)
+
+    def _next_frame(self, rank: int) -> Frame | None:
+        """What a rank has sent in this program, but for a farewell, which is kept."""
+        frame = take_frame(self.mesh.streams[rank])
+        while frame and frame.program < self._program:  # left over from an earlier program
+            frame = take_frame(self.mesh.streams[rank])
+        if frame and frame.farewell:
+            self._gone[rank] = frame
+            return None
+        return frame
 
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
         if self._gone and not self._gone.keys().isdisjoint(others):
@@ -219,10 +272,10 @@ class Agreement:
             present = frames | {self.mesh.rank: mine} | self._gone
             failures = "raised", "was stopped"
             failed = any(frame.what.startswith(failures) for frame in self._gone.values())
-            raise CollectiveMismatch(_disagreement(present, set(others) - present.keys()), failed)
+            raise CollectiveMismatch(disagreement(present, set(others) - present.keys()), failed)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
-        raise RankLost(f"{self._ended(rank)} while this rank was in {_show(mine)}") from cause
+        raise RankLost(f"{self._ended(rank)} while this rank was in {show(mine)}") from cause
 
     def _ended(self, rank: int) -> str:
         """`rank 2's process ended`. A rank that is alive may have closed its streams because of
@@ -237,7 +290,7 @@ class Agreement:
         numbers: what moves is data, of which others may have half after an error, so the streams
         are closed then; else they hear of it.
         """
-        self._wait = _shorten(what), time.monotonic(), set()
+        self._wait = shorten(what), time.monotonic(), tuple
         try:
             yield
         except BaseException as error:
@@ -251,7 +304,7 @@ class Agreement:
             self._wait = None
 
     def _of_stream(self, error: BaseException, what: str) -> RuntimeError | None:
-        during = f"during {_shorten(what)}"
+        during = f"during {shorten(what)}"
         if isinstance(error, SwapTimeout):
             return CollectiveTimeout(f"{ranks(error.ranks)} stopped {during}")
         if isinstance(error, StreamClosed):
@@ -271,7 +324,7 @@ class Agreement:
         raise failure
 
     def _left(self, rank: int, reason: str, what: str) -> CollectiveMismatch:
-        return CollectiveMismatch(f"rank {rank} {reason} during {_shorten(what)}", follows=True)
+        return CollectiveMismatch(f"rank {rank} {reason} during {shorten(what)}", follows=True)
 
     def _give_up(self, failure: RuntimeError, numbers: bool) -> None:
         """Leave the step that others are at, so that none of them takes this rank for the one that
@@ -287,61 +340,13 @@ class Agreement:
                 stream.send(data)
 
 
+def _frames_at(board: Board, step: int, of: Iterable[int]) -> dict[int, Frame]:
+    found = {rank: Frame.unpack(bytearray(m)) for rank, m in board.messages(step, of).items()}
+    return {rank: each[0] for rank, each in found.items() if each}
+
+
 def _again(name: str, message: str) -> RuntimeError:
     """An error of this name, raised in another rank or before."""
     if name == CollectiveMismatch.__name__:
         return CollectiveMismatch(message, follows=True)
     return {each.__name__: each for each in (CollectiveTimeout, RankLost)}[name](message)
-
-
-def _shorten(what: str) -> str:
-    if len(what) <= _LONGEST:
-        return what
-    return f"{what[:_LONGEST]}… ({len(what)} characters in all, #{crc32(what.encode()):x})"
-
-
-def _disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
-    start = _first_difference([frame.what for frame in frames.values() if not frame.farewell])
-    groups: dict[str, list[int]] = defaultdict(list)
-    for rank, frame in sorted(frames.items()):
-        groups[frame.what if frame.farewell else _show(frame, start)].append(rank)
-    ended = [rank for rank, frame in sorted(frames.items()) if frame.farewell]
-    culprit_first = sorted(groups.items(), key=lambda e: (e[1][0] not in ended, len(e[1])))
-    lines = [f"  {ranks(group)}: {text}" for text, group in culprit_first]
-    if absent:
-        lines.append(f"  {ranks(absent)}: not arrived yet")
-    heading = _who_ended(ended, frames) if ended else _who_differs([g for _, g in culprit_first])
-    return "\n".join((f"{heading[0].upper()}{heading[1:]}:", *lines))
-
-
-def _who_differs(groups: list[list[int]]) -> str:
-    """`rank 1 and ranks 0, 2, 3 called different collectives`, while the groups are few."""
-    who = listed(map(ranks, groups)) if len(groups) <= 3 else f"{len(groups)} groups of ranks"
-    return f"{who} called different collectives"
-
-
-def _who_ended(ended: list[int], frames: Iterable[int]) -> str:
-    callers = ranks(rank for rank in frames if rank not in ended)
-    return f"{ranks(ended)} ended without a collective that {callers} called"
-
-
-def _show(frame: Frame, start: int = 0) -> str:
-    return f"{_abridge(frame.what, start)} at {show_line(frame.where)}"
-
-
-def _first_difference(texts: Sequence[str]) -> int:
-    """Where the texts first differ."""
-    columns = enumerate(zip(*texts, strict=False))
-    return next((i for i, column in columns if len(set(column)) > 1), min(map(len, texts)))
-
-
-def _abridge(what: str, start: int) -> str:
-    """A long list of tensors shortened to its head and what follows `start`, where two differ."""
-    if len(what) <= 200:
-        return what
-    start = max(80, min(start - 20, len(what) - 100))
-    return f"{what[:80]} … {what[start : start + 100]} …"
-
-
-def _absence(mine: Frame, missing: Iterable[int], waited: float) -> str:
-    return f"waited {waited:.0f} s for {ranks(missing)} in {_show(mine)}"

@@ -181,13 +181,14 @@ class Carrier:
         with self.agreement.lock:
             met = self.agreement.meet("rendezvous", range(self.size), head)
             sizes = {rank: int.from_bytes(frame[:8], "little") for rank, frame in met.items()}
-            payloads = {rank: frame[8:] for rank, frame in met.items()}
             large = [r for r, size in sizes.items() if size > _INLINE and r != self.rank]
-            payloads.update({rank: bytearray(sizes[rank]) for rank in large})
+            received = {rank: bytearray(sizes[rank]) for rank in large}
             mine = memoryview(payload)
             out = {} if small else {r: mine for r in range(self.size) if r != self.rank}
-            self._swap("rendezvous", out, {rank: memoryview(payloads[rank]) for rank in large})
-        payloads[self.rank] = bytearray(payload)
+            into = {rank: memoryview(data) for rank, data in received.items()}
+            self._swap("rendezvous", out, into)
+        payloads = {rank: frame[8:] for rank, frame in met.items()} | received
+        payloads[self.rank] = payload
         return [bytes(payloads[rank]) for rank in range(self.size)]
 
     def _meet(
@@ -288,7 +289,7 @@ class _Meeting:
             if data != _HERE:
                 self._carrier.agreement.left_during(self._what, rank, data)
 
-    def _parse(self, met: Mapping[int, bytearray]) -> list[Tensor]:
+    def _parse(self, met: Mapping[int, bytes]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
         parsed, start, ranks = [], 0, len(self._group)
         for pack in self._packs:

@@ -21,6 +21,7 @@ from torch_xla.experimental import plugins
 
 from xla_nb.simulation import answers
 from xla_nb.simulation.agreement import Agreement, CollectiveWait
+from xla_nb.simulation.board import Board
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
 from xla_nb.simulation.dumps import name_dumps
@@ -98,6 +99,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         self._share = share
         self._mailboxes = Mailboxes(share.here)
         self._memory = SharedMemory(share.here)
+        self._board = Board(share.size) if share.size == share.ranks_here else None
         self._store = Store(share)
         self._alive: list[object] = []  # replacements that torch does not own
         self.agreement: Agreement | None = None  # in a rank
@@ -124,7 +126,9 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         name_dumps(rank)
         limit_threads(share.ranks_here)
         streams = self._mailboxes.claim(rank) | self._remote_streams(rank)
-        self.agreement = Agreement(Mesh(rank, share.size, streams))
+        if self._board is not None:
+            self._board.listen()
+        self.agreement = Agreement(Mesh(rank, share.size, streams), self._board)
         carrier = Carrier(self.agreement, self._memory)
         self._alive = [*carry(carrier), *install_refusals()]
         install_cuts()

@@ -1,0 +1,108 @@
+"""Where all ranks of a host meet: each puts its message into memory that all share.
+
+A rank has arrived at a step when its number on the board is the step's. The last one rings a bell;
+the others wait until then. So what a meeting takes a rank hardly grows with their number.
+There are two places for messages, in turn: one may put its next while others still read the last.
+
+Numbers and messages are seen in the order in which they are written: x86-64 sees to that, and
+torch_xla is built for nothing else.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import threading
+import weakref
+from collections.abc import Iterable
+from hashlib import blake2b
+from struct import Struct
+
+_DIGEST = 16  # bytes
+_MESSAGE = 1 << 16  # bytes at most, with its head
+_HEAD = Struct("=QI")  # step; length of the message
+_PROGRAM = 1 << 32  # steps of one program
+_TURNS = 10  # how often others have the core before a rank sleeps: waking it takes longer
+
+
+def step_of(program: int, number: int) -> int:
+    """The number on the board for meeting `number` of a program, both counted from 0."""
+    return program * _PROGRAM + number + 1
+
+
+class Board:
+    """Made before the fork, for ranks 0 to `size` - 1. Takes memory as it is used."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        begin = -(-size * (8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
+        memory = memoryview(mmap.mmap(-1, begin + 2 * size * _MESSAGE))
+        self._steps = memory[: 8 * size].cast("Q")
+        digests = memory[8 * size : (8 + 2 * _DIGEST) * size]
+        self._digests = digests[: _DIGEST * size], digests[_DIGEST * size :]
+        self._messages = memory[begin:]
+        self._order = threading.Lock()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        weakref.finalize(self, os.close, self._bell)
+        self._ears: select.epoll | None = None  # of this process
+
+    def listen(self) -> None:
+        """In a rank, before its first meeting: hear the bell from now on."""
+        self._ears = select.epoll()
+        self._ears.register(self._bell, select.EPOLLIN | select.EPOLLET)  # each ring wakes all once
+
+    def arrive(self, rank: int, step: int, what: bytes, message: bytes) -> bool:
+        """Put a message up; whether all ranks have arrived. `what` is to be the same on all of
+        them. Raises ValueError if the message is longer than 64 KiB."""
+        start = self._start(rank, step)
+        size = _HEAD.size + len(message)
+        if size > _MESSAGE:
+            raise ValueError(f"A message of {len(message)} bytes does not fit the board.")
+        self._messages[start : start + size] = _HEAD.pack(step, len(message)) + message
+        digest = blake2b(what, digest_size=_DIGEST).digest()
+        self._digests[step % 2][_DIGEST * rank : _DIGEST * (rank + 1)] = digest
+        self._steps[rank] = step
+        with self._order:  # an atomic instruction: others see the number before we read theirs
+            pass
+        complete = self.is_complete(step)
+        if complete:
+            os.eventfd_write(self._bell, 1)
+        return complete
+
+    def is_complete(self, step: int) -> bool:
+        """Whether all ranks have arrived."""
+        return step <= min(self._steps) and max(self._steps) <= step + 1
+
+    def missing(self, step: int) -> list[int]:
+        """The ranks that have not arrived. One that is a step ahead has; one of another program
+        has not."""
+        return [rank for rank, at in enumerate(self._steps) if not step <= at <= step + 1]
+
+    def is_agreed(self, step: int) -> bool:
+        """Whether all ranks are there for the same, once all have arrived."""
+        digests = bytes(self._digests[step % 2])
+        return digests == digests[:_DIGEST] * self._size
+
+    def messages(self, step: int, of: Iterable[int]) -> dict[int, bytes]:
+        """The messages of ranks that have arrived. Until this rank's next step but one."""
+        found = {}
+        for rank in of:
+            start = self._start(rank, step)
+            at, length = _HEAD.unpack_from(self._messages, start)
+            start += _HEAD.size
+            found[rank] = bytes(self._messages[start : start + length])
+            assert at == step, f"rank {rank} is at step {at}, not {step}"
+        return found
+
+    def wait(self, step: int, seconds: float) -> bool:
+        """Wait until the bell rings, which may be for an earlier step; False if it does not."""
+        for _ in range(_TURNS):
+            os.sched_yield()
+            if self.is_complete(step):
+                return True
+        assert self._ears is not None
+        return bool(self._ears.poll(seconds))
+
+    def _start(self, rank: int, step: int) -> int:
+        return (step % 2 * self._size + rank) * _MESSAGE

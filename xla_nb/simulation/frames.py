@@ -1,0 +1,119 @@
+"""What a rank tells the others at a meeting, in bytes and, if they differ, in words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from zlib import crc32
+
+from xla_nb.simulation.mesh import Stream
+from xla_nb.simulation.places import show_line
+from xla_nb.wording import listed, ranks
+
+_HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether it is a farewell
+_LONGEST = 4000  # characters of an operation that are sent and shown
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One rank's message at a meeting: its operation, or a farewell with the reason in `what`.
+
+    One that gives up, as another has ended inside a collective, has in the payload of its farewell
+    the name of the error that those who read it are to raise too.
+    """
+
+    program: int
+    what: str
+    where: str
+    payload: bytearray = field(default_factory=bytearray)
+    farewell: bool = False
+
+    def pack(self) -> bytes:
+        what, where = self.what.encode(), self.where.encode()
+        sizes = (len(what), len(where), len(self.payload))
+        head = _HEAD.pack(self.program, *sizes, self.farewell)
+        return b"".join((head, what, where, self.payload))
+
+    @staticmethod
+    def unpack(data: bytearray) -> tuple[Frame, int] | None:
+        """The frame that the data begin with, and its length; None if they are too short."""
+        if len(data) < _HEAD.size:
+            return None
+        program, what, where, payload, farewell = _HEAD.unpack_from(data)
+        middle = _HEAD.size + what
+        body = middle + where
+        end = body + payload
+        if len(data) < end:
+            return None
+        text = data[_HEAD.size : middle].decode(), data[middle:body].decode()
+        return Frame(program, *text, data[body:end], farewell), end
+
+
+def payload_of(data: bytes) -> bytes:
+    """The payload of a packed frame."""
+    return data[len(data) - _HEAD.unpack_from(data)[3] :]
+
+
+def take_frame(stream: Stream) -> Frame | None:
+    """The next frame of a stream, or None until all of it has arrived."""
+    while not (found := Frame.unpack(stream.inbox)):
+        if not stream.fill():
+            return None
+    frame, length = found
+    del stream.inbox[:length]
+    return frame
+
+
+def shorten(what: str) -> str:
+    if len(what) <= _LONGEST:
+        return what
+    return f"{what[:_LONGEST]}… ({len(what)} characters in all, #{crc32(what.encode()):x})"
+
+
+def disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
+    start = _first_difference([frame.what for frame in frames.values() if not frame.farewell])
+    groups: dict[str, list[int]] = defaultdict(list)
+    for rank, frame in sorted(frames.items()):
+        groups[frame.what if frame.farewell else show(frame, start)].append(rank)
+    ended = [rank for rank, frame in sorted(frames.items()) if frame.farewell]
+    culprit_first = sorted(groups.items(), key=lambda e: (e[1][0] not in ended, len(e[1])))
+    lines = [f"  {ranks(group)}: {text}" for text, group in culprit_first]
+    if absent:
+        lines.append(f"  {ranks(absent)}: not arrived yet")
+    heading = _who_ended(ended, frames) if ended else _who_differs([g for _, g in culprit_first])
+    return "\n".join((f"{heading[0].upper()}{heading[1:]}:", *lines))
+
+
+def _who_differs(groups: list[list[int]]) -> str:
+    """`rank 1 and ranks 0, 2, 3 called different collectives`, while the groups are few."""
+    who = listed(map(ranks, groups)) if len(groups) <= 3 else f"{len(groups)} groups of ranks"
+    return f"{who} called different collectives"
+
+
+def _who_ended(ended: list[int], frames: Iterable[int]) -> str:
+    callers = ranks(rank for rank in frames if rank not in ended)
+    return f"{ranks(ended)} ended without a collective that {callers} called"
+
+
+def show(frame: Frame, start: int = 0) -> str:
+    return f"{_abridge(frame.what, start)} at {show_line(frame.where)}"
+
+
+def _first_difference(texts: Sequence[str]) -> int:
+    """Where the texts first differ."""
+    columns = enumerate(zip(*texts, strict=False))
+    return next((i for i, column in columns if len(set(column)) > 1), min(map(len, texts)))
+
+
+def _abridge(what: str, start: int) -> str:
+    """A long list of tensors shortened to its head and what follows `start`, where two differ."""
+    if len(what) <= 200:
+        return what
+    start = max(80, min(start - 20, len(what) - 100))
+    return f"{what[:80]} … {what[start : start + 100]} …"
+
+
+def absence(mine: Frame, missing: Iterable[int], waited: float) -> str:
+    return f"waited {waited:.0f} s for {ranks(missing)} in {show(mine)}"
