@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
 import functools
 import linecache
 import os
@@ -1270,6 +1271,59 @@ def mismatch_caught(rank: int) -> list[float]:
             continue
         raise AssertionError("no mismatch")
     return xm.all_reduce("sum", torch.ones(2).to("xla")).cpu().tolist()
+
+
+def mismatch_with_a_group(rank: int) -> None:
+    """Rank 0 meets rank 1 alone, while rank 1 and the others meet everyone."""
+    dist.init_process_group("xla", init_method="xla://")
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        dist.all_reduce(mine(4), group=group)
+    else:
+        xm.all_reduce("sum", mine(4))
+
+
+def mismatch_with_a_group_of_late_ranks(rank: int) -> None:
+    """Ranks 1 and 2 meet everyone before rank 0 meets rank 1 alone, and rank 3 after it."""
+    dist.init_process_group("xla", init_method="xla://")
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        until(lambda: files("*.out") == 2)
+        Path(os.environ["FOLDER"], "0.out").touch()
+        dist.all_reduce(mine(4), group=group)
+    elif rank == 3:
+        until(lambda: files("*.out") == 3)
+    else:
+        Path(os.environ["FOLDER"], f"{rank}.out").touch()
+    xm.all_reduce("sum", mine(4))
+
+
+def interrupted_while_it_waits(rank: int) -> list[list[float]]:
+    """Rank 2 is interrupted in three collectives in which it waits for rank 0, and goes on with the
+    next one each time. Gives what the rank has got."""
+    xm.rendezvous("all there")
+    got = []
+    for turn in range(6):
+        interrupted = rank == 2 and turn % 2 == 0
+        value = torch.full((3,), 10.0**turn * (rank + 1)).to("xla")
+        torch_xla.sync()
+        if interrupted:
+            threading.Thread(target=_interrupt, args=(threading.get_ident(),)).start()
+        if rank == 0 and turn % 2 == 0:
+            until(lambda turn=turn: files(f"interrupted{turn}") == 1)  # type: ignore[misc]
+        try:
+            got.append(xm.all_reduce("sum", value).cpu().tolist())
+        except KeyboardInterrupt:
+            assert interrupted
+            Path(os.environ["FOLDER"], f"interrupted{turn}").touch()
+    return got
+
+
+def _interrupt(thread: int) -> None:
+    """Interrupt a thread that waits for rank 0, as a run is stopped."""
+    until(lambda: (wait := host.waiting()) is not None and 0 in wait.missing)
+    interrupt = ctypes.py_object(KeyboardInterrupt)
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), interrupt) == 1
 
 
 def mismatch_in_a_cell(rank: int) -> None:

@@ -56,6 +56,26 @@ def test_a_mismatch_says_on_every_rank_what_each_rank_called(
     assert all("xm.all_" in line for line in lines)  # the text of the line
 
 
+@pytest.mark.parametrize("late", ["", "_of_late_ranks"])
+def test_a_group_that_meets_alone_and_the_others_who_meet_all_are_named(
+    simulate: Simulate, late: str
+) -> None:
+    job = simulate(f"mismatch_with_a_group{late}")
+    assert {ended.how for ended in job.ranks.values()} == {"CollectiveMismatch"}
+    _, *its_pair = [line.strip() for line in job.ranks[0].value.splitlines()][:3]
+    assert re.match(r"rank 0: all_reduce sum f32\[4\] groups \[\[0,1\]\] at ", its_pair[0])
+    assert re.match(r"rank 1: all_reduce sum f32\[4\] at ", its_pair[1])
+    assert "rank 0: all_reduce sum f32[4] groups [[0,1]] at " in job.ranks[1].value
+    assert all("rank 0: " in job.ranks[rank].value for rank in (2, 3))  # it calls, or has raised
+
+
+def test_ranks_stay_in_step_after_an_interrupt_that_one_has_caught(simulate: Simulate) -> None:
+    sums = [[10.0**turn * (1 + 2 + 3 + 4)] * 3 for turn in range(6)]
+    assert simulate("interrupted_while_it_waits").values() == [
+        sums[1::2] if rank == 2 else sums for rank in range(4)
+    ]
+
+
 def test_a_mismatch_names_the_line_of_the_cell(simulate: Simulate) -> None:
     lines = mismatch(simulate("mismatch_in_a_cell"), 0, 1, 2, 3)
     where = "at Cell In[5], line 2: return xm.all_reduce('sum', value)"

@@ -85,14 +85,16 @@ class Board:
         return digests == digests[:_DIGEST] * self._size
 
     def messages(self, step: int, of: Iterable[int]) -> dict[int, bytes]:
-        """The messages of ranks that have arrived. Until this rank's next step but one."""
+        """The messages of ranks that have arrived, but for those that have gone on to another
+        program meanwhile."""
         found = {}
         for rank in of:
             start = self._start(rank, step)
-            at, length = _HEAD.unpack_from(self._messages, start)
-            start += _HEAD.size
-            found[rank] = bytes(self._messages[start : start + length])
-            assert at == step, f"rank {rank} is at step {at}, not {step}"
+            head = at, length = _HEAD.unpack_from(self._messages, start)
+            begin = start + _HEAD.size
+            message = bytes(self._messages[begin : begin + length])
+            if at == step and _HEAD.unpack_from(self._messages, start) == head:
+                found[rank] = message
         return found
 
     def wait(self, step: int, seconds: float) -> bool:
