@@ -163,6 +163,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_relative_imports_work_where_python_was_given_a_module_of_a_package(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
@@ -274,7 +275,7 @@ def test_the_public_names_are_what_dir_lists_and_all_are_there():
         assert getattr(xla_nb, name) is not None
 
 
-@pytest.mark.parametrize("package", ["spmd", "torchax"])
+@pytest.mark.parametrize("package", [pytest.param("spmd", marks=pytest.mark.slow), "torchax"])
 def test_a_public_package_needs_no_import_of_its_own(package):
     done = python("-c", f"import xla_nb; print(xla_nb.{package}.mesh)", folder="/")
     assert "function mesh" in done.stdout, done.stderr
@@ -335,6 +336,7 @@ print("AGAIN", xla_nb.spawn(main, n=2).results)
 """
 
 
+@pytest.mark.slow
 def test_a_forked_process_launches_and_ends_beside_its_parents_run(tmp_path):
     (tmp_path / "forked.py").write_text(FORKED)
     ended = python("forked.py", folder=tmp_path)

@@ -1,7 +1,7 @@
 """Generated notebooks with a launched cell: what it binds is what it would be were it executed.
 
 It may differ only where a notice has named what the cell changes of the notebook's: that is so on
-the ranks alone. XLA_NB_LAUNCHED sets how many notebooks (60).
+the ranks alone. XLA_NB_LAUNCHED sets how many notebooks (40).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.generated import notebooks
 from tests.support.notebook_double import Notebook
 from tests.support.shell import Shell
 
-NOTEBOOKS = int(os.environ.get("XLA_NB_LAUNCHED") or 60)
+NOTEBOOKS = int(os.environ.get("XLA_NB_LAUNCHED") or 40)
 
 
 def value_of(cells, patch):

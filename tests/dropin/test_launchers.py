@@ -303,6 +303,10 @@ def script(folder, *arguments, **env):
 
 def test_a_script_launches_so_once_it_has_asked_for_it(tmp_path):
     assert "{0: '', 1: 'a', 2: 'aa'}" in script(tmp_path, "install").stdout
+
+
+@pytest.mark.slow
+def test_a_script_that_has_not_asked_gets_torch_xlas_own_launcher(tmp_path):
     assert "Unsupported nprocs (3)" in script(tmp_path).stderr
 
 

@@ -98,7 +98,11 @@ FORKS = (
 @pytest.mark.leaves("processes")  # a new fork server, for the tests that follow
 @pytest.mark.parametrize(
     ("body", "number"),
-    [(SLEEPS, signal.SIGKILL), (FORKS, signal.SIGKILL), (SLEEPS, signal.SIGTERM)],
+    [
+        pytest.param(SLEEPS, signal.SIGKILL, marks=pytest.mark.slow),
+        (FORKS, signal.SIGKILL),
+        pytest.param(SLEEPS, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
     ids=["ranks alone", "with forked processes", "by SIGTERM"],
 )
 def test_a_run_whose_fork_server_is_killed_ends_and_says_so(notebook, body, number):

@@ -82,5 +82,6 @@ def test_the_plan_determines_the_collectives(
     assert devices("counted", what) == expected
 
 
+@pytest.mark.slow
 def test_a_program_that_ran_before_is_not_counted(devices: Callable[..., Any]) -> None:
     assert devices("after_another", 60) == set()

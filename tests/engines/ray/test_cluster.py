@@ -67,6 +67,7 @@ def test_data_parallel_training_over_hosts_equals_one_process(on_ray):
     assert on_ray.value("min(trained_[r][1] for r in range(6)) > 1e-2") == "True"
 
 
+@pytest.mark.slow
 @pytest.mark.leaves("processes")  # the worker's, which live as long as it
 def test_a_task_that_launches_does_so_on_its_worker(on_ray):
     on_ray.ok(
