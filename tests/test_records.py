@@ -144,7 +144,12 @@ def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebo
         held.append(launch("-o next_run"))
         notebook.ok("many_runs.append(next_run); del next_run")
     notebook.ok("import xla_nb; xla_nb.api._told().clear()")
-    shown = [notebook.ok("%%xla_spawn -n 1 --view none\ndef f(rank): pass") for _ in range(2)]
+    again = "%%xla_spawn -n 1 --view none\ndef f(rank): pass"
+    assert "are kept" not in notebook.ok(again).stdout  # as they are small
+    assert set(held) <= names(own_home)
+    notebook.ok("%xla_config keep_bytes=1KiB")
+    shown = [notebook.ok(again) for _ in range(2)]
+    notebook.ok("%xla_config keep_bytes=None")
     assert set(held) <= names(own_home)
     assert notebook.value("one_run.results, many_runs[1].results") == "({0: 0}, {0: 0})"
     told = "".join(each.stdout for each in shown)
@@ -166,6 +171,7 @@ def test_a_run_whose_values_the_notebook_has_not_used_yet_stays(launch, notebook
 
 def test_runs_that_only_garbage_refers_to_are_neither_kept_nor_told_of(launch, notebook, own_home):
     notebook.ok("import gc, xla_nb; gc.disable(); xla_nb.api._told().clear()")
+    notebook.ok("%xla_config keep_bytes=4KiB")
     made = []
     for _ in range(4):
         made.append(launch("-o garbage_run"))

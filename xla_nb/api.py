@@ -261,8 +261,8 @@ def _tidy() -> None:
     if done.is_over(most) and not _told():
         _told().append(
             f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)} of files) are "
-            "kept because variables of open notebooks refer to them, more than keep_runs="
-            f"{most.runs} or keep_bytes={size(most.nbytes)}: {listed(done.needed, most=3)}. "
+            "kept because variables of open notebooks refer to them, more than keep_bytes="
+            f"{size(most.nbytes)}: {listed(done.needed, most=3)}. "
             "`del` those you no longer need, or raise the limit with %xla_config."
         )
         print(*_told())

@@ -39,8 +39,8 @@ class Tidied:
     needed_bytes: int = 0
 
     def is_over(self, most: Limits) -> bool:
-        """Whether what is needed has more than the limits alone."""
-        return len(self.needed) > most.runs or self.needed_bytes > most.nbytes
+        """Whether what is needed alone takes more than its bytes; many small ones are no matter."""
+        return self.needed_bytes > most.nbytes
 
 
 def limits() -> Limits:
