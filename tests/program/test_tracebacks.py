@@ -319,6 +319,19 @@ def test_the_stack_of_a_thread_starts_in_the_notebook(blocked):
     assert "_bootstrap" not in stack
 
 
+def test_the_stack_of_a_thread_ends_where_it_called_xla_nb():
+    told = {}
+    names = define("def f(call):\n    call()")
+
+    def look():
+        told["stack"] = tracebacks.locate(threading.get_ident(), LABELS)
+
+    names["f"](look)
+    assert told["stack"][0] == "Cell In[3], line 2"
+    assert "tests/program/test_tracebacks.py" in told["stack"][1]
+    assert "xla_nb/program/tracebacks.py" not in told["stack"][1]
+
+
 def test_innermost_agrees_with_locate(blocked):
     assert tracebacks.innermost(blocked.ident, LABELS) == "Cell In[3], line 4"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -106,10 +106,11 @@ def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
 
 
 def locate_frame(frame: FrameType, labels: Container[str]) -> tuple[str, str]:
-    """The innermost notebook line of a frame and those it was called from, and their stack."""
+    """The innermost notebook line of a frame and those it was called from, and their stack, without
+    how xla_nb waits at its end."""
     summary = traceback.extract_stack(frame, limit=DEPTH)
     first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
-    kept = traceback.StackSummary.from_list(summary[first:])
+    kept = traceback.StackSummary.from_list(_before_ours(summary[first:]) or summary[first:])
     return place_in(kept, labels), "".join(kept.format()).rstrip()
 
 
@@ -137,12 +138,18 @@ def _without_ours(frames: traceback.StackSummary) -> list[traceback.FrameSummary
     return [frame for frame in frames if _OURS not in Path(frame.filename).parents]
 
 
-def _before_our_raise(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Without our innermost frames where xla_nb itself raises a ValueError, say, for the user. A
-    fault of ours has no `raise` there, and keeps them."""
+def _before_ours(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Without our innermost frames."""
     kept = list(frames)
     while kept and _OURS in Path(kept[-1].filename).parents:
         kept.pop()
+    return kept
+
+
+def _before_our_raise(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """Without our innermost frames where xla_nb itself raises a ValueError, say, for the user. A
+    fault of ours has no `raise` there, and keeps them."""
+    kept = _before_ours(frames)
     raises = len(kept) < len(frames) and (frames[-1].line or "").startswith("raise ")
     return kept if raises and kept else list(frames)
 

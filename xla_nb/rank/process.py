@@ -29,7 +29,7 @@ from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events, hostile, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
-from xla_nb.rank import loader, reporting
+from xla_nb.rank import advice, loader, reporting
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter
 from xla_nb.record import private
@@ -360,6 +360,7 @@ def _consequence(job: Inherited, error: BaseException) -> BaseException | None:
 def _failure(
     job: Inherited, rank: int, error: BaseException, consequence: BaseException | None
 ) -> events.RankFailed:
+    advice.add_to(error)
     failure = tracebacks.tell(consequence or error, job.table.sources)
     return events.RankFailed(
         rank=rank,

@@ -1,0 +1,49 @@
+"""Errors whose own words mislead in a rank come with what to do there."""
+
+import bdb
+
+import pytest
+
+from xla_nb.rank import advice
+
+CUDA = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (EOFError("EOF when reading a line"), "Ask in the notebook before the launch"),
+        (bdb.BdbQuit(), "breakpoint() and pdb end at once"),
+        (RuntimeError(f"{CUDA} use the 'spawn' start method"), 'take torch_xla.device() or "xla"'),
+    ],
+)
+def test_it_is_noted_below_the_error(error, words):
+    advice.add_to(error)
+    (note,) = error.__notes__
+    assert words in note
+
+
+@pytest.mark.parametrize("error", [EOFError(), RuntimeError("CUDA"), KeyError("BdbQuit")])
+def test_other_errors_have_none(error):
+    advice.add_to(error)
+    assert not hasattr(error, "__notes__")
+
+
+def test_an_error_may_refuse_it():
+    asked = []
+
+    def add_note(self, note):
+        asked.append(note)
+        raise ValueError
+
+    names = {"__module__": "builtins", "add_note": add_note}
+    advice.add_to(type("EOFError", (Exception,), names)("EOF when reading a line"))
+    assert len(asked) == 1
+
+
+def test_ranks_show_it(notebook):
+    shown = notebook.run("%%xla_spawn -n 2\ndef f(rank): return input('name? ')")
+    assert "Ask in the notebook before the launch" in shown.error
+    shown = notebook.run("%%xla_spawn -n 2\ndef f(rank):\n    breakpoint()\n    return rank")
+    assert " at Cell In[" in shown.error
+    assert "breakpoint() and pdb end at once" in shown.error
