@@ -1,6 +1,14 @@
 """What the notebook's process is told of the TPU that its next launch would simulate."""
 
+import os
+import subprocess
+import sys
+import types
+
 import pytest
+
+from xla_nb.dropin import answers
+from xla_nb.topology import chips
 
 ASKED = "tpu.num_available_chips(), tpu.num_available_devices(), tpu.get_tpu_type()"
 
@@ -52,3 +60,53 @@ def test_asking_opens_no_device(asking):
     before = asking.value(OPENED)
     asking.value(ASKED)
     assert asking.value(OPENED) == before
+
+
+IMPORTED = """
+import os
+import xla_nb
+xla_nb.install()
+import torch_xla
+print(os.environ["PJRT_DEVICE"])
+"""
+
+
+def test_the_notebooks_own_device_is_chosen_without_a_word(monkeypatch):
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert (ended.stdout, ended.stderr) == ("CPU\n", "")
+
+
+@pytest.mark.parametrize(
+    ("environ", "count", "neuron"),
+    [
+        ({"PJRT_DEVICE": "TPU"}, 0, False),
+        ({"PJRT_SELECT_DEFAULT_DEVICE": "0"}, 0, False),
+        ({}, 4, False),
+        ({}, 0, True),
+    ],
+)
+def test_any_other_choice_is_torch_xlas(monkeypatch, environ, count, neuron):
+    for name in ("PJRT_DEVICE", "PJRT_SELECT_DEFAULT_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    package = types.ModuleType("torch_xla")
+    package._found_libneuronxla = neuron
+    monkeypatch.setitem(sys.modules, "torch_xla", package)
+    monkeypatch.setattr(chips, "count_chips", lambda: count)
+    asked = []
+    monkeypatch.setattr(answers, "_answers", lambda: Originals(asked))
+    answers.select_device()
+    assert asked == ["_maybe_select_default_device"]
+    assert os.environ.get("PJRT_DEVICE") == environ.get("PJRT_DEVICE")
+
+
+class Originals:
+    def __init__(self, asked):
+        self.asked = asked
+
+    def original(self, name):
+        return lambda: self.asked.append(name)

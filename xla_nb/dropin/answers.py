@@ -2,13 +2,15 @@
 
 Libraries ask before they launch: Lightning how many devices there are, others for the metadata of
 the TPU. torch_xla is asked, and answers as it would on that TPU; the device is opened by none of
-it. Ranks are told by simulation/answers.
+it. What the notebook's own process computes with stays torch_xla's choice. Ranks are told by
+simulation/answers.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +21,7 @@ from xla_nb.in_place import InPlace, Place
 from xla_nb.topology import chips, simulated
 
 _TPU = "torch_xla._internal.tpu"
+_DEVICE = "PJRT_DEVICE"
 _CACHED = "lightning.fabric.accelerators.xla", "lightning_fabric.accelerators.xla"
 
 
@@ -90,13 +93,34 @@ def _using_env_vars():  # type: ignore[no-untyped-def]
     return reads_variables()
 
 
+def _maybe_select_default_device():  # type: ignore[no-untyped-def]
+    from xla_nb.dropin.answers import select_device
+
+    return select_device()
+
+
 # torch_xla sets itself up for libtpu while it is imported, if there are chips.
 _PLACES = (
+    Place("torch_xla.runtime", "_maybe_select_default_device", _maybe_select_default_device),
     Place(_TPU, "num_available_chips", _num_available_chips, after="torch_xla"),
     Place(_TPU, "num_available_devices", _num_available_devices, after="torch_xla"),
     Place(_TPU, "_get_metadata", _metadata, after="torch_xla"),
     Place(_TPU, "_using_env_vars", _using_env_vars, after="torch_xla"),
 )
+
+
+def select_device() -> None:
+    """Choose the notebook's own device, as torch_xla does while it is imported.
+
+    Where there is but the CPU, torch_xla says so in a warning: red, in a cell that launches on a
+    simulated TPU.
+    """
+    chosen = _DEVICE in os.environ or os.environ.get("PJRT_SELECT_DEFAULT_DEVICE") == "0"
+    others = chips.count_chips() or vars(sys.modules["torch_xla"]).get("_found_libneuronxla")
+    if not chosen and not others:
+        os.environ[_DEVICE] = "CPU"
+    else:
+        _answers().original("_maybe_select_default_device")()
 
 
 def available_chips() -> int:
