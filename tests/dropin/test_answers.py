@@ -62,6 +62,20 @@ def test_asking_opens_no_device(asking):
     assert asking.value(OPENED) == before
 
 
+def test_a_launch_can_have_any_number_of_devices_unless_one_is_set(asking):
+    asking.ok("from xla_nb.dropin.answers import can_simulate")
+    can = "[can_simulate(devices) for devices in (8, 3, 0, True, '8', [1])]"
+    assert asking.value(can) == "[True, True, False, False, False, False]"
+    asking.ok("%xla_config simulate=v5litepod-4")
+    assert asking.value("can_simulate(8), can_simulate(4)") == "(False, True)"
+    asking.ok("%xla_config simulate=None n=2")
+    assert asking.value("can_simulate(8), can_simulate(2)") == "(False, False)"
+    asking.ok("%xla_config on=ray n=None")
+    assert asking.value("can_simulate(8)") == "False"
+    asking.ok("%xla_config on=local dropin=off")
+    assert asking.value("can_simulate(8)") == "False"
+
+
 IMPORTED = """
 import os
 import xla_nb

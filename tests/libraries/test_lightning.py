@@ -124,6 +124,22 @@ def test_the_number_of_devices_is_that_of_the_next_launch(lightning):
     lightning.ok("trainer(folder, 4)")
 
 
+def test_as_many_devices_as_can_be_simulated_train(lightning):
+    lightning.ok(
+        "class Counts(Model):\n"
+        "    def on_train_start(self):\n"
+        "        of = self.trainer.world_size\n"
+        "        open(f'{folder}/rank-{self.trainer.global_rank}-of-{of}', 'w').close()"
+    )
+    lightning.ok("eight = Counts()\nimport glob")
+    lightning.ok("trainer(folder, 8, max_epochs=1, logger=False).fit(eight, data)")
+    found = lightning.value("sorted(glob.glob('rank-*', root_dir=folder))")
+    assert found == str([f"rank-{rank}-of-8" for rank in range(8)])
+    lightning.ok("%xla_config simulate=v5litepod-4")
+    assert "can only be 'auto', 1, 4" in lightning.run("trainer(folder, 8)").error
+    lightning.ok("%xla_config simulate=None")
+
+
 def test_lightning_is_told_of_no_tpu_once_drop_in_is_off(lightning):
     lightning.ok("%xla_config dropin=off")
     try:

@@ -22,7 +22,7 @@ from xla_nb.topology import chips, simulated
 
 _TPU = "torch_xla._internal.tpu"
 _DEVICE = "PJRT_DEVICE"
-_CACHED = "lightning.fabric.accelerators.xla", "lightning_fabric.accelerators.xla"
+_LIGHTNING = "lightning.fabric.accelerators.xla", "lightning_fabric.accelerators.xla"
 
 
 @functools.cache
@@ -33,8 +33,8 @@ def _answers() -> InPlace:
 
 def turn_on() -> None:
     _answers().turn_on()
-    for name in _CACHED:
-        when_imported(name, _count_devices_anew)
+    for name in _LIGHTNING:
+        when_imported(name, _adapt)
 
 
 def turn_off() -> None:
@@ -144,6 +144,21 @@ def metadata(key: str) -> str:
     return answer or str(_answers().original("_get_metadata")(key))
 
 
+def can_simulate(devices: object) -> bool:
+    """Whether so many devices could be the ranks of a launch on this machine, where no number of
+    ranks is set."""
+    if not _answers().is_on or type(devices) is not int or devices < 1:
+        return False
+    chosen = _settings()
+    if chosen.get("n") or chosen.get("on", "local") != "local":
+        return False
+    try:
+        kind = wish()
+        return kind is not None and simulated.ranks(kind, devices) == devices
+    except UsageError:
+        return False
+
+
 def reads_variables() -> bool:
     """Whether torch_xla reads the environment in place of the metadata.
 
@@ -153,10 +168,17 @@ def reads_variables() -> bool:
     return not _simulated() and bool(_answers().original("_using_env_vars")())
 
 
-def _count_devices_anew(module: ModuleType) -> None:
-    """Lightning keeps how many devices there were when it first asked; the number of ranks can be
-    set between."""
-    accelerator = module.XLAAccelerator
+def _adapt(module: ModuleType) -> None:
+    """Let Lightning count devices anew, as the number of ranks can be set between, and take any
+    number of them that a launch can simulate; it knows one, and all that there are."""
+    accelerator, check = module.XLAAccelerator, vars(module)["_check_tpu_devices_valid"]
+
+    @functools.wraps(check)
+    def checked(devices: object) -> None:
+        if not can_simulate(devices):
+            check(devices)
+
+    vars(module)["_check_tpu_devices_valid"] = checked
     for name in ("auto_device_count", "is_available"):
         counted = getattr(accelerator, name)
         setattr(accelerator, name, staticmethod(getattr(counted, "__wrapped__", counted)))

@@ -104,7 +104,7 @@ def launched(
         _under_torchrun(fn, args, name)
         return None
     _choose_device()
-    n = _ranks(nprocs, name)
+    n = _ranks(_lightnings(fn) if nprocs is None else nprocs, name)
     is_own = _is_own(sys._getframe(1))
     bg = is_own and not waits
     view = _view_behind() if bg else None
@@ -207,6 +207,15 @@ def _is_own(frame: types.FrameType | None) -> bool:
 
 def _package(frame: types.FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _lightnings(fn: Callable[..., object]) -> int | None:
+    """How many ranks Lightning's launcher is to start; it does not say so, as torch_xla starts one
+    or all that there are (lightning/fabric/strategies/launchers/xla.py)."""
+    launcher = getattr(fn, "__self__", None)
+    asked = getattr(getattr(launcher, "_strategy", None), "num_processes", None)
+    is_lightnings = type(launcher).__name__ == "_XLALauncher" and answers.can_simulate(asked)
+    return asked if is_lightnings else None
 
 
 def _ranks(asked: int | None, name: str) -> int | None:
