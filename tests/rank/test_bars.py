@@ -1,0 +1,54 @@
+"""tqdm's bars in ranks are lines of text, whichever of its modules a program takes them from."""
+
+import io
+import sys
+
+import pytest
+
+from xla_nb.rank import bars
+
+LOOP = """
+{imported}
+def f(rank):
+    for turn in {bar}: pass
+    return turn
+"""
+
+
+@pytest.fixture
+def notebook_bars(monkeypatch):
+    """A copy of tqdm.notebook as ranks have it."""
+    monkeypatch.delitem(sys.modules, "tqdm.notebook", raising=False)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    bars.draw_as_text()
+    import tqdm.notebook
+
+    monkeypatch.setattr(tqdm.notebook.tqdm, "monitor_interval", 0)  # no thread
+    return tqdm.notebook
+
+
+def test_they_draw_text(notebook_bars):
+    drawn = io.StringIO()
+    bar = notebook_bars.tqdm([1, 2], file=drawn, desc="rows", display=False)
+    assert list(bar) == [1, 2]
+    assert "rows: 100%" in drawn.getvalue()
+
+
+def test_ranges_do_too(notebook_bars):
+    drawn = io.StringIO()
+    for name in ("trange", "tnrange"):
+        assert list(getattr(notebook_bars, name)(1, 4, file=drawn)) == [1, 2, 3]
+    assert "3/3" in drawn.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("imported", "bar"),
+    [
+        ("from tqdm.notebook import tqdm", "tqdm(range(3), desc='rows')"),
+        ("from tqdm import notebook", "notebook.trange(3, desc='rows')"),
+    ],
+)
+def test_ranks_draw_them_to_the_end(notebook, imported, bar):
+    notebook.ok("%%xla_spawn -n 1 -o barred" + LOOP.format(imported=imported, bar=bar))
+    assert notebook.value("barred.results") == "{0: 2}"
+    assert "rows: 100%" in notebook.value("barred.output(0, 'err')")
