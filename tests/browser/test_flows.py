@@ -5,6 +5,7 @@ Runs wait for a file that the test makes, so each state lasts until the test has
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -280,6 +281,25 @@ def test_a_reload_shows_the_saved_snapshot(notebook: LabNotebook) -> None:
     notebook.interrupt()
     notebook.idle()
     works(notebook)
+
+
+def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(lab: Lab) -> None:
+    with lab.open(["%load_ext xla_nb"]) as notebook:
+        notebook.run(0)
+        run = flow(notebook, "-n 2", ENDLESS)
+        run.in_phase("running", 2)
+        notebook.restart()
+        headline = run.panel.locator(".xn-headline")
+        expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
+        expect(run.panel).to_contain_text('xla_nb.open_run("')
+        stop = run.panel.locator("[data-action=stop]")
+        run.in_phase("stopped", 2)
+        expect(stop).to_be_disabled()
+        expect(stop).to_have_text("Stop")
+        expect(run.panel.get_by_role("button", name="Stacks")).to_be_disabled()
+        clock = run.panel.locator(".xn-elapsed").inner_text()
+        assert notebook.text(notebook.execute("1 + 1")) == "2"
+        assert run.panel.locator(".xn-elapsed").inner_text() == clock
 
 
 @pytest.mark.slow

@@ -387,17 +387,22 @@ class Store {
 	views = new Set();
 	requests = new Map();
 	asked = 0;
+	updated = new Date();
+	frozen = null; // the kernel's time when the page lost it
 
 	constructor(model) {
 		this.model = model;
 		this.run = String(model.get("run") ?? "");
 		this.receive = (message) => this.take(message);
+		this.lost = () => this.freeze();
 		model.on("msg:custom", this.receive);
+		model.on("comm_live_update", this.lost);
 		this.askWhole();
 	}
 
 	close() {
 		this.model.off("msg:custom", this.receive);
+		this.model.off("comm_live_update", this.lost);
 		for (const { timer } of this.requests.values()) clearTimeout(timer);
 		clearTimeout(this.later);
 	}
@@ -407,7 +412,7 @@ class Store {
 	}
 
 	get now() {
-		return Date.now() / 1000 + this.offset;
+		return this.frozen ?? Date.now() / 1000 + this.offset;
 	}
 
 	get elapsed() {
@@ -420,9 +425,28 @@ class Store {
 		for (const view of this.views) view.changed(...parts);
 	}
 
+	/** The kernel was restarted: nothing more comes from the run, and Stop would hit another cell. */
+	freeze() {
+		if (this.over) return;
+		this.frozen = this.now;
+		const headline = `Kernel restarted; last update ${this.updated.toTimeString().slice(0, 8)}`;
+		this.describe({ ...this.about, ended: this.now, headline });
+		const ended = [...this.cards.values()].filter(({ phase }) => !OVER.has(phase));
+		this.update(ended.map((card) => ({ ...card, phase: "stopped" })));
+		this.speak(`Its ranks ended with it. xla_nb.open_run("${this.run}") shows what they had done.`);
+	}
+
+	thaw() {
+		this.frozen = null;
+		this.say = "";
+		this.askWhole();
+	}
+
 	// messages from the kernel
 
 	take(message) {
+		this.updated = new Date();
+		if (this.frozen !== null) this.thaw();
 		const handlers = { news: "news", ack: "acknowledged", stacks: "stacked", earlier: "fetched" };
 		if (isObject(message) && message.run === this.run && Object.hasOwn(handlers, message.type))
 			this[handlers[message.type]](message);
@@ -656,6 +680,7 @@ class Head {
 
 	get state() {
 		const { about, over, stop, cards } = this.view.store;
+		if (this.view.store.frozen !== null) return "stopped";
 		if (over) return about.ok === false ? "failed" : "ok";
 		if (stop !== "no" || about.stopping) return "stopping";
 		return [...cards.values()].some(({ phase }) => phase !== "starting") ? "running" : "starting";
