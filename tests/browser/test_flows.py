@@ -283,6 +283,7 @@ def test_a_reload_shows_the_saved_snapshot(notebook: LabNotebook) -> None:
     works(notebook)
 
 
+@pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
 def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(lab: Lab) -> None:
     with lab.open(["%load_ext xla_nb"]) as notebook:
         notebook.run(0)
