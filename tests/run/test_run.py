@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, ranks, recorded
+from xla_nb.errors import Interrupted
 from xla_nb.protocol import channel, events, results
 from xla_nb.run import run as run_module
 from xla_nb.run.run import RunFailed
@@ -179,6 +180,33 @@ def test_waiting_is_over_after_its_timeout(start):
     job = start(*ranks(1))
     with pytest.raises(TimeoutError, match=r"r1 is still running after 0\.01 s"):
         job.run.wait(0.01)
+
+
+def test_joining_is_waiting_that_says_whether_it_has_ended(start):
+    job = start(*ranks(1), finished(0))
+    assert job.run.join(0.01) is False
+    job.ends()
+    assert job.run.join() is True
+
+
+def test_joining_raises_what_went_wrong(start):
+    job = start(*ranks(1), failed(0))
+    job.ends()
+    with pytest.raises(RunFailed):
+        job.run.join()
+
+
+def test_an_interrupt_ends_waiting_and_not_the_run(start, monkeypatch):
+    job = start(*ranks(1))
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job.run._ended, "wait", interrupted)
+        with pytest.raises(Interrupted, match=r"^r1 goes on\. run\.stop\(\) stops it\.$"):
+            job.run.wait(PATIENCE)
+    assert not job.run.done
 
 
 def test_a_failed_run_is_raised_with_its_headline_and_its_files(start):

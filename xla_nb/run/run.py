@@ -17,7 +17,7 @@ from typing import Any
 
 from xla_nb import linux, old_names
 from xla_nb.engines.base import Engine, Feed
-from xla_nb.errors import XlaNbError
+from xla_nb.errors import Interrupted, XlaNbError
 from xla_nb.protocol import events
 from xla_nb.record import private
 from xla_nb.record.files import Record
@@ -193,11 +193,25 @@ class Run(RecordedRun):
         """Wait until the run has ended. Raises RunFailed, or TimeoutError after `timeout` seconds
         (None: no limit)."""
         seconds = None if timeout is None else duration("timeout", timeout)
-        if not self._ended.wait(seconds and min(seconds, threading.TIMEOUT_MAX)):
+        try:
+            ended = self._ended.wait(seconds and min(seconds, threading.TIMEOUT_MAX))
+        except KeyboardInterrupt:
+            raise Interrupted(f"{self.name} goes on. run.stop() stops it.") from None
+        if not ended:
             raise TimeoutError(f"{self.name} is still running after {timeout} s")
         self.shown.wait(_SHOWING)  # or its last lines would stand below what comes next
         self.check()
         return self
+
+    def join(self, timeout: float | None = None) -> bool:
+        """`wait` for programs that join what torch_xla's `spawn(join=False)` gives: whether it has
+        ended within so many seconds, as `torch.multiprocessing.ProcessContext.join` has it. Raises
+        RunFailed."""
+        try:
+            self.wait(timeout)
+        except TimeoutError:
+            return False
+        return True
 
     def check(self, brief: bool = False) -> None:
         """Raise RunFailed unless every rank returned its value."""
