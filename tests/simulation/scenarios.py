@@ -1284,13 +1284,17 @@ def mismatch_with_a_group(rank: int) -> None:
 
 
 def mismatch_with_a_group_of_late_ranks(rank: int) -> None:
-    """Ranks 1 and 2 meet everyone before rank 0 meets rank 1 alone, and rank 3 after it."""
+    """Ranks 1 and 2 meet everyone before rank 0 meets rank 1 alone, and rank 3 after it. They
+    end without another word from rank 0."""
     dist.init_process_group("xla", init_method="xla://")
     group = dist.new_group([0, 1])
     if rank == 0:
         until(lambda: files("*.out") == 2)
         Path(os.environ["FOLDER"], "0.out").touch()
-        dist.all_reduce(mine(4), group=group)
+        try:
+            dist.all_reduce(mine(4), group=group)
+        finally:
+            until(lambda: files("*.result") == 3)
     elif rank == 3:
         until(lambda: files("*.out") == 3)
     else:

@@ -166,29 +166,30 @@ class Agreement:
         visit.over = True
 
     def _glance(self, board: Board, visit: _Visit) -> None:
-        """Raise what keeps ranks from the board, if their streams tell."""
+        """Raise what keeps ranks from the board, if streams tell: those of the missing ones, or of
+        others who know."""
         mine, step = visit.mine, visit.step
         elsewhere = {}
-        for rank in self._poll(board.missing(step), 0, mine):
+        for rank in self._poll(self.mesh.streams, 0, mine):
             try:
                 frame = self._next_frame(rank)
             except StreamClosed as error:
                 if rank in board.missing(step):
                     self._lost(rank, mine, error)
                 continue  # it was there before it ended
-            if frame and rank in board.missing(step):
-                elsewhere[rank] = frame
-            elif frame:  # it was there, and is at its next collective already
+            if frame and board.is_complete(step):  # it is at its next collective already
                 self.mesh.streams[rank].inbox[:0] = frame.pack()
+            elif frame:
+                elsewhere[rank] = frame
         missing = set(board.missing(step))
         here = set(range(self.mesh.size)) - missing
         frames = _frames_at(board, step, here) | elsewhere
-        self._check_gone(mine, frames, missing)
-        if elsewhere:  # those wait for an answer over the streams
-            self._send(mine, [*self.mesh.streams])
-            frames |= self._collect(mine, missing - elsewhere.keys())
-            self._failure = CollectiveMismatch(disagreement(frames, ()))
-            raise self._failure
+        given_up = {rank for rank, frame in self._gone.items() if frame.payload}
+        self._check_gone(mine, frames, missing | given_up)
+        if elsewhere:
+            failure = CollectiveMismatch(disagreement(frames, missing - elsewhere.keys()))
+            self._give_up(failure, numbers=False)
+            raise failure
 
     def leave(self, reason: str) -> None:
         """Tell all ranks that this one is done, and why; those that wait for it fail at once."""
@@ -265,13 +266,14 @@ class Agreement:
         return frame
 
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
-        if self._gone and not self._gone.keys().isdisjoint(others):
-            for frame in self._gone.values():
-                if frame.payload:
-                    raise _again(frame.payload.decode(), frame.what)
-            present = frames | {self.mesh.rank: mine} | self._gone
+        gone = {rank: self._gone[rank] for rank in others if rank in self._gone}
+        for frame in gone.values():
+            if frame.payload:
+                raise _again(frame.payload.decode(), frame.what)
+        if gone:
+            present = frames | {self.mesh.rank: mine} | gone
             failures = "raised", "was stopped"
-            failed = any(frame.what.startswith(failures) for frame in self._gone.values())
+            failed = any(frame.what.startswith(failures) for frame in gone.values())
             raise CollectiveMismatch(disagreement(present, set(others) - present.keys()), failed)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
