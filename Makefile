@@ -49,7 +49,8 @@ test-kaggle: $(KAGGLE)/.installed  ## the core of the tests with Kaggle's torch 
 	    tests/test_magics.py tests/test_old_names.py
 
 test-libraries: $(LIBRARIES)/.installed  ## trainings with Lightning, transformers, timm and others, in their newest versions
-	$(subst $(BIN),$(LIBRARIES)/bin,$(PYTEST)) tests/libraries
+	$(subst $(BIN),$(LIBRARIES)/bin,$(PYTEST)) tests/libraries \
+	    $(addprefix tests/programs/test_programs.py::test_,lightning_tpu transformers_trainer)
 
 chaos: $(STAMP)  ## 200 random kills and 500 launches as tables, 4,000 generated inputs (half an hour)
 	$(BIN)/python -m tests.chaos

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -399,6 +400,36 @@ def test_bare_pjrt(played):
     (line,) = (line for line in played.lines if line.startswith("4 ["))
     assert numbers(line) == [4, *rank_1, 2 * (-0.5) ** 3]
     assert line.endswith("True")
+
+
+def descended(rows):
+    """The weight and the bias of a line after five steps down the whole slope of `rows` points."""
+    x = torch.linspace(-1, 1, 2 * rows).view(rows, 2)
+    y = x @ torch.tensor([[2.0], [-3.0]]) + 0.5
+    net = zeroed(nn.Linear(2, 1))
+    trained(net, [(x, y)] * 5, torch.optim.SGD(net.parameters(), lr=0.1), F.mse_loss)
+    loss = F.mse_loss(net(x), y).item()
+    return loss, [*net.weight[0].tolist(), net.bias.item()]
+
+
+def only_with(package):
+    """Of requirements/libraries.txt: `make test-libraries` has it."""
+    return pytest.mark.skipif(not find_spec(package), reason=f"{package} is not installed")
+
+
+@only_with("lightning")
+@pytest.mark.leaves("processes")  # Lightning's manager, until the next program
+def test_lightning_tpu(played):
+    loss, weights = descended(64)
+    assert played.numbers("val_loss") == [pytest.approx(loss, **CLOSE)]
+    assert played.numbers("weights") == pytest.approx(weights, **CLOSE)
+
+
+@only_with("transformers")
+def test_transformers_trainer(played):
+    _, weights = descended(32)
+    (found,) = {repr(ended) for ended in played.value("results.results").values()}  # equal on all
+    assert numbers(found) == pytest.approx([5, *weights], **CLOSE)
 
 
 # ---------------------------------------------------------------- what comes back, and how
