@@ -169,19 +169,22 @@ class Agreement:
         """Raise what keeps ranks from the board, if streams tell: those of the missing ones, or of
         others who know."""
         mine, step = visit.mine, visit.step
-        elsewhere = {}
+        closed = {}
         for rank in self._poll(self.mesh.streams, 0, mine):
             try:
-                frame = self._next_frame(rank)
+                self.mesh.streams[rank].fill()
             except StreamClosed as error:
-                if rank in board.missing(step):
-                    self._lost(rank, mine, error)
-                continue  # it was there before it ended
-            if frame and board.is_complete(step):  # it is at its next collective already
-                self.mesh.streams[rank].inbox[:0] = frame.pack()
-            elif frame:
+                closed[rank] = error
+        if board.is_complete(step):
+            return  # what has come may be the next thing, and need not be a frame
+        elsewhere = {}
+        for rank in self.mesh.streams:
+            if frame := self._next_frame(rank, come=True):
                 elsewhere[rank] = frame
         missing = set(board.missing(step))
+        for rank, end in closed.items():
+            if rank in missing - self._gone.keys() - elsewhere.keys():
+                self._lost(rank, mine, end)
         here = set(range(self.mesh.size)) - missing
         frames = _frames_at(board, step, here) | elsewhere
         given_up = {rank for rank, frame in self._gone.items() if frame.payload}
@@ -255,11 +258,13 @@ class Agreement:
             frames[rank] = frame
             missing.discard(rank)
 
-    def _next_frame(self, rank: int) -> Frame | None:
-        """What a rank has sent in this program, but for a farewell, which is kept."""
-        frame = take_frame(self.mesh.streams[rank])
+    def _next_frame(self, rank: int, come: bool = False) -> Frame | None:
+        """What a rank has sent in this program, but for a farewell, which is kept.
+
+        come: only what has been read from its stream already."""
+        frame = take_frame(self.mesh.streams[rank], come)
         while frame and frame.program < self._program:  # left over from an earlier program
-            frame = take_frame(self.mesh.streams[rank])
+            frame = take_frame(self.mesh.streams[rank], come)
         if frame and frame.farewell:
             self._gone[rank] = frame
             return None
