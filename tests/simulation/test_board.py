@@ -151,6 +151,30 @@ def test_what_a_rank_sent_is_seen_though_it_was_read_with_the_last(
         early.meet("all_reduce", range(2))
 
 
+def test_ranks_stay_in_step_when_one_is_interrupted_twice_while_it_waits(pair, monkeypatch) -> None:
+    early, late = pair
+    monkeypatch.setenv("XLA_NB_COLLECTIVE_TIMEOUT", "10")
+    with monkeypatch.context() as patch:
+        patch.setattr(early._board, "wait", interrupt)
+        for number in (b"0", b"1"):
+            with pytest.raises(KeyboardInterrupt):
+                early.meet("rendezvous", range(2), number)
+    seen: list[dict[int, bytes]] = []
+
+    def meet_all() -> None:
+        seen.extend(late.meet("rendezvous", range(2), number) for number in (b"0", b"1", b"2"))
+
+    thread = threading.Thread(target=meet_all)
+    thread.start()
+    assert early.meet("rendezvous", range(2), b"2") == {0: b"2", 1: b"2"}
+    thread.join()
+    assert seen == [dict.fromkeys(range(2), number) for number in (b"0", b"1", b"2")]
+
+
+def interrupt(*_: object) -> bool:
+    raise KeyboardInterrupt
+
+
 def test_a_child_of_a_rank_is_refused(pair) -> None:
     pair[0]._owner = os.getppid()
     with pytest.raises(RuntimeError, match="A child process of rank 0 called all_reduce"):

@@ -81,7 +81,7 @@ class Agreement:
     def __init__(self, mesh: Mesh, board: Board | None = None) -> None:
         self.mesh = mesh
         self._board = board
-        self._visit: _Visit | None = None  # the last one of this program
+        self._visits: list[_Visit] = []  # of this program: those that are not over, and the last
         self._owner = os.getpid()
         self._program = 0
         self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
@@ -133,15 +133,12 @@ class Agreement:
         return {rank: bytes(frame.payload) for rank, frame in frames.items()}
 
     def _meet_at_board(self, board: Board, mine: Frame) -> dict[int, bytes]:
-        last = self._visit
-        if last is None:
-            step = step_of(self._program, 0)
-        else:
-            step = last.step + 1
-            if not last.over:  # it was interrupted; others may still read what it has put up there
-                self._stay(board, last)
-        self._visit = _Visit(step, mine)
-        self._stay(board, self._visit)
+        step = self._visits[-1].step + 1 if self._visits else step_of(self._program, 0)
+        self._visits.append(_Visit(step, mine))
+        for visit in self._visits:
+            if not visit.over:  # also one that was interrupted: others may still read its message
+                self._stay(board, visit)
+        del self._visits[:-1]
         everyone = range(self.mesh.size)
         if not board.is_agreed(step):
             raise CollectiveMismatch(disagreement(_frames_at(board, step, everyone), ()))
@@ -203,7 +200,7 @@ class Agreement:
             with suppress(StreamClosed):
                 stream.send(data)
         self._program += 1
-        self._visit = None
+        self._visits.clear()
         self._gone.clear()
         if locked:
             self._lock.release()
