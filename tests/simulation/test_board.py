@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from xla_nb.simulation.agreement import Agreement
+from xla_nb.simulation.agreement import Agreement, CollectiveMismatch
 from xla_nb.simulation.board import Board, step_of
 from xla_nb.simulation.frames import Frame
 from xla_nb.simulation.mesh import Mesh, Stream
@@ -114,20 +114,65 @@ def pair():
 
 
 def test_what_a_rank_sends_after_the_meeting_waits_for_its_own(pair, monkeypatch) -> None:
-    """Rank 0 looks at the stream of rank 1, which it took for missing, and is there already."""
+    """Rank 0 looks at the stream of rank 1 just as that one arrives and goes on. What it has sent
+    since are bytes of any kind, as a payload of rendezvous: these would be a farewell."""
     early, late = pair
     board = early._board
-    missing, waits, complete = iter([[1]]), iter([False, True]), iter([False])
-    monkeypatch.setattr(board, "arrive", lambda *_: False)
-    monkeypatch.setattr(board, "missing", lambda step: next(missing, []))
-    monkeypatch.setattr(board, "wait", lambda step, seconds: next(waits))
-    monkeypatch.setattr(board, "is_complete", lambda step: next(complete, True))
-    monkeypatch.setattr(board, "messages", lambda step, of: {})
-    sent = Frame(0, "of its group", "line\t1", bytearray(b"data"))
-    late.mesh.streams[0].send(sent.pack())
+    sent = Frame(0, "", "", farewell=True).pack() + b"data"
+
+    def wait(step: int, seconds: float) -> bool:
+        arrive(late._board, 1, step)
+        late.mesh.streams[0].send(sent)
+        return False
+
+    monkeypatch.setattr(board, "wait", wait)
+    monkeypatch.setattr(board, "is_agreed", lambda step: True)
     assert early.meet("all_reduce", range(2)) == {0: b"", 1: b""}
-    assert next(missing, None) is None  # it has looked
-    assert early._next_frame(1) == sent
+    assert early.mesh.streams[1].inbox == sent
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (Frame(0, "of its group", "line\t1"), "Rank 0 and rank 1 called different collectives"),
+        (Frame(0, "returned", "", farewell=True), "Rank 1 ended without a collective that rank 0"),
+    ],
+)
+def test_what_a_rank_sent_is_seen_though_it_was_read_with_the_last(
+    pair, second, says, monkeypatch
+) -> None:
+    """Both are in the stream when rank 0 reads the first, as if its core was busy until then."""
+    early, late = pair
+    monkeypatch.setenv("XLA_NB_COLLECTIVE_TIMEOUT", "2")
+    first = Frame(0, "of its group", "line\t1")
+    late.mesh.streams[0].send(first.pack() + second.pack())
+    assert early._next_frame(1) == first
+    with pytest.raises(CollectiveMismatch, match=says):
+        early.meet("all_reduce", range(2))
+
+
+def test_ranks_stay_in_step_when_one_is_interrupted_twice_while_it_waits(pair, monkeypatch) -> None:
+    early, late = pair
+    monkeypatch.setenv("XLA_NB_COLLECTIVE_TIMEOUT", "10")
+    with monkeypatch.context() as patch:
+        patch.setattr(early._board, "wait", interrupt)
+        for number in (b"0", b"1"):
+            with pytest.raises(KeyboardInterrupt):
+                early.meet("rendezvous", range(2), number)
+    seen: list[dict[int, bytes]] = []
+
+    def meet_all() -> None:
+        seen.extend(late.meet("rendezvous", range(2), number) for number in (b"0", b"1", b"2"))
+
+    thread = threading.Thread(target=meet_all)
+    thread.start()
+    assert early.meet("rendezvous", range(2), b"2") == {0: b"2", 1: b"2"}
+    thread.join()
+    assert seen == [dict.fromkeys(range(2), number) for number in (b"0", b"1", b"2")]
+
+
+def interrupt(*_: object) -> bool:
+    raise KeyboardInterrupt
 
 
 def test_a_child_of_a_rank_is_refused(pair) -> None:

@@ -81,7 +81,7 @@ class Agreement:
     def __init__(self, mesh: Mesh, board: Board | None = None) -> None:
         self.mesh = mesh
         self._board = board
-        self._visit: _Visit | None = None  # the last one of this program
+        self._visits: list[_Visit] = []  # of this program: those that are not over, and the last
         self._owner = os.getpid()
         self._program = 0
         self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
@@ -133,15 +133,12 @@ class Agreement:
         return {rank: bytes(frame.payload) for rank, frame in frames.items()}
 
     def _meet_at_board(self, board: Board, mine: Frame) -> dict[int, bytes]:
-        last = self._visit
-        if last is None:
-            step = step_of(self._program, 0)
-        else:
-            step = last.step + 1
-            if not last.over:  # it was interrupted; others may still read what it has put up there
-                self._stay(board, last)
-        self._visit = _Visit(step, mine)
-        self._stay(board, self._visit)
+        step = self._visits[-1].step + 1 if self._visits else step_of(self._program, 0)
+        self._visits.append(_Visit(step, mine))
+        for visit in self._visits:
+            if not visit.over:  # also one that was interrupted: others may still read its message
+                self._stay(board, visit)
+        del self._visits[:-1]
         everyone = range(self.mesh.size)
         if not board.is_agreed(step):
             raise CollectiveMismatch(disagreement(_frames_at(board, step, everyone), ()))
@@ -169,19 +166,22 @@ class Agreement:
         """Raise what keeps ranks from the board, if streams tell: those of the missing ones, or of
         others who know."""
         mine, step = visit.mine, visit.step
-        elsewhere = {}
+        closed = {}
         for rank in self._poll(self.mesh.streams, 0, mine):
             try:
-                frame = self._next_frame(rank)
+                self.mesh.streams[rank].fill()
             except StreamClosed as error:
-                if rank in board.missing(step):
-                    self._lost(rank, mine, error)
-                continue  # it was there before it ended
-            if frame and board.is_complete(step):  # it is at its next collective already
-                self.mesh.streams[rank].inbox[:0] = frame.pack()
-            elif frame:
+                closed[rank] = error
+        if board.is_complete(step):
+            return  # what has come may be the next thing, and need not be a frame
+        elsewhere = {}
+        for rank in self.mesh.streams:
+            if frame := self._next_frame(rank, come=True):
                 elsewhere[rank] = frame
         missing = set(board.missing(step))
+        for rank, end in closed.items():
+            if rank in missing - self._gone.keys() - elsewhere.keys():
+                self._lost(rank, mine, end)
         here = set(range(self.mesh.size)) - missing
         frames = _frames_at(board, step, here) | elsewhere
         given_up = {rank for rank, frame in self._gone.items() if frame.payload}
@@ -200,7 +200,7 @@ class Agreement:
             with suppress(StreamClosed):
                 stream.send(data)
         self._program += 1
-        self._visit = None
+        self._visits.clear()
         self._gone.clear()
         if locked:
             self._lock.release()
@@ -255,11 +255,13 @@ class Agreement:
             frames[rank] = frame
             missing.discard(rank)
 
-    def _next_frame(self, rank: int) -> Frame | None:
-        """What a rank has sent in this program, but for a farewell, which is kept."""
-        frame = take_frame(self.mesh.streams[rank])
+    def _next_frame(self, rank: int, come: bool = False) -> Frame | None:
+        """What a rank has sent in this program, but for a farewell, which is kept.
+
+        come: only what has been read from its stream already."""
+        frame = take_frame(self.mesh.streams[rank], come)
         while frame and frame.program < self._program:  # left over from an earlier program
-            frame = take_frame(self.mesh.streams[rank])
+            frame = take_frame(self.mesh.streams[rank], come)
         if frame and frame.farewell:
             self._gone[rank] = frame
             return None

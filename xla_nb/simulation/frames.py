@@ -56,10 +56,11 @@ def payload_of(data: bytes) -> bytes:
     return data[len(data) - _HEAD.unpack_from(data)[3] :]
 
 
-def take_frame(stream: Stream) -> Frame | None:
-    """The next frame of a stream, or None until all of it has arrived."""
+def take_frame(stream: Stream, come: bool = False) -> Frame | None:
+    """The next frame of a stream, or None until all of it has arrived. come: take it from what has
+    been read from the stream already."""
     while not (found := Frame.unpack(stream.inbox)):
-        if not stream.fill():
+        if come or not stream.fill():
             return None
     frame, length = found
     del stream.inbox[:length]
