@@ -124,3 +124,17 @@ class Originals:
 
     def original(self, name):
         return lambda: self.asked.append(name)
+
+
+def test_lightnings_check_is_asked_once_however_often_drop_in_is_turned_on(monkeypatch):
+    checked = []
+    module = types.ModuleType("lightning.fabric.accelerators.xla")
+    module._check_tpu_devices_valid = checked.append
+    module.XLAAccelerator = type(
+        "XLAAccelerator", (), dict.fromkeys(("auto_device_count", "is_available"), len)
+    )
+    monkeypatch.setattr(answers, "can_simulate", lambda devices: checked.append("could") or False)
+    for _ in range(3):
+        answers._adapt(module)
+    module._check_tpu_devices_valid(8)
+    assert checked == ["could", 8]

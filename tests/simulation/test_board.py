@@ -14,7 +14,7 @@ from xla_nb.simulation.board import Board, step_of
 from xla_nb.simulation.frames import Frame
 from xla_nb.simulation.mesh import Mesh, Stream
 
-FIRST, SECOND, THIRD = (step_of(0, number) for number in range(3))
+FIRST, SECOND = step_of(0, 0), step_of(0, 1)
 ANOTHER = step_of(1, 0)
 
 

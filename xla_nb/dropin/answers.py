@@ -115,12 +115,15 @@ def select_device() -> None:
     Where there is but the CPU, torch_xla says so in a warning: red, in a cell that launches on a
     simulated TPU.
     """
-    chosen = _DEVICE in os.environ or os.environ.get("PJRT_SELECT_DEFAULT_DEVICE") == "0"
-    others = chips.count_chips() or vars(sys.modules["torch_xla"]).get("_found_libneuronxla")
-    if not chosen and not others:
-        os.environ[_DEVICE] = "CPU"
-    else:
+    if (
+        _DEVICE in os.environ
+        or os.environ.get("PJRT_SELECT_DEFAULT_DEVICE") == "0"
+        or chips.count_chips()
+        or vars(sys.modules["torch_xla"]).get("_found_libneuronxla")
+    ):
         _answers().original("_maybe_select_default_device")()
+    else:
+        os.environ[_DEVICE] = "CPU"
 
 
 def available_chips() -> int:
@@ -172,6 +175,7 @@ def _adapt(module: ModuleType) -> None:
     """Let Lightning count devices anew, as the number of ranks can be set between, and take any
     number of them that a launch can simulate; it knows one, and all that there are."""
     accelerator, check = module.XLAAccelerator, vars(module)["_check_tpu_devices_valid"]
+    check = getattr(check, "__wrapped__", check)  # drop-in may have been on before
 
     @functools.wraps(check)
     def checked(devices: object) -> None:

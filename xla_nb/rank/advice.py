@@ -6,13 +6,12 @@ import contextlib
 
 from xla_nb.protocol import hostile
 
-_KEYBOARD = (
-    "xla_nb: Ranks have no keyboard. Ask in the notebook before the launch, and give the answer as "
-    "an argument."
-)
 #: (name of the error, what its message has in it): what to do.
 _ADVICE = {
-    ("builtins.EOFError", "EOF when reading a line"): _KEYBOARD,
+    ("builtins.EOFError", "EOF when reading a line"): (
+        "xla_nb: Ranks have no keyboard. Ask in the notebook before the launch, and give the "
+        "answer as an argument."
+    ),
     ("bdb.BdbQuit", ""): (
         "xla_nb: Ranks have no keyboard, so breakpoint() and pdb end at once. Call the function in "
         "the notebook to step through it, or print() what you look for."
@@ -27,7 +26,8 @@ _ADVICE = {
 def add_to(error: BaseException) -> None:
     """Note below an error of a rank what to do, where that is known."""
     with contextlib.suppress(Exception):  # an error may refuse notes
-        name, message = hostile.name_of(type(error)), hostile.message_of(error)
+        own = f"{hostile.module_of(type(error))}.{hostile.name_of(type(error))}"
+        message = hostile.message_of(error)
         for (kind, words), advice in _ADVICE.items():
-            if f"{hostile.module_of(type(error))}.{name}" == kind and words in message:
+            if own == kind and words in message:
                 error.add_note(advice)

@@ -8,6 +8,7 @@ arrived. Small data travels in the same frame, as `payload`.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -150,10 +151,7 @@ class Agreement:
         """Be at the board until all ranks are."""
         mine, step = visit.mine, visit.step
         if not board.arrive(self.mesh.rank, step, mine.what.encode(), mine.pack()):
-
-            def missing() -> list[int]:
-                return board.missing(step)
-
+            missing = functools.partial(board.missing, step)
             self._wait = mine.what, time.monotonic(), missing
             for pause in self._pauses(mine, missing):
                 if board.is_complete(step):
