@@ -21,6 +21,7 @@ from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.record import files
 from xla_nb.run.launch import launch as launch_program
+from xla_nb.run.launch import name_at
 from xla_nb.run.options import Options
 from xla_nb.run.state import RunState
 from xla_nb.topology.chips import SIMULATED
@@ -237,3 +238,9 @@ def test_a_run_that_nobody_can_follow_is_ended(launch, engine, monkeypatch):
         launch(cell())
     assert engine.killed == [the_record().path.name]
     assert json.loads(the_record().summary.read_text())["ok"] is False
+
+
+def test_names_of_runs_that_start_within_a_second_sort_as_they_started():
+    names = [name_at(1_000_000_000 + tenth / 10) for tenth in range(10)]
+    assert sorted(names) == names
+    assert name_at(1_000_000_000) != name_at(1_000_000_000)
