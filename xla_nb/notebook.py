@@ -184,9 +184,9 @@ class Notebook:
             except Interrupted as interrupted:
                 self.reject(str(interrupted))
 
-    def reject(self, why: str, kind: str = "Interrupted") -> None:
+    def reject(self, why: str) -> None:
         """Keep IPython from executing the cell that is about to run; the error is called `kind`."""
-        self._rejection.reject(f"This cell was not executed: {why}", kind)
+        self._rejection.reject(f"This cell was not executed: {why}")
 
     def _look_after_runs(self) -> None:
         for launched in list(self._runs):
@@ -371,10 +371,10 @@ class _Rejection(ast.NodeTransformer):
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._why = self._kind = ""
+        self._why = ""
 
-    def reject(self, why: str, kind: str) -> None:
-        self._why, self._kind = why, kind
+    def reject(self, why: str) -> None:
+        self._why = why
         self._shell.ast_transformers.append(self)
 
     def withdraw(self) -> None:
@@ -385,7 +385,7 @@ class _Rejection(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         self.withdraw()
         kinds = sys.modules["IPython.core.error"].InputRejected, XlaNbError
-        raise type(self._kind, kinds, {})(self._why)
+        raise type("Interrupted", kinds, {})(self._why)
 
 
 @functools.cache

@@ -89,64 +89,111 @@ def test_the_error_names_the_line_and_the_fix(machine):
     [
         "x = torch.ones(2).to('xla')",
         "x = torch.ones(2, device='xla:0')",
-        "with torch.no_grad():\n    x = torch.ones(2).to(device)",
-        "x = torch.nn.Linear(2, 1).to(device, torch.bfloat16)",
+        "x = torch.tensor([1.0], device='xla')",
+        "x = torch.arange(4, device='xla')",
+        "x = torch.randperm(4, device='xla')",
+        "x = torch.ones(2, requires_grad=True).to('xla')",
+        "x = torch.ones(2).new_zeros(3, device='xla')",
+        "x = torch.nn.Linear(2, 1).to(settings['device'], torch.bfloat16)",
+        "x = torch.ones(2).to('xla:0')",
         "x = torch.ones(2).to(Config.device)",
-        "x = torch.load('nowhere', map_location='xla:0')",
-        "torch.set_default_device('xla')",
-        "with torch.device('xla'):\n    x = torch.ones(2)",
+        "torch.set_default_device('xla'); torch.ones(2)",
+        "with torch.device('xla'): x = torch.ones(2)",
+        "x = moved(torch.ones(2))",
+        "x = torch.as_tensor([1.0], device=torch.device('xla'))",
+        "x = torch.asarray([1.0], device='xla')",
+        "x = torch.tril_indices(2, 2, device='xla')",
+        "x = torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2), device='xla')",
+        "x = torch.ones(2).new_tensor([1.0], device='xla')",
+        "with torch.device('xla'): x = torch.tensor(1.0)",
+        "x = (lambda: torch.ones(2).to('xla'))()",
+        "x = torch.vmap(lambda y: y.to('xla'))(torch.ones(2, 2))",
     ],
 )
-def test_a_cell_that_moves_a_value_there_is_not_executed(machine, line):
-    machine.ok("device = torch.device('xla')\nclass Config:\n    device = 'xla'")
+def test_a_line_that_makes_a_tensor_of_the_device_is_stopped(machine, line):
+    machine.ok(
+        "settings = {'device': torch.device('xla')}\nclass Config: device = 'xla'\n"
+        "def moved(x):\n    return x.to(settings['device'])\n"
+    )
     shown = machine.run(f"import sys\n{line}")
-    assert "This cell was not executed: its line" in shown.error
+    machine.ok("torch.set_default_device(None)")
+    assert shown.ename == "UsageError"
+    if "moved" not in line:
+        assert f"Cell In[{shown.number}], line 2, is about to open" in shown.error
+        assert f"\n  {line}\n" in shown.error
     assert machine.value("is_open()") == "False"
 
 
-def test_what_is_never_executed_is_not_looked_into(machine):
-    machine.ok("if False:\n    torch.ones(2).to('xla')\nelse:\n    x = 1")
-    assert machine.value("x, is_open()") == "(1, False)"
+def test_torch_works_as_before_while_it_stands(machine):
+    machine.ok(
+        "f = lambda x: x.to(torch.float64) + torch.tensor(1.0)\n"
+        "x = torch.ones(2)\n"
+        "compiled = torch.compile(f, backend='eager', fullgraph=True)(x)\n"
+        "@torch.jit.script\n"
+        "def scripted(x):\n    return x.to(torch.float64) + torch.tensor(1.0)\n"
+        "import pickle; same = pickle.loads(pickle.dumps(torch.tensor)) is torch.tensor"
+    )
+    assert machine.value("compiled.tolist(), scripted(x).tolist()") == "([2.0, 2.0], [2.0, 2.0])"
+    assert machine.value("same, is_open()") == "(True, False)"
 
 
-def test_a_timed_cell_is_looked_into_too(machine):
+def test_the_operators_it_stands_before_are_all_that_take_a_device(machine):
+    machine.ok(
+        "from xla_nb.dropin import guard\n"
+        "def takes_device(name):\n"
+        "    packet, _, overload = name.partition('.')\n"
+        "    operator = getattr(getattr(torch.ops.aten, packet), overload or 'default')\n"
+        "    return any(argument.name == 'device' for argument in operator._schema.arguments)\n"
+        "names = torch._C._dispatch_get_registrations_for_dispatch_key('XLA')\n"
+        "names = {name[6:] for name in names if name.startswith('aten::')}\n"
+        "found = {name for name in names if takes_device(name)}"
+    )
+    assert machine.value("sorted(found - set(guard.KERNELS))") == "[]"
+
+
+def test_a_file_that_run_executes_is_stopped_with_its_line(machine, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import torch\nx = torch.ones(2)\nx = x.to('xla')\n")
+    shown = machine.run(f"%run {script}")
+    assert f"{script}, line 3, is about to open the TPU" in shown.error
+    assert "\n  x = x.to('xla')\n" in shown.error
+    assert machine.value("is_open()") == "False"
+
+
+def test_a_timed_cell_is_stopped_with_its_line(machine):
     shown = machine.run("%%time\nx = 1\nx = torch.ones(2).to('xla')")
-    assert "its line 3 is about to open" in shown.error
+    assert f"Cell In[{shown.number}], line 3, is about to open" in shown.error
+    assert "\n  x = torch.ones(2).to('xla')\n" in shown.error
+
+
+@pytest.mark.parametrize("magic", ["%time", "%timeit -n1 -r1", "%prun"])
+def test_a_timed_line_is_stopped(machine, magic):
+    shown = machine.run(f"x = 1\n{magic} torch.ones(2).to('xla')")
+    assert f"Cell In[{shown.number}], line 2, is about to open" in shown.error
     assert machine.value("is_open()") == "False"
 
 
-def test_what_functions_for_ranks_say_is_left_to_them(machine):
+def test_what_only_names_the_device_is_not_stopped(machine):
     machine.ok("def f(index):\n    device = torch_xla.device()\n    return torch.ones(2).to('xla')")
     machine.ok("g = lambda index: torch.ones(2, device='xla')")
+    machine.ok("import functools\nmake = functools.partial(torch.ones, device='xla')")
+    machine.ok("device = 'cuda' if False else 'cpu'\nx = torch.ones(2).to(device)")
+    machine.ok("if False:\n    torch.ones(2).to('xla')\nx = torch.ones(2) + torch.empty(2)")
+    machine.ok("from torch._subclasses import FakeTensorMode")
+    machine.ok("with FakeTensorMode(): x = torch.ones(2).to('xla:0')")
     assert machine.value("is_open()") == "False"
 
 
-def test_a_move_is_seen_under_timing_magics(machine):
-    for cell in ('%%time\ntorch.ones(1).to("xla")', '%time torch.ones(1).to("xla")'):
-        assert "is about to open the TPU" in machine.run(cell).error, cell
-    assert machine.value("is_open()") == "False"
-
-
-def test_a_move_to_a_device_that_the_same_cell_names_is_seen(machine):
-    for device in ('"xla"', 'torch.device("xla")', 'torch.device("xla", 0)'):
-        shown = machine.run(f"chosen = {device}\ntorch.ones(1).to(chosen)")
-        assert "its line 2 is about to open the TPU" in shown.error, device
-    assert machine.value("is_open()") == "False"
-
-
-def test_a_name_that_the_cell_binds_anew_is_not_taken_for_the_device(machine):
-    machine.ok('device = "xla"')
-    machine.ok('device = "cuda" if False else "cpu"\ntorch.ones(1).to(device)')
-    machine.ok('device = "xla"')
-    machine.ok('for device in ["cpu"]:\n    torch.ones(1, device=device)')
-    machine.ok('device = "cpu"\nif False:\n    device = "xla"\ntorch.ones(1).to(device)')
-
-
-def test_what_only_carries_the_device_is_not_stopped(machine):
-    machine.ok("import functools, argparse")
-    machine.ok('settings = dict(device="xla")')
-    machine.ok('make = functools.partial(torch.ones, device="xla")')
-    machine.ok('asked = argparse.Namespace(device="xla")')
+def test_jax_is_stopped_before_it_opens_the_chips(machine, tmp_path):
+    (tmp_path / "libtpu").mkdir()
+    (tmp_path / "libtpu" / "__init__.py").touch()
+    machine.ok(f"import sys\nsys.path.append({str(tmp_path)!r})\nimport jax, jax.numpy as jnp")
+    for line in ("jax.devices()", "jax.device_count()", "y = jnp.ones(2) + 1"):
+        shown = machine.run(f"x = 1\n{line}")
+        assert f"Cell In[{shown.number}], line 2, is about to open the TPU" in shown.error, line
+    assert machine.value("jax._src.xla_bridge._backends") == "{}"
+    machine.ok("jax.config.update('jax_platforms', 'cpu')")
+    assert machine.ok("y = jnp.ones(2) + 1\nprint(jax.devices())").stdout == "[CpuDevice(id=0)]\n"
 
 
 def test_a_library_that_opens_it_is_stopped_too(machine):
@@ -177,6 +224,7 @@ def test_a_simulated_host_is_only_told_once(machine):
             "  number = torch_xla._XLAC._xla_num_devices()\n"
         ) in shown.stdout
         assert "On a TPU it would be stopped" in shown.stdout
+        assert machine.ok("print(torch.ones(2).to('xla').sum().item())").stdout == "2.0\n"
     finally:
         machine.ok("%xla_config reset")
         machine.ok("os.environ['PJRT_DEVICE'] = 'TPU'")
@@ -201,4 +249,15 @@ def test_a_word_in_the_cell_allows_it(openable):
 def test_a_setting_allows_it(openable):
     assert openable.run("x = torch.ones(2).to('xla')").status == "error"
     openable.ok("%xla_config guard=off")
-    openable.ok("x = torch.ones(2).to('xla')")
+    openable.ok("w = torch.ones(2, requires_grad=True)\nx = w.to('xla')\nx.sum().backward()")
+    assert openable.value("x.device.type, w.grad.tolist()") == "('xla', [1.0, 1.0])"
+
+
+def test_without_the_extension_nothing_stands_before_torch(openable):
+    openable.ok("%unload_ext xla_nb")
+    assert openable.value("torch.ones(2).to('xla').sum().item()") == "2.0"
+
+
+def test_it_stands_again_after_the_extension_was_loaded_anew(openable):
+    openable.ok("%unload_ext xla_nb\n%load_ext xla_nb")
+    assert openable.run("x = torch.ones(2).to('xla')").ename == "UsageError"

@@ -1,21 +1,21 @@
 """Keeps the notebook's own process from opening a TPU: no rank could have its chips after that.
 
-torch_xla is asked in C++, at the functions by which Python gets there: `OPENERS`. What gets there
-without Python, `x.to("xla")`, is looked for in the cell before it runs. On a simulated host, whose
-ranks have devices of their own, opening it is only noted.
+A question stands before each way in: the functions of torch_xla that make its client (`OPENERS`);
+those of torch that ask it in C++ for the default device (`MAKERS`, as in `x.to("xla")`), where an
+exception would leave the next that asks waiting for ever; the kernels of torch_xla that make a
+tensor of none (`KERNELS`, as in `torch.ones(2, device="xla")`); JAX's search for its backends.
+On a simulated host, whose ranks have devices of their own, opening it is only noted.
 """
 
 from __future__ import annotations
 
-import ast
-import builtins
-import contextlib
 import functools
-import inspect
+import importlib.util
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -48,12 +48,33 @@ OPENERS = (
     "_xla_tensors_from_aten",
     "_xla_wait_device_ops",
 )
+#: Functions of torch, and methods of its tensors, that look for the index of a device without one.
+MAKERS = (
+    "Tensor.new_tensor",
+    "Tensor.to",
+    "as_tensor",
+    "asarray",
+    "range",
+    "sparse_coo_tensor",
+    "tensor",
+    "tril_indices",
+    "triu_indices",
+)
+#: Operators that torch_xla implements and that take a device: the rest work on tensors that are on
+#: it, or call these.
+KERNELS = (
+    "_to_copy",
+    "empty.memory_format",
+    "empty_strided",
+    "full",
+    "linspace",
+    "new_empty_strided",
+    "randperm",
+)
 ALLOWED = "# xla: allow"
-#: Magics that execute their text in the notebook, without a cell of its own as `%%capture` has.
-_TIMING = "time", "timeit", "prun"
-_MOVES = "to", "set_default_device"
-_NAMED = "device", "map_location"
-_STANDARD = sys.stdlib_module_names - {"__main__"}
+_BRIDGE = "jax._src.xla_bridge"
+#: What IPython calls the code of `%%time`, which begins below that line.
+_TIMED = "<timed exec>"
 
 
 class Guard:
@@ -61,81 +82,159 @@ class Guard:
 
     def __init__(self, shell: Any) -> None:
         self._shell, self._pid = shell, os.getpid()
-        self._originals: dict[str, Callable[..., Any]] = {}
+        self._openers: dict[str, Callable[..., Any]] = {}
+        self._makers: dict[str, Callable[..., Any]] = {}
+        self._kernels: Any = None  # a torch.library.Library, while it stands before KERNELS
+        self._jax: Callable[[], Any] | None = None
         self._is_on = self._has_noted = False
 
     def turn_on(self) -> None:
         self._is_on = True
-        when_imported("torch_xla", self._wrap)
-        if self.before_cell not in self._shell.events.callbacks["pre_run_cell"]:
-            self._shell.events.register("pre_run_cell", self.before_cell)
+        when_imported("torch_xla", self._watch_torch_xla)
+        when_imported(_BRIDGE, self._watch_jax)
 
     def turn_off(self) -> None:
         self._is_on = False
-        for name, original in self._originals.items():
+        for name, original in self._openers.items():
             setattr(sys.modules["torch_xla"]._XLAC, name, original)
-        self._originals.clear()
-        if self.before_cell in self._shell.events.callbacks["pre_run_cell"]:
-            self._shell.events.unregister("pre_run_cell", self.before_cell)
+        self._openers.clear()
+        self._restore_torch()
+        if self._jax is not None:
+            sys.modules[_BRIDGE].backends = self._jax  # type: ignore[attr-defined]
+            self._jax = None
 
-    def before_cell(self, info: Any = None) -> None:
-        """Reject a cell that moves something to the device itself."""
-        text = getattr(info, "raw_cell", None) or ""
-        if not any(word in text for word in (".to(", *_NAMED)):
-            return
-        if not self._watches() or not _is_tpu():
-            return
-        with contextlib.suppress(SyntaxError):  # IPython says so itself
-            tree = ast.parse(self._shell.transform_cell(text))
-            for line in _moves(tree, self._shell.user_ns):
-                where = f"its line {line}"
-                shown = text.splitlines()[line - 1] if line <= text.count("\n") + 1 else ""
-                notebook.of(self._shell).reject(_sentence(where, shown), "UsageError")
-                return
-
-    def _wrap(self, torch_xla: ModuleType) -> None:
-        if not self._is_on or self._originals:
+    def _watch_torch_xla(self, torch_xla: ModuleType) -> None:
+        if not self._is_on or self._openers:
             return
         for name in OPENERS:
             original = getattr(torch_xla._XLAC, name, None)
             if original is not None:
-                self._originals[name] = original
-                setattr(torch_xla._XLAC, name, functools.partial(self._opening, original))
+                self._openers[name] = original
+                setattr(torch_xla._XLAC, name, functools.partial(self._call, original))
+        if not _is_open():
+            self._watch_makers(sys.modules["torch"])
+            self._watch_kernels(sys.modules["torch"])
 
-    def _opening(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _watch_makers(self, torch: Any) -> None:
+        for name in MAKERS:
+            owner, last = _owner(torch, name)
+            self._makers[name] = original = getattr(owner, last)
+            watched = self._watched(original, name)
+            in_scripts = torch.jit._builtins._find_builtin(original)
+            if in_scripts:
+                torch.jit._builtins._register_builtin(watched, in_scripts)
+            setattr(owner, last, watched)
+
+    def _watched(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        torch: Any = sys.modules["torch"]
+
+        @functools.wraps(original)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True  # IPython leaves this frame out
+            if not torch.compiler.is_compiling() and _asks_device(name, args, kwargs):
+                self._call_torch()
+            return original(*args, **kwargs)
+
+        watched.__module__, watched.__qualname__ = "torch", name  # it pickles by these
+        return watched
+
+    def _watch_kernels(self, torch: Any) -> None:
+        library = self._kernels = torch.library.Library("aten", "IMPL", "XLA")
+        with warnings.catch_warnings():  # that it stands before others is its purpose
+            warnings.simplefilter("ignore")
+            for name in KERNELS:
+                if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "XLA"):
+                    packet, _, overload = name.partition(".")
+                    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+                    call = functools.partial(self._call_kernel, operator)
+                    library.impl(name, call, allow_override=True)
+
+    def _watch_jax(self, bridge: ModuleType) -> None:
+        self._jax = getattr(bridge, "backends", None) if self._is_on else None
+        if self._jax is not None:
+            bridge.backends = self._backends  # type: ignore[attr-defined]
+
+    def _call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Called in place of one of OPENERS."""
-        if self._watches():
-            frame = self._cell_frame()
+        if not _is_open():
+            self._opening(sys._getframe(1))
+        return original(*args, **kwargs)
+
+    def _call_torch(self) -> None:
+        """Called by one of MAKERS, if it is about to ask for the device."""
+        if not _is_open():
+            self._opening(sys._getframe(2))
+
+    def _call_kernel(self, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Called in place of one of KERNELS, while the device is not open."""
+        self._opening(sys._getframe(1))
+        return operator(*args, **kwargs)
+
+    def _restore_torch(self) -> None:
+        """No function of torch opens the device any more."""
+        for name, original in self._makers.items():
+            owner, last = _owner(sys.modules["torch"], name)
+            setattr(owner, last, original)
+        self._makers.clear()
+        library, self._kernels = self._kernels, None
+        if library is not None:
+            library._destroy()
+
+    def _backends(self) -> Any:
+        """Called in place of JAX's `backends`, which opens the devices of all its platforms."""
+        bridge: Any = sys.modules[_BRIDGE]
+        if not bridge._backends and _is_tpu() and _jax_takes_tpu(bridge) and self._is_asked():
+            raise UsageError(_sentence(*self._place(self._own_frame(sys._getframe(1)))))
+        return (self._jax or bridge.backends)()
+
+    def _opening(self, caller: FrameType) -> None:
+        """Raises UsageError on a TPU; says so once on a simulated host."""
+        if self._is_asked():
+            frame = self._own_frame(caller)
             if _is_tpu():
                 raise UsageError(_sentence(*self._place(frame)))
             if frame is not None and not self._has_noted:
                 self._has_noted = True
                 print(_note(*self._place(frame)))
-        return original(*args, **kwargs)
+        self._restore_torch()
 
-    def _watches(self) -> bool:
-        """Whether the device is still to be opened, and nobody has allowed it."""
-        if os.getpid() != self._pid or not notebook.of(self._shell).own.get(GUARD, True):
+    def _is_asked(self) -> bool:
+        """Whether it stands guard over this process, and nobody has allowed it."""
+        is_here = self._is_on and os.getpid() == self._pid
+        if not is_here or not notebook.of(self._shell).own.get(GUARD, True):
             return False
-        torch_xla = sys.modules.get("torch_xla")
-        if torch_xla and torch_xla._XLAC._xla_runtime_is_initialized():
-            return False
-        return ALLOWED not in self._shell.history_manager.input_hist_raw[-1]
+        return ALLOWED not in self._cell()
 
-    def _cell_frame(self) -> FrameType | None:
-        """The innermost frame of the notebook's own code."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_globals is not self._shell.user_ns:
+    def _cell(self) -> str:
+        return str(self._shell.history_manager.input_hist_raw[-1])
+
+    def _own_frame(self, caller: FrameType) -> FrameType | None:
+        """The innermost frame of the notebook's own code, or of a file that `%run` executes."""
+        frame: FrameType | None = caller
+        while frame is not None:
+            names, file = frame.f_globals, frame.f_code.co_filename
+            is_script = names.get("__name__") == "__main__" and names.get("__spec__") is None
+            is_known = self._is_timed(file) or linecache.getline(file, frame.f_lineno)
+            if is_known and (names is self._shell.user_ns or is_script):
+                return frame
             frame = frame.f_back
-        return frame
+        return None
 
     def _place(self, frame: FrameType | None) -> tuple[str, str]:
         """Where that is, and the line."""
         if frame is None:
             return "A thread of the notebook", ""
-        file = frame.f_code.co_filename
-        label = notebook.of(self._shell).label(file)
-        return f"{label}, line {frame.f_lineno},", linecache.getline(file, frame.f_lineno)
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        if self._is_timed(file):
+            label = f"Cell In[{len(self._shell.history_manager.input_hist_raw) - 1}]"
+            return f"{label}, line {line + 1},", self._cell().splitlines()[line]
+        is_cells = frame.f_globals is self._shell.user_ns
+        label = notebook.of(self._shell).label(file) if is_cells else file
+        return f"{label}, line {line},", linecache.getline(file, line)
+
+    def _is_timed(self, file: str) -> bool:
+        """Whether that is the text below a `%%time`."""
+        return file == _TIMED and self._cell().startswith("%%")
 
 
 @functools.cache
@@ -152,84 +251,35 @@ def _is_tpu() -> bool:
         return False
 
 
-# ---------------------------------------------------------------- where it is opened
+def _is_open() -> bool:
+    """Whether this process has torch_xla's client."""
+    return bool(sys.modules["torch_xla"]._XLAC._xla_runtime_is_initialized())
 
 
-def _moves(tree: ast.Module, values: dict[str, Any]) -> Iterator[int]:
-    """The lines that a cell executes itself, and that name the device in a call: `x.to("xla")`,
-    `torch.ones(2, device=device)`, or in `with torch.device("xla")`. A name has the value that the
-    cell's own lines above give it; one that they bind to something else is not known."""
-    values = dict(values)
-    for statement in tree.body:
-        for node in _executed(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                values.pop(node.id, None)
-            elif isinstance(node, ast.withitem) and _is_device(node.context_expr, values):
-                yield node.context_expr.lineno
-            elif isinstance(node, ast.Call):
-                if _is_move(node, values):
-                    yield node.lineno
-                for inner, above in _timed(node):
-                    yield from (above + line for line in _moves(inner, values))
-        if isinstance(statement, ast.Assign) and _is_device(statement.value, values):
-            names = [each.id for each in statement.targets if isinstance(each, ast.Name)]
-            values.update(dict.fromkeys(names, "xla"))
+def _owner(torch: Any, name: str) -> tuple[Any, str]:
+    """The module or class that a name of MAKERS belongs to, and its name there."""
+    owner, _, last = name.rpartition(".")
+    return (getattr(torch, owner) if owner else torch), last
 
 
-def _is_move(call: ast.Call, values: dict[str, Any]) -> bool:
-    """What the standard library gets (`dict`, `functools.partial`), it only carries."""
-    function = call.func
-    if isinstance(function, ast.Name):
-        known = values.get(function.id, getattr(builtins, function.id, None))
-    else:
-        owner = values.get(getattr(getattr(function, "value", None), "id", ""))
-        known = getattr(owner, getattr(function, "attr", ""), None) if _is_module(owner) else None
-    if str(getattr(known, "__module__", None)).partition(".")[0] in _STANDARD:
+def _asks_device(maker: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of one of MAKERS is given "xla" alone, or takes that from a `with`."""
+    torch: Any = sys.modules["torch"]
+    for each in (*args, kwargs.get("device")):
+        if isinstance(each, str | torch.device):
+            return str(each) == "xla"
+    if "." in maker or not torch._C._len_torch_function_stack():
         return False
-    moved = isinstance(function, ast.Attribute) and function.attr in _MOVES
-    named = [word.value for word in call.keywords if word.arg in _NAMED]
-    return any(_is_device(each, values) for each in named + (call.args if moved else []))
+    modes = reversed(torch.overrides._get_current_function_mode_stack())
+    devices = (mode.device for mode in modes if hasattr(mode, "device"))
+    return str(next(devices, "")) == "xla"
 
 
-def _is_module(value: object) -> bool:
-    return isinstance(value, ModuleType)
-
-
-def _timed(call: ast.Call) -> Iterator[tuple[ast.Module, int]]:
-    """The code of `%%time`, `%time` and their like, which IPython executes in place; how many lines
-    are above it."""
-    name = getattr(call.func, "attr", "")
-    if name in ("run_cell_magic", "run_line_magic"):
-        texts = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
-        if texts and texts[0] in _TIMING:
-            with contextlib.suppress(SyntaxError):  # options, or none of Python's
-                above = call.lineno - (name == "run_line_magic")
-                yield ast.parse(texts[-1]), above
-
-
-def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those of functions, which may be for ranks, and of `if False:`."""
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        yield node
-        children = ast.iter_child_nodes(node)
-        if isinstance(node, ast.If) and getattr(node.test, "value", True) in (False, 0):
-            children = iter(node.orelse)
-        for child in children:
-            yield from _executed(child)
-
-
-def _is_device(node: ast.AST, values: dict[str, Any]) -> bool:
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.device":
-        return any(_is_device(each, values) for each in node.args[:1])
-    value = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
-    if isinstance(node, ast.Name):
-        value = values.get(node.id)
-    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):  # CFG.device
-        value = inspect.getattr_static(values.get(node.value.id), node.attr, None)
-    torch = sys.modules.get("torch")
-    if torch and isinstance(value, torch.device):
-        return bool(value.type == "xla")
-    return isinstance(value, str) and value.partition(":")[0] == "xla"
+def _jax_takes_tpu(bridge: Any) -> bool:
+    """Whether JAX would look for a TPU, and could use one."""
+    wanted = getattr(sys.modules["jax"].config, "jax_platforms", None) or "tpu"
+    has_library = "TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu")
+    return "tpu" in bridge._backend_factories and "tpu" in wanted.split(",") and bool(has_library)
 
 
 # ---------------------------------------------------------------- what is said
