@@ -45,6 +45,12 @@ def test_the_page_has_what_is_gone_for_good():
     assert [tuple(row[:3]) for row in rows("Gone for good")] == plain
 
 
+def test_the_page_marks_those_that_are_still_there_and_deprecated():
+    marked = [(row[0], row[1]) for row in rows("Still there") if row[0].endswith("†")]
+    told = {f"{name.removesuffix(' †')} is deprecated: write {today}" for name, today in marked}
+    assert told == set(old_names.DEPRECATED.values())
+
+
 @pytest.fixture
 def release(monkeypatch):
     """Makes a module `torch_xla.runtime` as some release has it; old names are installed anew."""
@@ -167,6 +173,27 @@ def test_ranks_have_them_and_the_notebook_is_told_of_each_once(published):
     assert sorted(told) == sorted(NOTICE[name] for name in TOLD_ON_RANKS if name in GONE)
     again = published.ok("run = xmp.spawn(names, nprocs=2)\nxm.xrt_world_size()")
     assert "is gone since" not in again.stderr
+
+
+WARNED = """
+def step(index):
+    import warnings
+    weight = torch.ones(1, device=xm.xla_device())
+    xm.mark_step()
+    xm.mark_step()
+    warnings.warn("of the program's own", DeprecationWarning)
+xmp.spawn(step, nprocs=2)
+"""
+
+
+def test_what_torch_xla_warns_of_on_every_rank_is_told_once(published):
+    shown = published.ok(WARNED)
+    assert shown.stderr.count("DeprecationWarning: of the program's own") == 2
+    again = published.ok(WARNED)
+    assert not any("torch_xla" in text for text in (again.stdout, again.stderr))
+    warns = published.value("hasattr(xm.mark_step, '__deprecated__')") == "True"
+    told = [line for line in shown.stderr.splitlines() if "mark_step" in line]
+    assert told == [old_names.DEPRECATED["Use torch_xla.sync instead"]] * warns
 
 
 def test_the_notebook_answers_without_opening_its_device(published):

@@ -1,7 +1,8 @@
 """Names that torch_xla had and no longer has: what answers them today, and what to write instead.
 
 Only names that are missing are put there, so a release that still has one keeps its own. The first
-use of each is told. docs/compatibility.md has the same tables, and the names that are still there.
+use of each is told, in place of torch_xla's warning where it still has the name and warns on every
+rank. docs/compatibility.md has the same tables, and the names that are still there.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from xla_nb.importing import when_imported
 
@@ -202,12 +204,19 @@ MODULES = (
     ),
 )
 
+#: The names that torch_xla still has and warns of: its warnings, and what is told.
+DEPRECATED = {
+    "Use torch_xla.device instead": "xm.xla_device is deprecated: write torch_xla.device()",
+    "Use torch_xla.sync instead": "xm.mark_step is deprecated: write torch_xla.sync()",
+}
+
 
 # ---------------------------------------------------------------- put where they were
 
 
 class _Here:
-    """`tell` gets each notice, `told` has those that it got; `put` is what modules were given."""
+    """`tell` gets each notice, `told` has those that it got; `put` is what modules were given;
+    `show` shows all other warnings."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -215,6 +224,7 @@ class _Here:
         self.told: set[str] = set()
         self.put: list[tuple[ModuleType, str, object]] = []
         self.finder = _Finder()
+        self.show = warnings.showwarning
 
     def used(self, notice: str) -> None:
         if first_time(notice):
@@ -245,11 +255,16 @@ def install(tell: Callable[[str], object] = lambda notice: None) -> None:
         when_imported(module, _put)
     if here.finder not in sys.meta_path:
         sys.meta_path.append(here.finder)  # last: modules that exist are found before
+    if warnings.showwarning is not _show:
+        here.show = warnings.showwarning
+        warnings.showwarning = _show
 
 
 def uninstall() -> None:
     """Take them away again, but for what the program has bound to names of its own."""
     _here().is_on = False
+    if warnings.showwarning is _show:
+        warnings.showwarning = _here().show
     for module, name, value in _here().put:
         if vars(module).get(name) is value:
             delattr(module, name)
@@ -259,6 +274,22 @@ def uninstall() -> None:
             package, _, name = old.module.rpartition(".")
             vars(sys.modules[package]).pop(name, None)
             del sys.modules[old.module]
+
+
+def _show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What Python calls with each warning that its filters let through."""
+    notice = DEPRECATED.get(str(message)) if category is DeprecationWarning else None
+    if notice is not None and _here().is_on:
+        _here().used(notice)
+    else:
+        _here().show(message, category, filename, lineno, file, line)
 
 
 def _put(module: ModuleType) -> None:
