@@ -109,23 +109,47 @@ HERE = metadata.version("torch"), metadata.version("torch_xla")
 WHEEL = "https://x.y/torch_xla-1.9-cp37-cp37m-linux_x86_64.whl"
 PAIR = "-q 'torch~=2.6.0' 'torch_xla[tpu]~=2.6.0' -f https://x.y/libtpu.html"
 INSTALLS = {
-    f"pip install cloud-tpu-client==0.10 {WHEEL}": f"torch_xla 1.9 in place of {HERE[1]}",
-    f"python -m pip install {PAIR}": f"torch ~=2.6.0 in place of {HERE[0]} and "
-    f"torch_xla ~=2.6.0 in place of {HERE[1]}",
-    "pip3.11 -q install Torch==1.0": f"torch ==1.0 in place of {HERE[0]}",
-    "python pytorch-xla-env-setup.py --version nightly": "a torch_xla of its own choice",
+    f"pip install cloud-tpu-client==0.10 {WHEEL}": f"install torch_xla 1.9 in place of {HERE[1]}",
+    f"python -m pip install {PAIR}": f"install torch ~=2.6.0 in place of {HERE[0]} and "
+    f"install torch_xla ~=2.6.0 in place of {HERE[1]}",
+    "pip3.11 -q install Torch==1.0": f"install torch ==1.0 in place of {HERE[0]}",
+    "pip install --pre torch torchvision": f"install torch anew in place of {HERE[0]}",
+    "pip uninstall -y torch torchvision": f"take away torch {HERE[0]}",
+    "python pytorch-xla-env-setup.py --version nightly": "install a torch_xla of its own choice",
 }
 
 
 @pytest.mark.parametrize(("command", "replaced"), INSTALLS.items())
 def test_what_another_torch_would_replace_is_said_and_can_be_skipped(kaggle, command, replaced):
     shown = kaggle.ok(f"!{command}")
-    assert f"This line is to install {replaced};" in shown.stdout
+    assert f"This line is to {replaced};" in shown.stdout
     assert "\nwould " in shown.stdout
     kaggle.ok("%xla_config setup_cells=skip")
     shown = kaggle.ok(f"!{command}")
-    assert shown.lines == [f"Skipped, since it would install {replaced}: {command}"]
+    assert shown.lines == [f"Skipped, since it would {replaced}: {command}"]
     kaggle.ok("%xla_config reset")
+
+
+@pytest.mark.parametrize(
+    "line", ['!pip install "$WHEEL"', "!pip install torch=={V}", "%pip install $P"]
+)
+def test_what_a_line_installs_is_read_with_its_variables(kaggle, line):
+    kaggle.ok(f"WHEEL, V, P = {WHEEL!r}, '1.0', 'torch==1.0'")
+    assert "This line is to install torch" in kaggle.ok(line).stdout
+
+
+IN_A_FUNCTION = """
+def shown(version, command="own", system="own", self="own"):
+    !echo $version {version} $command $system $self '$HOME' $$HOME $command
+shown(1.5)
+"""
+
+
+def test_a_shell_line_has_the_variables_of_the_function_that_it_is_in(kaggle):
+    shown = kaggle.ok(IN_A_FUNCTION)
+    assert shown.stdout.strip() == f"1.5 1.5 own own own $HOME {os.environ['HOME']} own"
+    shown = kaggle.ok("command, script = 'own', 'too'\n!echo $command $script {command}")
+    assert shown.stdout.strip() == "own too own"
 
 
 def test_packages_that_replace_nothing_are_installed_without_a_word(kaggle):

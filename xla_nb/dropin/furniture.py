@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from xla_nb import linux, notebook
@@ -36,9 +36,12 @@ _DEVICE = "PJRT_DEVICE"
 _PATCHES = "google.colab.patches"
 #: A script of torch_xla's repository that the notebooks of 2020 to 2022 fetch and run.
 _SETUP_SCRIPT = re.compile(r"\s*(?:\S*/)?python\S*\s+\S*env-setup\.py\b")
-_INSTALL = re.compile(
-    r"\s*(?:sudo\s+)?(?:\S*python\S*\s+-m\s+|uv\s+)?(?:\S*/)?pip[\d.]*\s+(?:-\S+\s+)*install\b"
+_PIP = re.compile(
+    r"\s*(?:sudo\s+)?(?:\S*python\S*\s+-m\s+|uv\s+)?(?:\S*/)?pip[\d.]*\s+(?:-\S+\s+)*"
+    r"(install|uninstall)\b"
 )
+#: What makes `pip install` replace what is there, whatever its version.
+_ANEW = {"-U", "--upgrade", "-I", "--ignore-installed", "--force-reinstall", "--pre"}
 _PACKAGES = "torch", "torch_xla"
 _SCRIPT = re.compile(r"\s*(?:\w+=\S*\s+)*(?:\S*/)?python[\d.]*\s+(?:-u\s+)?(\S+\.py)\b")
 _LAUNCH = re.compile(r"\b(?:xmp|xla_multiprocessing)\.spawn\(|\btorch_xla\.launch\(")
@@ -94,25 +97,27 @@ class Furniture:
 
     def _system(self, system: Any, command: str) -> Any:
         """What `!command` and `%pip` call."""
-        for script in _launching(command):
+        caller = sys._getframe(1)
+        expanded = self._shell.var_expand(command, depth=1)
+        for script in _launching(expanded):
             self._tell(
                 f"`{script}` runs in a process of its own, where torch_xla finds no TPU on this "
                 "machine: it starts one rank, or refuses `nprocs`. To launch it on the simulated "
                 f"host, write `%run {script}`, or `import xla_nb; xla_nb.install()` at its top."
             )
-        replaced = list(_replaced(command))
+        replaced = list(_replaced(expanded))
         if not replaced:
-            return system(command)
+            return _called_from(caller, system, command)
         what = listed(replaced)
         if notebook.of(self._shell).own.get(SETUP_CELLS, "run") == "skip":
-            print(f"Skipped, since it would install {what}: {command}")
+            print(f"Skipped, since it would {what}: {expanded}")
             return None
         print(
-            f"This line is to install {what}; launches need torch_xla 2.8 or 2.9 and the torch of "
+            f"This line is to {what}; launches need torch_xla 2.8 or 2.9 and the torch of "
             "the same version, and see a change after a restart of the kernel. "
             "`%xla_config setup_cells=skip` skips such lines."
         )
-        return system(command)
+        return _called_from(caller, system, command)
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
@@ -124,6 +129,12 @@ class Furniture:
 def of(shell: Any) -> Furniture:
     """The one Furniture of a shell."""
     return Furniture(shell)
+
+
+def _called_from(caller: FrameType, system: Any, command: str) -> Any:
+    """What the frame gets: IPython expands `$x` and `{x}` by the locals of whoever calls it."""
+    names = {"__system__": system, "__command__": command}
+    return eval("__system__(__command__)", names, dict(caller.f_locals))
 
 
 # ---------------------------------------------------------------- variables
@@ -154,17 +165,34 @@ def _asked(source: str) -> list[str]:
 
 
 def _replaced(command: str) -> Iterator[str]:
-    """What a shell command would install in place of torch and torch_xla as they are here."""
+    """What a shell command would do to torch and torch_xla as they are here."""
     for part in re.split(r"&&|\|\||[;|\n]", command):
         if _SETUP_SCRIPT.match(part):
-            yield "a torch_xla of its own choice"
-        if _INSTALL.match(part):
+            yield "install a torch_xla of its own choice"
+        if pip := _PIP.match(part):
             with contextlib.suppress(ValueError):  # quotes that do not end
-                yield from filter(None, map(_replacing, shlex.split(part)))
+                words = shlex.split(part[pip.end() :])
+                done = _removing if pip[1] == "uninstall" else _replacing
+                is_anew = not _ANEW.isdisjoint(words)
+                yield from filter(None, (done(word, is_anew) for word in words))
 
 
-def _replacing(word: str) -> str | None:
-    """`torch 1.9 in place of 2.9.0` for a word of `pip install` that means it."""
+def _removing(word: str, _is_anew: bool) -> str | None:
+    """`take away torch 2.9.0` for a word of `pip uninstall` that means it."""
+    name = word.lower().replace("-", "_")
+    there = _there(name)
+    return there and f"take away {name} {there}"
+
+
+def _there(name: str) -> str | None:
+    """The version of torch or torch_xla that is here."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(name) if name in _PACKAGES else None
+    return None
+
+
+def _replacing(word: str, is_anew: bool) -> str | None:
+    """`install torch 1.9 in place of 2.9.0` for a word of `pip install` that means it."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import SpecifierSet
 
@@ -179,15 +207,14 @@ def _replacing(word: str) -> str | None:
             return None
         name, wanted = requirement.name.lower().replace("-", "_"), requirement.specifier
         shown = str(wanted)
-    if name not in _PACKAGES or not shown:
+    there = _there(name)
+    if there is None:
         return None
-    try:
-        there = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    if not shown:
+        return f"install {name} anew in place of {there}" if is_anew else None
     if wanted.contains(there, prereleases=True):
         return None
-    return f"{name} {shown} in place of {there}"
+    return f"install {name} {shown} in place of {there}"
 
 
 # ---------------------------------------------------------------- scripts
