@@ -95,13 +95,19 @@ def children(pid: int | None = None) -> list[int]:
 
 def forked_children() -> list[int]:
     """Those of them that were forked and have executed no other program since."""
+    return [pid for pid in children() if _is_same_program(pid)]
+
+
+def forking_parent() -> list[int]:
+    """The process that forked this one, if this one has executed no other program since."""
+    return [pid for pid in [os.getppid()] if _is_same_program(pid)]
+
+
+def _is_same_program(pid: int) -> bool:
     own = Path("/proc/self/cmdline").read_bytes()
-    found = []
-    for pid in children():
-        with contextlib.suppress(OSError):  # it has ended
-            if Path(f"/proc/{pid}/cmdline").read_bytes() == own:
-                found.append(pid)
-    return found
+    with contextlib.suppress(OSError):  # it has ended
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == own
+    return False
 
 
 def descendants(pid: int) -> list[int]:

@@ -339,6 +339,23 @@ def test_what_only_a_process_may_use_that_a_forked_one_has_forked_is_copied(fork
     os.close(writer)
 
 
+def _pickled_in_a_forked_process(event, writer):
+    sent = Sent({"event": event, "own": FORK.Event()})
+    os.write(writer, f"{len(sent.notes)} {sent.open()['event'].is_set()}".encode())
+
+
+def test_what_the_process_that_forked_this_one_may_use_is_copied():
+    event = FORK.Event()
+    reader, writer = os.pipe()
+    process = FORK.Process(target=_pickled_in_a_forked_process, args=(event, writer))
+    process.start()
+    os.close(writer)
+    with os.fdopen(reader, "rb") as told:
+        assert told.read() == b"1 False"
+    process.join(PATIENCE)
+    process.close()
+
+
 def test_where_the_memory_of_a_process_cannot_be_read_a_primitive_is_copied(fork, monkeypatch):
     def unreadable(pid):
         raise PermissionError(pid)

@@ -29,7 +29,7 @@ from multiprocessing import (
 )
 from typing import Any
 
-from xla_nb.linux import descendants, forked_children, shared_mappings
+from xla_nb.linux import descendants, forked_children, forking_parent, shared_mappings
 from xla_nb.protocol import outbox
 from xla_nb.protocol.opened import GONE, Descriptor, File
 from xla_nb.protocol.refusals import Unshippable
@@ -181,7 +181,8 @@ def _has_a_name(lock: Any) -> bool:
 
 
 class _Forked:
-    """The processes that were forked from this one, and what they may use of its semaphores.
+    """The processes that were forked from this one, or this one from, and what they may use of its
+    semaphores.
 
     A semaphore lies in memory that is mapped, and a process that was forked since has it mapped
     too. Each process's mappings are read once: what it has not, it cannot get any more."""
@@ -194,6 +195,7 @@ class _Forked:
         """Whether one of them may use one of these."""
         pids = forked_children()
         pids += [pid for child in pids for pid in descendants(child)]
+        pids += forking_parent()
         if not pids:
             return False
         with contextlib.suppress(OSError):  # then none of them is known
