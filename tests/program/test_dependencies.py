@@ -126,7 +126,7 @@ def test_a_function_whose_default_cannot_be_sent_is_refused_with_its_line(notebo
 
 
 def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):
-    with pytest.raises(ShippingError, match=r"`--args\[1\]`"):
+    with pytest.raises(ShippingError, match=r"`args\[1\]`"):
         notebook.build("def f(i, a, b): return a", args=(1, (n for n in ())))
 
 

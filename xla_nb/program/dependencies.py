@@ -327,7 +327,7 @@ class Dependencies:
 
         Raises ShippingError for a value, and where there is no source.
         """
-        arguments = {f"--args[{n}]": value for n, value in enumerate(args)}
+        arguments = {f"args[{n}]": value for n, value in enumerate(args)}
         tried = {**self._roots, **live.used, **live.named, **arguments}
         culprit: tuple[str, object, BaseException] | None = None
         seen: set[int] = set()
