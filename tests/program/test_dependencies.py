@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 import pytest
 
@@ -126,8 +127,10 @@ def test_a_function_whose_default_cannot_be_sent_is_refused_with_its_line(notebo
 
 
 def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):
-    with pytest.raises(ShippingError, match=r"`args\[1\]`"):
+    with pytest.raises(ShippingError, match=r"`args\[1\]`") as refused:
         notebook.build("def f(i, a, b): return a", args=(1, (n for n in ())))
+    shown = "".join(traceback.format_exception(refused.value))  # where no front end shortens it
+    assert shown.count("Traceback") == 1
 
 
 # --- imports ----------------------------------------------------------------------------------

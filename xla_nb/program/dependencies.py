@@ -346,14 +346,14 @@ class Dependencies:
                 culprit = name, value, fault
                 tried = {**inner.used, **inner.named}
         if culprit is None:
-            raise ShippingError("Cannot send the notebook's values to ranks together.")
+            raise ShippingError("Cannot send the notebook's values to ranks together.") from None
         name, value, problem = culprit
         found = origins.definition(name, value, self._cells, self._mains)
         if found is None or not isinstance(found.node, DEFINITION):
             details = refusals.described(value, self._origin(name))
             path = refusals.path_to_culprit(value, lambda part: self._can_be_sent(part, executed))
             refusal = refusals.refusal(name, details, problem, path)
-            raise ShippingError(f"{refusal} No rank was started.")
+            raise ShippingError(f"{refusal} No rank was started.") from None
         return value, self._source(found), problem
 
     def _can_be_sent(self, value: object, executed: Mapping[int, Source]) -> bool:
