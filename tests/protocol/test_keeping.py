@@ -62,7 +62,7 @@ def test_constants_are_sent_by_value(sent):
 def test_what_cannot_be_sent_is_left_out_with_the_reason(sent):
     parcel, values = sent({"lock": threading.Lock(), "n": 3, "box": [threading.Lock()]})
     assert values == {"n": 3}
-    told = "cannot pickle '_thread.lock' object. Use the `lock` parameter, or a lock of"
+    told = "cannot pickle '_thread.lock' object. Use the `lock` parameter or a lock of"
     assert parcel.about["problems"]["lock"].startswith(told)
     assert parcel.about["problems"].keys() == {"lock", "box"}
 

@@ -20,9 +20,13 @@ from xla_nb.linux import shortage
 from xla_nb.protocol import hostile, parts
 from xla_nb.wording import in_one_line
 
+_NO_LOCK = (  # of the user's own, or in an object of some library
+    "Use the `lock` parameter or a lock of multiprocessing, or make the object that holds it "
+    "inside the function"
+)
 _ADVICE = {
-    "_thread.lock": "Use the `lock` parameter, or a lock of multiprocessing",
-    "_thread.RLock": "Use the `lock` parameter, or a lock of multiprocessing",
+    "_thread.lock": _NO_LOCK,
+    "_thread.RLock": _NO_LOCK,
     "socket": "Connect inside the function",
     "Connection": "Connect inside the function",
     "Cursor": "Connect inside the function",
