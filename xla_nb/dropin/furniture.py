@@ -110,7 +110,7 @@ class Furniture:
             return _called_from(caller, system, command)
         what = listed(replaced)
         if notebook.of(self._shell).own.get(SETUP_CELLS, "run") == "skip":
-            print(f"Skipped, since it would {what}: {expanded}")
+            print(f"Skipped, since it would {what}: {command}")
             return None
         print(
             f"This line is to {what}; launches need torch_xla 2.8 or 2.9 and the torch of "
@@ -172,12 +172,13 @@ def _replaced(command: str) -> Iterator[str]:
         if pip := _PIP.match(part):
             with contextlib.suppress(ValueError):  # quotes that do not end
                 words = shlex.split(part[pip.end() :])
-                done = _removing if pip[1] == "uninstall" else _replacing
                 is_anew = not _ANEW.isdisjoint(words)
-                yield from filter(None, (done(word, is_anew) for word in words))
+                replacing = functools.partial(_replacing, is_anew=is_anew)
+                done = _removing if pip[1] == "uninstall" else replacing
+                yield from filter(None, map(done, words))
 
 
-def _removing(word: str, _is_anew: bool) -> str | None:
+def _removing(word: str) -> str | None:
     """`take away torch 2.9.0` for a word of `pip uninstall` that means it."""
     name = word.lower().replace("-", "_")
     there = _there(name)
