@@ -13,7 +13,7 @@ from xla_nb.importing import when_imported
 
 
 class Place(NamedTuple):
-    """A function of a module, and what it does instead.
+    """A function of a module, or of a class of it (`Class.function`), and what it does instead.
 
     `after`: the module whose import it waits for, where that is not the function's own: code that
     runs during the import meets the original.
@@ -67,7 +67,9 @@ class InPlace:
 
 
 def _at(place: Place) -> types.FunctionType | None:
-    function = getattr(sys.modules.get(place.module), place.name, None)
+    function: Any = sys.modules.get(place.module)
+    for name in place.name.split("."):
+        function = getattr(function, name, None)
     return function if isinstance(function, types.FunctionType) else None
 
 

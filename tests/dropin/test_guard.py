@@ -204,6 +204,7 @@ def test_a_library_that_opens_it_is_stopped_too(machine):
     assert machine.value("is_open()") == "False"
 
 
+@pytest.mark.leaves("processes")  # multiprocessing's, which counts semaphores
 def test_a_process_of_the_notebooks_own_is_not_stopped(machine):
     machine.ok(
         "import multiprocessing\n"

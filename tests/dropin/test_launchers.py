@@ -208,6 +208,7 @@ def test_a_script_that_run_executes_has_its_own_names_on_ranks(published, tmp_pa
     assert published.value("run[1][0], FACTOR") == "(3, 3)"
 
 
+@pytest.mark.leaves("processes")  # multiprocessing's, which counts semaphores
 def test_a_process_that_the_notebook_starts_launches_too(published):
     published.ok(
         "def child(queue): queue.put(dict(xmp.spawn(lambda index: index, nprocs=2).items()))\n"

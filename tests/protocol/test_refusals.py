@@ -18,6 +18,15 @@ class Holder:
         vars(self).update(content)
 
 
+def made(held):
+    """A function that calls a function that has `held` in its closure."""
+
+    def inner():
+        return held
+
+    return lambda: [inner()]
+
+
 def can_be_sent(value):
     """As pickling finds it: no container with BAD can be."""
     if isinstance(value, dict):
@@ -26,6 +35,8 @@ def can_be_sent(value):
         return all(map(can_be_sent, value))
     if isinstance(value, Holder | types.SimpleNamespace):
         return can_be_sent(vars(value))
+    if isinstance(value, types.FunctionType):
+        return all(can_be_sent(cell.cell_contents) for cell in value.__closure__ or ())
     return value is not BAD
 
 
@@ -37,6 +48,7 @@ def can_be_sent(value):
         ({"deep": {"er": (1, [BAD])}}, "['deep']['er'][1][0]"),
         (Holder(log=[Holder(file=BAD)]), ".log[0].file"),
         (Holder(_hidden=BAD), ""),
+        ([made(BAD)], "[0] → inner → held"),
         ([[]] * 5000 + [BAD], ""),
     ],
 )
@@ -74,6 +86,7 @@ def test_a_message_that_is_still_to_be_filled_in_is():
 
 
 HANDLER = "import logging\nclass Mine(logging.Handler): pass\nx = {'h': Mine()}"
+PROCESS = "import multiprocessing as mp\nx = [mp.Process(target=print)]"
 MOCK = "from unittest.mock import MagicMock\nx = MagicMock(name='m')"
 
 
@@ -81,6 +94,7 @@ MOCK = "from unittest.mock import MagicMock\nx = MagicMock(name='m')"
     ("made", "told"),
     [
         (HANDLER, "`x['h']` is or contains a handler of logging. Make it inside the function, and"),
+        (PROCESS, "`x[0]` is or contains a process. Start it inside the function, or send what is"),
         (MOCK, "it is or contains a mock. Make it inside the function"),
         ("import csv\nx = csv.DictReader(['a,b'])", "or send a list of its rows"),
         ("import itertools\nx = itertools.pairwise([1])", "Send a list of its items, or make it"),
@@ -94,6 +108,15 @@ def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, 
     with pytest.raises(ShippingError) as refused:
         notebook.build("def f(rank): return x")
     assert told in str(refused.value)
+
+
+def test_a_function_that_no_name_leads_to_is_refused_by_its_own(notebook):
+    notebook.run(
+        "def make(rows):\n    def load(rank): return rows\n    return load\n"
+        "loads = [make(i for i in range(3))]"
+    )
+    with pytest.raises(ShippingError, match="`load → rows` is or contains a generator"):
+        notebook.call(notebook.values["loads"][0])
 
 
 def test_a_handler_that_says_how_it_is_pickled_is_sent(notebook):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from xla_nb import notebook, old_names
-from xla_nb.dropin import answers, furniture, launchers
+from xla_nb.dropin import answers, forks, furniture, launchers
 
 
 def install() -> None:
@@ -19,6 +19,7 @@ def install() -> None:
     scripts, before they launch."""
     launchers.turn_on()
     answers.turn_on()
+    forks.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))
     here = notebook.current()
     if here:
@@ -29,6 +30,7 @@ def uninstall() -> None:
     """Give these functions back what they did."""
     launchers.turn_off()
     answers.turn_off()
+    forks.turn_off()
     old_names.uninstall()
     here = notebook.current()
     if here:

@@ -352,7 +352,8 @@ class Dependencies:
         if found is None or not isinstance(found.node, DEFINITION):
             details = refusals.described(value, self._origin(name))
             path = refusals.path_to_culprit(value, lambda part: self._can_be_sent(part, executed))
-            refusal = refusals.refusal(name, details, problem, path)
+            shown = origins.name_of(value) if name == _ENTRY else name
+            refusal = refusals.refusal(shown or "the function", details, problem, path)
             raise ShippingError(f"{refusal} No rank was started.") from None
         return value, self._source(found), problem
 

@@ -14,6 +14,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
+from multiprocessing import process
 from typing import Any
 
 from xla_nb.linux import shortage
@@ -117,7 +118,8 @@ def _message(fault: BaseException) -> str:
 
 
 def path_to_culprit(value: object, can_be_sent: Callable[[object], bool]) -> str:
-    """Where in a value the innermost part is that cannot be sent: `["log"][0]`, `.file`."""
+    """Where in a value the innermost part is that cannot be sent: `["log"][0]`, `.file`, ` → data`
+    (of a function's closure)."""
     path = ""
     for _ in range(_DEEPEST):
         each = itertools.islice(_parts(value), _MOST)
@@ -129,11 +131,16 @@ def path_to_culprit(value: object, can_be_sent: Callable[[object], bool]) -> str
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """The items of a container, the public attributes of another object that is not ours."""
+    """The items of a container, the closure of a function, the public attributes of another object
+    that is not ours."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
     elif isinstance(value, list | tuple | deque):
         yield from ((f"[{number}]", part) for number, part in enumerate(value))
+    elif isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it is empty
+                yield f" → {name}", cell.cell_contents
     elif not (_refused_whole(type(value)) or _is_ours(value)):
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()
@@ -179,8 +186,11 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
     """What instances of a class are and what to do instead, unless it says itself how they are
     pickled."""
     mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
-    if not issubclass(kind, (logging.Handler, mocks)) or not parts.is_pickled_by_its_dict(kind):
+    whole = logging.Handler, mocks, process.BaseProcess
+    if not issubclass(kind, whole) or not parts.is_pickled_by_its_dict(kind):
         return None
+    if issubclass(kind, process.BaseProcess):
+        return "a process", "Start it inside the function, or send what is needed of it, as `p.pid`"
     if issubclass(kind, logging.Handler):
         return "a handler of logging", "Make it inside the function, and add it to its logger there"
     return "a mock", "Make it inside the function"
