@@ -14,7 +14,7 @@ import shlex
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -32,6 +32,7 @@ from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Word
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
+from xla_nb.views.panel.pages import pages
 from xla_nb.views.saved import opened
 from xla_nb.wording import listed, several, shortened, size
 
@@ -42,9 +43,9 @@ _ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
 def load(shell: InteractiveShell) -> None:
     """Register the magics; start to warm the fork server, and the panel where there is one."""
     shell.register_magics(XlaMagics(shell))
-    here = notebook.of(shell)
-    if here.before_cell not in shell.events.callbacks["pre_run_cell"]:
-        shell.events.register("pre_run_cell", here.before_cell)
+    for event, callback in _callbacks(shell):
+        if callback not in shell.events.callbacks[event]:
+            shell.events.register(event, callback)
     dropin.install()
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
@@ -55,10 +56,19 @@ def load(shell: InteractiveShell) -> None:
 
 def unload(shell: InteractiveShell) -> None:
     """End what `load` started."""
-    shell.events.unregister("pre_run_cell", notebook.of(shell).before_cell)
+    for event, callback in _callbacks(shell):
+        shell.events.unregister(event, callback)
     dropin.uninstall()
     guard.of(shell).turn_off()
     api.close()
+
+
+def _callbacks(shell: InteractiveShell) -> Sequence[tuple[str, Callable[..., None]]]:
+    return (
+        ("pre_run_cell", notebook.of(shell).before_cell),
+        ("pre_run_cell", pages().before_cell),
+        ("post_run_cell", pages().after_cell),
+    )
 
 
 # ---------------------------------------------------------------- words on a line

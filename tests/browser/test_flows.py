@@ -18,6 +18,7 @@ from nbformat import NotebookNode
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.lab import Lab, LabNotebook, of_cells
+from xla_nb.views.panel.answers import AWAY
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NUMBERS = count()
@@ -268,19 +269,45 @@ def test_a_run_in_the_background(notebook: LabNotebook) -> None:
     assert "True" in notebook.text(notebook.execute("behind.wait(); behind.ok"))
 
 
-def test_a_reload_shows_the_saved_snapshot(notebook: LabNotebook) -> None:
-    run = flow(notebook, "-n 2", ENDLESS)
-    for rank in range(2):
-        expect(run.rows(f"begun {rank}")).to_be_visible()
-    snapshot = run.output.locator("details", has_text="used if the kernel dies")
+def test_a_reload_shows_the_saved_snapshot_and_the_next_cell_how_it_ended(
+    notebook: LabNotebook,
+) -> None:
+    run = flow(notebook, "-n 2", TRAIN)
+    expect(run.rows("hello from 1")).to_be_visible()
+    snapshot = run.output.locator("[class^=xn-saved-]")
     expect(snapshot).to_contain_text("2 ranks running")  # a new one every 10 s
+    expect(snapshot).to_be_hidden()
     notebook.save()
     notebook.reload()
-    snapshot.locator("summary").first.click()
     expect(snapshot.get_by_text("2 ranks running").first).to_be_visible()
-    notebook.interrupt()
+    told = re.compile(r'Saved while the run went on: xla_nb\.open_run\("\S+"\) shows what came of')
+    expect(snapshot).to_contain_text(told)
+    notebook.page.wait_for_timeout(1000 * AWAY)  # of which the kernel judges whether it has gone
+    run.let_go()
     notebook.idle()
+    shown = notebook.text(notebook.execute("1 + 1"))
+    assert re.match(r"Cell In\[\d+\] ended while no page showed it:", shown)
+    assert "2 ranks finished" in shown
+    assert shown.endswith("2")
+    assert notebook.text(notebook.execute("2 + 2")) == "4"
+
+
+def test_a_run_in_the_background_whose_page_was_reloaded_is_shown_by_the_runs_magic(
+    notebook: LabNotebook,
+) -> None:
+    run = flow(notebook, "-n 2 --bg -o behind", TRAIN)
+    expect(run.rows("hello from 1")).to_be_visible()
+    notebook.save()
+    notebook.reload()
+    run.panel.scroll_into_view_if_needed()  # the front end has brought its widget back
+    expect(run.rows("hello from 1")).to_be_visible()
     works(notebook)
+    notebook.page.wait_for_timeout(1000 * AWAY)
+    run.let_go()
+    expect(run.panel).to_have_count(0)
+    shown = notebook.text(notebook.execute("%xla_runs"))
+    assert "ended while no page showed it:" in shown
+    assert "bye from 1" in shown
 
 
 @pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time

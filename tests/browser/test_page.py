@@ -70,6 +70,27 @@ def test_a_new_page_asks_for_everything(opened: Opener) -> None:
     assert opened().wait_sent("whole")["run"] == "run-1"
 
 
+def test_the_page_says_that_it_is_there_at_most_once_a_second(opened: Opener) -> None:
+    panel = opened()
+    panel.give(*(panel.news(bar=bar("steps")) for _ in range(5)))
+    (first,) = panel.sent("here")
+    assert first["page"] == panel.wait_sent("whole")["page"]
+    panel.page.evaluate("new Promise(done => setTimeout(done, 1000))")
+    panel.tell(bar=bar("steps"))
+    assert [told["page"] for told in panel.sent("here")] == [first["page"]] * 2
+
+
+def test_the_snapshot_below_a_panel_is_hidden_while_the_panel_is_there(panel: Panel) -> None:
+    panel.page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<p class=\"xn-saved-run-1\">own</p>"
+        '<p class="xn-saved-run-12">another</p>\')'
+    )
+    expect(panel.page.get_by_text("own", exact=True)).to_be_hidden()
+    expect(panel.page.get_by_text("another", exact=True)).to_be_visible()
+    panel.page.evaluate("unmount()")
+    expect(panel.page.get_by_text("own", exact=True)).to_be_visible()
+
+
 def test_messages_before_the_first_view_are_kept(opened: Opener) -> None:
     panel = opened(seen=False)
     panel.begin(card(0, line="from before"))

@@ -52,8 +52,13 @@ class Tail:
         if block is None:
             return None
         skipped, lines = block
-        start = self._offset - len(self._rest) - sum(len(line) + 1 for line in lines)
+        start = self.end - sum(len(line) + 1 for line in lines)
         return LineBlock(max(0, start), skipped, [shown(line) for line in lines])
+
+    @property
+    def end(self) -> int:
+        """The byte offset where the lines that `look` has given end, as `before` takes it."""
+        return max(0, self._offset - len(self._rest))
 
     @property
     def open_lines(self) -> list[str]:

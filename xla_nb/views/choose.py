@@ -15,6 +15,7 @@ from xla_nb.errors import UsageError
 from xla_nb.run.options import ViewName
 from xla_nb.run.run import Run
 from xla_nb.views.loop import NoView, View
+from xla_nb.views.panel.pages import pages
 from xla_nb.views.text import TextView
 
 
@@ -58,7 +59,9 @@ def _panel(run: Run) -> View:
             f"The panel needs anywidget, which cannot be imported: {problem}. "
             "Run `%pip install anywidget`, or use `--view text`."
         ) from None
-    return PanelView(run)
+    view = PanelView(run)
+    pages().add(view)
+    return view
 
 
 _MAKERS: dict[ViewName, Callable[[Run], View]] = {

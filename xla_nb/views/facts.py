@@ -43,7 +43,7 @@ def about(snapshot: Snapshot) -> list[str]:
     parts += [hosts_in_short(snapshot)] if snapshot.hosts else []
     if snapshot.ok is None:
         parts += [snapshot.stopping] if snapshot.stopping else []
-        parts += [f"as of {clock(snapshot.now)} (updated every 10 s while the kernel is alive)"]
+        parts += [f"as of {clock(snapshot.now)}"]
     elif snapshot.started is not None:
         parts += [f"started {clock(snapshot.started)}"]
     return parts

@@ -16,7 +16,7 @@ from xla_nb import ansi, wording
 from xla_nb.protocol import events
 from xla_nb.record.figures import Rows
 from xla_nb.record.sample import LOCK, Loop, Sample
-from xla_nb.record.tail import LineBlock, Tail, ends
+from xla_nb.record.tail import LineBlock, Tail, before, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState, RunState
@@ -175,6 +175,19 @@ class Observer:
                 block = self._block(rank, stream, limit)
                 if block is not None:
                     output.append(Lines(rank, stream, block))
+        return output
+
+    def read_before(self, budget: int) -> list[Lines]:
+        """The newest lines that `read` has given, about `budget` in all, for a page that has not
+        seen them."""
+        each = max(1, budget // max(1, len(self._tails)))
+        output = []
+        for (rank, stream), tail in self._tails.items():
+            earlier = before(tail.path, tail.end, each)
+            if earlier.lines:
+                clean = [ansi.clean(line) for line in earlier.lines]
+                skipped = max(0, tail.count - len(clean))
+                output.append(Lines(rank, stream, LineBlock(earlier.start, skipped, clean)))
         return output
 
     def _block(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:

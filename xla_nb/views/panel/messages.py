@@ -21,7 +21,8 @@ from xla_nb.views.snapshot import Bar, Card, Hang, Snapshot, Trouble, hosts_in_s
 # ---------------------------------------------------------------- from the page
 
 _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
-    "whole": {},
+    "here": {"page": (str,)},
+    "whole": {"page": (str,)},
     "stop": {"request": (int,)},
     "stacks": {"request": (int,)},
     "focus": {"rank": (int, type(None))},

@@ -12,6 +12,7 @@ const ROWS = 1000; // lines in the page while scrolled up,
 const ROWS_LIVE = 100; // and while following: more would cost frames
 const LONGEST = 4000; // characters of a line
 const POINTS = 2000; // of one line of a figure
+const PAGE = Math.random().toString(36).slice(2); // another one after a reload
 
 // --- values from outside ---
 
@@ -447,6 +448,7 @@ class Store {
 	take(message) {
 		this.updated = new Date();
 		if (this.frozen !== null) this.thaw();
+		this.answer();
 		const handlers = { news: "news", ack: "acknowledged", stacks: "stacked", earlier: "fetched" };
 		if (isObject(message) && message.run === this.run && Object.hasOwn(handlers, message.type))
 			this[handlers[message.type]](message);
@@ -534,6 +536,14 @@ class Store {
 		}
 	}
 
+	/** Tells the kernel that this page is there, at most once a second. */
+	answer() {
+		const now = performance.now();
+		if (now - (this.answered ?? -Infinity) < 1000) return;
+		this.answered = now;
+		this.send({ type: "here", page: PAGE });
+	}
+
 	/** Asks for everything, at most once a second. */
 	askWhole() {
 		const wait = (this.askedWhole ?? -Infinity) + 1000 - performance.now();
@@ -546,7 +556,7 @@ class Store {
 			return;
 		}
 		this.askedWhole = performance.now();
-		this.send({ type: "whole" });
+		this.send({ type: "whole", page: PAGE });
 	}
 
 	/** Sends a request; calls `received` when the kernel has it, `silent` if it does not say so in time. */
@@ -1539,7 +1549,9 @@ class View {
 			figures: new Figures(this),
 			output: new Output(this),
 		};
-		this.root.append(...Object.values(this.parts).map((part) => part.node));
+		// The snapshot below it (view.py) is for pages on which no panel is alive.
+		const covers = h("style", {}, `.xn-saved-${CSS.escape(store.run)} { display: none }`);
+		this.root.append(covers, ...Object.values(this.parts).map((part) => part.node));
 		this.root.xnView = this; // for tests
 		this.wake = () => this.schedule();
 		this.watch = new IntersectionObserver((entries) => {

@@ -24,6 +24,7 @@ from xla_nb.run.stacks import Inquiry
 from xla_nb.views import saved
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
+from xla_nb.views.panel.answers import Answers
 from xla_nb.views.snapshot import Snapshot
 
 _HERE = Path(__file__).parent
@@ -36,6 +37,7 @@ _REPEAT = 2.0  # seconds until the next _MANY ranks are sent again: the page may
 _SAVE = 10.0  # seconds between two saved snapshots
 _BUDGET = 500  # lines of output in one message, about
 _MOST = 1000  # lines that the page may ask for at once
+_NOTHING = {"text/html": "", "text/plain": ""}
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +51,21 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class PanelView:
-    """Shows a run on the page. One thread creates, draws and finishes it."""
+    """Shows a run on the page. One thread draws and finishes it; the main thread creates it, since
+    a display belongs to the cell that is being executed there."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
+        self.answers = Answers()
+        self.has_ended = False
+        self._left = False
+        self._end = _NOTHING
         self._observer = Observer(run)
         self._news = messages.PanelNews()
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "repeat", "save"), 0.0)
-        self._whole = True
+        self._whole, self._reopened = True, False
+        self._pages: set[str] = set()
         self._sampled, self._repeated = messages.Turns(_MANY), messages.Turns(_MANY)
         self._focus: int | None = None
         self._phases: Sequence[str] = ()
@@ -67,11 +75,14 @@ class PanelView:
         self._page.on_msg(self._receive)
         _answer_while_the_cell_runs(self._page)
         self._live = _displayed(*_widget(self._page, run))
-        self._saved = _displayed(self._saved_snapshot())
+        self._saved = _displayed(self._saved_snapshot() | {"text/html": ""})  # which would flash up
         self._due["save"] = time.monotonic() + _REPEAT  # soon, when ranks have started
 
     def draw(self) -> float:
         """Send the page what is new. Returns the seconds until the next call."""
+        if self._left:
+            self._close()
+            return _BEAT
         self._handle_requests()
         self._answer_stacks()
         now = time.monotonic()
@@ -84,15 +95,31 @@ class PanelView:
     def finish(self) -> None:
         """Replace the widget by the run's saved HTML and text."""
         try:
-            self._handle_requests()
-            self._observer.read(_BUDGET)
-            self._observer.sample()
-            self._live.update(_bundle(self._observer.snapshot_with_output()), raw=True)
-            self._saved.update({"text/html": "", "text/plain": ""}, raw=True)
+            if not self._left:
+                self._handle_requests()
+                self._observer.read(_BUDGET)
+                self._observer.sample()
+                self._end = _bundle(self._observer.snapshot_with_output())
+                self._live.update(self._end, raw=True)
+                self._saved.update(_NOTHING, raw=True)
         finally:
-            self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
-            self._page.layout.close()  # ipywidgets makes one for each widget, and never closes it
-            self._page.close()
+            self.answers.end()
+            self._close()
+            self.has_ended = True
+
+    def leave(self) -> None:
+        """Show nothing more: another view has taken over. Called in any thread."""
+        self._left = True
+
+    def show_end(self) -> None:
+        """Show in the cell that is being executed how the run ended, which its own cell cannot."""
+        print(f"{self.run.label} ended while no page showed it:")
+        _displayed(self._end)
+
+    def _close(self) -> None:
+        self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
+        self._page.layout.close()  # ipywidgets makes one for each widget, and never closes it
+        self._page.close()
 
     def _is_due(self, task: str, now: float, every: float) -> bool:
         if now < self._due[task]:
@@ -104,25 +131,27 @@ class PanelView:
 
     def _send_news(self, now: float) -> None:
         message: dict[str, Any] = {}
-        output = self._observer.read(_BUDGET, self._focus)
-        whole, self._whole = self._whole, False
+        output = self._observer.read_before(_BUDGET) if self._reopened else []
+        output += self._observer.read(_BUDGET, self._focus)
+        whole, self._whole, self._reopened = self._whole, False, False
         if whole or self._sample_if_due(now):
             self._forget(whole, now)
             message |= self._news.of(self._observer.snapshot(), self._observer)
         if output:
             message["lines"] = [messages.lines(new) for new in output]
         if message:
+            self.answers.asked()
             self._sequence += 1
             self._send("news", seq=self._sequence, whole=whole, now=time.time(), **message)
 
     def _sample_if_due(self, now: float) -> bool:
         """Read samples if it is time, or if one of a few ranks has started or ended."""
-        states = self._run.state.ranks.values()
+        states = self.run.state.ranks.values()
         phases = [rank.phase for rank in states]
         changed, self._phases = phases != self._phases, phases
         few = len(phases) <= _FEW
         if self._is_due("sample", now, _SAMPLE if few else _SELDOM) or (changed and few):
-            self._observer.sample(self._sampled.take(list(self._run.state.ranks)))
+            self._observer.sample(self._sampled.take(list(self.run.state.ranks)))
             return True
         return False
 
@@ -131,36 +160,39 @@ class PanelView:
         if whole:
             self._news.forget()
         elif repeat:
-            self._news.forget(self._repeated.take(list(self._run.state.ranks)))
+            self._news.forget(self._repeated.take(list(self.run.state.ranks)))
 
     def _send(self, kind: str, **body: Any) -> None:
-        self._page.send({"type": kind, "run": self._run.name, **body})
+        self._page.send({"type": kind, "run": self.run.name, **body})
 
     def _saved_snapshot(self) -> dict[str, str]:
-        """The display below the widget: folded, as the widget shows the same."""
+        """The display below the widget, which hides it (View in panel.js) wherever it is alive."""
         bundle = _bundle(self._observer.snapshot_with_output())
-        summary = "Saved snapshot (used if the kernel dies)"
+        shown = f'xla_nb.open_run("{self.run.name}")'
+        told = "Saved while the run went on: %s shows what came of it."
+        html = f'<div style="opacity:.72;font-size:85%">{told % f"<code>{shown}</code>"}</div>'
         bundle["text/html"] = (
-            f'<details><summary style="opacity:.6;font-size:85%">{summary}</summary>'
-            f"{bundle['text/html']}</details>"
+            f'<div class="xn-saved-{self.run.name}">{html}{bundle["text/html"]}</div>'
         )
+        bundle["text/plain"] = f"{told % f'`{shown}`'}\n{bundle['text/plain']}"
         return bundle
 
     # ---------------------------------------------------------- from the page
 
     def _receive(self, _widget: object, message: object, _buffers: object) -> None:
         """Called by ipywidgets, in any thread."""
-        fault = messages.fault(message, self._run.name)
+        fault = messages.fault(message, self.run.name)
         if fault:
             log.warning("Ignored a message from the page: %s", fault)
             return
         assert isinstance(message, dict)
         self._inbox.put(message)
-        with self._run.changed:
-            self._run.changed.notify_all()
+        with self.run.changed:
+            self.run.changed.notify_all()
 
     def _handle_requests(self) -> None:
         actions: dict[str, Callable[[dict[str, Any]], None]] = {
+            "here": self._on_here,
             "whole": self._on_whole,
             "focus": self._on_focus,
             "stop": self._on_stop,
@@ -174,8 +206,13 @@ class PanelView:
                 return
             actions[message["type"]](message)
 
-    def _on_whole(self, _message: dict[str, Any]) -> None:
+    def _on_here(self, message: dict[str, Any]) -> None:
+        self.answers.answered(message["page"])
+
+    def _on_whole(self, message: dict[str, Any]) -> None:
         self._whole = True
+        self._reopened |= message["page"] not in self._pages
+        self._pages.add(message["page"])
         self._due["beat"] = 0.0
 
     def _on_focus(self, message: dict[str, Any]) -> None:
@@ -183,11 +220,11 @@ class PanelView:
 
     def _on_stop(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
-        self._run.stop("Stopped by the Stop button")
+        self.run.stop("Stopped by the Stop button")
 
     def _on_stacks(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
-        self._inquiries.append((message["request"], Inquiry(self._run)))
+        self._inquiries.append((message["request"], Inquiry(self.run)))
 
     def _answer_stacks(self) -> None:
         for request, inquiry in self._inquiries[:]:
@@ -197,7 +234,7 @@ class PanelView:
                 self._send("stacks", request=request, groups=groups)
 
     def _on_earlier(self, message: dict[str, Any]) -> None:
-        path = self._run.record.log(message["rank"], message["stream"])
+        path = self.run.record.log(message["rank"], message["stream"])
         block = tail.before(path, message["before"], min(_MOST, message["count"]))
         self._send("earlier", **messages.earlier(message, block))
 

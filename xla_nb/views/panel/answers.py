@@ -1,0 +1,37 @@
+"""Whether a page is there, by what it answers: one that is reloaded or closed says nothing."""
+
+from __future__ import annotations
+
+import time
+
+#: Seconds without an answer of a page, after which it has gone.
+AWAY = 5.0
+
+
+class Answers:
+    """The pages that show one view, and since when each owes an answer (None: it owes none)."""
+
+    def __init__(self) -> None:
+        self._owed: dict[str, float | None] = {}
+        self._ended: float | None = None
+
+    def asked(self) -> None:
+        """A message has been sent, which a page that is there answers within a second or so."""
+        now = time.monotonic()
+        self._owed = {page: now if since is None else since for page, since in self._owed.items()}
+
+    def answered(self, page: str) -> None:
+        self._owed[page] = None
+
+    def end(self) -> None:
+        """The view has been replaced by how the run ended: on the first page, where it began. A
+        reloaded page may show the widget again, but does not know what is to replace it."""
+        self._ended = time.monotonic()
+
+    @property
+    def missing(self) -> bool:
+        """Whether nobody sees the view; of an ended one, its end. Pages that never answered are of
+        a front end whose messages do not come through while a cell runs: nobody can tell."""
+        now = self._ended or time.monotonic()
+        owed = [since is not None and now - since > AWAY for since in self._owed.values()]
+        return bool(owed) and (owed[0] if self._ended else all(owed))
