@@ -370,9 +370,14 @@ def test_unknown_facts_take_no_room(panel: Panel) -> None:
 def test_many_ranks_are_sorted_by_trouble_or_by_rank(opened: Opener) -> None:
     panel = opened()
     long = time.time() - 60
-    worst = {5: card(5, "waiting", since=long), 7: card(7, "killed"), 9: card(9, "failed")}
+    worst = {
+        5: card(5, "waiting", since=long),
+        7: card(7, "killed"),
+        9: card(9, "failed"),
+        11: card(11, "early"),
+    }
     panel.begin(*(worst.get(rank, card(rank)) for rank in range(12)))
-    assert panel.order()[:4] == [9, 7, 5, 0]
+    assert panel.order()[:5] == [11, 9, 7, 5, 0]
     button(panel, "By rank").click()
     panel.settle()
     assert panel.order() == list(range(12))

@@ -177,6 +177,32 @@ def test_a_rank_that_returned_is_named_where_the_others_miss_it():
     assert "already returned" not in sentences.headline(run_of(finished(1), failed(0)))
 
 
+DIVERGED = "Rank 1 returned while ranks 0, 2 were in all_reduce (Cell In[3], line 7)"
+
+
+def diverged(rank, **more):
+    error = failed(rank, f"{DIVERGED}:\n  rank 1: returned")
+    return replace(error, kind="CollectiveMismatch", early=(1,), **more)
+
+
+def test_ranks_that_diverged_are_told_by_what_they_did_and_who_left_early_is_known():
+    state = run_of(finished(1), diverged(2), diverged(0), ranks=3)
+    assert sentences.headline(state) == DIVERGED
+    assert sentences.left_early(state) == (1,)
+    assert sentences.errors(state)[2].first_line == f"CollectiveMismatch: {DIVERGED}: …"
+
+
+def test_beside_them_a_rank_that_failed_by_itself_is_counted():
+    state = run_of(finished(1), diverged(2), failed(0), ranks=3)
+    assert sentences.headline(state) == f"{DIVERGED}; 1 other failed differently"
+
+
+def test_ranks_that_diverged_since_another_had_failed_do_not_lead():
+    state = run_of(failed(1), diverged(2, follows=True), ranks=3)
+    assert sentences.headline(state).startswith("Rank 1 failed at Cell In[3], line 4: ValueError")
+    assert sentences.left_early(state) == ()
+
+
 def test_devices_of_one_process_are_counted_as_such():
     devices = ("device 0", "device 1")
     state = run_of(ranks=1)

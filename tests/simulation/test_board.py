@@ -135,7 +135,7 @@ def test_what_a_rank_sends_after_the_meeting_waits_for_its_own(pair, monkeypatch
     ("second", "says"),
     [
         (Frame(0, "of its group", "line\t1"), "Rank 0 and rank 1 called different collectives"),
-        (Frame(0, "returned", "", farewell=True), "Rank 1 ended without a collective that rank 0"),
+        (Frame(0, "returned", "", farewell=True), "Rank 1 returned while rank 0 was in all_reduce"),
     ],
 )
 def test_what_a_rank_sent_is_seen_though_it_was_read_with_the_last(

@@ -105,6 +105,14 @@ def test_a_failed_rank_shows_its_error_and_line(run, observer):
     )
 
 
+def test_a_rank_that_the_others_missed_in_a_collective_is_marked(run, observer):
+    run.state.apply(events.RankFinished(rank=0, preview="'skipped'", nbytes=1))
+    run.state.apply(events.RankFinished(rank=2, preview="7", nbytes=1))
+    run.state.apply(replace(failure(1, "gone"), early=(0,)))
+    assert [card(observer, rank).phase for rank in (0, 1, 2)] == ["early", "failed", "finished"]
+    assert card(observer, 0).detail == "returned without the collective that others called"
+
+
 def test_an_error_without_a_message_is_shown_by_its_name_alone(run, observer):
     run.state.apply(failure(0, ""))
     assert card(observer, 0).detail == "ValueError"

@@ -86,7 +86,8 @@ class RankFailed(OfHost):
 
     `place` is the innermost line of the notebook, such as ``Cell In[3], line 7``. `where` (the
     type and the frames) is equal for ranks with the same error. `follows`: the failure is a
-    consequence of another rank's end.
+    consequence of another rank's end. `early`: ranks that had returned without the collective in
+    which this one failed.
     """
 
     rank: int
@@ -96,6 +97,7 @@ class RankFailed(OfHost):
     place: str
     where: str
     follows: bool = False
+    early: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

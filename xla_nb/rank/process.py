@@ -38,6 +38,7 @@ from xla_nb.record.full_disk import Losses
 from xla_nb.record.output import capture
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
+from xla_nb.simulation.agreement import CollectiveMismatch
 from xla_nb.wording import in_one_line
 
 T = TypeVar("T")
@@ -370,4 +371,5 @@ def _failure(
         place=failure.place,
         where=failure.where,
         follows=consequence is not None,
+        early=error.early if type(error) is CollectiveMismatch else (),
     )

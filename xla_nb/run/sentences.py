@@ -51,6 +51,8 @@ class RankError:
 
 #: The kind of error of a rank whose process died.
 KILLED = "Killed"
+#: That of ranks that called different collectives; its first line says which did what.
+_MISMATCH = "CollectiveMismatch"
 
 
 def errors(state: RunState) -> dict[int, RankError]:
@@ -122,14 +124,23 @@ def hang(state: RunState) -> str:
     return state.hang.report.verdict if state.hang is not None and not state.hang.over else ""
 
 
+def left_early(state: RunState) -> tuple[int, ...]:
+    """The ranks that had returned, and whose absence in a collective is why the run failed."""
+    if state.first_trouble is None or (failure := state.ranks[state.first_trouble].failure) is None:
+        return ()
+    return failure.early
+
+
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     """`Rank 1 failed at …; 3 others followed`, `All 4 ranks failed (rank 1 first) at …`: counted
-    together where the error is the same one."""
+    together where the error is the same one. Ranks that diverged are told by what they did."""
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
     followed = [error for error in unlike if state.ranks[error.rank].follows]
-    what = _failed_alike([first, *alike], len(state.ranks))
-    what += _absent(state, first.rank)
+    if first.kind == _MISMATCH and not state.ranks[first.rank].follows:
+        what = first.message.partition("\n")[0].rstrip(":")
+    else:
+        what = _failed_alike([first, *alike], len(state.ranks)) + _absent(state, first.rank)
     if followed:
         what += f"; {several(len(followed), 'other')} followed"
     if unlike != followed:

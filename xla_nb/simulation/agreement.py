@@ -39,11 +39,13 @@ _PATIENCE = 1.0  # seconds that a farewell waits for another thread's collective
 
 
 class CollectiveMismatch(RuntimeError):
-    """Ranks called different collectives. `follows`: because another rank had failed."""
+    """Ranks called different collectives. `follows`: because another rank had failed. `early`:
+    ranks that had returned without the collective."""
 
-    def __init__(self, message: str, follows: bool = False) -> None:
+    def __init__(self, message: str, follows: bool = False, early: Iterable[int] = ()) -> None:
         super().__init__(message)
         self.follows = follows
+        self.early = tuple(early)
 
 
 class CollectiveTimeout(RuntimeError):
@@ -274,7 +276,9 @@ class Agreement:
             present = frames | {self.mesh.rank: mine} | gone
             failures = "raised", "was stopped"
             failed = any(frame.what.startswith(failures) for frame in gone.values())
-            raise CollectiveMismatch(disagreement(present, set(others) - present.keys()), failed)
+            early = sorted(rank for rank, frame in gone.items() if frame.what == "returned")
+            told = disagreement(present, set(others) - present.keys())
+            raise CollectiveMismatch(told, failed, early)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
         raise RankLost(f"{self._ended(rank)} while this rank was in {show(mine)}") from cause

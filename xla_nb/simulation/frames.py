@@ -9,7 +9,7 @@ from struct import Struct
 from zlib import crc32
 
 from xla_nb.simulation.mesh import Stream
-from xla_nb.simulation.places import show_line
+from xla_nb.simulation.places import name_line, show_line
 from xla_nb.wording import listed, ranks
 
 _HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether it is a farewell
@@ -18,7 +18,8 @@ _LONGEST = 4000  # characters of an operation that are sent and shown
 
 @dataclass(frozen=True)
 class Frame:
-    """One rank's message at a meeting: its operation, or a farewell with the reason in `what`.
+    """One rank's message at a meeting: its operation, or a farewell with the reason in `what`
+    ("returned", "raised ValueError").
 
     One that gives up, as another has ended inside a collective, has in the payload of its farewell
     the name of the error that those who read it are to raise too.
@@ -93,9 +94,16 @@ def _who_differs(groups: list[list[int]]) -> str:
     return f"{who} called different collectives"
 
 
-def _who_ended(ended: list[int], frames: Iterable[int]) -> str:
-    callers = ranks(rank for rank in frames if rank not in ended)
-    return f"{ranks(ended)} ended without a collective that {callers} called"
+def _who_ended(ended: list[int], frames: dict[int, Frame]) -> str:
+    """`rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)`."""
+    how = {frames[rank].what for rank in ended}
+    callers = [rank for rank in frames if rank not in ended]
+    calls = {(frames[rank].what.partition(" ")[0], frames[rank].where) for rank in callers}
+    what, where = calls.pop() if len(calls) == 1 else ("collectives", "")
+    at = f" ({name_line(where)})" if where else ""
+    were = "was" if len(callers) == 1 else "were"
+    ends = how.pop() if len(how) == 1 else "ended"
+    return f"{ranks(ended)} {ends} while {ranks(callers)} {were} in {what}{at}"
 
 
 def show(frame: Frame, start: int = 0) -> str:

@@ -35,7 +35,13 @@ def show_line(place: str) -> str:
         return "an unknown line"
     name, number = place.rsplit("\t", 1)
     text = linecache.getline(name, int(number)).strip()
-    return f"{name}, line {number}: {text}" if text else f"{name}, line {number}"
+    return f"{name_line(place)}: {text}" if text else name_line(place)
+
+
+def name_line(place: str) -> str:
+    """The line for people: `Cell In[3], line 7`."""
+    name, number = place.rsplit("\t", 1)
+    return f"{name}, line {number}"
 
 
 def _user_line(frame: FrameType | None) -> str:

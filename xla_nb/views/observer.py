@@ -312,6 +312,9 @@ class Observer:
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         phase, since = _phase(rank, sample, self.run.state.started)
+        detail = ansi.plain(_detail(self.run.state, rank, sample))
+        if phase == "finished" and rank.rank in sentences.left_early(self.run.state):
+            phase, detail = "early", "returned without the collective that others called"
         return Card(
             rank=rank.rank,
             phase=phase,
@@ -320,7 +323,7 @@ class Observer:
             host=rank.host,
             pid=rank.pid,
             place=rank.place if ended or sample is None else sample.place,
-            detail=ansi.plain(_detail(self.run.state, rank, sample)),
+            detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended else self._cpu.get(rank.rank),
             bars=(

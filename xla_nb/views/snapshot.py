@@ -14,7 +14,15 @@ from xla_nb.record.sample import Sample
 
 Unit = Literal["rank", "device"]
 Phase = Literal[
-    "starting", "running", "compiling", "waiting", "finished", "failed", "killed", "stopped"
+    "starting",
+    "running",
+    "compiling",
+    "waiting",
+    "finished",
+    "early",
+    "failed",
+    "killed",
+    "stopped",
 ]
 
 
@@ -38,6 +46,7 @@ NO_SAMPLE = Sample(at=0.0, since=0.0)
 class Card:
     """One rank, or one device of a process that drives several.
 
+    phase     "early": it has returned, and others failed as they missed it in a collective
     since     when the phase began, in seconds since the epoch
     place     its innermost line in the notebook, `Cell In[3], line 7`
     detail    the collective it waits in and for whom, its result, or its error, in short

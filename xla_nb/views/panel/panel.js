@@ -80,8 +80,8 @@ const readAbout = reader({
 // --- words ---
 
 // Most urgent first; the style sheet gives each a shape and a color.
-const PHASES = "failed killed waiting compiling starting running stopped finished".split(" ");
-const OVER = new Set(["finished", "failed", "killed", "stopped"]);
+const PHASES = "early failed killed waiting compiling starting running stopped finished".split(" ");
+const OVER = new Set(["finished", "early", "failed", "killed", "stopped"]);
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const count = (n) => whole.format(n);
@@ -854,9 +854,9 @@ class Tile {
 
 /** How urgent a card is. Short waits do not count, or cards would jump at every step. */
 function urgency({ phase, since }, now) {
-	const first = ["failed", "killed"].indexOf(phase);
+	const first = ["early", "failed", "killed"].indexOf(phase);
 	if (first >= 0) return first;
-	return phase === "waiting" && since !== null && now - since > 5 ? 2 : 3;
+	return phase === "waiting" && since !== null && now - since > 5 ? 3 : 4;
 }
 
 /** The cards of one host under its name, or of all ranks if the run has no hosts. */

@@ -27,7 +27,7 @@ def by_host(snapshot: Snapshot) -> dict[str, list[Card]]:
     def calm(name: str) -> int:
         if name in snapshot.lost:
             return 0
-        return 1 if any(card.phase in ("failed", "killed") for card in groups[name]) else 2
+        return 1 if any(card.phase in ("early", "failed", "killed") for card in groups[name]) else 2
 
     return {name: groups[name] for name in sorted(groups, key=calm)}
 

@@ -37,6 +37,7 @@ class _Look:
 
 #: Every phase, those that need attention first.
 PHASES: dict[Phase, _Look] = {
+    "early": _Look("⚑", RED),
     "failed": _Look("✗", RED),
     "killed": _Look("†", "#c4407f"),
     "stopped": _Look("■", _GREY),
@@ -46,7 +47,7 @@ PHASES: dict[Phase, _Look] = {
     "running": _Look("●", BLUE),
     "finished": _Look("✓", _GREEN),
 }
-TROUBLED = ("failed", "killed", "stopped", "waiting")
-ENDED = ("failed", "killed", "stopped", "finished")
+TROUBLED = ("early", "failed", "killed", "stopped", "waiting")
+ENDED = ("early", "failed", "killed", "stopped", "finished")
 #: Heads the messages of ranks that failed with the same error but other words.
 OTHERS = "same error, different message"
