@@ -314,6 +314,10 @@ def test_errors_stand_above_the_cards_with_links_to_the_output(panel: Panel) -> 
     assert errors and cards and errors["y"] < cards["y"]
     button(panel, "Output of rank 2").click()
     expect(panel.page.get_by_label("Ranks shown")).to_have_value("2")
+    known = {"title": "RuntimeError: known", "place": "line 12", "text": text, "told": True}
+    panel.tell(troubles=[trouble(0, who="rank 0 failed", **known)])
+    expect(troubles).to_contain_text("rank 0 failed")
+    expect(troubles).not_to_contain_text("known")
 
 
 # ------------------------------------------------------------------------------ ranks

@@ -95,14 +95,21 @@ def test_a_result_of_none_is_not_shown(run, observer):
     assert card(observer, 0).detail == ""
 
 
-def test_a_failed_rank_shows_its_error_and_line(run, observer):
+def test_a_failed_rank_shows_its_line_and_its_error_is_told_once(run, observer):
     run.state.apply(failure(0, "boom\nand more"))
     seen = card(observer, 0)
-    assert (seen.phase, seen.detail, seen.place) == (
-        "failed",
-        "ValueError: boom …",
-        "Cell In[3], line 9",
-    )
+    assert (seen.phase, seen.detail, seen.place) == ("failed", "", "Cell In[3], line 9")
+    (trouble,) = observer.troubles()
+    assert (trouble.title, trouble.told) == ("ValueError: boom …", True)
+
+
+def test_an_error_that_the_headline_does_not_tell_has_its_title(run, observer):
+    run.state.apply(failure(0, "boom"))
+    run.state.apply(failure(1, "bang", line=10))
+    assert [(one.title, one.told) for one in observer.troubles()] == [
+        ("ValueError: boom", True),
+        ("ValueError: bang", False),
+    ]
 
 
 def test_a_rank_that_the_others_missed_in_a_collective_is_marked(run, observer):
@@ -115,13 +122,15 @@ def test_a_rank_that_the_others_missed_in_a_collective_is_marked(run, observer):
 
 def test_an_error_without_a_message_is_shown_by_its_name_alone(run, observer):
     run.state.apply(failure(0, ""))
-    assert card(observer, 0).detail == "ValueError"
+    assert [(one.title, one.told) for one in observer.troubles()] == [("ValueError", True)]
 
 
 def test_a_killed_rank_names_the_signal(run, observer):
     started(run, 0)
     run.state.apply(events.ProcessDied(pid=100, status=-9))
-    assert "SIGKILL" in card(observer, 0).detail
+    (trouble,) = observer.troubles()
+    assert "SIGKILL" in trouble.title
+    assert trouble.told
 
 
 def test_a_lost_host_is_named_by_its_ranks_and_by_the_run(run, observer):

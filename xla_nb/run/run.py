@@ -82,14 +82,15 @@ class RunFailed(XlaNbError):
     """A run that did not return every rank's value. `run` holds what there is; a copy in another
     process has the message alone, and no `run`.
 
-    brief: the tracebacks of its ranks have been shown already, by the panel.
+    brief: all but the headline has been shown already, by the panel.
     """
 
     def __init__(self, run: Run, brief: bool = False) -> None:
         self.run = run
-        shown = brief and run.state.refused is None
-        lines = [sentences.headline(run.state), *([] if shown else sentences.details(run.state))]
-        super().__init__("\n\n".join([*lines, f"Output and files: {run.record.path}"]))
+        told = [sentences.headline(run.state)]
+        if not brief or run.state.refused is not None:
+            told += [*sentences.details(run.state), f"Output and files: {run.record.path}"]
+        super().__init__("\n\n".join(told))
 
     def __reduce__(self) -> Any:
         return _failed_elsewhere, self.args

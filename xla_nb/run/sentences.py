@@ -131,6 +131,12 @@ def left_early(state: RunState) -> tuple[int, ...]:
     return failure.early
 
 
+def tells(headline: str, error: RankError) -> bool:
+    """Whether a headline has what an error says, and at which line."""
+    words = (error.message or error.kind).partition("\n")[0].rstrip(":")
+    return words in headline and error.place in headline
+
+
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     """`Rank 1 failed at …; 3 others followed`, `All 4 ranks failed (rank 1 first) at …`: counted
     together where the error is the same one. Ranks that diverged are told by what they did."""

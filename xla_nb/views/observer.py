@@ -303,6 +303,7 @@ class Observer:
                 place=group[0].place,
                 text=ansi.clean(group[0].traceback or _rest(group[0].message)),
                 others=tuple(map(ansi.plain, sentences.differing(group))),
+                told=sentences.tells(sentences.headline(state), group[0]),
             )
             for group in sentences.groups(state)
         )
@@ -392,9 +393,7 @@ def _phase(
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "finished":
         return f"returned {rank.preview}" if rank.preview not in ("", "None") else ""
-    if rank.failure is not None:
-        return sentences.error_of(rank.failure).first_line
-    if rank.phase == "killed":
+    if rank.phase == "killed" and rank.lost:
         return sentences.death(state, rank)
     if rank.phase == "running" and sample is not None and sample.returned:
         return "sending its result"

@@ -74,6 +74,7 @@ class Trouble:
     """Ranks that failed with the same error: the leading rank, then the others in order.
 
     first     whether the leading rank was the first of the run to fail
+    told      the headline says title and place
     text      its traceback, may be empty
     others    a line for each rank whose message differs
     """
@@ -84,6 +85,7 @@ class Trouble:
     place: str
     text: str
     others: tuple[str, ...] = ()
+    told: bool = False
 
 
 @dataclass(frozen=True)

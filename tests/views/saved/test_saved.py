@@ -239,6 +239,17 @@ def test_an_error_is_shown_once_with_its_ranks_the_first_of_them_and_its_place()
         assert shown.count(TRACEBACK) == 1
 
 
+def test_what_the_headline_tells_of_an_error_is_not_told_again() -> None:
+    headline = "Rank 2 failed at Cell In[2], line 7: ValueError: boom"
+    trouble = Trouble((2,), True, "ValueError: boom", "Cell In[2], line 7", "the stack", told=True)
+    for shown in both(snapshot(headline=headline, ok=False, troubles=(trouble,))):
+        assert shown.count("ValueError: boom") == shown.count("line 7") == 1
+        assert shown.count("the stack") == 1
+    for shown in both(snapshot(headline=headline, ok=False, troubles=(replace(trouble, text=""),))):
+        assert "errors" not in shown
+        assert shown.count("boom") == 1
+
+
 def test_differing_messages_of_the_same_error_are_shown() -> None:
     trouble = Trouble(
         (0, 1), True, "ValueError: 0", "", TRACEBACK, ("rank 1 failed: ValueError: 1",)

@@ -63,7 +63,7 @@ const readCard = reader({
 	facts: (x) => objects(x).map(readFact),
 	bars: (x) => objects(x).slice(0, 3).map(readBar),
 });
-const readTrouble = reader({ ranks, open: Boolean, ...each(string, "who phase title place"), text: raw, others: strings });
+const readTrouble = reader({ ranks, open: Boolean, told: Boolean, ...each(string, "who phase title place"), text: raw, others: strings });
 const readGroup = reader({ ranks, ...each(string, "who place note"), stack: raw });
 const readHang = reader({ verdict: string, groups: (x) => objects(x).map(readGroup) });
 const readAbout = reader({
@@ -745,11 +745,12 @@ class Troubles {
 		fill(this.node, JSON.stringify(troubles), () => troubles.map((trouble) => this.entry(trouble)));
 	}
 
-	entry({ ranks, who, phase, open, title, place, text, others }) {
+	/** What the headline has told of it is not told again. */
+	entry({ ranks, who, phase, open, told, title, place, text, others }) {
 		const output = (rank) => link(`Output of rank ${rank}`, () => this.view.focus(rank, true));
 		const links = span("links", ...ranks.slice(0, 3).map(output));
-		const head = div("trouble-head", glyph(), h("strong", {}, who), span("own", place), links);
-		const lines = [div("trouble-title", title), ...others.map((line) => div("other", line))];
+		const head = div("trouble-head", glyph(), h("strong", {}, who), told ? "" : span("own", place), links);
+		const lines = [told ? "" : div("trouble-title", title), ...others.map((line) => div("other", line))];
 		const traceback = () => h("details", { open: open ? "" : null }, h("summary", {}, "Traceback"), block(text));
 		return h("article.trouble", { "data-ranks": ranks, "data-phase": phase }, head, ...lines, text && traceback());
 	}

@@ -88,27 +88,31 @@ def _notice(text: str) -> str:
 
 def _troubles(snapshot: Snapshot) -> str:
     groups, more = bounds.troubles(snapshot, colours.coloured)
-    drawn = [_trouble(group, not number) for number, group in enumerate(groups)]
-    return section("errors", *drawn, div("", more) if more else "") if groups else ""
+    each = (_trouble(group, not number) for number, group in enumerate(groups))
+    drawn = [one for one in each if one]
+    return section("errors", *drawn, div("", more) if more else "") if drawn else ""
 
 
 def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
+    """Nothing where the headline says it all."""
     trouble = shown.trouble
     first = facts.first_to_fail(trouble)
-    summary = " ".join(
-        [
-            mark(PHASES["failed"].glyph, wording.ranks(trouble.ranks), RED),
+    words = [mark(PHASES["failed"].glyph, wording.ranks(trouble.ranks), RED)]
+    if not trouble.told:
+        words += [
             faint(f"({first})") if first else "",
             f"<b>{escaped(trouble.title)}</b>",
             f"{faint('at')} {escaped(trouble.place)}" if trouble.place else "",
         ]
-    )
+    summary = " ".join(words)
     traceback = shown.traceback.lines(gap(bounds.gap_text(shown.traceback)))
     inner = pre(traceback, RED) if trouble.text else ""
     if trouble.others:
         lines = [*shown.others, *([gap(shown.more)] if shown.more else [])]
         inner += faint(f"{OTHERS}:") + pre(lines, RED)
-    return details(summary, inner, opened) if inner else div("", summary)
+    if inner:
+        return details(summary, inner, opened)
+    return "" if trouble.told else div("", summary)
 
 
 def _bar(bar: Bar, colour: str) -> str:
