@@ -13,7 +13,7 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 
 #: From the roof to the ground: a module imports only from rows below its own, and from its folder.
 ROWS = (
-    ("__init__", "magics", "dropin", "api", "notebook"),
+    ("__init__", "magics", "completion", "dropin", "api", "notebook"),
     ("views",),
     ("run",),
     ("engines",),

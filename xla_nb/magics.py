@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, dropin, notebook
+from xla_nb import api, completion, dropin, notebook
 from xla_nb.dropin import guard
 from xla_nb.errors import UsageError
 from xla_nb.program.build import Program, Scope, build
@@ -47,6 +47,7 @@ def load(shell: InteractiveShell) -> None:
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
     dropin.install()
+    completion.turn_on(shell)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch

@@ -31,6 +31,7 @@ _MOST = 10**9  # more than any machine has, or anybody waits
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?")
 _BYTES = {unit: 1024**power for power, unit in enumerate(["", "K", "M", "G", "T"])}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_ON_OFF, _RUN_SKIP = ("on", "off"), ("run", "skip")
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -192,7 +193,8 @@ def _shown(value: Any) -> str:
 @dataclass(frozen=True)
 class Option:
     """One option. `name` is its argument of `xla_nb.spawn`, `default` None where `otherwise` says
-    in words what happens without it; `%xla_config` sets it where it is a `setting`."""
+    in words what happens without it; `%xla_config` sets it where it is a `setting`. `choices`: the
+    values it may have, or the most usual ones."""
 
     name: str
     flag: str
@@ -202,6 +204,7 @@ class Option:
     meaning: str
     otherwise: str = ""
     setting: bool = True
+    choices: Sequence[str] = ()
 
     @property
     def usage(self) -> str:
@@ -218,11 +221,13 @@ OPTIONS = {
         Option(
             "runtime", "--runtime", "NAME", "xla", _choice("runtime", runtimes.NAMES),
             "what ranks use: xla; spmd, one process with all devices; torchax, one JAX world",
+            choices=runtimes.NAMES,
         ),
         Option(
             "on", "--on", "WHERE", "local", _engine,
             "where ranks run: local; ray, a Ray cluster (RAY_ADDRESS or this machine's); "
             "ray://HOST:PORT, a cluster behind its client server",
+            choices=base.ADDRESSES,
         ),
         Option(
             "hosts", "--hosts", "H", None, count, "hosts of the cluster", "all that are free"
@@ -252,7 +257,7 @@ OPTIONS = {
         ),
         Option(
             "keep_going", "--keep-going", "", False, _switch,
-            "return a failed Run instead of raising RunFailed",
+            "return a failed Run instead of raising RunFailed", choices=_ON_OFF,
         ),
         Option(
             "hang_after", "--hang-after", "TIME", 300.0, duration,
@@ -260,11 +265,11 @@ OPTIONS = {
         ),
         Option(
             "hang_stop", "--hang-stop", "", False, _switch,
-            "stop the run when a hang is reported",
+            "stop the run when a hang is reported", choices=_ON_OFF,
         ),
         Option(
             "view", "--view", "VIEW", None, _choice("view", VIEWS), "panel, text or none",
-            "what the front end can show",
+            "what the front end can show", choices=VIEWS,
         ),
         Option(
             "bg", "--bg", "", False, _switch,
@@ -281,15 +286,16 @@ OWN = {
         Option(
             DROPIN, "", "", True, _switch,
             "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn "
-            "does, and old names of torch_xla work",
+            "does, and old names of torch_xla work", choices=_ON_OFF,
         ),
         Option(
             GUARD, "", "", True, _switch,
             "stop a cell that is about to open a TPU in the notebook's own process",
+            choices=_ON_OFF,
         ),
         Option(
-            SETUP_CELLS, "", "", "run", _choice("way", ("run", "skip")),
-            "lines that would install another torch or torch_xla: run or skip",
+            SETUP_CELLS, "", "", "run", _choice("way", _RUN_SKIP),
+            "lines that would install another torch or torch_xla: run or skip", choices=_RUN_SKIP,
         ),
     )
 }  # fmt: skip
