@@ -1,5 +1,6 @@
 """Ranks of a process that the notebook forks share with it what it gave to the process."""
 
+import functools
 import multiprocessing as mp
 import types
 
@@ -119,13 +120,13 @@ def main(monkeypatch):
 
 
 def test_semaphores_get_names_wherever_a_function_of_the_notebook_finds_them(turned_on, main):
-    locks = [FORK.Lock() for _ in range(5)]
+    locks = [FORK.Lock() for _ in range(6)]
     helper = main("def f(): return inner", inner=locks[0])
     held = types.SimpleNamespace(call=main("def f(lock=None): pass"))
     held.call.__defaults__ = (locks[1],)
     target = main("def f(*args): (lambda: helper)()", helper=helper, args=())
-    _run(target, [held.call], {"lock": locks[2]}, (locks[3],))
-    assert _named(*locks) == [True, True, True, True, False]
+    _run(functools.partial(target, locks[4]), [held.call], {"lock": locks[2]}, (locks[3],))
+    assert _named(*locks) == [True, True, True, True, True, False]
 
 
 def test_what_a_librarys_process_gets_stays_as_it_is(turned_on):

@@ -55,6 +55,8 @@ def before(process: Any) -> None:
 
 
 def _is_own(made: Any) -> bool:
+    while isinstance(made, functools.partial):
+        made = made.func
     return getattr(made, "__module__", None) == _MAIN
 
 
