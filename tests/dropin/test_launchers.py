@@ -189,6 +189,35 @@ def test_a_device_in_a_value_is_the_ranks_device(published):
     assert published.value("run.results") == "{0: 4, 1: 4}"
 
 
+CAUGHT = """
+def f(index): raise {raised}
+try:
+    xmp.spawn(f, nprocs=2)
+except {kind} as error:
+    caught = type(error).__name__, str(error).splitlines()[0].partition(": ")[2], error.run.ok
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "told"),
+    [
+        ("ValueError('bad')", "ValueError", "ValueError: bad"),
+        ("RuntimeError('bad')", "RuntimeError", "RuntimeError: bad"),
+        ("KeyError('k')", "LookupError", "KeyError: 'k'"),
+        ("FileNotFoundError(2, 'gone', 'f')", "OSError", "FileNotFoundError: [Errno 2] gone: 'f'"),
+        ("StopIteration(3)", "Exception", "StopIteration: 3"),
+        (
+            "ExceptionGroup('g', [ValueError(1)])",
+            "Exception",
+            "ExceptionGroup: g (1 sub-exception)",
+        ),
+    ],
+)
+def test_a_program_catches_what_its_function_raises(published, raised, kind, told):
+    published.ok(CAUGHT.format(raised=raised, kind=kind))
+    assert published.value(f"caught == ('RunFailed', {told!r}, False), caught")[:6] == "(True,"
+
+
 RUN_BY_MAGIC = """
 import sys
 import torch_xla.distributed.xla_multiprocessing as xmp
