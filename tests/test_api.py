@@ -342,3 +342,17 @@ def test_a_forked_process_launches_and_ends_beside_its_parents_run(tmp_path):
     ended = python("forked.py", folder=tmp_path)
     for word in ("CHILD", "PARENT", "AGAIN"):
         assert f"{word} {{0: 0, 1: 1}}" in ended.stdout, ended.stderr
+
+
+def test_what_a_launch_waits_for_is_told_with_how_long_it_lasted(capsys):
+    with api._telling() as on_wait:
+        for seconds, what in ((0.1, "quick"), (0.5, "importing …"), (3.24, "importing …")):
+            on_wait(seconds, what)
+        on_wait(1.0, "waiting for hosts …")
+    assert capsys.readouterr().out == "importing … 3.2 s\nwaiting for hosts … 1.0 s\n"
+
+
+def test_a_launch_that_waits_for_nothing_tells_nothing(capsys):
+    with api._telling():
+        pass
+    assert capsys.readouterr().out == ""

@@ -6,13 +6,14 @@ The magic and the function launch through the same lines, so that they cannot di
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import linecache
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from xla_nb import notebook
@@ -123,7 +124,8 @@ def run(
             "runs on ranks."
         )
     try:
-        started = launch(program, options, _engine(options), resolve, _on_wait())
+        with _telling() as on_wait:
+            started = launch(program, options, _engine(options), resolve, on_wait)
     except KeyboardInterrupt:
         raise LaunchError(_interrupted(options)) from None
     _runs().add(started)
@@ -211,7 +213,8 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
     """The hosts that a cluster gives for launches with these options, held for the next one.
 
     Raises XlaNbError where it cannot give them."""
-    seats = _engine(options).look(_on_wait())
+    with _telling() as on_wait:
+        seats = _engine(options).look(on_wait)
     accelerator = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
     return picture.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
 
@@ -278,16 +281,26 @@ def clean() -> tidying.Tidied:
     return done
 
 
-def _on_wait() -> OnWait:
-    """Prints, once each, what a launch waits for."""
-    printed: list[str] = []
+@contextlib.contextmanager
+def _telling() -> Iterator[OnWait]:
+    """Prints, once each, what a launch waits for, and how long it did."""
+    lasted: dict[str, float] = {}
+
+    def end_line() -> None:
+        if lasted:
+            print(f" {list(lasted.values())[-1]:.1f} s", flush=True)
 
     def on_wait(seconds: float, what: str) -> None:
-        if seconds > 0.3 and what not in printed:
-            printed.append(what)
-            print(what, flush=True)
+        if seconds > 0.3 and what not in lasted:
+            end_line()
+            print(what, end="", flush=True)
+        if seconds > 0.3:
+            lasted[what] = seconds
 
-    return on_wait
+    try:
+        yield on_wait
+    finally:
+        end_line()
 
 
 # ---------------------------------------------------------------- what is shown, and what is there
