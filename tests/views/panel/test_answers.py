@@ -61,6 +61,21 @@ def test_a_reloaded_page_shows_the_view_but_not_its_end(after):
     assert answers.missing
 
 
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_kernel_that_heard_nobody_since_its_cell_began_cannot_tell(after, hears):
+    answers = Answers()
+    answers.answered("page")
+    after(1)
+    answers.busy_since = module.time.monotonic()
+    if hears:
+        after(1)
+        answers.answered("page")
+    answers.asked()
+    after(LONG)
+    answers.end()
+    assert answers.missing == hears
+
+
 def test_a_second_page_beside_the_first_changes_nothing(after):
     answers = Answers()
     for page in ("first", "second"):

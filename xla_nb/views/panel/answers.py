@@ -9,9 +9,15 @@ AWAY = 5.0
 
 
 class Answers:
-    """The pages that show one view, and since when each owes an answer (None: it owes none)."""
+    """The pages that show one view, and since when each owes an answer (None: it owes none).
+
+    busy_since: when a cell began that is being executed beside the run. Kernels without subshells
+    (ipykernel 6) hear no page until it has ended.
+    """
 
     def __init__(self) -> None:
+        self.busy_since: float | None = None
+        self._heard = 0.0
         self._owed: dict[str, float | None] = {}
         self._ended: float | None = None
 
@@ -22,16 +28,20 @@ class Answers:
 
     def answered(self, page: str) -> None:
         self._owed[page] = None
+        self._heard = time.monotonic()
 
     def end(self) -> None:
         """The view has been replaced by how the run ended: on the first page, where it began. A
         reloaded page may show the widget again, but does not know what is to replace it."""
         self._ended = time.monotonic()
+        if self.busy_since is not None and self._heard < self.busy_since:
+            self._owed = {}  # nobody can tell
 
     @property
     def missing(self) -> bool:
         """Whether nobody sees the view; of an ended one, its end. Pages that never answered are of
         a front end whose messages do not come through while a cell runs: nobody can tell."""
         now = self._ended or time.monotonic()
-        owed = [since is not None and now - since > AWAY for since in self._owed.values()]
+        each = list(self._owed.values())  # another thread hears answers
+        owed = [since is not None and now - since > AWAY for since in each]
         return bool(owed) and (owed[0] if self._ended else all(owed))

@@ -42,9 +42,13 @@ class Pages:
                 again = type(view)(view.run)
                 self.add(again)
                 loop.follow_behind(view.run, again)
+        for view in self._views:
+            view.answers.busy_since = time.monotonic()
 
     def after_cell(self, _result: Any = None) -> None:
         self._idle = time.monotonic()
+        for view in self._views:
+            view.answers.busy_since = None
 
 
 @functools.cache

@@ -82,7 +82,7 @@ class PanelView:
         """Send the page what is new. Returns the seconds until the next call."""
         if self._left:
             self._close()
-            return _BEAT
+            return _REPEAT
         self._handle_requests()
         self._answer_stacks()
         now = time.monotonic()
