@@ -511,6 +511,31 @@ def test_ranks_are_found_by_host_number_phase_and_line(opened: Opener) -> None:
     assert len(hosts_shown(panel)) == 16
 
 
+def test_a_number_finds_the_rank_and_no_other(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*(card(rank, line="epoch 4") for rank in range(64)))
+    for words in ("4", "rank 4"):
+        panel.page.get_by_label("Find ranks").fill(words)
+        panel.settle()
+        expect(panel.page.locator("[role=option]:visible")).to_have_count(1)
+        expect(option(panel, 4)).to_be_visible()
+
+
+def test_hovering_changes_nothing_that_a_click_has_chosen(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(64)))
+    detail = panel.page.locator(".xn-detail")
+    option(panel, 9).hover()
+    expect(detail).to_have_attribute("data-rank", "9")
+    option(panel, 5).click()
+    option(panel, 9).hover()
+    panel.settle()
+    expect(detail).to_have_attribute("data-rank", "5")
+    option(panel, 5).click()  # no longer chosen
+    option(panel, 9).hover()
+    expect(detail).to_have_attribute("data-rank", "9")
+
+
 def test_a_selected_rank_shows_its_host_and_clients(opened: Opener) -> None:
     panel = opened()
     more = {"from": "w-2 · pid 77", "facts": [fact("clients", "torch_xla 1, jax 1")]}

@@ -51,7 +51,7 @@ def before(process: Any) -> None:
         found = list(_primitives((type(process), vars(process)), set()))
         with contextlib.suppress(OSError):  # then ranks will have their own, and a note says so
             shared.give_names(found)
-        process._primitives = found
+        process._xla_nb_primitives = found
 
 
 def _is_own(made: Any) -> bool:

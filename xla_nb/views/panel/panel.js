@@ -1005,13 +1005,14 @@ class Ranks {
 	group() {
 		const { cards, about } = this.view.store;
 		const matches = (text) => text.toLowerCase().includes(this.needle);
-		for (const { node, label } of this.boxes.values()) show(node, matches(label));
+		const number = this.needle.match(/^(?:rank |device )?(\d+)$/)?.[1]; // of a rank, not in a line or a time
+		for (const [rank, { node, label }] of this.boxes) show(node, number ? rank === Number(number) : matches(label));
 		for (const [name, ranks] of this.groups) {
 			const host = this.hosts.get(name);
 			// The ranks of an only host are counted in the head.
 			const counted = this.groups.size > 1 ? ranks.map((rank) => cards.get(rank)) : [];
 			host.set(ranks.length, counted, about.lost.get(name));
-			show(host.node, matches(name) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
+			show(host.node, (!number && matches(name)) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
 		}
 	}
 
@@ -1058,11 +1059,11 @@ class Ranks {
 		this.view.focus(rank === this.view.rank ? undefined : rank);
 	}
 
-	/** For small cards: the whole card of the rank under the pointer, or selected. */
+	/** For small cards: the whole card of the selected rank, else of the one under the pointer. */
 	explain() {
 		show(this.detail, this.size !== "roomy");
 		const keyed = this.grid.contains(document.activeElement) ? this.active : undefined;
-		const rank = [this.hovered, keyed, this.view.rank, this.order[0]].find((r) => this.boxes.has(r));
+		const rank = [this.view.rank, this.hovered, keyed, this.order[0]].find((r) => this.boxes.has(r));
 		const card = this.view.store.cards.get(rank);
 		if (this.size === "roomy" || !card) return;
 		mark(this.detail, "data-rank", rank);
