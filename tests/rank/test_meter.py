@@ -86,15 +86,23 @@ def test_a_loop_has_its_label_and_progress(loop):
     assert (state.label, state.done, state.total) == ("train", 7, 1000)
 
 
-def test_a_rate_needs_two_looks(rate, loop):
-    assert rate(loop, 10, 1.0) is None
-    assert rate(loop, 30, 3.0) == 10
+def test_the_first_items_which_include_a_compilation_have_no_rate(rate, loop):
+    assert rate(loop, 0, 0.0) is None
+    assert rate(loop, 1, 20.0) is None
+    assert rate(loop, 11, 21.0) == 10
+
+
+def test_a_second_compilation_is_forgotten_as_soon_as_there_is_more(rate, loop):
+    rate(loop, 0, 0.0)
+    rate(loop, 1, 20.0)
+    assert rate(loop, 2, 40.0) == 0.05
+    assert rate(loop, 12, 41.0) == 10
 
 
 def test_a_rate_is_smoothed(rate, loop):
-    rate(loop, 0, 0.0)
-    rate(loop, 10, 1.0)
-    assert 10 < rate(loop, 110, 2.0) < 100
+    for second in range(4):
+        rate(loop, 10 * second, float(second))
+    assert 10 < rate(loop, 130, 4.0) < 100
 
 
 def test_a_rate_converges_to_a_steady_one(rate, loop):
@@ -106,23 +114,25 @@ def test_a_rate_converges_to_a_steady_one(rate, loop):
 
 def test_a_slow_loop_keeps_its_rate_between_items(rate, loop):
     rate(loop, 0, 0.0)
-    assert rate(loop, 1, 2.0) == 0.5
-    assert [rate(loop, 1, now) for now in (2.5, 3.0, 3.5)] == [0.5] * 3
+    rate(loop, 1, 2.0)
     assert rate(loop, 2, 4.0) == 0.5
+    assert [rate(loop, 2, now) for now in (4.5, 5.0, 5.5)] == [0.5] * 3
+    assert rate(loop, 3, 6.0) == 0.5
 
 
 def test_a_restarted_loop_has_no_rate_yet(rate, loop):
     rate(loop, 0, 0.0)
     rate(loop, 10, 1.0)
-    assert rate(loop, 2, 2.0) is None
-    assert rate(loop, 4, 3.0) == 2
+    assert rate(loop, 20, 2.0) == 10
+    assert [rate(loop, done, 3.0 + done) for done in (2, 4)] == [None, None]
+    assert rate(loop, 6, 9.0) == 1
 
 
 def test_a_finished_loop_keeps_its_last_rate(rate, loop):
-    rate(loop, 0, 0.0)
-    rate(loop, 10, 1.0)
+    for second in range(3):
+        rate(loop, 10 * second, float(second))
     loop.finished = True
-    assert rate(loop, 11, 50.0) == 10
+    assert rate(loop, 21, 50.0) == 10
 
 
 def test_a_new_loop_does_not_inherit_the_rate_of_a_deleted_one():

@@ -231,11 +231,26 @@ def test_time_to_go_may_be_unknown(change, eta):
     assert bar(loop).eta == eta
 
 
-def test_the_bars_of_all_ranks_add_up_to_one():
-    bars = [Bar("x", 10, 100, 5.0, 18.0), Bar("x", 30, 100, 10.0, 7.0)]
-    assert together(bars) == Bar("x", 40, 200, 15.0, 18.0)
-    assert together([bars[0], replace(bars[1], total=None)]).total is None
+def test_of_loops_alike_the_slowest_rank_is_shown():
+    bars = [Bar("x", 30, 100, 10.0, 7.0), Bar("x", 10, 100, 5.0, 18.0)]
+    assert together(bars) == Bar("x (slowest rank)", 10, 100, 5.0, 18.0)
+    assert together(bars[:1] * 4) == bars[0]
+    assert together([replace(one, total=None) for one in bars]).done == 10
     assert together([]) is None
+
+
+def test_of_other_loops_the_sum_is_shown_and_said():
+    bars = [Bar("x", 10, 100, 5.0, 18.0), Bar("x", 30, 60, 10.0, 3.0)]
+    assert together(bars) == Bar("x (sum of 2 ranks)", 40, 160, 15.0, 18.0)
+    assert together([bars[0], replace(bars[1], total=None)]).total is None
+
+
+def test_a_rank_that_has_ended_has_no_time_to_go(run, observer):
+    loop = Loop(label="epoch", done=25, total=100, rate=5.0)
+    samples(run, 0, loops=(loop,))
+    assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, 15.0),)
+    run.state.apply(failure(0, "boom"))
+    assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, None),)
 
 
 # ---------------------------------------------------------------- output

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xla_nb.program import tracebacks
 from xla_nb.rank.lock import SharedLock
@@ -50,12 +50,21 @@ class Compiling:
         return pending > self._least
 
 
+class _Timed(NamedTuple):
+    """A loop when its `done` last changed, and how often it had."""
+
+    since: float
+    done: int
+    rate: float | None = None
+    changes: int = 0
+
+
 class Rates:
-    """Items per second of each loop, smoothed: the first item often includes a compilation."""
+    """Items per second of each loop, smoothed. The first item is not counted, and the next is
+    forgotten when there are others: both often include a compilation."""
 
     def __init__(self) -> None:
-        # By loop: when `done` last changed, `done`, and the rate.
-        self._states: dict[Progress[Any], tuple[float, int, float | None]] = {}
+        self._states: dict[Progress[Any], _Timed] = {}
 
     def look(self, loops: list[Progress[Any]], now: float) -> tuple[Loop, ...]:
         before = self._states
@@ -65,22 +74,24 @@ class Rates:
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=self._states[loop][2],
+                rate=self._states[loop].rate,
             )
             for loop in loops
         )
 
     @staticmethod
-    def _rate(
-        loop: Progress[Any], before: tuple[float, int, float | None] | None, now: float
-    ) -> tuple[float, int, float | None]:
-        if before is None or loop.done < before[1]:
-            return now, loop.done, None
-        since, done, rate = before
-        if loop.finished or loop.done == done or now <= since:
+    def _rate(loop: Progress[Any], before: _Timed | None, now: float) -> _Timed:
+        if before is None or loop.done < before.done:
+            return _Timed(now, loop.done)
+        if loop.finished or loop.done == before.done or now <= before.since:
             return before  # a loop slower than the sampling keeps its rate between items
-        newest = (loop.done - done) / (now - since)
-        return now, loop.done, newest if rate is None else rate + _SMOOTH * (newest - rate)
+        changes = before.changes + 1
+        if changes == 1:
+            return _Timed(now, loop.done, None, changes)
+        rate = (loop.done - before.done) / (now - before.since)
+        if before.rate is not None and changes > 3:
+            rate = before.rate + _SMOOTH * (rate - before.rate)
+        return _Timed(now, loop.done, rate, changes)
 
 
 class Meter:

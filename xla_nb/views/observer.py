@@ -129,19 +129,26 @@ def bar(loop: Loop) -> Bar:
 
 
 def together(bars: Iterable[Bar]) -> Bar | None:
-    """One bar for the bars of all ranks; it is done when the last of them is."""
+    """One bar for the bars of all ranks: where their loops are alike it is that of the slowest
+    rank, else the sum of all, which is said. It is done when the last of them is."""
     each = list(bars)
     if not each:
         return None
     totals = [one.total for one in each]
     rates = [one.rate for one in each if one.rate is not None]
     etas = [one.eta for one in each if one.eta is not None]
+    eta = max(etas) if etas else None
+    if len(set(totals)) == 1:
+        slowest = min(each, key=lambda one: one.done)
+        which = "" if len({one.done for one in each}) == 1 else " (slowest rank)"
+        label = f"{slowest.label}{which}".strip()
+        return Bar(label, slowest.done, slowest.total, min(rates) if rates else None, eta)
     return Bar(
-        each[0].label,
+        f"{each[0].label} (sum of {len(each)} ranks)".strip(),
         sum(one.done for one in each),
         None if None in totals else math.fsum(total for total in totals if total is not None),
         sum(rates) if rates else None,
-        max(etas) if etas else None,
+        eta,
     )
 
 
@@ -327,9 +334,12 @@ class Observer:
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended else self._cpu.get(rank.rank),
-            bars=(
-                *(map(bar, sample.loops) if sample else ()),
-                *(drawn for _, drawn in open_lines if drawn is not None),
+            bars=tuple(
+                replace(one, eta=None) if ended else one
+                for one in (
+                    *(map(bar, sample.loops) if sample else ()),
+                    *(drawn for _, drawn in open_lines if drawn is not None),
+                )
             ),
             sample=sample or NO_SAMPLE,
         )
