@@ -33,6 +33,7 @@ def offered():
 @pytest.mark.parametrize(
     ("line", "words"),
     [
+        ("%%xla_spawn", ["%%xla_spawn"]),
         ("%%xla_spawn --ti", ["--timeout"]),
         ("%%xla_spawn -n 2 --runtime ", ["xla", "spmd", "torchax"]),
         ("%%xla_spawn --view te", ["text"]),
@@ -78,3 +79,4 @@ def test_an_ipython_without_matchers_offers_them_too(monkeypatch):
     completion.turn_on(shell)
     (offers,) = shell.strdispatchers["complete_command"].s_matches("%xla_config")
     assert offers(_at("%xla_config dropin=")) == ["on", "off"]
+    assert offers(_at("%xla_config")) == []

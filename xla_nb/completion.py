@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,8 @@ def turn_on(shell: Any) -> None:
         dispatcher = shell.strdispatchers["complete_command"]
         for magic, offered in _OFFERED.items():
             if not any(dispatcher.s_matches(magic)):
-                shell.set_hook("complete_command", lambda _, e, of=offered: of(e), str_key=magic)
+                hook = functools.partial(_behind, offered)
+                shell.set_hook("complete_command", hook, str_key=magic)
     else:
         matchers = shell.Completer.custom_matchers
         if not any(getattr(one, "matcher_identifier", "") == _NAME for one in matchers):
@@ -33,9 +35,15 @@ def _matched(context: Any) -> dict[str, Any]:
     line, symbol = context.text_until_cursor, context.token
     offered = _OFFERED.get(line.split(maxsplit=1)[0] if line.strip() else "")
     event = SimpleNamespace(text_until_cursor=line, symbol=symbol)
-    words = [word for word in offered(event) if word.startswith(symbol)] if offered else []
-    found = [SimpleCompletion(text=word, type="magic option") for word in words]
+    words = _behind(offered, None, event) if offered else []
+    fitting = (word for word in words if word.startswith(symbol))
+    found = [SimpleCompletion(text=word, type="magic option") for word in fitting]
     return {"completions": found, "suppress": bool(found), "ordered": True}
+
+
+def _behind(offered: Callable[[Any], list[str]], _shell: Any, event: Any) -> list[str]:
+    """What is offered behind a magic, and nothing at its own name."""
+    return offered(event) if " " in event.text_until_cursor.lstrip() else []
 
 
 def _spawn(event: Any) -> list[str]:

@@ -147,6 +147,21 @@ def test_what_another_process_may_be_using_stays_as_it_is(turned_on, main):
     waiting.close()
 
 
+def test_a_process_starts_whatever_it_is_given(turned_on, main):
+    class Hostile:
+        __module__ = "__main__"
+
+        @property
+        def __dict__(self):
+            raise ValueError("no")
+
+    deep = [FORK.Lock()]
+    for _ in range(5000):
+        deep = [deep]
+    _run(main("def f(*args): pass"), Hostile())
+    _run(main("def f(*args): pass"), deep)
+
+
 def test_a_long_list_is_taken_for_data(turned_on, main):
     lock = FORK.Lock()
     _run(main("def f(data): pass"), [lock] * 1001)

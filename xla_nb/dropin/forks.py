@@ -17,6 +17,7 @@ from xla_nb.protocol import shared
 
 _MAIN = "__main__"
 _MANY = 1000  # a longer list is data
+_MOST = 100_000  # objects that are looked at
 
 
 @functools.cache
@@ -47,11 +48,12 @@ def before(process: Any) -> None:
 
     It keeps them until it has ended: one that is given away is the process's alone, and a name ends
     with its primitive in the notebook."""
-    if _is_own(process._target) or _is_own(type(process)):
-        found = list(_primitives((type(process), vars(process)), set()))
-        with contextlib.suppress(OSError):  # then ranks will have their own, and a note says so
+    # Whatever an object does that is looked at, or where no semaphores are left, the process is
+    # started: its ranks will have their own, and a note says so.
+    with contextlib.suppress(Exception):
+        if _is_own(process._target) or _is_own(type(process)):
+            process._xla_nb_primitives = found = list(_primitives((type(process), vars(process))))
             shared.give_names(found)
-        process._xla_nb_primitives = found
 
 
 def _is_own(made: Any) -> bool:
@@ -60,16 +62,19 @@ def _is_own(made: Any) -> bool:
     return getattr(made, "__module__", None) == _MAIN
 
 
-def _primitives(obj: Any, seen: set[int]) -> Iterator[Any]:
+def _primitives(obj: Any) -> Iterator[Any]:
     """Those in reach of an object: in what it holds, and in what the notebook's functions use."""
-    if id(obj) in seen:
-        return
-    seen.add(id(obj))
-    if shared.made_by(obj):
-        yield obj
-        return
-    for part in _parts(obj):
-        yield from _primitives(part, seen)
+    seen: dict[int, Any] = {}  # with the objects, whose ids are theirs as long as they live
+    left = [obj]
+    while left and len(seen) < _MOST:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if shared.made_by(one):
+            yield one
+        else:
+            left += _parts(one)
 
 
 def _parts(obj: Any) -> list[Any]:
