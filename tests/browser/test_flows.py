@@ -158,7 +158,7 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
         expect(run.rank(rank).locator(".xn-last")).to_have_text(f"hello from {rank}")
     expect(run.panel.locator('[data-figure="loss"] path[data-rank]')).to_have_count(4)
     bar = run.panel.locator(".xn-runbar").get_by_role("progressbar", name="steps")
-    expect(bar).to_have_attribute("aria-valuetext", "20 of 40")  # of all ranks
+    expect(bar).to_have_attribute("aria-valuetext", "20 of 40")  # of each rank
     run.let_go()
     run.ended()
     for text in ("4 ranks finished", "loss", *(f"bye from {rank}" for rank in range(4))):

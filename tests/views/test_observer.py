@@ -112,6 +112,15 @@ def test_an_error_that_the_headline_does_not_tell_has_its_title(run, observer):
     ]
 
 
+def test_an_error_with_the_headlines_words_but_of_another_kind_has_its_title(run, observer):
+    run.state.apply(failure(0, "'x'"))
+    run.state.apply(replace(failure(1, "'x'"), kind="KeyError", where="KeyError"))
+    assert [(one.title, one.told) for one in observer.troubles()] == [
+        ("ValueError: 'x'", True),
+        ("KeyError: 'x'", False),
+    ]
+
+
 def test_a_rank_that_the_others_missed_in_a_collective_is_marked(run, observer):
     run.state.apply(events.RankFinished(rank=0, preview="'skipped'", nbytes=1))
     run.state.apply(events.RankFinished(rank=2, preview="7", nbytes=1))

@@ -302,15 +302,16 @@ class Observer:
 
     def troubles(self) -> tuple[Trouble, ...]:
         state = self.run.state
+        headline = sentences.headline(state)
         return tuple(
             Trouble(
                 ranks=(group[0].rank, *sorted(error.rank for error in group[1:])),
-                first=group[0].rank == state.first_trouble,
+                first=(first := group[0].rank == state.first_trouble),
                 title=ansi.plain(group[0].first_line),
                 place=group[0].place,
                 text=ansi.clean(group[0].traceback or _rest(group[0].message)),
                 others=tuple(map(ansi.plain, sentences.differing(group))),
-                told=sentences.tells(sentences.headline(state), group[0]),
+                told=first and sentences.tells(headline, group[0]),
             )
             for group in sentences.groups(state)
         )
