@@ -14,14 +14,15 @@ FORK = mp.get_context("fork")
 
 
 @pytest.fixture(scope="module")
-def notebook():
+def notebook(tmp_path_factory):
+    file = str(tmp_path_factory.mktemp("forks") / "log.txt")
     kernel = Notebook()
     kernel.ok("%load_ext xla_nb")
     kernel.ok(
         "import multiprocessing as mp\nimport torch_xla.distributed.xla_multiprocessing as xmp\n"
         "def logged():\n"
-        "    import sys\n    sys.stdout = sys.stderr = open('log.txt', 'a')\n"
-        "def log(): return open('log.txt').read()"
+        f"    import sys\n    sys.stdout = sys.stderr = open({file!r}, 'a')\n"
+        f"def log(): return open({file!r}).read()"
     )
     yield kernel
     kernel.close()
