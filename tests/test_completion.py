@@ -9,6 +9,7 @@ from traitlets.config import Config
 
 from tests.support.kernel import Notebook
 from xla_nb import completion
+from xla_nb.magics import _spawn_parser
 from xla_nb.run.options import OPTIONS, SETTINGS
 
 
@@ -57,8 +58,8 @@ def test_all_settings_are_offered(offered):
 
 
 def test_where_a_value_is_free_nothing_is_offered():
-    assert completion._spawn(_at("%%xla_spawn --timeout ")) == []
-    assert completion._spawn(_at("%%xla_spawn --keep-going ")) != []
+    assert completion._flags(_spawn_parser(), "%%xla_spawn --timeout ", "") == []
+    assert completion._flags(_spawn_parser(), "%%xla_spawn --keep-going ", "") != []
 
 
 def _at(line):
@@ -75,8 +76,8 @@ def test_an_ipython_without_matchers_offers_them_too(monkeypatch):
 
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     monkeypatch.setattr(builtins, "__import__", older)
-    completion.turn_on(shell)
-    completion.turn_on(shell)
+    completion.turn_on(shell, [])
+    completion.turn_on(shell, [])
     (offers,) = shell.strdispatchers["complete_command"].s_matches("%xla_config")
     assert offers(_at("%xla_config dropin=")) == ["on", "off"]
     assert offers(_at("%xla_config")) == []

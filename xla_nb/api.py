@@ -291,11 +291,12 @@ def _telling() -> Iterator[OnWait]:
             print(f" {list(lasted.values())[-1]:.1f} s", flush=True)
 
     def on_wait(seconds: float, what: str) -> None:
-        if seconds > 0.3 and what not in lasted:
+        if seconds <= 0.3:
+            return
+        if what not in lasted:
             end_line()
             print(what, end="", flush=True)
-        if seconds > 0.3:
-            lasted[what] = seconds
+        lasted[what] = seconds
 
     try:
         yield on_wait

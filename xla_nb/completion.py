@@ -2,79 +2,75 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from xla_nb.run.options import LIMITS, OPTIONS, OWN, SETTINGS, Option
+from xla_nb.run.options import LIMITS, OPTIONS, OWN, SETTINGS
 
-_OF_TOPOLOGY = ("n", "on", "hosts", "slices", "wait", "simulate")
+#: What is offered at the end of a line, of which `symbol` is the word at the cursor.
+_Offer = Callable[[str, str], list[str]]
+_NAME = "xla_nb"
 
 
-def turn_on(shell: Any) -> None:
-    """Tell IPython's completer, once in a shell."""
+def turn_on(shell: Any, parsers: Sequence[argparse.ArgumentParser]) -> None:
+    """Tell IPython's completer, once in a shell; `parsers`: those of magics with options."""
+    offers: dict[str, _Offer] = {one.prog: functools.partial(_flags, one) for one in parsers}
+    offers["%xla_config"] = _config
     try:
         from IPython.core.completer import context_matcher
     except ImportError:  # before 8.6: other matches come too
         dispatcher = shell.strdispatchers["complete_command"]
-        for magic, offered in _OFFERED.items():
+        for magic in offers:
             if not any(dispatcher.s_matches(magic)):
-                hook = functools.partial(_behind, offered)
+                hook = functools.partial(_of_event, offers)
                 shell.set_hook("complete_command", hook, str_key=magic)
     else:
         matchers = shell.Completer.custom_matchers
         if not any(getattr(one, "matcher_identifier", "") == _NAME for one in matchers):
-            matchers.append(context_matcher(identifier=_NAME)(_matched))
+
+            def matched(context: Any) -> dict[str, Any]:
+                return _of_context(offers, context)
+
+            matchers.append(context_matcher(identifier=_NAME)(matched))
 
 
-def _matched(context: Any) -> dict[str, Any]:
+def _of_context(offers: dict[str, _Offer], context: Any) -> dict[str, Any]:
     """What IPython's `context_matcher` gives: nothing else is offered where these are."""
     from IPython.core.completer import SimpleCompletion
 
-    line, symbol = context.text_until_cursor, context.token
-    offered = _OFFERED.get(line.split(maxsplit=1)[0] if line.strip() else "")
-    event = SimpleNamespace(text_until_cursor=line, symbol=symbol)
-    words = _behind(offered, None, event) if offered else []
-    fitting = (word for word in words if word.startswith(symbol))
+    words = _behind(offers, context.text_until_cursor, context.token)
+    fitting = (word for word in words if word.startswith(context.token))
     found = [SimpleCompletion(text=word, type="magic option") for word in fitting]
     return {"completions": found, "suppress": bool(found), "ordered": True}
 
 
-def _behind(offered: Callable[[Any], list[str]], _shell: Any, event: Any) -> list[str]:
+def _of_event(offers: dict[str, _Offer], _shell: Any, event: Any) -> list[str]:
+    """What IPython's hook gives."""
+    return _behind(offers, event.text_until_cursor, event.symbol)
+
+
+def _behind(offers: dict[str, _Offer], line: str, symbol: str) -> list[str]:
     """What is offered behind a magic, and nothing at its own name."""
-    return offered(event) if " " in event.text_until_cursor.lstrip() else []
+    magic, space, _ = line.lstrip().partition(" ")
+    return offers[magic](line, symbol) if space and magic in offers else []
 
 
-def _spawn(event: Any) -> list[str]:
-    flags = {option.flag: option for option in OPTIONS.values()}
-    return _flags(event, flags, "--args", "-o")
-
-
-def _topology(event: Any) -> list[str]:
-    flags = {OPTIONS[name].flag: OPTIONS[name] for name in _OF_TOPOLOGY}
-    return _flags(event, flags, "--accelerator", "--dry-run")
-
-
-def _flags(event: Any, flags: Mapping[str, Option], *others: str) -> list[str]:
+def _flags(parser: argparse.ArgumentParser, line: str, symbol: str) -> list[str]:
     """The values of the option before the cursor; else all options, unless a name begins there,
     which IPython completes itself."""
-    words = event.text_until_cursor.split()
-    before = words[-2] if event.text_until_cursor[-1:].strip() else words[-1]
-    option = flags.get(before)
-    if option is not None and option.metavar:
-        return list(option.choices)
-    return [*flags, *others] if event.symbol[:1] in ("", "-") else []
+    flags = {each.option_strings[0]: each for each in parser._actions if each.option_strings}
+    words = line.split()
+    before = flags.get(words[-2] if line[-1:].strip() else words[-1])
+    if before is not None and before.nargs != 0:
+        return list(OPTIONS[before.dest].choices) if before.dest in OPTIONS else []
+    return list(flags) if symbol[:1] in ("", "-") else []
 
 
-def _config(event: Any) -> list[str]:
+def _config(line: str, symbol: str) -> list[str]:
     options = {**SETTINGS, **OWN, **LIMITS}
-    name, equals, _ = event.text_until_cursor.rpartition(" ")[2].partition("=")
+    name, equals, _ = line.rpartition(" ")[2].partition("=")
     if equals:
-        option = options.get(name)
-        return list(option.choices) if option else []
+        return list(options[name].choices) if name in options else []
     return [*(f"{name}=" for name in options), "reset"]
-
-
-_NAME = "xla_nb"
-_OFFERED = {"%%xla_spawn": _spawn, "%xla_config": _config, "%xla_topology": _topology}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xla_nb.in_place import InPlace, Place
-from xla_nb.protocol import shared
+from xla_nb.protocol import parts, shared
 
 _MAIN = "__main__"
 _MANY = 1000  # a longer list is data
@@ -98,13 +98,7 @@ def _parts(obj: Any) -> list[Any]:
 
 def _used(function: types.FunctionType) -> list[Any]:
     """What a function has in its closure, its defaults and the global names of its code."""
-    names: set[str] = set()
-    codes = [function.__code__]
-    for code in codes:  # which grows
-        names.update(code.co_names)
-        codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    used = [function.__globals__[name] for name in names if name in function.__globals__]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it is empty
-            used.append(cell.cell_contents)
+    names = parts.names_in(function.__code__) & function.__globals__.keys()
+    used = [function.__globals__[name] for name in names]
+    used += map(parts.content, function.__closure__ or ())
     return [*used, function.__defaults__, function.__kwdefaults__]

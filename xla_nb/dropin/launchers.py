@@ -17,7 +17,6 @@ from xla_nb.dropin import answers, furniture
 from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
-from xla_nb.run import sentences
 from xla_nb.run.options import ViewName, count
 from xla_nb.run.run import Run, RunFailed
 from xla_nb.topology import chips, simulated
@@ -144,9 +143,8 @@ def _interruptible() -> Iterator[None]:
 def _of_its_kind(failed: RunFailed) -> RunFailed:
     """The same error, which `except ValueError` catches too where a ValueError has ended the run:
     torch_xla's launchers raise it as it was."""
-    state = failed.run.state
-    first = sentences.errors(state).get(-1 if state.first_trouble is None else state.first_trouble)
-    kind = getattr(builtins, first.kind, None) if first else None
+    first = failed.run.state.first_failure
+    kind = getattr(builtins, first.kind, None) if first is not None else None
     if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, _PYTHONS):
         return failed
     body = {"__module__": RunFailed.__module__, "__str__": Exception.__str__}

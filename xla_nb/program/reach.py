@@ -19,7 +19,7 @@ _ENDS = (*parts.PLAIN, ModuleType, FrameType)  # nothing is called through these
 def names_used_by(namespace: Mapping[str, object], names: Iterable[str]) -> set[str]:
     """The names that the notebook's functions and classes use, through each other, of what is found
     under `names` and in what that holds."""
-    return set().union(*map(_names_of, _codes(namespace, names)))
+    return set().union(*map(parts.names_in, _codes(namespace, names)))
 
 
 def globals_of_functions(
@@ -44,7 +44,7 @@ def _codes(namespace: Mapping[str, object], names: Iterable[str]) -> Iterator[Co
         seen.add(id(value))
         if isinstance(value, FunctionType) and value.__module__ == "__main__":
             yield value.__code__
-            fresh = _names_of(value.__code__) - used
+            fresh = parts.names_in(value.__code__) - used
             used |= fresh
             todo += [namespace[name] for name in fresh if name in namespace]
         todo += itertools.islice(_held_by(value), _MOST)  # of a list with millions, no more
@@ -88,10 +88,6 @@ def _held_by_instance(value: object) -> Iterator[object]:
     for one in gc.get_referents(value):
         if not (isinstance(one, type) and one.__module__ != "__main__"):
             yield one
-
-
-def _names_of(code: CodeType) -> set[str]:
-    return set(code.co_names).union(*map(_names_of, _inner(code)))
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:

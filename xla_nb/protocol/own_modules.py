@@ -43,7 +43,7 @@ class Uses:
         """Code for which its names stand for these values, among them modules."""
         modules = [one for one in values if isinstance(one, types.ModuleType)]
         if modules:
-            names = _names(code)
+            names = parts.names_in(code)
             for module in modules:
                 self.of_module(module, names)
 
@@ -94,7 +94,7 @@ class Uses:
     def _follow_function(self, function: types.FunctionType) -> None:
         module = sys.modules.get(function.__globals__.get("__name__", ""))
         if isinstance(module, types.ModuleType) and vars(module) is function.__globals__:
-            self.of_module(module, _names(function.__code__))
+            self.of_module(module, parts.names_in(function.__code__))
 
 
 def _is_descriptor(part: object) -> bool:
@@ -120,13 +120,6 @@ def _inside(part: Any) -> Iterator[types.FunctionType]:
         ):
             names = "__func__", "__wrapped__", "fget", "fset", "fdel", "func"
             todo += (each for name in names if (each := getattr(one, name, None)) is not None)
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> frozenset[str]:
-    """All names of globals and attributes in code, and in what is defined in it."""
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    return frozenset(code.co_names).union(*map(_names, inner))
 
 
 def held(module: str, path: str) -> object:

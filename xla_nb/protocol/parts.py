@@ -82,6 +82,13 @@ def in_bodies(code: types.CodeType) -> tuple[str, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> frozenset[str]:
+    """All names of globals and attributes in code, and in what is defined in it."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return frozenset(code.co_names).union(*map(names_in, inner))
+
+
 def in_hints(definition: Any) -> Iterator[str]:
     hints = vars(definition).get("__annotations__", {}) if isinstance(definition, type) else None
     for hint in (definition.__annotations__ if hints is None else hints).values():

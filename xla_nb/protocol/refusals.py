@@ -19,6 +19,7 @@ from typing import Any
 
 from xla_nb.linux import shortage
 from xla_nb.protocol import hostile, parts
+from xla_nb.protocol.remake import EMPTY
 from xla_nb.wording import in_one_line
 
 _NO_LOCK = (  # of the user's own, or in an object of some library
@@ -138,9 +139,9 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, list | tuple | deque):
         yield from ((f"[{number}]", part) for number, part in enumerate(value))
     elif isinstance(value, types.FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # it is empty
-                yield f" → {name}", cell.cell_contents
+        held = map(parts.content, value.__closure__ or ())
+        pairs = zip(value.__code__.co_freevars, held, strict=True)
+        yield from ((f" → {name}", part) for name, part in pairs if part is not EMPTY)
     elif not (_refused_whole(type(value)) or _is_ours(value)):
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()

@@ -126,9 +126,7 @@ def hang(state: RunState) -> str:
 
 def left_early(state: RunState) -> tuple[int, ...]:
     """The ranks that had returned, and whose absence in a collective is why the run failed."""
-    if state.first_trouble is None or (failure := state.ranks[state.first_trouble].failure) is None:
-        return ()
-    return failure.early
+    return state.first_failure.early if state.first_failure is not None else ()
 
 
 def tells(headline: str, error: RankError) -> bool:

@@ -261,6 +261,11 @@ class RunState:
             self.first_trouble = rank
 
     @property
+    def first_failure(self) -> events.RankFailed | None:
+        """The exception that has ended the run; None where a process died first."""
+        return None if self.first_trouble is None else self.ranks[self.first_trouble].failure
+
+    @property
     def _lacks_cause(self) -> bool:
         """The first failure is the consequence of something that is not known yet."""
         return self.first_trouble is not None and self.ranks[self.first_trouble].follows

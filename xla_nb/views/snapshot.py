@@ -49,7 +49,7 @@ class Card:
     phase     "early": it has returned, and others failed as they missed it in a collective
     since     when the phase began, in seconds since the epoch
     place     its innermost line in the notebook, `Cell In[3], line 7`
-    detail    the collective it waits in and for whom, its result, or its error, in short
+    detail    the collective it waits in and for whom, its result, or its host's loss, in short
     line      the last line it printed, plain text of at most 200 characters
     cpu       processor time per second between the last two samples; 1.0 is one core
     sample    its newest figures; views/facts.py says which are shown

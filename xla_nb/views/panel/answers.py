@@ -38,6 +38,10 @@ class Answers:
             self._owed = {}  # nobody can tell
 
     @property
+    def ended(self) -> bool:
+        return self._ended is not None
+
+    @property
     def missing(self) -> bool:
         """Whether nobody sees the view; of an ended one, its end. Pages that never answered are of
         a front end whose messages do not come through while a cell runs: nobody can tell."""

@@ -25,14 +25,14 @@ class Pages:
         self._idle = time.monotonic()
 
     def add(self, view: PanelView) -> None:
-        self._views = [v for v in self._views if not v.has_ended or v.answers.missing]
+        self._views = [v for v in self._views if not v.answers.ended or v.answers.missing]
         self._views.append(view)
 
     def before_cell(self, _info: Any = None) -> None:
         """Show in this cell what its page has lost."""
         rested = time.monotonic() - self._idle > answers.AWAY  # a busy kernel hears no answers
         for view in self._views[:]:
-            if view.has_ended:
+            if view.answers.ended:
                 self._views.remove(view)
                 if view.answers.missing:
                     view.show_end()

@@ -57,7 +57,6 @@ class PanelView:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.answers = Answers()
-        self.has_ended = False
         self._left = False
         self._end = _NOTHING
         self._observer = Observer(run)
@@ -105,7 +104,6 @@ class PanelView:
         finally:
             self.answers.end()
             self._close()
-            self.has_ended = True
 
     def leave(self) -> None:
         """Show nothing more: another view has taken over. Called in any thread."""

@@ -94,11 +94,13 @@ class ShownTrouble:
 
 
 def troubles(snapshot: Snapshot, draw: _Draw) -> tuple[list[ShownTrouble], str]:
-    """The first groups of errors, each in an equal share of the room, and the rest in words."""
-    groups, more = limited(snapshot.troubles, GROUPS, "error")
+    """The first groups of errors, each in an equal share of the room, and the rest in words; not
+    what the headline says in full."""
+    untold = [one for one in snapshot.troubles if one.text or one.others or not one.told]
+    groups, more = limited(untold, GROUPS, "error")
     room = TRACEBACKS // max(len(groups), 1)
     if more:
-        ranks = wording.ranks(rank for one in snapshot.troubles[GROUPS:] for rank in one.ranks)
+        ranks = wording.ranks(rank for one in untold[GROUPS:] for rank in one.ranks)
         more = f"{more}, in {ranks}"
     return [_shown_trouble(trouble, room, draw) for trouble in groups], more
 

@@ -88,13 +88,11 @@ def _notice(text: str) -> str:
 
 def _troubles(snapshot: Snapshot) -> str:
     groups, more = bounds.troubles(snapshot, colours.coloured)
-    each = (_trouble(group, not number) for number, group in enumerate(groups))
-    drawn = [one for one in each if one]
-    return section("errors", *drawn, div("", more) if more else "") if drawn else ""
+    drawn = [_trouble(group, not number) for number, group in enumerate(groups)]
+    return section("errors", *drawn, div("", more) if more else "") if groups else ""
 
 
 def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
-    """Nothing where the headline says it all."""
     trouble = shown.trouble
     first = facts.first_to_fail(trouble)
     words = [mark(PHASES["failed"].glyph, wording.ranks(trouble.ranks), RED)]
@@ -110,9 +108,7 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
     if trouble.others:
         lines = [*shown.others, *([gap(shown.more)] if shown.more else [])]
         inner += faint(f"{OTHERS}:") + pre(lines, RED)
-    if inner:
-        return details(summary, inner, opened)
-    return "" if trouble.told else div("", summary)
+    return details(summary, inner, opened) if inner else div("", summary)
 
 
 def _bar(bar: Bar, colour: str) -> str:

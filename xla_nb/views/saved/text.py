@@ -41,13 +41,13 @@ def _troubles(snapshot: Snapshot) -> list[str]:
 
 def _trouble(shown: bounds.ShownTrouble) -> list[str]:
     trouble = shown.trouble
-    if trouble.told and not (trouble.text or trouble.others):
-        return []
-    first = facts.first_to_fail(trouble)
-    who = f"{wording.ranks(trouble.ranks)}{f' ({first})' if first else ''}"
-    place = f", at {facts.cut(trouble.place, 200)}" if trouble.place else ""
-    title = "" if trouble.told else f" {facts.cut(trouble.title, 300)}{place}"
-    lines = ["", f"{wording.ranks(trouble.ranks) if trouble.told else who}:{title}"]
+    heading = f"{wording.ranks(trouble.ranks)}:"
+    if not trouble.told:
+        first = facts.first_to_fail(trouble)
+        who = f"{wording.ranks(trouble.ranks)}{f' ({first})' if first else ''}"
+        place = f", at {facts.cut(trouble.place, 200)}" if trouble.place else ""
+        heading = f"{who}: {facts.cut(trouble.title, 300)}{place}"
+    lines = ["", heading]
     lines += shown.traceback.lines(bounds.gap_text(shown.traceback))
     if trouble.others:
         lines += [f"{style.OTHERS}:", *(f"  {other}" for other in shown.others)]
