@@ -78,12 +78,14 @@ def test_attributes_and_global_names_of_a_process_are_the_notebooks_too(notebook
 
 
 @pytest.mark.leaves("processes")
-def test_a_lock_that_the_notebook_gives_away_serves_the_ranks_of_the_process(notebook):
+def test_what_the_notebook_gives_away_serves_the_ranks_of_the_process(notebook):
     notebook.ok(
-        "def f(index, lock):\n    with lock: return index\n"
-        "def child(lock, queue):\n"
-        "    logged()\n    queue.put(dict(xmp.spawn(f, args=(lock,), nprocs=2).items()))\n"
-        "queue = mp.Queue()\np = mp.Process(target=child, args=(mp.Lock(), queue))\np.start()\n"
+        "def f(index, lock, event):\n    event.set()\n    with lock: return index\n"
+        "def child(lock, event, queue):\n"
+        "    logged()\n"
+        "    queue.put(dict(xmp.spawn(f, args=(lock, event), nprocs=2).items()))\n"
+        "queue = mp.Queue()\n"
+        "p = mp.Process(target=child, args=(mp.Lock(), mp.Event(), queue))\np.start()\n"
         "import gc; gc.collect()\nfound = queue.get(timeout=60)\np.join(60)"
     )
     assert notebook.value("found, p.exitcode") == "({0: 0, 1: 1}, 0)"

@@ -187,6 +187,22 @@ def test_a_killed_torchax_rank_is_named_and_aborts_no_other(torchax):
     assert {phases[0], phases[2]} <= {"failed", "stopped"}
 
 
+def test_a_rank_that_returned_without_a_collective_leads_and_is_marked(kernel):
+    kernel.ok(
+        "%%xla_spawn -n 3 -o left --keep-going --view text\n"
+        "import torch, torch_xla, torch_xla.core.xla_model as xm\n"
+        "def main(rank):\n"
+        "    if rank == 1:\n"
+        "        return\n"
+        "    xm.all_reduce('sum', [torch.ones(2, device=torch_xla.device())])\n"
+    )
+    kernel.ok("from xla_nb.views.observer import observe\nseen = observe(left)")
+    assert kernel.value("[card.phase for card in seen.cards]") == "['failed', 'early', 'failed']"
+    told = kernel.value("seen.headline")
+    assert told.startswith("'Rank 1 returned while ranks 0, 2 were in all_reduce (Cell In[")
+    assert told.endswith(", line 6)'")
+
+
 def test_the_error_of_a_torchax_rank_names_the_rank_that_had_returned(torchax):
     shown = torchax.run(
         "%%xla_spawn -n 2 --runtime torchax --view text\n"
