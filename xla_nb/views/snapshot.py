@@ -43,6 +43,32 @@ NO_SAMPLE = Sample(at=0.0, since=0.0)
 
 
 @dataclass(frozen=True)
+class Slot:
+    """One second of a rank's lane: when it began, in whole seconds since the epoch, and the seconds
+    of it that went into each thing. They add up to 1, but for the first and the newest slot."""
+
+    second: int
+    compiling: float = 0.0
+    running: float = 0.0
+    others: float = 0.0  # waiting for other ranks, or for the `lock`
+    data: float = 0.0  # waiting for a loader's next batch
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The most important thing about a run, in one sentence: what ended it, else what holds it up,
+    else how many ranks run.
+
+    level     "bad": it failed or hangs; "warning": it is slower than it could be; else "calm"
+    ranks     whom it is about, to be marked: the slow one, the one that others wait for
+    """
+
+    sentence: str
+    level: Literal["calm", "warning", "bad"] = "calm"
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Card:
     """One rank, or one device of a process that drives several.
 
@@ -52,6 +78,10 @@ class Card:
     detail    the collective it waits in and for whom, its result, or its host's loss, in short
     line      the last line it printed, plain text of at most 200 characters
     cpu       processor time per second between the last two samples; 1.0 is one core
+    step      seconds that its last steps took each, None until two were seen
+    waits     share of the time, from 0 to 1, in which it waited for others since it took its first
+              steps; None where that cannot be seen
+    lane      the last 60 s, oldest first; a gap is time of which nothing is known
     sample    its newest figures; views/facts.py says which are shown
     """
 
@@ -65,6 +95,9 @@ class Card:
     detail: str = ""
     line: str = ""
     cpu: float | None = None
+    step: float | None = None
+    waits: float | None = None
+    lane: tuple[Slot, ...] = ()
     bars: tuple[Bar, ...] = ()
     sample: Sample = NO_SAMPLE
 
@@ -124,6 +157,7 @@ class Series:
 class Snapshot:
     """The whole run. Times are in seconds since the epoch, `elapsed` in seconds.
 
+    headline  how the run went, or goes; the diagnosis, where there is one, is more telling
     ok        None while the run is in progress
     unit      what a card stands for: a rank, or a device if one process drives several
     hosts     names of the machines, in order
@@ -138,6 +172,7 @@ class Snapshot:
     started: float | None = None
     ended: float | None = None
     elapsed: float = 0.0
+    diagnosis: Diagnosis | None = None
     ok: bool | None = None
     simulated: bool = False
     hosts: tuple[str, ...] = ()
