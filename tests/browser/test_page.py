@@ -93,9 +93,9 @@ def test_the_snapshot_below_a_panel_is_hidden_while_the_panel_is_there(panel: Pa
 
 def test_messages_before_the_first_view_are_kept(opened: Opener) -> None:
     panel = opened(seen=False)
-    panel.begin(card(0, line="from before"))
+    panel.begin(card(0, place="Cell In[3], line 77"))
     panel.page.evaluate("void mount(document.getElementById('here'))")
-    expect(option(panel, 0)).to_contain_text("from before")
+    expect(option(panel, 0)).to_contain_text("line 77")
 
 
 def test_each_view_of_a_run_selects_its_own_rank(panel: Panel) -> None:
@@ -191,7 +191,40 @@ def test_the_runs_bar_shows_counts_rate_and_time_to_go(panel: Panel) -> None:
     panel.tell(bar=bar("epochs", 0.25, "250 of 1,000", "12.5/s · 60 s to go"))
     shown = panel.page.get_by_role("progressbar", name="epochs")
     expect(shown).to_have_attribute("aria-valuenow", "25")
-    expect(panel.page.locator(".xn-runbar")).to_have_text("epochs250 of 1,00012.5/s · 60 s to go")
+    words = panel.page.locator(".xn-sub").inner_text()
+    assert " ".join(words.split()).endswith("epochs 250 of 1,000 12.5/s · 60 s to go")
+
+
+def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel) -> None:
+    sentence = "3 ranks have waited 16 s for rank 2, at line 6"
+    panel.tell(about=about(diagnosis={"sentence": sentence, "level": "warning", "ranks": [2]}))
+    heading = panel.page.get_by_role("heading", level=3)
+    expect(heading).to_have_text(sentence)
+    expect(panel.page.locator(".xn-panel")).to_have_attribute("data-level", "warning")
+    expect(panel.page.locator("[role=option][data-marked]")).to_have_count(1)
+    expect(option(panel, 2)).to_have_attribute("data-marked", "true")
+    expect(panel.page.locator(".xn-live")).to_have_text(sentence)
+    calm = {"sentence": "4 ranks running", "level": "calm", "ranks": [0]}
+    panel.tell(about=about(diagnosis=calm))
+    expect(heading).to_have_text("4 ranks running")
+    expect(panel.page.locator("[role=option][data-marked]")).to_have_count(0)
+
+
+def test_a_run_without_a_diagnosis_is_headed_by_its_headline(panel: Panel) -> None:
+    panel.tell(about=about(headline="Rank 1 failed", ok=False, ended=time.time()))
+    expect(panel.page.get_by_role("heading", level=3)).to_have_text("Rank 1 failed")
+    expect(panel.page.locator(".xn-panel")).to_have_attribute("data-level", "bad")
+
+
+def test_the_head_stays_in_sight_with_stop(panel: Panel) -> None:
+    panel.begin(*map(card, range(32)))
+    panel.page.set_viewport_size({"width": 1000, "height": 400})
+    panel.page.mouse.wheel(0, 500)
+    panel.page.wait_for_function("scrollY > 100")
+    stop = button(panel, "Stop").bounding_box()
+    assert stop is not None
+    assert 0 <= stop["y"] < 60
+    panel.page.set_viewport_size({"width": 1000, "height": 1400})
 
 
 # ------------------------------------------------------------------------------ stop, stacks
@@ -295,7 +328,7 @@ def test_a_hang_is_a_banner_with_its_stacks_folded_until_it_is_over(panel: Panel
 # ------------------------------------------------------------------------------ errors
 
 
-def test_errors_stand_above_the_cards_with_links_to_the_output(panel: Panel) -> None:
+def test_errors_stand_above_the_ranks_with_links_to_the_output(panel: Panel) -> None:
     text = "Traceback\n  Cell In[3], line 12\n\x1b[31mRuntimeError\x1b[0m: shapes"
     more = {"open": True, "text": text, "others": ["rank 3: other shapes"]}
     panel.tell(
@@ -323,7 +356,93 @@ def test_errors_stand_above_the_cards_with_links_to_the_output(panel: Panel) -> 
 # ------------------------------------------------------------------------------ ranks
 
 
-def test_a_card_shows_all_facts_of_its_rank(panel: Panel) -> None:
+def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> None:
+    waits = {"detail": "in all_reduce, for rank 2", "since": time.time() - 75}
+    panel.tell(
+        cards=[card(1, "waiting", step=0.083, waits=0.29, rss=561 << 20, **waits)],
+        figures=[figure(1, 0.5, 0.392)],
+    )
+    row = option(panel, 1)
+    for part, words in {
+        "what": re.compile(r"^all_reduce, for rank 2 · 1:1\d$"),
+        "at": "line 7",
+        "step": "83 ms",
+        "waits": "29 %",
+        "metric": "0.392",
+        "memory": "561 MiB",
+    }.items():
+        expect(row.locator(f".xn-{part}")).to_have_text(words)
+    names = panel.page.locator(".xn-columns")
+    expect(names).to_contain_text("stepwaitslossmemory")
+    label = row.get_attribute("aria-label") or ""
+    assert label.startswith("rank 1 · waiting · Cell In[3], line 7 · in all_reduce, for rank 2")
+    assert label.endswith("83 ms a step · waits 29 %")
+
+
+def test_rows_are_24_pixels_high_and_their_columns_stand_below_each_other(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*(card(rank, step=0.1 * rank, rss=rank << 22) for rank in range(1, 9)))
+    rows = panel.page.locator("[role=option]")
+    boxes = [rows.nth(n).bounding_box() for n in range(8)]
+    assert {box["height"] for box in boxes if box} == {24}
+    right = "all => all.map(n => Math.round(n.getBoundingClientRect().right))"
+    assert len(set(panel.page.eval_on_selector_all(".xn-rank .xn-memory", right))) == 1
+
+
+def test_columns_without_anything_to_say_are_left_out(panel: Panel) -> None:
+    expect(panel.page.locator(".xn-rank .xn-step").first).to_be_hidden()
+    expect(panel.page.locator(".xn-rank .xn-memory").first).to_be_hidden()
+    panel.tell(cards=[card(1, step=1.25)])
+    expect(option(panel, 1).locator(".xn-step")).to_have_text("1.25 s")
+    expect(option(panel, 0).locator(".xn-step")).to_have_text("")
+
+
+def lane(panel: Panel, rank: int) -> list[tuple[str, float, float]]:
+    """The stretches of a rank's lane: what, from and to in per cent of its width."""
+    image = option(panel, rank).locator(".xn-lane").evaluate("n => n.style.backgroundImage")
+    stops = re.findall(r"var\(--xn-lane-(\w+)\) ([\d.]+)% ([\d.]+)%", image)
+    return [(kind, float(start), float(end)) for kind, start, end in stops]
+
+
+def test_a_lane_shows_what_the_last_seconds_went_into(panel: Panel) -> None:
+    began = int(time.time()) - 20
+    panel.tell(about=about(started=began, ended=began + 20, elapsed=20.0, ok=True))
+    slots = [[began, 1, 0, 0, 0], [began + 1, 0.5, 0.25, 0.25, 0], [began + 19, 0, 0, 0, 1]]
+    panel.tell(lanes=[{"rank": 2, "slots": slots}])
+    expect(panel.page.locator(".xn-columns")).to_contain_text("last 20 s")
+    assert lane(panel, 2) == [
+        ("compiling", 0, 7.5),  # 1.5 of 20 s, in one stretch
+        ("running", 7.5, 8.75),
+        ("others", 8.75, 10),
+        ("data", 95, 100),
+    ]
+    assert lane(panel, 1) == []
+    kinds = panel.page.locator(".xn-kind")
+    expect(kinds).to_have_text(["compiling", "running", "waiting for others", "waiting for data"])
+
+
+def test_a_lane_holds_the_last_minute_and_takes_a_slot_again(panel: Panel) -> None:
+    now = int(time.time())
+    panel.tell(lanes=[{"rank": 0, "slots": [[now - k, 0, 1, 0, 0] for k in range(200, 0, -1)]}])
+    panel.tell(lanes=[{"rank": 0, "slots": [[now - 1, 0, 0, 1, 0]]}])
+    held = panel.page.evaluate(
+        "() => [...document.querySelector('.xn-panel').xnView.store.lanes.get(0)]"
+    )
+    assert len(held) == 60
+    assert held[-1] == [now - 1, [0, 0, 1, 0]]
+    panel.begin(card(0))
+    assert panel.page.evaluate("document.querySelector('.xn-panel').xnView.store.lanes.size") == 0
+
+
+def test_what_no_rank_differs_in_is_said_once(panel: Panel) -> None:
+    same = [fact("compiles", "6 in 10.9 s"), fact("steps", "412")]
+    panel.tell(cards=[card(rank, facts=same) for rank in range(4)])
+    expect(panel.page.locator(".xn-key")).to_have_text("compiles 6 in 10.9 s")
+    panel.tell(cards=[card(3, facts=[fact("compiles", "7 in 12 s")])])
+    expect(panel.page.locator(".xn-key")).to_have_text("")
+
+
+def test_a_click_opens_all_that_is_known_of_a_rank(panel: Panel) -> None:
     panel.tell(
         cards=[
             card(
@@ -340,19 +459,26 @@ def test_a_card_shows_all_facts_of_its_rank(panel: Panel) -> None:
             )
         ]
     )
-    shown = option(panel, 1)
+    shown = panel.page.locator(".xn-detail")
+    expect(shown).to_be_hidden()
+    option(panel, 1).click()
     for text in ("compiling", "TPU v4 core 1", "worker-0 · pid 4711", "Cell In[3], line 7"):
         expect(shown).to_contain_text(text)
     for text in ("graph 4", "last line", "epoch3 done"):
         expect(shown).to_contain_text(text)
     expect(shown.locator(".xn-since")).to_have_text(re.compile(r"1:1\d"))
     expect(shown.locator("[data-fact]")).to_have_text(["steps1,204", "on device8.0 of 32.0 GiB"])
+    button(panel, "Stacks of all ranks").click()
+    panel.wait_sent("stacks")
+    button(panel, "Close").click()
+    expect(shown).to_be_hidden()
 
 
 @pytest.mark.parametrize("label", ["on device", "auf dem Chip"])
 def test_the_gauge_stands_by_the_facts_id_whatever_its_label(panel: Panel, label: str) -> None:
     panel.tell(cards=[card(1, used=0.25, facts=[fact("device", "8.0 GiB", label)])])
-    row = option(panel, 1).locator("[data-fact=device]")
+    option(panel, 1).click()
+    row = panel.page.locator(".xn-detail [data-fact=device]")
     expect(row.locator("dt")).to_have_text(label)
     expect(row.locator(".xn-gauge i")).to_have_css("transform", "matrix(0.25, 0, 0, 1, 0, 0)")
 
@@ -362,13 +488,11 @@ def test_fallbacks_are_a_warning_whatever_their_label(panel: Panel, label: str) 
     panel.tell(cards=[card(1, facts=[fact("steps", "2"), fact("fallbacks", "aten::x 1", label)])])
     warned = option(panel, 1)
     assert label in (warned.get_attribute("aria-label") or "")
-    quiet = warned.locator("[data-fact=steps] dd").evaluate("n => getComputedStyle(n).color")
-    expect(warned.locator("[data-fact=fallbacks] dd")).not_to_have_css("color", quiet)
-
-
-def test_unknown_facts_take_no_room(panel: Panel) -> None:
-    expect(option(panel, 0).locator("[data-fact]")).to_have_count(0)
-    expect(option(panel, 0).locator(".xn-gauge")).to_have_count(0)
+    expect(warned).to_have_attribute("data-warns", "true")
+    warned.click()
+    detail = panel.page.locator(".xn-detail")
+    quiet = detail.locator("[data-fact=steps] dd").evaluate("n => getComputedStyle(n).color")
+    expect(detail.locator("[data-fact=fallbacks] dd")).not_to_have_css("color", quiet)
 
 
 def test_many_ranks_are_sorted_by_trouble_or_by_rank(opened: Opener) -> None:
@@ -387,7 +511,7 @@ def test_many_ranks_are_sorted_by_trouble_or_by_rank(opened: Opener) -> None:
     assert panel.order() == list(range(12))
 
 
-def test_no_card_moves_under_the_pointer(opened: Opener) -> None:
+def test_no_row_moves_under_the_pointer(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(12)))
     option(panel, 3).hover()
@@ -398,7 +522,7 @@ def test_no_card_moves_under_the_pointer(opened: Opener) -> None:
     panel.page.wait_for_function("document.querySelector('[role=option]').dataset.rank === '11'")
 
 
-def test_the_keyboard_moves_among_cards_and_selects_one(panel: Panel) -> None:
+def test_the_keyboard_moves_among_rows_and_selects_one(panel: Panel) -> None:
     panel.tell(lines=[block(0, "of 0"), block(1, "of 1")])
     stops = panel.page.locator("[role=option][tabindex='0']")
     expect(stops).to_have_count(1)
@@ -414,7 +538,7 @@ def test_the_keyboard_moves_among_cards_and_selects_one(panel: Panel) -> None:
     panel.page.keyboard.press("End")
     expect(option(panel, 3)).to_be_focused()
     panel.page.keyboard.press("ArrowUp")
-    expect(option(panel, 1)).to_be_focused()
+    expect(option(panel, 2)).to_be_focused()
     panel.page.keyboard.press("Escape")
     expect(panel.page.get_by_label("Ranks shown")).to_have_value("all")
     panel.settle()
@@ -422,7 +546,7 @@ def test_the_keyboard_moves_among_cards_and_selects_one(panel: Panel) -> None:
     assert panel.wait_sent("focus", 2)["rank"] is None
 
 
-def test_256_ranks_are_tiles_with_the_card_of_the_one_under_the_pointer(opened: Opener) -> None:
+def test_256_ranks_are_tiles_with_the_details_of_the_one_under_the_pointer(opened: Opener) -> None:
     panel = opened()
     panel.begin(*(card(rank, line=f"line of {rank}") for rank in range(256)))
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-size", "dense")
@@ -592,15 +716,77 @@ def test_values_of_a_figure_are_read_by_pointer_and_keyboard(panel: Panel) -> No
     expect(shown.locator(".xn-at")).to_have_text("step 10")
 
 
-def test_lines_of_many_ranks_are_bundled_with_the_selected_one_highlighted(opened: Opener) -> None:
+def test_more_than_four_ranks_are_a_mean_in_a_band_with_the_selected_one_highlighted(
+    opened: Opener,
+) -> None:
     panel = opened()
     panel.begin(*map(card, range(40)), figures=[figure(rank, 1, rank) for rank in range(40)])
     shown = panel.page.locator("[data-figure=loss]")
-    expect(shown.locator("path.xn-many")).to_have_count(8)
-    expect(shown.locator("[data-legend=median]")).to_have_text("median19.5")
+    expect(shown.locator("path")).to_have_count(2)
+    expect(shown.locator("[data-legend=mean]")).to_have_text("mean of 4019.5")
+    expect(shown.locator("[data-legend=highest]")).to_have_text("highest (rank 39)39")
     option(panel, 30).click()
     expect(shown.locator("path[data-rank='30'].xn-lit")).to_have_count(1)
     expect(shown.locator("[data-legend='30']")).to_have_text("rank 3030")
+    button(panel, "each rank").click()
+    expect(shown.locator("path[data-rank]")).to_have_count(40)
+
+
+def ends(panel: Panel, path: str) -> list[tuple[float, float]]:
+    """The points of a path of the chart of the loss."""
+    d = panel.page.locator(f"[data-figure=loss] {path}").get_attribute("d") or ""
+    return [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", d)]
+
+
+def test_the_mean_runs_in_the_middle_of_the_band(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(5)), figures=[figure(rank, 0, rank) for rank in range(5)])
+    top, bottom = ends(panel, "path.xn-band")[0], ends(panel, "path.xn-mean")[-1]
+    high = min(y for _, y in ends(panel, "path.xn-band"))
+    low = max(y for x, y in ends(panel, "path.xn-band") if x == bottom[0])
+    assert abs(bottom[1] - (high + low) / 2) < 1
+    assert abs(top[1] - ends(panel, "path.xn-mean")[0][1]) < 0.2
+
+
+def axis(panel: Panel) -> list[str]:
+    """The labels of the y axis of the loss, from below."""
+    texts = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=end]")
+    return list(texts.all_text_contents())
+
+
+@pytest.mark.parametrize("values", [(0.9, 1.1), (2.2, 0.2), (1, 1), (0, 1e-7), (-5, 1e6)])
+def test_an_axis_has_at_least_three_labels(panel: Panel, values: tuple[float, float]) -> None:
+    panel.tell(figures=[figure(0, *values)])
+    assert len(set(axis(panel))) >= 3
+
+
+def test_charts_are_logarithmic_over_time_or_smoothed_on_request(panel: Panel) -> None:
+    line = {"name": "loss", "rank": 0, "replace": True}
+    panel.tell(figures=[{**line, "points": [[0, 1, 0], [1, 10, 9], [2, 100, 10]]}])
+    start, middle, end = ends(panel, "path[data-rank]")
+    assert abs(middle[0] - (start[0] + end[0]) / 2) < 1
+    button(panel, "log").click()
+    panel.settle()
+    start, middle, end = ends(panel, "path[data-rank]")
+    assert abs(middle[1] - (start[1] + end[1]) / 2) < 0.5
+    assert {"1", "10", "100"} <= set(axis(panel))
+    button(panel, "time").click()
+    panel.settle()
+    start, middle, end = ends(panel, "path[data-rank]")
+    assert (middle[0] - start[0]) > 8 * (end[0] - middle[0])
+    panel.page.get_by_label("Smoothing").select_option("0.6")
+    panel.settle()
+    assert ends(panel, "path[data-rank]")[-1][1] > end[1] - 1e9
+    expect(panel.page.locator("[data-figure=loss] .xn-at")).to_have_text("smoothed · last")
+    expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 0100")
+
+
+def test_memory_over_time_is_a_chart_on_request(panel: Panel) -> None:
+    panel.tell(cards=[card(0, rss=100 << 20)])
+    button(panel, "memory").click()
+    shown = panel.page.get_by_role("region", name="Figures").locator("figure")
+    expect(shown).to_contain_text("memory, MiB")
+    expect(shown.locator("[data-legend='0']")).to_have_text("rank 0100")
 
 
 def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
@@ -623,6 +809,97 @@ def test_output_of_all_ranks_is_merged_and_stderr_is_marked(panel: Panel) -> Non
     expect(rows.locator(".xn-tag")).to_have_text(["2", "0", "cell"])
     expect(rows.locator(".xn-err")).to_have_text(["err"])
     expect(rows.nth(1)).to_have_attribute("data-stream", "err")
+
+
+def tags(panel: Panel) -> list[str]:
+    return list(panel.page.locator(".xn-row .xn-tag").all_inner_texts())
+
+
+def test_equal_lines_of_ranks_are_one_line(panel: Panel) -> None:
+    panel.tell(lines=[block(rank, "warning", stream="err") for rank in (0, 1, 3)])
+    panel.tell(lines=[block(2, "own"), block(2, "warning", stream="err", start=0)])
+    assert panel.rows() == ["warning", "own"]  # streams have no order between them
+    assert tags(panel) == ["0–3", "2"]
+
+
+def test_a_line_joins_an_equal_one_only_behind_all_others_of_its_rank(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "a", "b"), block(1, "b", "a"), block(2, "a", "b")])
+    assert panel.rows() == ["a", "b", "a", "b"]
+    assert tags(panel) == ["0", "0–1", "1–2", "2"]
+    panel.tell(lines=[block(2, "b", start=4)])  # once more, of the same rank
+    assert panel.rows() == ["a", "b", "a", "b", "b"]
+    panel.page.get_by_label("Ranks shown").select_option("1")
+    panel.settle()
+    assert panel.rows() == ["b", "a"]
+
+
+def test_equal_lines_in_stdout_and_stderr_stay_apart(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "a"), block(1, "a", stream="err")])
+    assert panel.rows() == ["a", "a"]
+
+
+def test_the_log_grows_with_its_lines_up_to_a_height(panel: Panel) -> None:
+    log = panel.page.locator(".xn-log")
+
+    def height() -> float:
+        box = log.bounding_box()
+        assert box is not None
+        return float(box["height"])
+
+    panel.tell(lines=[block(0, "a")])
+    one = height()
+    panel.tell(lines=[block(0, "b", "c", start=2)])
+    assert height() > one + 30
+    panel.tell(lines=[block(0, *map(str, range(300)), start=6)])
+    full = height()
+    assert full < 300
+    panel.tell(lines=[block(0, *map(str, range(300)), start=9999)])
+    assert height() == full
+
+
+def test_a_folded_section_is_folded_in_the_next_panel_too(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(card(0), lines=[block(0, "a")])
+    fold = panel.page.get_by_role("button", name="Output", exact=True)
+    expect(fold).to_have_attribute("aria-expanded", "true")
+    fold.click()
+    expect(panel.page.locator(".xn-log")).to_be_hidden()
+    again = opened()
+    again.begin(card(0), lines=[block(0, "a")])
+    expect(again.page.locator(".xn-log")).to_be_hidden()
+    again.page.get_by_role("button", name="Output", exact=True).click()
+    expect(again.page.locator(".xn-log")).to_be_visible()
+    assert again.page.evaluate("localStorage.getItem('xla_nb.folded')") == "[]"
+
+
+@pytest.mark.parametrize(
+    ("root", "opens"),
+    [
+        ("/home/me", None),  # the run's folder is hidden there
+        ("~/.local/state", "xla_nb/runs/run-1/rank-0.out"),
+        ("/home/me/.local/state/xla_nb", "runs/run-1/rank-0.out"),
+        ("/srv", None),
+    ],
+)
+def test_the_log_opens_in_jupyterlab_where_that_shows_its_folder(
+    opened: Opener, root: str, opens: str | None
+) -> None:
+    panel = opened(seen=False)
+    panel.page.evaluate(
+        "root => { const node = document.createElement('script');"
+        " node.id = 'jupyter-config-data'; node.type = 'application/json';"
+        " node.textContent = JSON.stringify({serverRoot: root}); document.head.append(node); }",
+        root,
+    )
+    panel.begin(card(0), about=about(home="/home/me"))
+    panel.page.evaluate("void mount(document.getElementById('here'))")
+    panel.settle()
+    open_log = button(panel, "Open log")
+    if opens is None:
+        expect(open_log).to_be_hidden()
+    else:
+        expect(open_log).to_have_attribute("data-commandlinker-command", "docmanager:open")
+        expect(open_log).to_have_attribute("data-commandlinker-args", f'{{"path":"{opens}"}}')
 
 
 def test_one_stream_can_be_selected(panel: Panel) -> None:
@@ -720,6 +997,7 @@ def test_hostile_text_is_shown_as_text(panel: Panel) -> None:
                     facts=[fact(text, text)],
                 )
             ],
+            lanes=[{"rank": 0, "slots": [[text, 1], text, [1, text, None, -1, 1e9]]}],
             troubles=[trouble(0, **texts)],
             figures=[{"name": text, "rank": 0, "replace": True, "points": [[0, 1], [1, 2]]}],
             lines=[block(0, text, start=panel.seq)],
@@ -914,11 +1192,11 @@ def test_every_control_is_reached_with_the_tab_key(panel: Panel) -> None:
     select_rank(panel, 0)
     button(panel, "Stacks").click()
     reached = tabbed(panel.page)
-    for name in ("Stacks", "Stop", "Output of rank 1", "Traceback", "By trouble", "By rank"):
+    for name in ("Stacks", "Stop", "Output of rank 1", "Traceback", "4 ranks", "Smoothing"):
         assert name in reached
     for name in ("Ranks shown", "Stream", "Filter output", "Follow", "Copy output", "Output"):
         assert name in reached
-    for name in ("Ask again", "Close stacks", "Earlier output", "Copy path"):
+    for name in ("Ask again", "Close stacks", "Earlier output", "Copy path", "each rank"):
         assert name in reached
     assert sum("rank 0 · running" in name for name in reached) == 1
     assert any(name.startswith("loss: rank 0") for name in reached)
@@ -944,7 +1222,7 @@ def tabbed(page: Page) -> list[str]:
 def test_devices_of_one_process_share_its_output(panel: Panel) -> None:
     cards = [card(n, device=f"device {n}") for n in range(4)]
     panel.begin(*cards, about=about(unit="device"))
-    expect(panel.page.get_by_text("4 devices", exact=True)).to_be_visible()
+    expect(panel.page.get_by_role("button", name="4 devices")).to_be_visible()
     option = panel.page.locator('[role=option][data-rank="2"]')
     assert (option.get_attribute("aria-label") or "").startswith("device 2")
     panel.tell(lines=[{"rank": 0, "stream": "out", "start": 0, "skipped": 0, "lines": ["hello"]}])

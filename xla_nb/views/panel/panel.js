@@ -12,6 +12,8 @@ const ROWS = 1000; // lines in the page while scrolled up,
 const ROWS_LIVE = 100; // and while following: more would cost frames
 const LONGEST = 4000; // characters of a line
 const POINTS = 2000; // of one line of a figure
+const WINDOW = 60; // seconds of a lane
+const FOLDS = 200; // rows of output that an equal line of another rank may join
 const PAGE = Math.random().toString(36).slice(2); // another one after a reload
 
 // --- values from outside ---
@@ -55,10 +57,11 @@ const each = (kind, names) => Object.fromEntries(names.split(" ").map((name) => 
 
 const readFact = reader(each(string, "id label value"));
 const readBar = reader({ part: number, ...each(string, "label done left") });
+const readDiagnosis = reader({ sentence: string, ranks, level: (x) => (LEVELS.includes(x) ? x : "calm") });
 const readCard = reader({
 	phase: (x) => (PHASES.includes(x) ? x : "starting"),
 	...each(string, "device host from place detail line"),
-	...each(number, "since used"),
+	...each(number, "since used step waits rss"),
 	rank: amount,
 	facts: (x) => objects(x).map(readFact),
 	bars: (x) => objects(x).slice(0, 3).map(readBar),
@@ -67,7 +70,8 @@ const readTrouble = reader({ ranks, open: Boolean, told: Boolean, ...each(string
 const readGroup = reader({ ranks, ...each(string, "who place note"), stack: raw });
 const readHang = reader({ verdict: string, groups: (x) => objects(x).map(readGroup) });
 const readAbout = reader({
-	...each(string, "cell headline host stopping record"),
+	...each(string, "cell headline host stopping record home"),
+	diagnosis: (x) => (isObject(x) ? readDiagnosis(x) : null),
 	unit: (x) => (x === "device" ? x : "rank"),
 	...each(number, "started ended elapsed"),
 	ok: (x) => (typeof x === "boolean" ? x : null),
@@ -82,6 +86,9 @@ const readAbout = reader({
 // Most urgent first; the style sheet gives each a shape and a color.
 const PHASES = "early failed killed waiting compiling starting running stopped finished".split(" ");
 const OVER = new Set(["finished", "early", "failed", "killed", "stopped"]);
+const LEVELS = ["calm", "warning", "bad"];
+// What a rank's seconds go into, in the order of a slot's numbers.
+const KINDS = { compiling: "compiling", running: "running", others: "waiting for others", data: "waiting for data" };
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const count = (n) => whole.format(n);
@@ -94,6 +101,25 @@ function duration(seconds) {
 	if (s < 60) return `${s} s`;
 	const m = Math.floor(s / 60);
 	return m < 60 ? `${m}:${two(s % 60)}` : `${Math.floor(m / 60)}:${two(m % 60)}:${two(s % 60)}`;
+}
+
+/** How long a step takes. */
+function stepTime(seconds) {
+	if (seconds < 0.01) return `${(1000 * seconds).toFixed(1)} ms`;
+	return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+}
+
+const percent = (part) => `${Math.round(100 * part)} %`;
+const mebibytes = (bytes) => (bytes < 1e10 ? `${count(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`);
+
+/** Ranks in order, as `0–3, 5`. */
+function spans(numbers) {
+	const runs = [];
+	for (const n of [...numbers].sort((a, b) => a - b)) {
+		if (runs.length && runs.at(-1)[1] === n - 1) runs.at(-1)[1] = n;
+		else runs.push([n, n]);
+	}
+	return runs.map(([from, to]) => (from === to ? from : `${from}–${to}`)).join(", ");
 }
 
 function figure(value) {
@@ -122,7 +148,6 @@ const h = maker((tag) => document.createElement(tag));
 const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
 const div = (names, ...children) => h(`div.${names}`, {}, ...children);
 const span = (names, ...children) => h(`span.${names}`, {}, ...children);
-const title = (text) => h("h4.h", {}, text);
 const status = (names) => h(`div.${names}`, { role: "status" });
 const glyph = () => h("i.glyph", { "aria-hidden": true });
 const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);
@@ -130,6 +155,41 @@ const button = (text, click, attributes, name = "button") =>
 	h(`button.${name}`, { type: "button", click, ...attributes }, text);
 const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
 const link = (text, click) => button(text, click, {}, "link");
+
+// Which sections are folded: the page remembers it for all panels, where it may.
+const STORED = "xla_nb.folded";
+const folded = () => {
+	try {
+		return new Set(JSON.parse(localStorage.getItem(STORED) ?? "[]"));
+	} catch {
+		return new Set();
+	}
+};
+
+/** Puts a title that folds what is below the head of a section at the start of `into`. */
+function folding(node, name, words, into) {
+	const set = (closed) => {
+		node.classList.toggle("xn-folded", closed);
+		mark(toggle, "aria-expanded", !closed);
+	};
+	const flip = () => {
+		const names = folded();
+		const closed = !node.classList.contains("xn-folded");
+		names[closed ? "add" : "delete"](name);
+		set(closed);
+		try {
+			localStorage.setItem(STORED, JSON.stringify([...names]));
+		} catch {
+			// Not remembered, then.
+		}
+	};
+	const toggle = button(words, flip, {}, "fold");
+	into.prepend(h("h4.h", {}, toggle));
+	set(folded().has(name));
+	return node;
+}
+
+const option = ([value, text]) => h("option", { value }, text);
 
 /** Sets the text of a node, if it differs. */
 function put(node, text) {
@@ -201,7 +261,7 @@ function meter(name = "bar") {
 		track.classList.toggle("xn-endless", part === null);
 		stretch(fill, part ?? 1);
 	};
-	return { node, set };
+	return { node, set, words: [label, done, left] };
 }
 
 async function copy(text) {
@@ -379,6 +439,8 @@ class Store {
 	cards = new Map();
 	troubles = [];
 	figures = new Map();
+	lanes = new Map(); // by rank: the numbers of KINDS by second
+	memory = new Map(); // by rank: a line of MiB
 	lines = new Lines();
 	stacks = { state: "closed", groups: [] };
 	stop = "no"; // no, asked, acknowledged, interrupted
@@ -431,7 +493,7 @@ class Store {
 		if (this.over) return;
 		this.frozen = this.now;
 		const headline = `Kernel restarted; last update ${this.updated.toTimeString().slice(0, 8)}`;
-		this.describe({ ...this.about, ended: this.now, headline });
+		this.describe({ ...this.about, ended: this.now, headline, diagnosis: null });
 		const ended = [...this.cards.values()].filter(({ phase }) => !OVER.has(phase));
 		this.update(ended.map((card) => ({ ...card, phase: "stopped" })));
 		this.speak(`Its ranks ended with it. xla_nb.open_run("${this.run}") shows what they had done.`);
@@ -461,7 +523,7 @@ class Store {
 		if (all) {
 			clearTimeout(this.later);
 			this.later = undefined;
-			message = { bar: null, hang: null, cards: [], troubles: [], figures: [], ...message };
+			message = { bar: null, hang: null, cards: [], troubles: [], figures: [], lanes: [], ...message };
 		} else if (message.seq !== this.seq + 1) this.askWhole();
 		this.seq = message.seq;
 		this.offset = (number(message.now) ?? this.now) - Date.now() / 1000;
@@ -477,6 +539,7 @@ class Store {
 			this.changed("troubles");
 		}
 		if (message.figures) this.plot(objects(message.figures), all);
+		if (message.lanes) this.lay(objects(message.lanes), all);
 		if (message.lines) this.print(objects(message.lines));
 	}
 
@@ -492,7 +555,12 @@ class Store {
 
 	update(cards, all) {
 		if (all) this.cards = new Map();
-		for (const card of cards) if (isRank(card.rank)) this.cards.set(card.rank, readCard(card));
+		for (const card of cards) {
+			if (!isRank(card.rank)) continue;
+			const read = readCard(card);
+			this.cards.set(card.rank, read);
+			if (read.rss !== null) this.weigh(read);
+		}
 		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
 		this.changed("head", "ranks");
 	}
@@ -503,19 +571,50 @@ class Store {
 			if (typeof name !== "string" || !isRank(rank) || !Array.isArray(points)) continue;
 			this.trace(held(this.figures, name, () => new Map()), rank, replace, points);
 		}
+		this.changed("figures", "ranks");
+	}
+
+	/** Notes the memory of a rank, at most once a second. */
+	weigh({ rank, rss }) {
+		const at = this.now - (this.about.started ?? this.now);
+		const { x, y, t } = held(this.memory, rank, () => ({ x: [], y: [], t: [] }));
+		if (x.length && at - x.at(-1) < 1) return;
+		for (const [list, value] of [[x, at], [y, rss / 2 ** 20], [t, at]]) list.push(value);
 		this.changed("figures");
+		if (x.length > 400) for (const list of [x, y, t]) list.splice(0, list.length, ...list.filter((_, i) => i % 2 === 0));
+	}
+
+	/** Keeps what the last seconds of ranks went into. */
+	lay(lanes, all) {
+		if (all) this.lanes = new Map();
+		for (const { rank, slots } of lanes) {
+			if (!isRank(rank)) continue;
+			const lane = held(this.lanes, rank, () => new Map());
+			for (const [second, ...parts] of list(slots).map(list)) if (Number.isInteger(second)) lane.set(second, parts.slice(0, 4).map(amount));
+			const newest = Math.max(...lane.keys());
+			for (const second of lane.keys()) if (second <= newest - WINDOW) lane.delete(second);
+		}
+		this.changed("ranks");
+	}
+
+	/** The last seconds that lanes show: from, to. */
+	get window() {
+		const to = this.about.ended ?? this.now;
+		const lasted = this.about.started === null ? 0 : to - this.about.started;
+		return [to - Math.min(WINDOW, Math.max(10, lasted)), to];
 	}
 
 	/** Adds points to a rank's line of a figure. */
 	trace(lines, rank, replace, points) {
 		if (replace) lines.delete(rank);
-		const { x, y } = held(lines, rank, () => ({ x: [], y: [] }));
+		const { x, y, t } = held(lines, rank, () => ({ x: [], y: [], t: [] }));
 		for (const point of points.map(list)) {
 			if (number(point[0]) === null) continue;
 			x.push(point[0]);
 			y.push(number(point[1]) ?? NaN);
+			t.push(number(point[2]) ?? point[0]);
 		}
-		for (const values of [x, y]) values.splice(0, values.length - POINTS);
+		for (const values of [x, y, t]) values.splice(0, values.length - POINTS);
 	}
 
 	print(blocks) {
@@ -668,23 +767,22 @@ class Head {
 	constructor(view) {
 		this.view = view;
 		const { store } = view;
-		this.cell = h("strong.cell");
-		this.headline = span("headline");
-		this.title = div("title", glyph(), this.cell, this.headline);
-		this.elapsed = span("elapsed");
+		this.sentence = span("headline");
+		this.title = h("h3.title", {}, glyph(), this.sentence);
 		const toggle = () => (store.stacks.state === "closed" ? store.askStacks() : store.setStacks("closed"));
 		this.stacks = button("Stacks", toggle, { "aria-expanded": false });
 		this.stop = button("Stop", () => store.halt(), { "data-action": "stop" });
-		this.counts = h("ul.counts", { label: "Ranks by phase" });
-		this.simulated = span("simulated", "simulated TPU host");
-		this.host = span("quiet");
+		this.cell = span("cell");
+		this.ranks = span("machine");
+		this.host = span("machine");
+		this.elapsed = span("elapsed");
 		this.bar = meter("runbar");
 		this.say = status("say");
 		this.hang = status("hang");
 		this.notices = h("ul.notices", { label: "Notices" });
 		this.live = h("div.live", { "aria-live": "polite" });
-		const actions = div("actions", this.elapsed, this.stacks, this.stop);
-		const sub = div("sub", this.counts, this.simulated, span("space"), this.host);
+		const sub = div("sub", this.cell, this.ranks, this.host, this.elapsed, ...this.bar.words);
+		const actions = div("actions", this.stacks, this.stop);
 		this.node = h("header.head", {}, this.title, actions, sub, this.bar.node, this.say, this.hang, this.notices, this.live);
 	}
 
@@ -698,36 +796,47 @@ class Head {
 
 	draw(now) {
 		const { store, root } = this.view;
-		const { about, over, stacks } = store;
+		const { about, over, stacks, hang } = store;
 		const { state } = this;
+		const { sentence, level } = about.diagnosis ?? { sentence: about.headline, level: state === "failed" ? "bad" : "calm" };
 		mark(root, "data-state", state);
+		mark(root, "data-level", level);
 		mark(this.title, "data-phase", { ok: "finished", stopping: "waiting" }[state] ?? state);
-		put(this.cell, about.cell || store.run);
-		put(this.headline, about.headline);
-		const { elapsed } = store;
-		put(this.elapsed, over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed));
+		put(this.sentence, sentence);
 		put(this.stop, state === "stopping" ? "Stopping…" : "Stop");
 		this.stop.disabled = over;
 		this.stacks.disabled = over && stacks.state === "closed";
 		mark(this.stacks, "aria-expanded", stacks.state !== "closed");
-		tally(this.counts, [...store.cards.values()]);
-		show(this.simulated, about.simulated);
-		put(this.host, about.host);
-		mark(this.host, "data-phase", about.lost.size ? "killed" : null);
+		this.describe();
 		this.bar.set(store.bar);
 		const say = store.say || about.stopping;
 		show(this.say, say);
 		put(this.say, say);
-		const { hang } = store;
 		show(this.hang, hang);
-		const where = () => h("details", {}, h("summary", {}, "Where each rank was"), ...hang.groups.map(group));
-		fill(this.hang, JSON.stringify(hang), () => (hang ? [hang.verdict, where()] : []));
+		const where = () => h("details", {}, h("summary", {}, "Where each rank was"), ...hang.groups.map((one) => group(one, this.view)));
+		const verdict = hang && hang.verdict !== sentence ? hang.verdict : "";
+		fill(this.hang, verdict + JSON.stringify(hang), () => (hang ? [verdict, where()] : []));
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
-		// A screen reader reads a new headline at most every five seconds.
+		// A screen reader reads a new sentence at most every five seconds.
 		const due = over || now - (this.spoken ?? -5000) >= 5000;
-		if (!due || !about.headline || this.live.xnText === about.headline) return;
+		if (!due || !sentence || this.live.xnText === sentence) return;
 		this.spoken = now;
-		put(this.live, about.headline);
+		put(this.live, sentence);
+	}
+
+	/** The small print: cell, machine, time. */
+	describe() {
+		const { store } = this.view;
+		const { about, over, elapsed, bar } = store;
+		const name = about.cell || store.run;
+		fill(this.cell, name, () => [placed(name, this.view)]);
+		const total = plural(Math.max(about.ranks, store.cards.size), about.unit);
+		put(this.ranks, about.simulated ? `${total} of a simulated TPU host` : total);
+		show(this.host, about.host);
+		put(this.host, about.host);
+		mark(this.host, "data-phase", about.lost.size ? "killed" : null);
+		put(this.elapsed, over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed));
+		for (const words of this.bar.words) show(words, bar);
 	}
 }
 
@@ -749,7 +858,7 @@ class Troubles {
 	entry({ ranks, who, phase, open, told, title, place, text, others }) {
 		const output = (rank) => link(`Output of rank ${rank}`, () => this.view.focus(rank, true));
 		const links = span("links", ...ranks.slice(0, 3).map(output));
-		const head = div("trouble-head", glyph(), h("strong", {}, who), told ? "" : span("own", place), links);
+		const head = div("trouble-head", glyph(), h("strong", {}, who), told ? "" : span("own", placed(place, this.view)), links);
 		const lines = [told ? "" : div("trouble-title", title), ...others.map((line) => div("other", line))];
 		const traceback = () => h("details", { open: open ? "" : null }, h("summary", {}, "Traceback"), block(text));
 		return h("article.trouble", { "data-ranks": ranks, "data-phase": phase }, head, ...lines, text && traceback());
@@ -766,7 +875,7 @@ class Stacks {
 		this.groups = div("groups");
 		const again = link("Ask again", () => store.askStacks());
 		const close = link("Close stacks", () => store.setStacks("closed"));
-		const head = div("bar-head", title("Where each rank is"), again, close);
+		const head = div("bar-head", h("h4.h", {}, "Where each rank is"), again, close);
 		this.node = section("stacks", "Stacks", head, this.words, this.groups);
 	}
 
@@ -780,22 +889,118 @@ class Stacks {
 			answered: groups.length ? "" : "No rank answered.",
 		};
 		put(this.words, words[state]);
-		fill(this.groups, groups, () => groups.map(group));
+		fill(this.groups, groups, () => groups.map((one) => group(one, this.view)));
 	}
 }
 
-function group({ ranks, who, place, stack, note }) {
+function group({ ranks, who, place, stack, note }, view) {
 	const many = ranks.length > 2 ? span("quiet", `(${ranks.length})`) : "";
-	const where = [span("own", place || "unknown line"), span("quiet", note)];
+	const where = [span("own", place ? placed(place, view) : "unknown line"), span("quiet", note)];
 	const head = div("trouble-head", h("strong", {}, who), many, ...where);
 	return h("article.group", { "data-ranks": ranks }, head, stack ? block(stack) : "");
 }
 
+// --- places ---
+
+/** A place of the notebook, as a link where the page has the notebook. */
+function placed(place, view, words = place) {
+	const number = place.match(/^Cell In\[(\d+)\]/)?.[1];
+	const notebook = view.root.closest?.(".jp-Notebook");
+	if (!number || !notebook) return words;
+	const line = Number(place.match(/, line (\d+)/)?.[1] ?? 1);
+	return h("button.link", { type: "button", title: `Go to ${place}`, click: (event) => (event.stopPropagation(), reveal(view, number, line)) }, words);
+}
+
+/** Shows a line of a cell. The editor is CodeMirror's, whose view its nodes know. */
+function reveal(view, number, line) {
+	const own = view.root.closest(".jp-Cell");
+	const prompt = (cell) => cell.querySelector(".jp-InputPrompt")?.textContent ?? "";
+	const isIt = (cell) => prompt(cell).includes(`[${number}]`) || (cell === own && view.store.about.cell === `Cell In[${number}]`);
+	const cell = [...view.root.closest(".jp-Notebook").querySelectorAll(".jp-CodeCell")].find(isIt);
+	if (!cell) return view.store.speak(`Cell In[${number}] is no longer in this notebook.`);
+	const content = cell.querySelector(".cm-content");
+	const editor = content?.cmTile?.view ?? content?.cmView?.view;
+	const found = editor && line <= editor.state.doc.lines ? editor.state.doc.line(line) : null;
+	if (found) {
+		editor.focus();
+		editor.dispatch({ selection: { anchor: found.from, head: found.to } });
+	}
+	const row = found && editor.domAtPos(found.from).node;
+	const at = (row?.nodeType === 1 ? row : row?.parentElement)?.closest(".cm-line") ?? content ?? cell;
+	at.scrollIntoView({ block: "center" });
+}
+
 // --- ranks ---
 
-/** A rank's card. The style sheet hides most of it in the compact size. */
-class Card {
+/** What a rank is doing now, in words: the collective and for whom it waits, or its phase. */
+const doing = ({ phase, detail }) => (phase === "waiting" || OVER.has(phase) ? joined(phase === "waiting" ? "" : phase, detail.replace(/^in /, "")) : joined(phase, detail)) || phase;
+
+/** A rank's last seconds as the stops of a gradient: it fits any width, in the theme's colors. */
+function stripes(slots, [from, to]) {
+	const stops = [];
+	const at = (t) => `${(100 * Math.min(1, Math.max(0, (t - from) / (to - from)))).toFixed(2)}%`;
+	let [kind, begun, ended] = [null, from, from];
+	const close = () => kind && stops.push(`var(--xn-lane-${kind}) ${at(begun)} ${at(ended)}`);
+	for (const [second, parts] of slots) {
+		let t = second;
+		if (t - ended > 0.05) {
+			close();
+			stops.push(`transparent ${at(ended)} ${at(t)}`);
+			[kind, begun, ended] = [null, t, t];
+		}
+		for (const [i, name] of Object.keys(KINDS).entries()) {
+			if (!(parts[i] > 0)) continue;
+			if (name !== kind) {
+				close();
+				[kind, begun] = [name, t];
+			}
+			t += parts[i];
+			ended = t;
+		}
+	}
+	close();
+	return stops.length ? `linear-gradient(90deg, ${stops.join(", ")}, transparent ${at(ended)})` : "none";
+}
+
+/** One rank in a row: what it does, its last seconds, and a few numbers. */
+class Row {
 	constructor() {
+		for (const name of ["number", "what", "at", "lane", "step", "waits", "metric", "memory"]) this[name] = span(name);
+		this.children = [this.number, span("now", glyph(), this.what, this.at), this.lane, this.step, this.waits, this.metric, this.memory];
+	}
+
+	set(card, store, node, view) {
+		const { cell } = store.about;
+		put(this.number, String(card.rank));
+		tint(this.number, card.rank);
+		const near = card.place.startsWith(`${cell}, `) ? card.place.slice(cell.length + 2) : card.place;
+		fill(this.at, card.place, () => (card.place ? [placed(card.place, view, near)] : []));
+		put(this.step, card.step === null ? "" : stepTime(card.step));
+		put(this.waits, card.waits === null ? "" : percent(card.waits));
+		put(this.memory, card.rss === null ? "" : mebibytes(card.rss));
+		const warns = card.facts.some(({ id }) => id === "fallbacks");
+		mark(node, "data-warns", warns || null);
+		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
+	}
+
+	time(card, store) {
+		const { phase, since } = card;
+		const long = since === null || OVER.has(phase) || phase === "running" ? 0 : store.now - since;
+		put(this.what, joined(doing(card), long >= 2 && duration(long)));
+		const [first] = store.figures.values();
+		put(this.metric, first?.get(card.rank)?.y.length ? figure(first.get(card.rank).y.at(-1)) : "");
+		const slots = [...(store.lanes.get(card.rank) ?? [])];
+		const key = `${store.window.map(Math.floor)}${slots.at(-1)}`;
+		if (key === this.laid) return;
+		this.laid = key;
+		this.lane.style.backgroundImage = stripes(slots, store.window);
+	}
+}
+
+/** Everything known of one rank, below the rows. */
+class Detail {
+	constructor(view) {
+		this.view = view;
 		for (const name of ["number", "phase", "since", "device", "place", "what", "from"]) this[name] = span(name);
 		this.last = div("last");
 		this.bars = [meter(), meter(), meter()];
@@ -803,28 +1008,29 @@ class Card {
 		this.gauge = h("span.gauge", { "aria-hidden": true }, this.used);
 		this.facts = h("dl.facts");
 		this.values = new Map();
-		this.children = [
-			div("card-head", this.number, span("state", glyph(), this.phase), this.since, this.device),
-			div("where", this.place, this.what),
+		this.links = span("links", link("Stacks of all ranks", () => view.store.askStacks()), link("Close", () => view.focus(undefined)));
+		this.node = h("div.detail", { role: "group", label: "The chosen rank" },
+			div("card-head", this.number, span("state", glyph(), this.phase), this.since, this.place, this.what, span("space"), this.device, this.from, this.links),
 			div("bars", ...this.bars.map((bar) => bar.node)),
-			this.last,
 			this.facts,
-			this.from,
-		];
+			this.last,
+		);
 	}
 
 	set(card, store) {
-		put(this.number, String(card.rank));
+		mark(this.node, "data-rank", card.rank);
+		mark(this.node, "data-phase", card.phase);
+		put(this.number, `${store.about.unit} ${card.rank}`);
 		tint(this.number, card.rank);
 		put(this.phase, card.phase);
 		put(this.device, card.device);
-		put(this.place, card.place);
+		fill(this.place, card.place, () => (card.place ? [placed(card.place, this.view)] : []));
 		put(this.what, card.detail);
 		put(this.last, card.line);
 		put(this.from, card.from);
 		this.bars.forEach((bar, i) => bar.set(card.bars[i]));
 		this.list(card);
-		this.time(card, store);
+		put(this.since, card.since === null || OVER.has(card.phase) ? "" : duration(store.now - card.since));
 	}
 
 	list({ facts, used }) {
@@ -836,10 +1042,6 @@ class Card {
 		stretch(this.used, Math.min(1, used ?? 0));
 		this.gauge.classList.toggle("xn-full", used > 0.9);
 	}
-
-	time({ phase, since }, { now }) {
-		put(this.since, since === null || OVER.has(phase) ? "" : duration(now - since));
-	}
 }
 
 /** A tile of the dense grid: rank, phase and progress. */
@@ -847,20 +1049,20 @@ class Tile {
 	number = span("number");
 	children = [glyph(), this.number];
 
-	set(card, store, node) {
+	set(card, _store, node) {
 		put(this.number, String(card.rank));
 		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
 	}
 }
 
-/** How urgent a card is. Short waits do not count, or cards would jump at every step. */
+/** How urgent a rank is. Short waits do not count, or ranks would jump at every step. */
 function urgency({ phase, since }, now) {
 	const first = ["early", "failed", "killed"].indexOf(phase);
 	if (first >= 0) return first;
 	return phase === "waiting" && since !== null && now - since > 5 ? 3 : 4;
 }
 
-/** The cards of one host under its name, or of all ranks if the run has no hosts. */
+/** The ranks of one host under its name, or all ranks if the run has no hosts. */
 class Host {
 	lost = span("lost");
 	counts = h("ul.counts", { label: "Ranks by phase" });
@@ -890,7 +1092,8 @@ class Ranks {
 
 	constructor(view) {
 		this.view = view;
-		this.title = title("");
+		this.title = span("words");
+		this.counts = h("ul.counts", { label: "Ranks by phase" });
 		const sort = (by) => button(`By ${by}`, () => this.sortBy(by), {}, "choice");
 		this.sorts = { trouble: sort("trouble"), rank: sort("rank") };
 		this.sorting = h("span.choices", { role: "group", label: "Order of ranks" }, ...Object.values(this.sorts));
@@ -920,10 +1123,14 @@ class Ranks {
 			pointerover: (event) => hover(at(event)),
 			pointerleave: () => hover(),
 		});
-		this.more = new Card();
-		this.detail = h("div.detail.card", {}, ...this.more.children);
-		const head = div("bar-head", this.title, this.sorting, this.finder);
-		this.node = section("ranks", "All ranks", head, this.grid, this.detail);
+		this.detail = new Detail(view);
+		this.names = Object.fromEntries(["lane", "step", "waits", "metric", "memory"].map((name) => [name, span(name)]));
+		const who = div("who", this.counts);
+		const head = div("columns", who, ...Object.values(this.names));
+		this.once = div("key");
+		this.tools = div("bar-head", this.sorting, this.finder);
+		const node = section("ranks", "All ranks", head, this.tools, this.grid, this.once, this.detail.node);
+		this.node = folding(node, "ranks", this.title, who);
 	}
 
 	get every() {
@@ -939,21 +1146,58 @@ class Ranks {
 		const some = this.boxes.size < cards.size ? cards.size : 64;
 		for (const rank of this.queue.splice(0, some)) if (cards.has(rank)) this.fill(cards.get(rank));
 		if (this.queue.length) return true;
-		for (const [rank, { node }] of this.boxes) mark(node, "aria-selected", rank === this.view.rank);
+		const { diagnosis } = this.view.store.about;
+		const marked = new Set(diagnosis?.level === "calm" ? [] : diagnosis?.ranks);
+		for (const [rank, box] of this.boxes) {
+			const { node } = box;
+			box.time?.(box.card, this.view.store);
+			mark(node, "aria-selected", rank === this.view.rank);
+			mark(node, "data-marked", marked.has(rank) || null);
+		}
+		tally(this.counts, [...cards.values()]);
+		this.head([...cards.values()]);
 		this.sort(now);
 		this.group();
 		this.explain();
 		return false;
 	}
 
+	/** Names the columns that have something to say, and says once what no rank differs in. */
+	head(cards) {
+		const { store } = this.view;
+		const shared = store.about.unit === "device" && cards.length > 1;
+		const [from, to] = store.window;
+		const [metric] = store.figures.keys();
+		const has = (name) => !shared && cards.some((card) => card[name] !== null);
+		const words = {
+			lane: store.lanes.size ? `last ${Math.round(to - from)} s` : "",
+			step: has("step") ? "step" : "",
+			waits: has("waits") ? "waits" : "",
+			metric: metric === undefined || shared ? "" : plain(metric),
+			memory: has("rss") ? "memory" : "",
+		};
+		for (const name in words) put(this.names[name], words[name]);
+		mark(this.node, "data-columns", Object.keys(words).filter((name) => words[name]).join(" "));
+		const parts = cards.map(({ bars }) => bars[0]?.part ?? 0);
+		mark(this.node, "data-uneven", Math.max(...parts) - Math.min(...parts) > 0.02 || null);
+		const seen = new Set([...store.lanes.values()].flatMap((lane) => [...lane.values()].flatMap((parts) => Object.keys(KINDS).filter((_, i) => parts[i] > 0))));
+		const kinds = this.size === "rows" && words.lane ? Object.keys(KINDS).filter((kind) => seen.has(kind)) : [];
+		const same = [];
+		for (const { id, label, value } of cards[0].facts) {
+			const everywhere = cards.length > 1 && cards.every(({ facts }) => facts.some((fact) => fact.id === id && fact.value === value));
+			if (everywhere && (shared || !["steps", "memory", "cpu"].includes(id))) same.push(`${label} ${value}`);
+		}
+		if (shared && cards[0].from) same.unshift(cards[0].from);
+		fill(this.once, String([kinds, same]), () => [...kinds.map((kind) => span("kind", h("i", { "data-kind": kind }), KINDS[kind])), joined(...same)]);
+	}
+
 	resize(n) {
 		put(this.title, plural(n, this.view.store.about.unit));
-		show(this.sorting, n > 1);
-		show(this.finder, n > 8);
-		const fits = n <= 8 ? "roomy" : n <= 48 ? "compact" : "dense";
+		show(this.tools, n > 8);
+		const fits = n <= 32 ? "rows" : "dense";
 		if (fits === this.size && this.boxes.size <= n) return;
 		this.size = fits;
-		if (!this.chosen) this.by = fits === "roomy" ? "rank" : "trouble";
+		if (!this.chosen) this.by = n > 8 ? "trouble" : "rank";
 		mark(this.view.root, "data-size", fits);
 		for (const map of [this.boxes, this.hosts, this.groups]) map.clear();
 		this.grid.replaceChildren();
@@ -962,17 +1206,18 @@ class Ranks {
 
 	fill(card) {
 		const { rank, host, phase, place, detail, facts } = card;
-		const box = held(this.boxes, rank, () => (this.size === "dense" ? new Tile() : new Card()));
-		box.node ??= h(`div.card.${this.size}`, { role: "option", tabindex: -1, "data-rank": rank }, ...box.children);
+		const box = held(this.boxes, rank, () => (this.size === "dense" ? new Tile() : new Row()));
+		box.node ??= h(`div.rank.${this.size}`, { role: "option", tabindex: -1, "data-rank": rank }, ...box.children);
 		box.card = card;
 		const warning = facts.find(({ id }) => id === "fallbacks")?.label;
-		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, warning, host);
+		const numbers = this.size === "rows" ? [card.step !== null && `${stepTime(card.step)} a step`, card.waits !== null && `waits ${percent(card.waits)}`] : [];
+		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, ...numbers, warning, host);
 		mark(box.node, "data-phase", phase);
 		mark(box.node, "aria-label", box.label);
-		box.set(card, this.view.store, box.node);
+		box.set(card, this.view.store, box.node, this.view);
 	}
 
-	/** Orders the cards, unless the pointer or the keyboard is on one. */
+	/** Orders the ranks, unless the pointer or the keyboard is on one. */
 	sort(now) {
 		const { cards, about, now: clock } = this.view.store;
 		const busy = this.hovered !== undefined || this.grid.contains(document.activeElement);
@@ -1024,8 +1269,6 @@ class Ranks {
 	}
 
 	tick() {
-		const { store } = this.view;
-		for (const box of this.boxes.values()) box.time?.(box.card, store);
 		this.view.changed("ranks"); // a long wait becomes urgent without a message
 	}
 
@@ -1059,31 +1302,29 @@ class Ranks {
 		this.view.focus(rank === this.view.rank ? undefined : rank);
 	}
 
-	/** For small cards: the whole card of the selected rank, else of the one under the pointer. */
+	/** The details of the chosen rank; among tiles else those of the one under the pointer. */
 	explain() {
-		show(this.detail, this.size !== "roomy");
 		const keyed = this.grid.contains(document.activeElement) ? this.active : undefined;
-		const rank = [this.view.rank, this.hovered, keyed, this.order[0]].find((r) => this.boxes.has(r));
+		const others = this.size === "rows" ? [] : [this.hovered, keyed, this.order[0]];
+		const rank = [this.view.rank, ...others].find((r) => this.boxes.has(r));
 		const card = this.view.store.cards.get(rank);
-		if (this.size === "roomy" || !card) return;
-		mark(this.detail, "data-rank", rank);
-		mark(this.detail, "data-phase", card.phase);
-		this.more.set(card, this.view.store);
+		show(this.detail.node, card);
+		if (card) this.detail.set(card, this.view.store);
 	}
 }
 
 // --- figures ---
 
-const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [46, 22, 6, 18, 124]; // of a chart, in pixels
+const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [46, 22, 6, 18, 112]; // of a chart, in pixels
 
-/** About `wanted` round numbers within [low, high], and their distance. */
+/** About `wanted` round numbers within [low, high], at least three, and their distance. */
 function ticks(low, high, wanted) {
 	const rough = (high - low) / wanted;
 	const power = 10 ** Math.floor(Math.log10(rough));
 	const step = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
 	const values = [];
 	for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9 && values.length < 20; k++) values.push(k * step || 0);
-	return [values, step];
+	return values.length < 3 && wanted < 20 ? ticks(low, high, 2 * wanted) : [values, step];
 }
 
 function tickText(value, step) {
@@ -1107,6 +1348,42 @@ function reach(lists) {
 /** The index of the point nearest x. */
 const nearest = (xs, x) =>
 	xs.reduce((best, value, i) => (Math.abs(value - x) < Math.abs(xs[best] - x) ? i : best), 0);
+
+/** A running mean: each value counts for less the older it is (debiased, as TensorBoard does it). */
+function smoothed(values, weight) {
+	let [sum, scale] = [0, 0];
+	return values.map((value) => {
+		if (Number.isNaN(value)) return value;
+		sum = weight * sum + (1 - weight) * value;
+		scale = weight * scale + (1 - weight);
+		return sum / scale;
+	});
+}
+
+/** Mean, lowest and highest of the lines, at some hundred places between the ends of x. */
+function bundle(lines, [x0, x1], places) {
+	const all = [...lines.values()].filter(({ x }) => x.length).map((line) => ({ ...line, i: 0 }));
+	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
+	for (let k = 0; k <= places; k++) {
+		const x = x0 + (k / places) * (x1 - x0);
+		const values = [];
+		for (const line of all) {
+			while (line.i < line.x.length - 1 && line.x[line.i + 1] <= x) line.i++;
+			const { i } = line;
+			if (x < line.x[0] - 1e-9 || x > line.x.at(-1) + (x1 - x0) / places) continue;
+			const part = i < line.x.length - 1 ? (x - line.x[i]) / (line.x[i + 1] - line.x[i]) : 0;
+			const y = part > 0 ? line.y[i] + part * (line.y[i + 1] - line.y[i]) : line.y[i];
+			if (!Number.isNaN(y)) values.push(y);
+		}
+		if (!values.length) continue;
+		const ys = [values.reduce((sum, y) => sum + y, 0) / values.length, Math.min(...values), Math.max(...values)];
+		[mean, low, high].forEach((line, j) => {
+			line.x.push(x);
+			line.y.push(ys[j]);
+		});
+	}
+	return { mean, low, high };
+}
 
 /** A path through the points, with only the extremes of each pixel column. */
 function trace({ x, y }, sx, sy) {
@@ -1166,8 +1443,13 @@ class Chart {
 		const wide = this.svg.clientWidth;
 		this.wide = wide;
 		if (!wide) return;
-		let [x0, x1] = reach([...lines.values()].map(({ x }) => x));
-		let [y0, y1] = reach([...lines.values()].map(({ y }) => y));
+		const { log, time, smooth } = this.view.charting;
+		const own = new Map([...lines].map(([rank, { x, y, t }]) => {
+			const ys = log ? y.map((value) => (value > 0 ? Math.log10(value) : NaN)) : y;
+			return [rank, { x: time ? t : x, y: smooth ? smoothed(ys, smooth) : ys }];
+		}));
+		let [x0, x1] = reach([...own.values()].map(({ x }) => x));
+		let [y0, y1] = reach([...own.values()].map(({ y }) => y));
 		if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
 		const margin = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
 		[y0, y1] = [y0 - margin, y1 + margin];
@@ -1176,13 +1458,14 @@ class Chart {
 		const sy = (y) => HIGH - BOTTOM - ((y - y0) / (y1 - y0)) * (HIGH - TOP - BOTTOM);
 		mark(this.svg, "viewBox", `0 0 ${wide} ${HIGH}`);
 		this.drawAxes([x0, x1, y0, y1], sx, sy);
-		this.drawLines(lines, sx, sy);
-		this.read(lines, this.pointer === undefined ? null : x0 + (this.pointer - LEFT) / across, sx);
+		this.drawLines(own, sx, sy, [x0, x1]);
+		const pointed = this.pointer === undefined ? null : x0 + (this.pointer - LEFT) / across;
+		this.read(lines, own, pointed, sx);
 	}
 
 	drawAxes(range, sx, sy) {
 		const [x0, x1, y0, y1] = range;
-		fill(this.axes, `${range} ${this.wide}`, () => {
+		fill(this.axes, `${range} ${this.wide} ${this.view.charting.log}`, () => {
 			const [ys, tall] = ticks(y0, y1, 4);
 			const [xs, broad] = ticks(x0, x1, Math.max(2, Math.floor(this.wide / 90)));
 			const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
@@ -1190,34 +1473,40 @@ class Chart {
 			const beside = ys.flatMap((value) => {
 				const y = Math.round(sy(value)) + 0.5;
 				const line = svg("line", { x1: LEFT, x2: this.wide - RIGHT, y1: y, y2: y });
-				return [line, text(LEFT - 6, y + 3.5, "end", tickText(value, tall))];
+				const words = this.view.charting.log ? figure(10 ** value) : tickText(value, tall);
+				return [line, text(LEFT - 6, y + 4, "end", words)];
 			});
 			return [...beside, ...below];
 		});
 	}
 
-	/** Few ranks: a colored line each. Many: bundles of pale lines. */
-	drawLines(lines, sx, sy) {
+	/** Few ranks: a colored line each. Many: their mean in a band from the lowest to the highest. */
+	drawLines(lines, sx, sy, ends) {
 		const focused = this.view.rank;
-		const named = new Map([...lines].filter(([rank]) => lines.size <= 8 || rank === focused));
+		const many = this.isMany(lines);
+		const named = new Map([...lines].filter(([rank]) => !many || rank === focused));
 		const wanted = new Map();
-		if (lines.size > 8) {
-			const bundles = Array(8).fill("");
-			for (const [rank, line] of lines) bundles[rank % 8] += trace(line, sx, sy);
-			bundles.forEach((d, i) => wanted.set(`many ${i}`, d));
+		if (many) {
+			const { mean, low, high } = bundle(lines, ends, Math.max(60, Math.min(300, Math.floor(this.wide / 2))));
+			const back = { x: low.x.toReversed(), y: low.y.toReversed() };
+			wanted.set("band", `${trace(high, sx, sy)}${trace(back, sx, sy).replace("M", "L")}Z`);
+			wanted.set("mean", trace(mean, sx, sy));
 		}
 		for (const [rank, line] of named) wanted.set(rank, trace(line, sx, sy));
 		const one = (rank) => tint(svg("path.trace", { "data-rank": rank }), rank);
 		const paths = [...wanted].map(([key, d]) => {
-			const path = held(this.paths, key, () => (typeof key === "string" ? svg("path.many") : one(key)));
-			mark(path, "d", d);
+			const path = held(this.paths, key, () => (typeof key === "string" ? svg(`path.${key}`) : one(key)));
+			mark(path, "d", d.startsWith("M") ? d : "");
 			path.classList.toggle("xn-lit", key === focused);
 			path.classList.toggle("xn-pale", named.has(focused) && key !== focused);
 			return path;
 		});
 		fill(this.plot, String([...wanted.keys()]), () => paths);
-		this.plot.style.setProperty("--xn-many", Math.max(0.15, Math.min(0.5, 16 / lines.size)));
 		this.drawEnds(named, sx, sy);
+	}
+
+	isMany(lines) {
+		return lines.size > (this.view.charting.each ? 64 : 4);
 	}
 
 	/** The rank's number at the end of its line: color alone does not tell lines apart. */
@@ -1236,46 +1525,66 @@ class Chart {
 		this.ends.replaceChildren(...texts);
 	}
 
-	/** The legend: the values under the pointer, or the last ones. */
-	read(lines, x, sx) {
+	/** The legend: the values under the pointer, or the last ones, as they were reported. */
+	read(lines, own, x, sx) {
 		const values = new Map();
-		let step = null;
-		for (const [rank, line] of [...lines].sort(([a], [b]) => a - b)) {
-			const i = x === null ? line.x.length - 1 : nearest(line.x, x);
-			values.set(rank, line.y[i]);
-			if (x !== null && (step === null || Math.abs(line.x[i] - x) < Math.abs(step - x))) step = line.x[i];
+		const { time, smooth } = this.view.charting;
+		let at = null;
+		for (const [rank, { y }] of [...lines].sort(([a], [b]) => a - b)) {
+			const xs = own.get(rank).x;
+			const i = x === null ? xs.length - 1 : nearest(xs, x);
+			values.set(rank, y[i]);
+			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];
 		}
-		put(this.at, step === null ? "last" : `step ${figure(step)}`);
-		mark(this.cross, "visibility", step === null ? "hidden" : null);
-		if (step !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(step));
-		const rows = (lines.size <= 8 ? [...values] : this.summary(values)).map(([key, value]) => [key, figure(value)]);
-		const name = (key) => (typeof key === "number" ? `rank ${key}` : key);
-		mark(this.svg, "aria-label", `${this.name}: ${rows.map(([key, value]) => `${name(key)} ${value}`).join(", ")}`);
-		fill(this.legend, String(rows), () => rows.map(([key, value]) => {
-			const label = typeof key === "number" ? tint(span("key.one", name(key)), key) : span("key", key);
+		put(this.at, joined(smooth ? "smoothed" : "", at === null ? "last" : time ? `at ${duration(at)}` : `step ${figure(at)}`));
+		mark(this.cross, "visibility", at === null ? "hidden" : null);
+		if (at !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(at));
+		const rows = this.isMany(lines) || values.size > 8 ? this.summary(values) : [...values].map(([rank, value]) => [rank, `rank ${rank}`, figure(value)]);
+		mark(this.svg, "aria-label", `${this.name}: ${rows.map(([, name, value]) => `${name} ${value}`).join(", ")}`);
+		fill(this.legend, String(rows), () => rows.map(([key, name, value]) => {
+			const label = typeof key === "number" ? tint(span("key.one", name), key) : span("key", name);
 			return h("span", { "data-legend": key }, label, h("b", {}, value));
 		}));
 	}
 
 	summary(values) {
-		const sorted = [...values.values()].filter((v) => !Number.isNaN(v)).sort((a, b) => a - b);
-		const last = sorted.length - 1;
-		const median = (sorted[last >> 1] + sorted[(last + 1) >> 1]) / 2;
-		const rows = [["min", sorted[0]], ["median", median], ["max", sorted[last]]];
+		const sorted = [...values].filter(([, value]) => !Number.isNaN(value)).sort(([, a], [, b]) => a - b);
+		if (!sorted.length) return [];
+		const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
+		const ends = [["lowest", sorted[0]], ["highest", sorted.at(-1)]].map(([key, [rank, value]]) => [key, `${key} (rank ${rank})`, figure(value)]);
 		const { rank } = this.view;
-		return values.has(rank) ? [[rank, values.get(rank)], ...rows] : rows;
+		const own = values.has(rank) ? [[rank, `rank ${rank}`, figure(values.get(rank))]] : [];
+		return [...own, ["mean", `mean of ${sorted.length}`, figure(mean)], ...ends];
 	}
 }
 
 class Figures {
 	charts = new Map();
 	grid = div("figures-grid");
-	node = section("figures", "Figures", this.grid);
 	queue = []; // charts to draw, one in each frame
 
 	constructor(view) {
 		this.view = view;
-		this.resized = new ResizeObserver(() => view.redraw("figures"));
+		const { charting } = view;
+		const redraw = () => view.redraw("figures");
+		const choice = (text, key, about) => {
+			const flip = ({ currentTarget }) => {
+				charting[key] = !charting[key];
+				mark(currentTarget, "aria-pressed", charting[key]);
+				redraw();
+			};
+			return button(text, flip, { "aria-pressed": charting[key], title: about }, "choice");
+		};
+		const smooth = h("select.select", { label: "Smoothing", change: () => ((charting.smooth = Number(smooth.value)), redraw()) },
+			...[[0, "not smoothed"], [0.6, "smoothed"], [0.9, "very smooth"]].map(option));
+		const choices = h("span.choices", { role: "group", label: "Charts" },
+			choice("log", "log", "A logarithmic axis"),
+			choice("time", "time", "Seconds since the start along the axis, in place of steps"),
+			choice("each rank", "each", "A line for each rank, in place of their mean and band"),
+			choice("memory", "memory", "The memory of each process over time"));
+		const head = div("bar-head", span("space"), choices, smooth);
+		this.node = folding(section("figures", "Figures", head, this.grid), "figures", "Figures", head);
+		this.resized = new ResizeObserver(redraw);
 		this.resized.observe(this.grid);
 	}
 
@@ -1284,22 +1593,61 @@ class Figures {
 	}
 
 	draw() {
-		const { figures } = this.view.store;
-		show(this.node, figures.size);
-		const names = [...figures.keys()];
-		const chart = (name) => held(this.charts, name, () => new Chart(this.view, name));
-		fill(this.grid, JSON.stringify(names), () => names.map((name) => chart(name).node));
-		if (!this.queue.length) this.queue = names;
-		const name = this.queue.shift();
-		if (figures.has(name)) chart(name).draw(figures.get(name));
+		const { figures, memory } = this.view.store;
+		const all = new Map([...figures].map(([name, lines]) => [`figure ${name}`, [name, lines]]));
+		if (this.view.charting.memory) all.set("memory", ["memory, MiB", memory]);
+		show(this.node, all.size || memory.size);
+		const keys = [...all.keys()];
+		const chart = (key) => held(this.charts, key, () => new Chart(this.view, all.get(key)[0]));
+		fill(this.grid, JSON.stringify(keys), () => keys.map((key) => chart(key).node));
+		if (!this.queue.length) this.queue = keys;
+		const key = this.queue.shift();
+		if (all.has(key)) chart(key).draw(all.get(key)[1]);
 		return this.queue.length > 0;
 	}
 }
 
 // --- output ---
 
-const option = ([value, text]) => h("option", { value }, text);
 const file = (rank, stream) => (rank === null ? `job.${stream}` : `rank-${rank}.${stream}`);
+
+/** The folder that JupyterLab shows files of, and how it names it; null elsewhere. */
+function served(path, home) {
+	let root;
+	try {
+		root = JSON.parse(document.getElementById("jupyter-config-data").textContent).serverRoot;
+	} catch {
+		return null;
+	}
+	const folder = raw(root).replace(/^~/, home).replace(/\/?$/, "/");
+	const below = path.startsWith(folder) ? path.slice(folder.length) : "";
+	return below && !below.split("/").some((part) => part.startsWith(".")) ? below : null;
+}
+
+/** Rows of output in which equal lines of several ranks are one. A line joins an earlier row only
+ * where it stays behind the lines that came before it. */
+class Folds {
+	rows = new Map(); // by stream and text: the newest row
+	last = new Map(); // by rank and stream: the number of the row of its last line
+	next = 0;
+
+	/** The row that a line joins; null if it needs one of its own, which `add` tells. */
+	join({ rank, stream, gap, text }) {
+		const row = gap ? undefined : this.rows.get(`${stream} ${text}`);
+		const near = row && row.at > this.next - FOLDS && row.at > (this.last.get(`${rank} ${stream}`) ?? -1);
+		if (!near) return null;
+		this.last.set(`${rank} ${stream}`, row.at);
+		row.ranks.add(rank);
+		return row;
+	}
+
+	add({ rank, stream, gap, text }, node) {
+		const row = { at: this.next++, ranks: new Set([rank]), node };
+		this.last.set(`${rank} ${stream}`, row.at);
+		if (!gap) this.rows.set(`${stream} ${text}`, row);
+		if (this.rows.size > 2 * FOLDS) for (const [key, { at }] of this.rows) if (at <= this.next - FOLDS) this.rows.delete(key);
+	}
+}
 
 class Output {
 	every = 0;
@@ -1338,9 +1686,12 @@ class Output {
 		this.jump = button("", () => this.refresh(), {}, "button.jump");
 		this.path = h("code.path");
 		const copyPath = ({ currentTarget }) => this.copied(currentTarget, this.path.textContent);
+		// JupyterLab itself follows links of this kind.
+		this.open = h("button.button", { type: "button", "data-commandlinker-command": "docmanager:open" }, "Open log");
 		this.foot = div("foot", span("quiet", "Full output"), this.path, link("Copy path", copyPath));
-		const head = div("bar-head", title("Output"), this.whose, this.streams, this.filter, this.matches, span("space"), this.follow, this.copy);
-		this.node = section("output", "Output", head, div("screen", this.log, this.jump), this.foot);
+		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, span("space"), this.follow, this.copy, this.open);
+		const node = section("output", "Output", head, div("screen", this.log, this.jump), this.foot);
+		this.node = folding(node, "output", "Output", head);
 		this.refresh();
 	}
 
@@ -1365,6 +1716,7 @@ class Output {
 	refresh() {
 		this.rows = null; // the lines in the page while it does not follow
 		this.drawn = -1; // the newest line in the page
+		this.folds = new Folds();
 		this.clear = true;
 		this.counted = -Infinity;
 		this.before = {}; // by stream: where the earliest fetched line starts
@@ -1381,9 +1733,14 @@ class Output {
 		const one = rank !== undefined;
 		const held = Boolean(this.rows);
 		this.options();
-		if (this.clear) this.body.replaceChildren();
+		if (this.clear) {
+			this.body.replaceChildren();
+			mark(this.log, "data-full", null);
+		}
 		this.clear = false;
 		if (!held) this.append();
+		// It grows with its lines, up to a height from which new ones no longer move the page.
+		if (!this.log.dataset.full && this.body.childNodes.length && this.log.scrollHeight > this.log.clientHeight) mark(this.log, "data-full", true);
 		this.count(now);
 		mark(this.log, "data-follow", !held);
 		mark(this.log, "data-scope", one ? "one" : "all");
@@ -1393,7 +1750,11 @@ class Output {
 		put(this.jump, joined("Jump to the end", fresh > 0 && plural(fresh, "new line")));
 		show(this.earlier, one && !this.first);
 		show(this.foot, record);
-		put(this.path, one ? `${record}/${file(rank, this.stream === "err" ? "err" : "out")}` : record);
+		const log = (rank) => `${record}/${file(rank, this.stream === "err" ? "err" : "out")}`;
+		put(this.path, one ? log(rank) : record);
+		const path = served(log(one ? rank : 0), this.view.store.about.home);
+		show(this.open, path);
+		mark(this.open, "data-commandlinker-args", path && JSON.stringify({ path }));
 		// Last, as it makes the browser lay out the page.
 		if (!held) this.log.scrollTop = 1e9;
 	}
@@ -1412,18 +1773,42 @@ class Output {
 	append() {
 		const fresh = this.lines.since(this.rank, this.drawn, this.matching, ROWS_LIVE);
 		this.drawn = this.lines.next - 1;
-		if (fresh.length === ROWS_LIVE) this.body.replaceChildren();
-		this.body.append(...fresh.map((line) => this.row(line)));
+		if (fresh.length === ROWS_LIVE) {
+			this.body.replaceChildren();
+			this.folds = new Folds();
+		}
+		this.body.append(...this.rowsOf(fresh, this.folds));
 		while (this.body.childNodes.length > ROWS_LIVE) this.body.firstChild.remove();
 	}
 
-	row({ rank, stream, gap, text }) {
+	/** New rows for lines; where all ranks are shown equal ones share a row. */
+	rowsOf(lines, folds) {
+		if (this.rank !== undefined) return lines.map((line) => this.row(line));
+		const nodes = [];
+		for (const line of lines) {
+			const row = folds.join(line);
+			if (row?.node.isConnected || nodes.includes(row?.node)) {
+				put(row.node.firstChild, spans(row.ranks));
+				mark(row.node, "data-rank", [...row.ranks].join(" "));
+				row.node.firstChild.classList.add("xn-several");
+			} else {
+				const node = this.row(line);
+				folds.add(line, node);
+				nodes.push(node);
+			}
+		}
+		return nodes;
+	}
+
+	row({ id, rank, stream, gap, text }) {
 		const tag = tint(span("tag", rank ?? "cell"), rank);
 		const words = span("text");
 		if (gap) words.append(`… ${plural(gap, "line")} not shown, in ${file(rank, stream)}`);
 		else ansi(words, text, this.needle);
 		const err = stream === "err" ? h("span.err", { title: "stderr" }, "err") : "";
-		return h(gap ? "div.row.gap" : "div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, err, words);
+		const node = h(gap ? "div.row.gap" : "div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, err, words);
+		node.xnId = id; // of its first line
+		return node;
 	}
 
 	count(now) {
@@ -1451,7 +1836,8 @@ class Output {
 		this.heldAt = this.lines.total(this.rank);
 		this.rows = [];
 		const rows = this.lines.since(this.rank, -1, drawn, ROWS);
-		this.prepend(rows.slice(0, Math.max(0, rows.length - this.body.childNodes.length)));
+		const first = this.body.firstChild?.xnId ?? Infinity;
+		this.prepend(rows.filter(({ id }) => id < first));
 		this.rows = rows;
 	}
 
@@ -1459,7 +1845,7 @@ class Output {
 	prepend(lines) {
 		const { log, body } = this;
 		const [top, high] = [log.scrollTop, log.scrollHeight];
-		body.prepend(...lines.map((line) => this.row(line)));
+		body.prepend(...this.rowsOf(lines, new Folds()));
 		log.scrollTop = top + log.scrollHeight - high;
 		this.scrollTop = log.scrollTop;
 		this.rows.unshift(...lines);
@@ -1537,6 +1923,7 @@ class View {
 	constructor(store, el) {
 		this.store = store;
 		this.dirty = new Set();
+		this.charting = { log: false, time: false, each: false, memory: false, smooth: 0 };
 		this.root = h("div.panel", {
 			role: "region",
 			label: `Run ${store.run}`,
