@@ -187,6 +187,7 @@ class Metered:
         self.book = reporting.Book(folder / "rank-0.history")
         self.labels = {__file__}
         self.waiting, self.lock, self.returned = None, None, False
+        self.waited = None
         self.answers = []
         self.every = 1
         self.losses = None
@@ -199,6 +200,7 @@ class Metered:
             SimpleNamespace(
                 counts=lambda: gauges.counts(self.xlac),
                 waiting=lambda: self.waiting,
+                waited=lambda: self.waited,
                 memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
             ),
             self.request,
@@ -307,9 +309,14 @@ def test_a_rank_in_a_collective_waits_for_missing_ranks(metered):
 
 def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
     wait, here = LockWait(time.monotonic() - 5, (3,)), threading.get_ident()
-    metered.lock = SimpleNamespace(taken=2, waiting=lambda thread: wait if thread == here else None)
+    metered.lock = SimpleNamespace(
+        taken=2,
+        waiting=lambda thread: wait if thread == here else None,
+        waited=lambda thread: 7.5 if thread == here else 0.0,
+    )
     seen = metered.final()
     assert (seen.activity, seen.operation, seen.missing) == ("waiting", LOCK, (3,))
+    assert seen.lock_waited == 7.5
     assert seen.at - seen.since == pytest.approx(5, abs=1)
 
 

@@ -117,12 +117,12 @@ def test_reporting_after_a_rank_has_ended_does_nothing(path):
 )
 def test_a_figure_may_be_a_number_or_an_array_of_one_element(reported, value):
     report(loss=value)
-    assert reported() == [(None, {"loss": 2.0})]
+    assert reported() == [(0, {"loss": 2.0})]
 
 
 def test_booleans_are_figures(reported):
     report(right=True, wrong=torch.tensor(False))
-    assert reported() == [(None, {"right": 1.0, "wrong": 0.0})]
+    assert reported() == [(0, {"right": 1.0, "wrong": 0.0})]
 
 
 def test_nan_and_infinity_round_trip(book, path):
@@ -135,7 +135,7 @@ def test_nan_and_infinity_round_trip(book, path):
 def test_figures_reported_together_are_one_row(reported):
     report(loss=1.0, accuracy=0.5)
     report(loss=2.0)
-    assert reported() == [(None, {"loss": 1.0, "accuracy": 0.5}), (None, {"loss": 2.0})]
+    assert reported() == [(0, {"loss": 1.0, "accuracy": 0.5}), (1, {"loss": 2.0})]
 
 
 @pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7)], ids=repr)
@@ -340,7 +340,7 @@ def test_a_user_thread_reports_for_its_rank(reported, book):
         list(progress("ab", label="in a thread"))
 
     in_a_thread(work)
-    assert reported() == [(None, {"loss": 3.0})]
+    assert reported() == [(0, {"loss": 3.0})]
     assert names(book) == ["in a thread"]
 
 

@@ -21,6 +21,8 @@ from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.views import facts
+from xla_nb.views.diagnosis import Diagnoser
+from xla_nb.views.lanes import Track
 from xla_nb.views.snapshot import (
     NO_SAMPLE,
     Bar,
@@ -56,20 +58,21 @@ class Lines:
 
 @dataclass
 class Line:
-    """One rank's points of one figure. Over `limit` every other point is dropped, which makes a
-    new `generation`: points read before are no longer a prefix of `points`."""
+    """One rank's points of one figure: x, y and the seconds since the run's start. Over `limit`
+    every other point is dropped, which makes a new `generation`: points read before are no longer a
+    prefix of `points`."""
 
     limit: int
-    points: list[tuple[float, float]] = field(default_factory=list)
+    points: list[tuple[float, float, float]] = field(default_factory=list)
     generation: int = 0
-    last: tuple[float, float] | None = None
+    last: tuple[float, float, float] | None = None
     _stride: int = 1
     _count: int = 0
 
-    def add(self, x: float, y: float) -> None:
-        self.last = x, y
+    def add(self, x: float, y: float, t: float = 0.0) -> None:
+        self.last = x, y, t
         if self._count % self._stride == 0:
-            self.points.append((x, y))
+            self.points.append(self.last)
         self._count += 1
         if len(self.points) > self.limit:
             del self.points[1::2]
@@ -77,10 +80,9 @@ class Line:
             self.generation += 1
 
     def whole(self) -> list[tuple[float, float]]:
-        """The points, always with the newest."""
-        if self.last is None or self.points[-1:] == [self.last]:
-            return list(self.points)
-        return [*self.points, self.last]
+        """The points as x and y, always with the newest."""
+        newest = [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
+        return [(x, y) for x, y, _ in (*self.points, *newest)]
 
 
 # ---------------------------------------------------------------- bars
@@ -166,6 +168,8 @@ class Observer:
         self._rows: dict[int, Rows] = {}
         self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
+        self._tracks: dict[int, Track] = {}
+        self._diagnoser = Diagnoser()
         self._report: tuple[events.HangReported, Hang] | None = None
 
     # ---------------------------------------------------------- reading
@@ -224,16 +228,18 @@ class Observer:
             if rank not in self._rows:
                 self._rows[rank] = Rows(self.run.record.history(rank))
             for row in self._rows[rank].new():
+                since = row.at - (self.run.state.started or row.at)
                 for name, value in row.figures.items():
-                    self._line(name, rank).add(row.step, value)
+                    self._line(name, rank).add(row.step, value, since)
 
     def _take_sample(self, rank: int) -> None:
         before, now = self._samples.get(rank), self.run.sample(rank)
-        if now is None or (before is not None and now.at <= before.at):
+        if now is None or (before is not None and now.at == before.at):
             return
-        if before is not None:
+        if before is not None and now.at > before.at:  # else its host's clock was set back
             self._cpu[rank] = max(0.0, (now.cpu - before.cpu) / (now.at - before.at))
         self._samples[rank] = now
+        self._tracks.setdefault(rank, Track()).add(now)
 
     def _line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
@@ -253,7 +259,7 @@ class Observer:
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
         cards = tuple(card for rank, one in pairs for card in _per_device(rank, one))
-        return Snapshot(
+        snapshot = Snapshot(
             run=self.run.name,
             cell=self.run.label,
             headline=ansi.plain(sentences.headline(state)),
@@ -278,6 +284,8 @@ class Observer:
                 for name, lines in self.figures.items()
             ),
         )
+        paces = {rank: track.pace for rank, track in self._tracks.items()}
+        return replace(snapshot, diagnosis=self._diagnoser.look(snapshot, paces))
 
     def snapshot_with_output(self) -> Snapshot:
         """The run as it is now, with the first and last lines of each stream."""
@@ -318,6 +326,8 @@ class Observer:
 
     def card(self, rank: RankState) -> Card:
         sample = self._samples.get(rank.rank)
+        track = self._tracks.get(rank.rank) or Track()
+        pace = track.pace
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         phase, since = _phase(rank, sample, self.run.state.started)
@@ -335,6 +345,9 @@ class Observer:
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended else self._cpu.get(rank.rank),
+            step=None if pace is None else pace.step,
+            waits=track.waits,
+            lane=track.lane,
             bars=tuple(
                 replace(one, eta=None) if ended else one
                 for one in (

@@ -121,12 +121,12 @@ def test_points_are_sent_once_and_replaced_when_thinned_out(observer):
     line.limit = 4
     sent = []
     for n in range(6):
-        line.add(n, float(n))
+        line.add(n, float(n), 0.5 * n)
         sent.append(news.of(snapshot(), observer).get("figures"))
-    assert sent[0] == [{"name": "loss", "rank": 0, "replace": True, "points": [[0, 0.0]]}]
-    assert sent[1] == [{"name": "loss", "rank": 0, "replace": False, "points": [[1, 1.0]]}]
+    assert sent[0] == [{"name": "loss", "rank": 0, "replace": True, "points": [[0, 0.0, 0.0]]}]
+    assert sent[1] == [{"name": "loss", "rank": 0, "replace": False, "points": [[1, 1.0, 0.5]]}]
     assert sent[4] == [
-        {"name": "loss", "rank": 0, "replace": True, "points": [[0, 0], [2, 2], [4, 4]]}
+        {"name": "loss", "rank": 0, "replace": True, "points": [[0, 0, 0], [2, 2, 1], [4, 4, 2]]}
     ]
     assert sent[5] is None
 
@@ -135,7 +135,7 @@ def test_nan_and_infinity_are_null(observer):
     observer._line("loss", 0).add(0, float("nan"))
     observer._line("loss", 0).add(1, float("inf"))
     (sent,) = PanelNews().of(snapshot(), observer)["figures"]
-    assert sent["points"] == [[0, None], [1, None]]
+    assert sent["points"] == [[0, None, 0], [1, None, 0]]
     json.dumps(sent, allow_nan=False)
 
 
