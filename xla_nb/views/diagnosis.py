@@ -279,8 +279,8 @@ def _compiled_again(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis 
     if one.place:
         line = _line(one.place, snapshot)
         return Diagnosis(f"{line[0].upper()}{line[1:]} compiled {what}", "warning", some)
-    who = f"{ranks(again).capitalize()} compiled" if some else "Each rank compiled"
-    return Diagnosis(f"{who} {what}", "warning", some)
+    who = "Each rank" if not some and len(again) > 1 else ranks(again).capitalize()
+    return Diagnosis(f"{who} compiled {what}", "warning", some)
 
 
 def _fallen_back(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
@@ -310,10 +310,8 @@ def _loading(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
     if not shares:
         return None
     some = _some(shares, snapshot)
-    who = ranks(shares).capitalize() if some else "The ranks"
+    who = "The ranks" if not some and len(shares) > 1 else ranks(shares).capitalize()
     wait = "waits" if len(shares) == 1 else "wait"
-    if len(shares) == 1 and not some:
-        who = "The rank"
     middle = statistics.median(shares.values())
     return Diagnosis(f"{who} {wait} for data {100 * middle:.0f} % of the time", "warning", some)
 
