@@ -138,6 +138,26 @@ def test_figures_reported_together_are_one_row(reported):
     assert reported() == [(0, {"loss": 1.0, "accuracy": 0.5}), (1, {"loss": 2.0})]
 
 
+def steps(path, name):
+    return [row["step"] for row in History({0: path}).rows if name in row]
+
+
+def test_figures_of_two_loops_are_counted_apart(book, path):
+    for epoch in range(3):
+        for _ in range(4):
+            report(loss=1.0)
+        report(val_loss=2.0 + epoch)
+    assert steps(path, "loss") == list(range(12))
+    assert steps(path, "val_loss") == [0, 1, 2]
+
+
+def test_figures_that_are_reported_together_now_and_then_share_a_step(book, path):
+    for n in range(6):
+        report(loss=1.0, **({"accuracy": 0.5} if n % 3 == 2 else {}))
+    assert steps(path, "loss") == list(range(6))
+    assert steps(path, "accuracy") == [2, 5]
+
+
 @pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7)], ids=repr)
 def test_a_report_may_have_a_step(reported, step):
     report(step=step, loss=1.0)

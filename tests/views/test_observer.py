@@ -12,7 +12,7 @@ from xla_nb.protocol import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Loop, Sample
 from xla_nb.views.observer import Line, Observer, observe
-from xla_nb.views.snapshot import Bar
+from xla_nb.views.snapshot import Bar, Diagnosis
 
 
 @pytest.fixture
@@ -160,6 +160,44 @@ def test_cpu_use_is_measured_between_two_samples(run, observer):
     assert card(observer, 0).cpu == 1.5
 
 
+def test_a_card_has_a_lane_and_the_time_of_a_step(run, observer):
+    started(run, 0)
+    for n in range(9):
+        samples(run, 0, at=20.0 + n, steps=10 * n, waited=0.25 * n)
+        observer.sample()
+    seen = observer.snapshot().cards[0]
+    assert [(slot.second, slot.running, slot.others) for slot in seen.lane] == [
+        (20 + n, 0.75, 0.25) for n in range(8)
+    ]
+    assert (seen.step, seen.waits) == (pytest.approx(0.075), 0.25)
+
+
+def test_a_lane_stays_as_it_was_at_the_end(run, observer):
+    started(run, 0)
+    for at in (20.0, 22.0):
+        samples(run, 0, at=at)
+        observer.sample()
+    run.state.apply(events.RankFinished(rank=0, preview="", nbytes=1, at=30.0))
+    assert len(card(observer, 0).lane) == 2
+
+
+def test_a_rank_whose_clock_is_set_back_is_still_seen(run, observer):
+    samples(run, 0, at=20.0, steps=5, cpu=1.0)
+    observer.sample()
+    samples(run, 0, at=10.0, steps=6, cpu=1.1)
+    assert card(observer, 0).sample.steps == 6
+
+
+def test_a_snapshot_has_a_diagnosis(run, observer):
+    started(run, 0, 1)
+    wait = {"activity": "waiting", "operation": "all_reduce", "missing": (1,)}
+    samples(run, 0, at=20.0, since=11.0, **wait)
+    samples(run, 1, at=20.0, place="Cell In[3], line 6")
+    observer.sample()
+    told = "Rank 0 has waited 9 s for rank 1, at line 6"
+    assert observer.snapshot().diagnosis == Diagnosis(told, "warning", (1,))
+
+
 def test_half_a_sample_is_ignored(run, observer):
     started(run, 0)
     samples(run, 0, steps=4)
@@ -215,6 +253,14 @@ def test_a_loop_under_progress_is_a_bar_with_time_to_go(run, observer):
     loop = Loop(label="epoch", done=25, total=100, rate=5.0)
     samples(run, 0, loops=(loop,))
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, 15.0),)
+
+
+def test_a_run_that_is_being_stopped_has_no_time_to_go(run, observer):
+    started(run, 0)
+    samples(run, 0, loops=(Loop(label="epoch", done=25, total=100, rate=5.0),))
+    run.state.apply(events.StopRequested(why="Stopped by the Stop button"))
+    assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, None),)
+    assert observer.snapshot().bar.eta is None
 
 
 def test_a_rank_that_has_ended_has_no_time_to_go(run, observer):

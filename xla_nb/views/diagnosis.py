@@ -97,8 +97,8 @@ def _lately(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
 
 
 def _calm(snapshot: Snapshot) -> Diagnosis:
-    phases = {card.phase for card in snapshot.cards}
-    if phases == {"compiling"}:
+    long = (card.phase == "compiling" and card.sample.compiling >= 1 for card in snapshot.cards)
+    if snapshot.cards and all(long):
         return Diagnosis(f"{several(len(snapshot.cards), snapshot.unit)} compiling")
     return Diagnosis(snapshot.headline)
 
@@ -116,17 +116,24 @@ def _hang(snapshot: Snapshot) -> Diagnosis | None:
 def _stopping(snapshot: Snapshot) -> Diagnosis | None:
     if not snapshot.stopping:
         return None
-    if _broken(snapshot):
-        return Diagnosis(snapshot.headline, "bad", _broken(snapshot))
-    return Diagnosis(f"Stopping: {_small(snapshot.stopping)}", "warning")
+    broken = _broken(snapshot)
+    return Diagnosis(_and_who_runs(snapshot), "bad" if broken else "warning", broken)
 
 
 def _failed(snapshot: Snapshot) -> Diagnosis | None:
-    broken, left = _broken(snapshot), _running(snapshot)
+    broken = _broken(snapshot)
     if not broken and not snapshot.lost:
         return None
-    on = f"; {several(len(left), snapshot.unit)} still running" if left else ""
-    return Diagnosis(f"{snapshot.headline}{on}", "bad", broken)
+    return Diagnosis(_and_who_runs(snapshot), "bad", broken)
+
+
+def _and_who_runs(snapshot: Snapshot) -> str:
+    left = len(_running(snapshot))
+    return (
+        f"{snapshot.headline}; {several(left, snapshot.unit)} still running"
+        if left
+        else snapshot.headline
+    )
 
 
 def _broken(snapshot: Snapshot) -> tuple[int, ...]:
@@ -328,7 +335,3 @@ def _running(snapshot: Snapshot) -> list[Card]:
         for card in snapshot.cards
         if card.phase in ("starting", "running", "compiling", "waiting")
     ]
-
-
-def _small(sentence: str) -> str:
-    return f"{sentence[:1].lower()}{sentence[1:]}"

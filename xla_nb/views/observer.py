@@ -278,7 +278,7 @@ class Observer:
             waits=track.waits,
             lane=track.lane,
             bars=tuple(
-                replace(one, eta=None) if ended else one
+                replace(one, eta=None) if ended or self.run.state.stopping else one
                 for one in (
                     *(map(bar, sample.loops) if sample else ()),
                     *(drawn for _, drawn in open_lines if drawn is not None),
