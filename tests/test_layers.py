@@ -26,7 +26,7 @@ ROWS = (
     ("protocol",),
     ("topology",),
     ("old_names", "in_place"),
-    ("errors", "wording", "ansi", "linux", "memory", "importing"),
+    ("errors", "wording", "ansi", "linux", "memory", "importing", "stopwatch"),
 )
 #: Engines start processes, ranks run in them; what both need is in the protocol.
 STRANGERS = {("engines", "rank")}

@@ -125,6 +125,19 @@ def test_an_error_that_xla_nb_raises_ends_at_the_users_line():
     ]
 
 
+def test_the_loop_of_progress_is_not_shown_between_what_calls_it_and_what_it_calls():
+    cell = """
+        def items():
+            raise KeyError("x")
+            yield
+        def f():
+            list(progress(items()))
+    """
+    got = failure(cell, progress=reporting.progress)
+    files = [line for line in got.text.splitlines() if line.startswith("  File")]
+    assert [line.split(", ")[0] for line in files] == ['  File "Cell In[3]"'] * 2
+
+
 def test_a_fault_of_xla_nb_keeps_its_frames():
     got = failure("def f():\n    spans(5)", spans=wording.ranks)
     assert got.text.splitlines()[-1].startswith("TypeError: 'int' object is not iterable")

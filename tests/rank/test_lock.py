@@ -121,8 +121,11 @@ def test_who_waits_learns_which_rank_holds_it_also_of_another_process():
     waiter.start()
     found = waiting(lock, waiter)
     assert (found.operation, found.missing) == ("lock", (3,))
+    assert (waited := lock.waited(waiter.ident)) > 0
     lock.release()
     waiter.join()
+    assert waited < lock.waited(waiter.ident) == lock.waited(waiter.ident)
+    assert lock.waited(threading.get_ident()) == 0.0
     assert lock.waiting(waiter.ident) is None
     lock.release()
 

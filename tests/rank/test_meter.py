@@ -60,6 +60,20 @@ def test_a_missed_graph_is_compiling_until_it_is_compiled(looks):
     assert answers == [expected for *_, expected in looks]
 
 
+def test_a_compilation_is_timed_from_where_it_was_seen_first():
+    compiling = Compiling()
+    looks = [
+        (0.0, counted(), None),
+        (1.0, counted(misses=1), 0.0),
+        (3.5, counted(misses=1), 2.5),
+        (4.0, counted(misses=2, compiles=1), 0.0),  # the next one
+        (5.0, counted(misses=2, compiles=2), None),
+        (9.0, counted(misses=3, compiles=2), 0.0),
+    ]
+    for now, counts, seconds in looks:
+        assert compiling.lasting(counts, now) == seconds
+
+
 # ---------------------------------------------------------------- how fast is a loop?
 
 
@@ -187,6 +201,7 @@ class Metered:
         self.book = reporting.Book(folder / "rank-0.history")
         self.labels = {__file__}
         self.waiting, self.lock, self.returned = None, None, False
+        self.waited = None
         self.answers = []
         self.every = 1
         self.losses = None
@@ -199,6 +214,7 @@ class Metered:
             SimpleNamespace(
                 counts=lambda: gauges.counts(self.xlac),
                 waiting=lambda: self.waiting,
+                waited=lambda: self.waited,
                 memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
             ),
             self.request,
@@ -305,11 +321,27 @@ def test_a_rank_in_a_collective_waits_for_missing_ranks(metered):
     assert seen.at - seen.since == pytest.approx(100, abs=5)
 
 
+def test_a_sample_has_the_seconds_of_all_waits_so_far(metered):
+    metered.waited = 12.5
+    metered.book.loading.add(3.0)
+    seen = metered.final()
+    assert (seen.waited, seen.data_waited, seen.lock_waited) == (12.5, 3.0, 0.0)
+
+
+def test_waits_that_cannot_be_seen_are_not_known(metered):
+    assert metered.final().waited is None
+
+
 def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
     wait, here = LockWait(time.monotonic() - 5, (3,)), threading.get_ident()
-    metered.lock = SimpleNamespace(taken=2, waiting=lambda thread: wait if thread == here else None)
+    metered.lock = SimpleNamespace(
+        taken=2,
+        waiting=lambda thread: wait if thread == here else None,
+        waited=lambda thread: 7.5 if thread == here else 0.0,
+    )
     seen = metered.final()
     assert (seen.activity, seen.operation, seen.missing) == ("waiting", LOCK, (3,))
+    assert seen.lock_waited == 7.5
     assert seen.at - seen.since == pytest.approx(5, abs=1)
 
 
@@ -544,6 +576,17 @@ def test_a_waiting_rank_names_the_collective_and_the_missing_ranks(stages):
 def test_a_compiling_rank_names_its_line(stages):
     assert stages.compiling["activity"] == "compiling"
     assert stages.compiling["place"] == f"{stages.cell}, line {line_of('rank 0 compiles here')}"
+
+
+def test_waiting_is_counted_while_it_lasts_and_after(stages):
+    late, early = stages.ends[1]["waited"], stages.ends[0]["waited"]
+    assert 0 < stages.waiting["waited"] <= early
+    assert late < early
+
+
+def test_a_compilation_in_progress_is_counted_until_it_is_done(stages):
+    assert stages.compiling["compiling"] >= 0
+    assert [end["compiling"] for end in stages.ends] == [0.0, 0.0]
 
 
 def test_a_rank_past_the_collective_waits_for_nobody(stages):

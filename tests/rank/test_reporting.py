@@ -117,12 +117,12 @@ def test_reporting_after_a_rank_has_ended_does_nothing(path):
 )
 def test_a_figure_may_be_a_number_or_an_array_of_one_element(reported, value):
     report(loss=value)
-    assert reported() == [(None, {"loss": 2.0})]
+    assert reported() == [(0, {"loss": 2.0})]
 
 
 def test_booleans_are_figures(reported):
     report(right=True, wrong=torch.tensor(False))
-    assert reported() == [(None, {"right": 1.0, "wrong": 0.0})]
+    assert reported() == [(0, {"right": 1.0, "wrong": 0.0})]
 
 
 def test_nan_and_infinity_round_trip(book, path):
@@ -135,7 +135,27 @@ def test_nan_and_infinity_round_trip(book, path):
 def test_figures_reported_together_are_one_row(reported):
     report(loss=1.0, accuracy=0.5)
     report(loss=2.0)
-    assert reported() == [(None, {"loss": 1.0, "accuracy": 0.5}), (None, {"loss": 2.0})]
+    assert reported() == [(0, {"loss": 1.0, "accuracy": 0.5}), (1, {"loss": 2.0})]
+
+
+def steps(path, name):
+    return [row["step"] for row in History({0: path}).rows if name in row]
+
+
+def test_figures_of_two_loops_are_counted_apart(book, path):
+    for epoch in range(3):
+        for _ in range(4):
+            report(loss=1.0)
+        report(val_loss=2.0 + epoch)
+    assert steps(path, "loss") == list(range(12))
+    assert steps(path, "val_loss") == [0, 1, 2]
+
+
+def test_figures_that_are_reported_together_now_and_then_share_a_step(book, path):
+    for n in range(6):
+        report(loss=1.0, **({"accuracy": 0.5} if n % 3 == 2 else {}))
+    assert steps(path, "loss") == list(range(6))
+    assert steps(path, "accuracy") == [2, 5]
 
 
 @pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7)], ids=repr)
@@ -340,7 +360,7 @@ def test_a_user_thread_reports_for_its_rank(reported, book):
         list(progress("ab", label="in a thread"))
 
     in_a_thread(work)
-    assert reported() == [(None, {"loss": 3.0})]
+    assert reported() == [(0, {"loss": 3.0})]
     assert names(book) == ["in a thread"]
 
 

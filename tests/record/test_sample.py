@@ -19,6 +19,10 @@ FULL = Sample(
     device_limit=10,
     compiles=3,
     compile_seconds=1.5,
+    compiling=0.5,
+    waited=2.5,
+    lock_waited=0.25,
+    data_waited=4.0,
     steps=40,
     fallbacks={"aten::nonzero": 2},
     clients={"torch_xla": 1, "jax": 1},
@@ -38,6 +42,16 @@ def test_a_sample_of_an_older_record_has_no_clients():
     old = json.loads(encode(FULL))
     del old["clients"]
     assert decode(json.dumps(old).encode()).clients == {}
+
+
+@pytest.mark.parametrize("name", ["waited", "lock_waited", "data_waited", "compiling"])
+def test_seconds_are_finite_numbers_and_may_be_missing(name):
+    body = json.loads(encode(FULL))
+    for wrong in ("soon", float("nan")):
+        with pytest.raises(ValueError, match="not a sample"):
+            decode(json.dumps(body | {name: wrong}).encode())
+    del body[name]
+    assert not getattr(decode(json.dumps(body).encode()), name)
 
 
 def test_a_sample_is_one_line():

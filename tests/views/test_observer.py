@@ -11,8 +11,8 @@ from tests.support.run_double import Run
 from xla_nb.protocol import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Loop, Sample
-from xla_nb.views.observer import Line, Observer, bar, observe, together, tqdm
-from xla_nb.views.snapshot import Bar
+from xla_nb.views.observer import Line, Observer, observe
+from xla_nb.views.snapshot import Bar, Diagnosis
 
 
 @pytest.fixture
@@ -160,6 +160,44 @@ def test_cpu_use_is_measured_between_two_samples(run, observer):
     assert card(observer, 0).cpu == 1.5
 
 
+def test_a_card_has_a_lane_and_the_time_of_a_step(run, observer):
+    started(run, 0)
+    for n in range(9):
+        samples(run, 0, at=20.0 + n, steps=10 * n, waited=0.25 * n)
+        observer.sample()
+    seen = observer.snapshot().cards[0]
+    assert [(slot.second, slot.running, slot.others) for slot in seen.lane] == [
+        (20 + n, 0.75, 0.25) for n in range(8)
+    ]
+    assert (seen.step, seen.waits) == (pytest.approx(0.075), 0.25)
+
+
+def test_a_lane_stays_as_it_was_at_the_end(run, observer):
+    started(run, 0)
+    for at in (20.0, 22.0):
+        samples(run, 0, at=at)
+        observer.sample()
+    run.state.apply(events.RankFinished(rank=0, preview="", nbytes=1, at=30.0))
+    assert len(card(observer, 0).lane) == 2
+
+
+def test_a_rank_whose_clock_is_set_back_is_still_seen(run, observer):
+    samples(run, 0, at=20.0, steps=5, cpu=1.0)
+    observer.sample()
+    samples(run, 0, at=10.0, steps=6, cpu=1.1)
+    assert card(observer, 0).sample.steps == 6
+
+
+def test_a_snapshot_has_a_diagnosis(run, observer):
+    started(run, 0, 1)
+    wait = {"activity": "waiting", "operation": "all_reduce", "missing": (1,)}
+    samples(run, 0, at=20.0, since=11.0, **wait)
+    samples(run, 1, at=20.0, place="Cell In[3], line 6")
+    observer.sample()
+    told = "Rank 0 has waited 9 s for rank 1, at line 6"
+    assert observer.snapshot().diagnosis == Diagnosis(told, "warning", (1,))
+
+
 def test_half_a_sample_is_ignored(run, observer):
     started(run, 0)
     samples(run, 0, steps=4)
@@ -185,22 +223,7 @@ def test_a_card_shows_no_control_characters(run, observer):
 
 # ---------------------------------------------------------------- bars
 
-TQDM = [
-    (" 45%|████▌     | 45/100 [00:01<00:01, 40.5it/s]", Bar("", 45, 100, 40.5, 1)),
-    ("train:  10%|█ | 1.50k/15.0k [01:02<1:00:09, 2.00s/it]", Bar("train", 1500, 15000, 0.5, 3609)),
-    ("  0%|          | 0/8 [00:00<?, ?it/s]", Bar("", 0, 8, None, None)),
-    ("100%|██████████| 8/8 [00:02<00:00,  3.9img/s, loss=0.3]", Bar("", 8, 8, 3.9, 0)),
-]
-
-
-@pytest.mark.parametrize(("line", "bar"), TQDM)
-def test_a_line_of_tqdm_is_a_bar(line, bar):
-    assert tqdm(line) == bar
-
-
-@pytest.mark.parametrize("line", ["", "45%", "100% sure", "a | b | 3/4 [x]", "8it [00:01, 7it/s]"])
-def test_other_lines_are_not_bars(line):
-    assert tqdm(line) is None
+TQDM = " 45%|████▌     | 45/100 [00:01<00:01, 40.5it/s]"
 
 
 def test_real_tqdm_output_is_a_bar(run, observer, monkeypatch):
@@ -218,10 +241,10 @@ def test_real_tqdm_output_is_a_bar(run, observer, monkeypatch):
 
 def test_a_tqdm_bar_is_not_the_last_line(run, observer):
     run.prints(0, "begun\n")
-    run.prints(0, "\r" + TQDM[0][0], "err")
+    run.prints(0, "\r" + TQDM, "err")
     assert not [one for one in observer.read(100) if one.stream == "err"]
     seen = card(observer, 0)
-    assert seen.bars == (TQDM[0][1],)
+    assert seen.bars == (Bar("", 45, 100, 40.5, 1),)
     assert seen.line == "begun"
 
 
@@ -232,26 +255,12 @@ def test_a_loop_under_progress_is_a_bar_with_time_to_go(run, observer):
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, 15.0),)
 
 
-@pytest.mark.parametrize(
-    ("change", "eta"), [({"total": None}, None), ({"rate": None}, None), ({"done": 100}, 0.0)]
-)
-def test_time_to_go_may_be_unknown(change, eta):
-    loop = Loop(**({"label": "", "done": 25, "total": 100, "rate": 5.0} | change))
-    assert bar(loop).eta == eta
-
-
-def test_of_loops_alike_the_slowest_rank_is_shown():
-    bars = [Bar("x", 30, 100, 10.0, 7.0), Bar("x", 10, 100, 5.0, 18.0)]
-    assert together(bars) == Bar("x (slowest rank)", 10, 100, 5.0, 18.0)
-    assert together(bars[:1] * 4) == bars[0]
-    assert together([replace(one, total=None) for one in bars]).done == 10
-    assert together([]) is None
-
-
-def test_of_other_loops_the_sum_is_shown_and_said():
-    bars = [Bar("x", 10, 100, 5.0, 18.0), Bar("x", 30, 60, 10.0, 3.0)]
-    assert together(bars) == Bar("x (sum of 2 ranks)", 40, 160, 15.0, 18.0)
-    assert together([bars[0], replace(bars[1], total=None)]).total is None
+def test_a_run_that_is_being_stopped_has_no_time_to_go(run, observer):
+    started(run, 0)
+    samples(run, 0, loops=(Loop(label="epoch", done=25, total=100, rate=5.0),))
+    run.state.apply(events.StopRequested(why="Stopped by the Stop button"))
+    assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, None),)
+    assert observer.snapshot().bar.eta is None
 
 
 def test_a_rank_that_has_ended_has_no_time_to_go(run, observer):

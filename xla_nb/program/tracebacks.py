@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -62,6 +62,7 @@ def _in_full(
     else:
         told.stack = traceback.StackSummary.from_list(_before_our_raise(told.stack))
         _cut_chained(told, labels)
+        told.stack = _without_loops(told.stack)
     frames = told.stack
     text = "".join(told.format()).rstrip()
     if ours:
@@ -110,7 +111,7 @@ def locate_frame(frame: FrameType, labels: Container[str]) -> tuple[str, str]:
     how xla_nb waits at its end."""
     summary = traceback.extract_stack(frame, limit=DEPTH)
     first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
-    kept = traceback.StackSummary.from_list(_before_ours(summary[first:]) or summary[first:])
+    kept = _without_loops(_before_ours(summary[first:]) or summary[first:])
     return place_in(kept, labels), "".join(kept.format()).rstrip()
 
 
@@ -144,6 +145,19 @@ def _before_ours(frames: Iterable[traceback.FrameSummary]) -> list[traceback.Fra
     while kept and _OURS in Path(kept[-1].filename).parents:
         kept.pop()
     return kept
+
+
+def _without_loops(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
+    """Without the frames of `xla_nb.progress`, and of what times loaders, that have called others:
+    they are in no program."""
+    last = len(frames) - 1
+    return traceback.StackSummary.from_list(
+        [
+            frame
+            for n, frame in enumerate(frames)
+            if n == last or _OURS / "rank" not in Path(frame.filename).parents
+        ]
+    )
 
 
 def _before_our_raise(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:

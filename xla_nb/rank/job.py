@@ -31,7 +31,7 @@ from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
-from xla_nb.rank import bars, helpers, lingering, loader, segments
+from xla_nb.rank import bars, helpers, lingering, loader, loading, segments
 from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
@@ -94,6 +94,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     order.request.state.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     helpers.tell_of_lost_helpers()
+    loading.watch_loaders()
     segments.leave_to_their_makers()
     bars.draw_as_text()
     old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))

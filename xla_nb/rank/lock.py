@@ -10,12 +10,12 @@ import mmap
 import multiprocessing
 import os
 import threading
-import time
 from dataclasses import dataclass
 from multiprocessing import synchronize
 from typing import Any
 
 from xla_nb.record.sample import LOCK
+from xla_nb.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SharedLock(synchronize.Lock):
         self._holder = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("i")
         self._ranks: dict[int, int] = {}  # by thread
         self._pid = 0
-        self._waits: dict[int, float] = {}  # since when, by thread
+        self._waits: dict[int, Stopwatch] = {}  # by thread
         self.taken = 0  # times that this process has got it
 
     def _make_methods(self) -> None:
@@ -53,12 +53,12 @@ class SharedLock(synchronize.Lock):
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         taken: bool = self._semlock.acquire(False, timeout)
         if not taken and block:
-            thread = threading.get_ident()
-            self._waits[thread] = time.monotonic()
+            watch = self._waits.setdefault(threading.get_ident(), Stopwatch())
             try:
+                watch.start()
                 taken = self._semlock.acquire(True, timeout)
             finally:
-                del self._waits[thread]
+                watch.stop()
         if taken:
             self._holder[0] = self._own_number()
             self.taken += 1
@@ -76,11 +76,17 @@ class SharedLock(synchronize.Lock):
 
     def waiting(self, thread: int) -> LockWait | None:
         """The wait of a thread of this process, if it is in one; safe in any thread."""
-        since = self._waits.get(thread)
+        watch = self._waits.get(thread)
+        since = watch.since if watch is not None else None
         if since is None:
             return None
         holder = self._holder[0] - 1
         return LockWait(since, (holder,) if holder >= 0 else ())
+
+    def waited(self, thread: int) -> float:
+        """Seconds that a thread of this process has waited so far; safe in any thread."""
+        watch = self._waits.get(thread)
+        return 0.0 if watch is None else watch.seconds
 
     def _own_number(self) -> int:
         """The rank of the calling thread plus 1; 0 in a process that a rank started."""

@@ -41,6 +41,16 @@ class Compiling:
 
     def __init__(self) -> None:
         self._least = self._hits = self._misses = 0
+        self._began: tuple[float, int] | None = None  # when, and how many were compiled then
+
+    def lasting(self, counts: Counts, now: float) -> float | None:
+        """Seconds for which the compilation in progress has been seen; None if there is none."""
+        if not self.now(counts):
+            self._began = None
+            return None
+        if self._began is None or self._began[1] != counts.compiles:
+            self._began = now, counts.compiles
+        return now - self._began[0]
 
     def now(self, counts: Counts) -> bool:
         pending = counts.misses - counts.compiles
@@ -183,11 +193,11 @@ class Meter:
         counts = self._gauges.counts()
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
         waiting = lock_wait or self._gauges.waiting()
-        compiling = self._compiling.now(counts)
+        compiling = self._compiling.lasting(counts, time.monotonic())
         used, limit = self._device_memory()
         return Sample(
             at=now,
-            activity=self._doing(waiting, compiling, now),
+            activity=self._doing(waiting, compiling is not None, now),
             since=self._activity[1],
             place=tracebacks.innermost(self._entry, self._labels),
             operation=waiting.operation[:_LONGEST] if waiting else "",
@@ -198,6 +208,10 @@ class Meter:
             device_limit=limit,
             compiles=counts.compiles,
             compile_seconds=counts.compile_seconds,
+            compiling=compiling or 0.0,
+            waited=self._gauges.waited(),
+            lock_waited=self._lock.waited(self._entry) if self._lock is not None else 0.0,
+            data_waited=self._book.loading.seconds,
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
             returned=self._returned(),

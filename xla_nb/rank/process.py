@@ -254,7 +254,7 @@ def _measured(job: Inherited, index: int, call: Callable[[], T]) -> T:
         job.sender.send(events.RankAt(rank=index, place=place, stack=stack))
 
     losses = Losses(job.record.path, functools.partial(_tell, job, index))
-    book = reporting.begin(job.record.history(index), losses)
+    book = reporting.begin(job.record.history(index), losses, job.runtime.executed)
     # Sample less often where many ranks share few cores.
     every = 1 + job.runtime.ranks // 64
     try:

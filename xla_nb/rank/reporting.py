@@ -11,13 +11,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from xla_nb.rank import loading
 from xla_nb.record import figures as record_figures
 from xla_nb.record.full_disk import Appender, Losses
+from xla_nb.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -33,7 +35,8 @@ def report(*, step: float | None = None, **figures: Any) -> None:
     Each figure is a number, or a tensor or array of one element. A tensor on an XLA device is
     read after the next `torch_xla.sync()`, in a thread of xla_nb's own, so reporting at every
     step does not wait for the device. `step` is the position on the charts' axis, by default the
-    number of this rank's earlier reports.
+    number of this rank's earlier reports of these figures: a loss of training and one of
+    evaluation are counted apart, a loss and an accuracy reported together share a step.
 
     The panel draws a chart of each figure, and `run.history` has the values. Outside a rank, in
     a process that a rank started, and after the rank's function has returned, it does nothing.
@@ -73,11 +76,22 @@ class Progress(Generic[T]):
         for book in _open_books():
             book.begin(self)
         try:
-            for item in self._iterable:
+            for item in _items(self._iterable):
                 yield item
                 self.done += 1
         finally:
             self.finished = True
+
+
+def _items(iterable: Iterable[T]) -> Iterator[T]:
+    """The same items. In a rank the time for each is waiting for data, unless a graph was run
+    meanwhile: then the iterable does more than load, as torch_xla's own loaders do."""
+    executed = next((book.executed for book in _open_books()), _not_counted)
+    return iter(iterable) if executed() is None else loading.timed(iterable, executed)
+
+
+def _not_counted() -> None:
+    return None
 
 
 def _length(iterable: object) -> int | None:
@@ -98,7 +112,7 @@ class _Row:
 
     number: int
     at: float
-    step: float | None
+    step: float
     figures: dict[str, Any]
 
     def encode(self) -> bytes:
@@ -110,12 +124,17 @@ class _Row:
 class Book:
     """What one rank reports: rows for the file `path`, and loops for the meter's samples.
 
-    losses: tells of rows that did not fit on the disk"""
+    losses: tells of rows that did not fit on the disk
+    executed: the number of graphs run so far, None where they are not counted
+    loading: runs while the rank waits for data"""
 
     path: Path
     losses: Losses | None = None
+    executed: Callable[[], int | None] = _not_counted
+    loading: Stopwatch = field(default_factory=Stopwatch)
     loops: list[Progress[Any]] = field(default_factory=list)
     _count: int = 0
+    _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report
     _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
     _synced: deque[_Row] = field(default_factory=deque)  # with their step launched
 
@@ -135,7 +154,7 @@ class Book:
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         values = {name: _snapshot(name, value) for name, value in figures.items()}
-        row = _Row(self._count, time.time(), _axis(step), values)
+        row = _Row(self._count, time.time(), self._position(_axis(step), values), values)
         self._count += 1
         if not any(_is_lazy(value) for value in values.values()):
             self._write(row)
@@ -145,6 +164,13 @@ class Book:
         self._unsynced.append(row)
         if len(self._unsynced) > _WAITING:  # the program never marks a step
             self._write(self._unsynced.popleft())
+
+    def _position(self, step: float | None, names: Iterable[str]) -> float:
+        """Where a row stands by default: after the last of its figures, so that those of another
+        loop do not move it."""
+        following = max((self._steps.get(name, 0) for name in names), default=0)
+        self._steps |= dict.fromkeys(names, following + 1)
+        return following if step is None else step
 
     def _step(self) -> None:
         while self._unsynced:
@@ -177,14 +203,19 @@ class Book:
 _books: dict[int, Book] = {}
 
 
-def begin(path: Path, losses: Losses | None = None) -> Book:
+def begin(
+    path: Path,
+    losses: Losses | None = None,
+    executed: Callable[[], int | None] = _not_counted,
+) -> Book:
     """Open the calling rank's book, before the user's function runs."""
-    _books[threading.get_ident()] = book = Book(path, losses)
+    _books[threading.get_ident()] = book = Book(path, losses, executed, loading.begin())
     return book
 
 
 def end() -> None:
     """Close the calling rank's book, after the user's function."""
+    loading.end()
     _books.pop(threading.get_ident()).close()
 
 

@@ -36,6 +36,11 @@ class Sample:
     rss, device_*   bytes; None if the backend does not report them
     cpu             seconds of processor time so far
     compiles        graphs compiled, in `compile_seconds`
+    compiling       seconds for which the compilation in progress has been seen; 0 if there is none
+    waited          seconds of waiting in collectives so far, with the wait in progress; None where
+                    that cannot be seen, as on a TPU
+    lock_waited     the same for the `lock`
+    data_waited     seconds of waiting for a loader's next batch so far
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
     returned        its function has returned, and the result is on its way
@@ -56,6 +61,10 @@ class Sample:
     device_limit: int | None = None
     compiles: int = 0
     compile_seconds: float = 0.0
+    compiling: float = 0.0
+    waited: float | None = None
+    lock_waited: float = 0.0
+    data_waited: float = 0.0
     steps: int = 0
     graphs: int = 0
     returned: bool = False
@@ -77,8 +86,14 @@ def decode(data: bytes) -> Sample:
         loops = tuple(Loop(**loop) for loop in body.pop("loops"))
         missing = tuple(body.pop("missing"))
         sample = Sample(loops=loops, missing=missing, **body)
-        if not all(map(math.isfinite, (sample.at, sample.since, sample.cpu))):
+        if not all(map(math.isfinite, _times(sample))):
             raise ValueError("not a sample: a time is not finite")
     except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as problem:
         raise ValueError(f"not a sample: {data[:200]!r}") from problem
     return sample
+
+
+def _times(sample: Sample) -> tuple[float, ...]:
+    waits = sample.waited or 0.0, sample.lock_waited, sample.data_waited
+    compiles = sample.compile_seconds, sample.compiling
+    return sample.at, sample.since, sample.cpu, *compiles, *waits

@@ -49,6 +49,12 @@ def counts(xlac: Any) -> Counts:
     )
 
 
+def executed(xlac: Any) -> int:
+    """Graphs that were looked up so far, each to be executed."""
+    hits = xlac._xla_counter_value("CachedCompile") or 0
+    return int(hits + (xlac._xla_counter_value("UncachedCompile") or 0))
+
+
 def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
     """Bytes in use on a device of torch_xla's, and its capacity; None where unknown."""
     try:
@@ -66,6 +72,13 @@ class Gauges(Protocol):
 
     def waiting(self) -> PendingCollective | None:
         """The collective that this rank waits in; None if none, or not visible."""
+
+    def waited(self) -> float | None:
+        """Seconds that this rank has waited in collectives so far, with the one that it waits in;
+        None where that is not visible."""
+
+    def executed(self) -> int | None:
+        """Graphs that were looked up so far, in a microsecond; None where they are not counted."""
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes in use on the device, and its capacity; None where unknown."""

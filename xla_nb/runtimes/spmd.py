@@ -134,6 +134,14 @@ class Devices:
         """Not visible: SPMD's collectives are part of the compiled graph."""
         return None
 
+    def waited(self) -> float | None:
+        return None
+
+    def executed(self) -> int:
+        import torch_xla
+
+        return gauges.executed(torch_xla._XLAC)
+
     def counts(self) -> Counts:
         import torch_xla
 

@@ -183,6 +183,13 @@ class Processes:
         """Not visible: JAX's collectives are part of the compiled program."""
         return None
 
+    def waited(self) -> float | None:
+        return None
+
+    def executed(self) -> int | None:
+        """JAX counts compilations only."""
+        return None
+
     def counts(self) -> Counts:
         return self.compilations.counts()
 

@@ -182,6 +182,18 @@ class Chips:
 
         return host.waiting()
 
+    def waited(self) -> float | None:
+        if not self.simulated:
+            return None
+        from xla_nb.simulation import host
+
+        return host.waited()
+
+    def executed(self) -> int:
+        import torch_xla
+
+        return gauges.executed(torch_xla._XLAC)
+
     def counts(self) -> Counts:
         import torch_xla
 

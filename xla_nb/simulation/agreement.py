@@ -31,6 +31,7 @@ from xla_nb.simulation.frames import (
 )
 from xla_nb.simulation.mesh import Mesh, StreamClosed, SwapTimeout
 from xla_nb.simulation.places import calling_line
+from xla_nb.stopwatch import Stopwatch
 from xla_nb.wording import ranks
 
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
@@ -90,6 +91,7 @@ class Agreement:
         self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
         self._failure: RuntimeError | None = None  # for which this rank is out of step with others
         self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
+        self._waited = Stopwatch()
         self._lock = threading.RLock()
 
     @property
@@ -104,6 +106,11 @@ class Agreement:
             return None
         operation, since, missing = current
         return CollectiveWait(operation, since, tuple(sorted(missing())))
+
+    @property
+    def waited(self) -> float:
+        """Seconds of all waits so far, with the one that this rank is in."""
+        return self._waited.seconds
 
     def meet(self, what: str, members: Iterable[int], payload: bytes = b"") -> dict[int, bytes]:
         """Meet `members` for the operation `what`, which says how long payloads are or that they
@@ -127,6 +134,7 @@ class Agreement:
             return self._meet_over_streams(mine, others)
         finally:
             self._wait = None
+            self._waited.stop()
 
     def _meet_over_streams(self, mine: Frame, others: Sequence[int]) -> dict[int, bytes]:
         self._send(mine, others)
@@ -155,6 +163,7 @@ class Agreement:
         if not board.arrive(self.mesh.rank, step, mine.what.encode(), mine.pack()):
             missing = functools.partial(board.missing, step)
             self._wait = mine.what, time.monotonic(), missing
+            self._waited.start()
             for pause in self._pauses(mine, missing):
                 if board.is_complete(step):
                     break
@@ -217,6 +226,7 @@ class Agreement:
     def _collect(self, mine: Frame, missing: set[int]) -> dict[int, Frame]:
         frames: dict[int, Frame] = {}
         self._wait = mine.what, time.monotonic(), missing.copy
+        self._waited.start()
         ready: Iterable[int] = sorted(missing)
         for pause in self._pauses(mine, missing.copy):
             for rank in ready:
@@ -297,6 +307,7 @@ class Agreement:
         are closed then; else they hear of it.
         """
         self._wait = shorten(what), time.monotonic(), tuple
+        self._waited.start()
         try:
             yield
         except BaseException as error:
@@ -308,6 +319,7 @@ class Agreement:
             raise
         finally:
             self._wait = None
+            self._waited.stop()
 
     def _of_stream(self, error: BaseException, what: str) -> RuntimeError | None:
         during = f"during {shorten(what)}"

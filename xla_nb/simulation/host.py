@@ -197,5 +197,11 @@ def waiting() -> CollectiveWait | None:
     return None if agreement is None else agreement.waiting
 
 
+def waited() -> float | None:
+    """Seconds that this rank has waited in collectives; safe to call from any thread."""
+    agreement = _agreement()
+    return None if agreement is None else agreement.waited
+
+
 def _agreement() -> Agreement | None:
     return None if _Installed.host is None else _Installed.host.agreement

@@ -5,8 +5,6 @@ Each read is bounded, whatever the ranks print or report.
 
 from __future__ import annotations
 
-import math
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,15 +13,17 @@ from typing import Literal
 from xla_nb import ansi, wording
 from xla_nb.protocol import events
 from xla_nb.record.figures import Rows
-from xla_nb.record.sample import LOCK, Loop, Sample
+from xla_nb.record.sample import LOCK, Sample
 from xla_nb.record.tail import LineBlock, Tail, before, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.views import facts
+from xla_nb.views.bars import bar, together, tqdm
+from xla_nb.views.diagnosis import Diagnoser
+from xla_nb.views.lanes import Track
 from xla_nb.views.snapshot import (
     NO_SAMPLE,
-    Bar,
     Card,
     Excerpt,
     Hang,
@@ -56,20 +56,21 @@ class Lines:
 
 @dataclass
 class Line:
-    """One rank's points of one figure. Over `limit` every other point is dropped, which makes a
-    new `generation`: points read before are no longer a prefix of `points`."""
+    """One rank's points of one figure: x, y and the seconds since the run's start. Over `limit`
+    every other point is dropped, which makes a new `generation`: points read before are no longer a
+    prefix of `points`."""
 
     limit: int
-    points: list[tuple[float, float]] = field(default_factory=list)
+    points: list[tuple[float, float, float]] = field(default_factory=list)
     generation: int = 0
-    last: tuple[float, float] | None = None
+    last: tuple[float, float, float] | None = None
     _stride: int = 1
     _count: int = 0
 
-    def add(self, x: float, y: float) -> None:
-        self.last = x, y
+    def add(self, x: float, y: float, t: float = 0.0) -> None:
+        self.last = x, y, t
         if self._count % self._stride == 0:
-            self.points.append((x, y))
+            self.points.append(self.last)
         self._count += 1
         if len(self.points) > self.limit:
             del self.points[1::2]
@@ -77,79 +78,9 @@ class Line:
             self.generation += 1
 
     def whole(self) -> list[tuple[float, float]]:
-        """The points, always with the newest."""
-        if self.last is None or self.points[-1:] == [self.last]:
-            return list(self.points)
-        return [*self.points, self.last]
-
-
-# ---------------------------------------------------------------- bars
-
-_NUMBER = r"([\d.]+)([kMGTP]?)"
-_TQDM = re.compile(
-    rf"^(?:(?P<label>.*?): )? *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})"
-    r" \[[\d:]+<(?P<eta>[\d:]+|\?)(?:, *(?P<rate>[\d.]+[kMGTP]?|\?)(?P<unit>[^\],]*))?"
-)
-
-
-def tqdm(line: str) -> Bar | None:
-    """The bar that a line in tqdm's default format (tqdm 4) draws; None for other lines."""
-    match = _TQDM.match(line)
-    if match is None:
-        return None
-    rate = None if match["rate"] in (None, "?") else _si(match["rate"])
-    if rate and match["unit"].startswith("s/"):
-        rate = 1 / rate
-    eta = None if match["eta"] == "?" else _seconds(match["eta"])
-    return Bar(match["label"] or "", _si(match["done"]), _si(match["total"]), rate, eta)
-
-
-def _si(text: str) -> float:
-    """`1.5k` as 1500; 0 if it is not a number."""
-    scale = 1000.0 ** (" kMGTP".index(text[-1]) if text[-1:] in "kMGTP" and text else 0)
-    try:
-        return float(text.rstrip("kMGTP")) * scale
-    except ValueError:
-        return 0.0
-
-
-def _seconds(clock: str) -> float:
-    """`1:02:03` in seconds."""
-    seconds = 0
-    for part in clock.split(":"):
-        seconds = seconds * 60 + int(part or 0)
-    return float(seconds)
-
-
-def bar(loop: Loop) -> Bar:
-    """The bar of a loop under `xla_nb.progress`."""
-    left = None if loop.total is None else max(0, loop.total - loop.done)
-    eta = 0.0 if left == 0 else left / loop.rate if left is not None and loop.rate else None
-    return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
-
-
-def together(bars: Iterable[Bar]) -> Bar | None:
-    """One bar for the bars of all ranks: where their loops are alike it is that of the slowest
-    rank, else the sum of all, which is said. It is done when the last of them is."""
-    each = list(bars)
-    if not each:
-        return None
-    totals = [one.total for one in each]
-    rates = [one.rate for one in each if one.rate is not None]
-    etas = [one.eta for one in each if one.eta is not None]
-    eta = max(etas) if etas else None
-    if len(set(totals)) == 1:
-        slowest = min(each, key=lambda one: one.done)
-        which = "" if len({one.done for one in each}) == 1 else " (slowest rank)"
-        label = f"{slowest.label}{which}".strip()
-        return Bar(label, slowest.done, slowest.total, min(rates) if rates else None, eta)
-    return Bar(
-        f"{each[0].label} (sum of {len(each)} ranks)".strip(),
-        sum(one.done for one in each),
-        None if None in totals else math.fsum(total for total in totals if total is not None),
-        sum(rates) if rates else None,
-        eta,
-    )
+        """The points as x and y, always with the newest."""
+        newest = [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
+        return [(x, y) for x, y, _ in (*self.points, *newest)]
 
 
 # ---------------------------------------------------------------- the observer
@@ -166,6 +97,8 @@ class Observer:
         self._rows: dict[int, Rows] = {}
         self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
+        self._tracks: dict[int, Track] = {}
+        self._diagnoser = Diagnoser()
         self._report: tuple[events.HangReported, Hang] | None = None
 
     # ---------------------------------------------------------- reading
@@ -224,16 +157,18 @@ class Observer:
             if rank not in self._rows:
                 self._rows[rank] = Rows(self.run.record.history(rank))
             for row in self._rows[rank].new():
+                since = row.at - (self.run.state.started or row.at)
                 for name, value in row.figures.items():
-                    self._line(name, rank).add(row.step, value)
+                    self._line(name, rank).add(row.step, value, since)
 
     def _take_sample(self, rank: int) -> None:
         before, now = self._samples.get(rank), self.run.sample(rank)
-        if now is None or (before is not None and now.at <= before.at):
+        if now is None or (before is not None and now.at == before.at):
             return
-        if before is not None:
+        if before is not None and now.at > before.at:  # else its host's clock was set back
             self._cpu[rank] = max(0.0, (now.cpu - before.cpu) / (now.at - before.at))
         self._samples[rank] = now
+        self._tracks.setdefault(rank, Track()).add(now)
 
     def _line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
@@ -253,7 +188,7 @@ class Observer:
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
         cards = tuple(card for rank, one in pairs for card in _per_device(rank, one))
-        return Snapshot(
+        snapshot = Snapshot(
             run=self.run.name,
             cell=self.run.label,
             headline=ansi.plain(sentences.headline(state)),
@@ -278,6 +213,8 @@ class Observer:
                 for name, lines in self.figures.items()
             ),
         )
+        paces = {rank: track.pace for rank, track in self._tracks.items()}
+        return replace(snapshot, diagnosis=self._diagnoser.look(snapshot, paces))
 
     def snapshot_with_output(self) -> Snapshot:
         """The run as it is now, with the first and last lines of each stream."""
@@ -318,6 +255,8 @@ class Observer:
 
     def card(self, rank: RankState) -> Card:
         sample = self._samples.get(rank.rank)
+        track = self._tracks.get(rank.rank) or Track()
+        pace = track.pace
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         phase, since = _phase(rank, sample, self.run.state.started)
@@ -335,8 +274,11 @@ class Observer:
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended else self._cpu.get(rank.rank),
+            step=None if pace is None else pace.step,
+            waits=track.waits,
+            lane=track.lane,
             bars=tuple(
-                replace(one, eta=None) if ended else one
+                replace(one, eta=None) if ended or self.run.state.stopping else one
                 for one in (
                     *(map(bar, sample.loops) if sample else ()),
                     *(drawn for _, drawn in open_lines if drawn is not None),

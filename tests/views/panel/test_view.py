@@ -21,7 +21,7 @@ from xla_nb.views import facts
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.messages import PanelNews, Turns, fault
-from xla_nb.views.snapshot import Bar, Card, Hang, Snapshot, Trouble
+from xla_nb.views.snapshot import Bar, Card, Diagnosis, Hang, Slot, Snapshot, Trouble
 
 # ---------------------------------------------------------------- from the page
 
@@ -121,12 +121,12 @@ def test_points_are_sent_once_and_replaced_when_thinned_out(observer):
     line.limit = 4
     sent = []
     for n in range(6):
-        line.add(n, float(n))
+        line.add(n, float(n), 0.5 * n)
         sent.append(news.of(snapshot(), observer).get("figures"))
-    assert sent[0] == [{"name": "loss", "rank": 0, "replace": True, "points": [[0, 0.0]]}]
-    assert sent[1] == [{"name": "loss", "rank": 0, "replace": False, "points": [[1, 1.0]]}]
+    assert sent[0] == [{"name": "loss", "rank": 0, "replace": True, "points": [[0, 0.0, 0.0]]}]
+    assert sent[1] == [{"name": "loss", "rank": 0, "replace": False, "points": [[1, 1.0, 0.5]]}]
     assert sent[4] == [
-        {"name": "loss", "rank": 0, "replace": True, "points": [[0, 0], [2, 2], [4, 4]]}
+        {"name": "loss", "rank": 0, "replace": True, "points": [[0, 0, 0], [2, 2, 1], [4, 4, 2]]}
     ]
     assert sent[5] is None
 
@@ -135,8 +135,53 @@ def test_nan_and_infinity_are_null(observer):
     observer._line("loss", 0).add(0, float("nan"))
     observer._line("loss", 0).add(1, float("inf"))
     (sent,) = PanelNews().of(snapshot(), observer)["figures"]
-    assert sent["points"] == [[0, None], [1, None]]
+    assert sent["points"] == [[0, None, 0], [1, None, 0]]
     json.dumps(sent, allow_nan=False)
+
+
+def test_only_seconds_that_changed_are_sent(observer):
+    news = PanelNews()
+    past, present = Slot(100, running=1.0), Slot(101, compiling=0.125, others=0.25)
+    first = news.of(snapshot(Card(0, lane=(past, present)), Card(1)), observer)
+    assert first["lanes"] == [
+        {"rank": 0, "slots": [[100, 0, 1, 0, 0], [101, 0.12, 0, 0.25, 0]]},
+    ]
+    later = replace(present, data=0.5), Slot(102, running=0.25)
+    second = news.of(snapshot(Card(0, lane=(past, *later)), Card(1)), observer)
+    assert second["lanes"] == [
+        {"rank": 0, "slots": [[101, 0.12, 0, 0.25, 0.5], [102, 0, 0.25, 0, 0]]},
+    ]
+    assert "lanes" not in news.of(snapshot(Card(0, lane=(past, *later)), Card(1)), observer)
+
+
+def test_lanes_are_sent_again_after_forget(observer):
+    news, cards = PanelNews(), [Card(n, lane=(Slot(100, running=1.0),)) for n in (0, 1)]
+    news.of(snapshot(*cards), observer)
+    news.forget([1])
+    assert [one["rank"] for one in news.of(snapshot(*cards), observer)["lanes"]] == [1]
+
+
+def test_of_many_ranks_only_the_one_in_focus_has_a_lane(observer):
+    cards = [Card(n, lane=(Slot(100, running=1.0),)) for n in range(65)]
+    assert len(PanelNews().of(snapshot(*cards[:64]), observer)["lanes"]) == 64
+    assert "lanes" not in PanelNews().of(snapshot(*cards), observer)
+    (lane,) = PanelNews().of(snapshot(*cards), observer, 7)["lanes"]
+    assert lane["rank"] == 7
+
+
+def test_a_card_has_its_step_waits_and_memory_as_numbers(observer):
+    rank = Card(0, step=0.0312345, waits=0.27612, sample=sample(rss=3 << 20))
+    (card,) = PanelNews().of(snapshot(rank), observer)["cards"]
+    assert (card["step"], card["waits"], card["rss"]) == (0.0312, 0.28, 3 << 20)
+    (card,) = PanelNews().of(snapshot(Card(0)), observer)["cards"]
+    assert (card["step"], card["waits"], card["rss"]) == (None, None, None)
+
+
+def test_the_diagnosis_is_sent_with_its_level_and_ranks(observer):
+    late = Diagnosis("3 ranks have waited 16 s for rank 2, at line 6", "warning", (2,))
+    about = PanelNews().of(snapshot(diagnosis=late), observer)["about"]
+    assert about["diagnosis"] == {"sentence": late.sentence, "level": "warning", "ranks": [2]}
+    assert PanelNews().of(snapshot(), observer)["about"]["diagnosis"] is None
 
 
 def test_everything_is_sent_again_after_forget(observer):

@@ -8,7 +8,7 @@ protocol.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from xla_nb import ansi, wording
@@ -16,7 +16,16 @@ from xla_nb.protocol.events import StackGroup
 from xla_nb.record.tail import Earlier
 from xla_nb.views import facts
 from xla_nb.views.observer import STREAMS, Lines, Observer
-from xla_nb.views.snapshot import Bar, Card, Hang, Snapshot, Trouble, hosts_in_short
+from xla_nb.views.snapshot import (
+    Bar,
+    Card,
+    Diagnosis,
+    Hang,
+    Slot,
+    Snapshot,
+    Trouble,
+    hosts_in_short,
+)
 
 # ---------------------------------------------------------------- from the page
 
@@ -66,6 +75,7 @@ class PanelNews:
         self._parts: dict[str, Any] = {}
         self._cards: dict[int, tuple[Card, dict[str, Any]]] = {}
         self._points: dict[tuple[str, int], tuple[int, int]] = {}
+        self._slots: dict[int, dict[int, list[float]]] = {}
 
     def forget(self, ranks: Collection[int] | None = None) -> None:
         """Tell everything about these ranks again, by default about all: the page may have lost
@@ -74,9 +84,13 @@ class PanelNews:
         self._parts = {}
         self._cards = {rank: card for rank, card in self._cards.items() if rank not in lost}
         self._points = {key: sent for key, sent in self._points.items() if key[1] not in lost}
+        self._slots = {rank: sent for rank, sent in self._slots.items() if rank not in lost}
 
-    def of(self, snapshot: Snapshot, observer: Observer) -> dict[str, Any]:
-        """The parts that changed since the last call."""
+    def of(
+        self, snapshot: Snapshot, observer: Observer, focus: int | None = None
+    ) -> dict[str, Any]:
+        """The parts that changed since the last call. `focus` is the rank whose details the page
+        shows: of many ranks it alone has a lane."""
         parts: dict[str, Any] = {
             "about": _about(snapshot),
             "bar": None if snapshot.bar is None else _bar(snapshot.bar),
@@ -91,6 +105,22 @@ class PanelNews:
         figures = self._figures(observer)
         if figures:
             news["figures"] = figures
+        few = len(snapshot.cards) <= _LANES
+        lanes = self._lanes(card for card in snapshot.cards if few or card.rank == focus)
+        if lanes:
+            news["lanes"] = lanes
+        return news
+
+    def _lanes(self, cards: Iterable[Card]) -> list[dict[str, Any]]:
+        """The seconds that are new or have changed, of each rank that has any."""
+        news = []
+        for card in cards:
+            sent = self._slots.get(card.rank, {})
+            lane = {slot.second: _slot(slot) for slot in card.lane}
+            changed = [one for second, one in lane.items() if sent.get(second) != one]
+            self._slots[card.rank] = lane
+            if changed:
+                news.append({"rank": card.rank, "slots": changed})
         return news
 
     def _changed(self, cards: Sequence[Card]) -> list[dict[str, Any]]:
@@ -114,8 +144,8 @@ class PanelNews:
                 fresh = generation != line.generation
                 points = line.points if fresh else line.points[count:]
                 if points:
-                    pairs = [[_finite(x), _finite(y)] for x, y in points]
-                    news.append({"name": name, "rank": rank, "replace": fresh, "points": pairs})
+                    own = [[_finite(x), _finite(y), round(t, 2)] for x, y, t in points]
+                    news.append({"name": name, "rank": rank, "replace": fresh, "points": own})
                     self._points[name, rank] = line.generation, len(line.points)
         return news
 
@@ -136,18 +166,32 @@ class Turns:
 
 # ---------------------------------------------------------------- parts of news
 
+#: Ranks that have lanes, at most.
+_LANES = 64
+
+
+def _slot(slot: Slot) -> list[float]:
+    """Its second, then the seconds of compiling, running, waiting for others and for data."""
+    parts = slot.compiling, slot.running, slot.others, slot.data
+    return [slot.second, *(round(part, 2) for part in parts)]
+
+
 #: Fields of a card that the page puts into words; the others are among its facts.
 _OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
 
 
 def _card(card: Card) -> dict[str, Any]:
-    """`from`: host and process; `used`: share of the device's memory."""
+    """`from`: host and process; `used`: share of the device's memory; `step`: seconds; `waits`: a
+    share; `rss`: bytes."""
     sample, known = card.sample, facts.of_card(card)
     process = [f"{fact.label} {fact.value}" for fact in known if fact.id == "pid"]
     used = (sample.device_used or 0) / sample.device_limit if sample.device_limit else None
     return {
         **{name: getattr(card, name) for name in _OWN},
         "used": used,
+        "step": None if card.step is None else float(f"{card.step:.3g}"),
+        "waits": None if card.waits is None else round(card.waits, 2),
+        "rss": sample.rss,
         "from": " · ".join([card.host, *process] if card.host else process),
         "facts": [fact._asdict() for fact in known if fact.id != "pid"],
         "bars": [_bar(bar) for bar in card.bars],
@@ -179,6 +223,7 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "cell": snapshot.cell,
         "headline": snapshot.headline,
+        "diagnosis": None if snapshot.diagnosis is None else _diagnosis(snapshot.diagnosis),
         "simulated": snapshot.simulated,
         "host": hosts_in_short(snapshot),
         "lost": snapshot.lost,
@@ -192,6 +237,15 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "notices": list(snapshot.notices),
         "ranks": len(snapshot.cards),
         "unit": snapshot.unit,
+    }
+
+
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    """`level`: "calm", "warning" or "bad"; `ranks`: those to be marked."""
+    return {
+        "sentence": diagnosis.sentence,
+        "level": diagnosis.level,
+        "ranks": list(diagnosis.ranks),
     }
 
 

@@ -134,7 +134,7 @@ class PanelView:
         whole, self._whole, self._reopened = self._whole, False, False
         if whole or self._sample_if_due(now):
             self._forget(whole, now)
-            message |= self._news.of(self._observer.snapshot(), self._observer)
+            message |= self._news.of(self._observer.snapshot(), self._observer, self._focus)
         if output:
             message["lines"] = [messages.lines(new) for new in output]
         if message:

@@ -1,0 +1,126 @@
+"""How long a rank waits for data: in its loaders, in its thread, once."""
+
+import threading
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from xla_nb import progress
+from xla_nb.rank import loading, reporting
+
+
+class Clock:
+    """Time that passes only when something takes it."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def take(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("xla_nb.stopwatch.time", clock)
+    monkeypatch.setattr(loading, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def executed():
+    """How many graphs have been run."""
+    return [0]
+
+
+@pytest.fixture
+def watch(clock, executed, tmp_path, monkeypatch):
+    """The stopwatch of the test's thread, as if it ran a rank, with timed loaders."""
+    base = torch.utils.data.dataloader._BaseDataLoaderIter
+    monkeypatch.setattr(base, "__next__", base.__next__)
+    loading.watch_loaders()
+    yield reporting.begin(tmp_path / "rank-0.history", None, lambda: executed[0]).loading
+    reporting.end()
+
+
+@pytest.fixture
+def slow(clock):
+    """A loader of three batches that take a second each."""
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            clock.take(1.0)
+            return torch.ones(2)
+
+    return DataLoader(Slow())
+
+
+def test_the_time_in_a_loader_is_counted_and_that_between_is_not(watch, clock, slow):
+    for _ in slow:
+        clock.take(10.0)
+    assert watch.seconds == 3.0
+
+
+def test_a_loader_in_a_loop_under_progress_is_counted_once(watch, clock, slow):
+    assert len(list(progress(slow))) == 3
+    assert watch.seconds == 3.0
+
+
+def test_other_iterables_are_counted_under_progress(watch, clock):
+    def batches():
+        for n in range(3):
+            clock.take(0.5)
+            yield n
+
+    for _ in progress(batches()):
+        clock.take(10.0)
+    assert watch.seconds == 1.5
+
+
+def test_an_iterable_that_runs_graphs_does_more_than_load(watch, clock, executed):
+    def training():
+        for n in range(3):
+            clock.take(5.0)
+            executed[0] += 1
+            yield n
+
+    assert list(progress(training())) == [0, 1, 2]
+    assert watch.seconds == 0.0
+
+
+def test_where_graphs_are_not_counted_only_loaders_are(clock, tmp_path, slow):
+    book = reporting.begin(tmp_path / "rank-0.history")
+    try:
+        list(progress(clock.take(1.0) for _ in range(3)))
+        assert book.loading.seconds == 0.0
+    finally:
+        reporting.end()
+
+
+def test_a_loader_that_is_read_in_another_thread_is_not_waited_for(watch, slow):
+    thread = threading.Thread(target=list, args=(slow,))
+    thread.start()
+    thread.join()
+    assert watch.seconds == 0.0
+
+
+def test_a_loader_that_raises_is_waited_for_no_longer(watch, clock):
+    class Broken(Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            clock.take(2.0)
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        list(DataLoader(Broken()))
+    clock.take(10.0)
+    assert (watch.seconds, watch.since) == (2.0, None)

@@ -1,0 +1,51 @@
+"""Seconds that went into something so far, with what is in progress."""
+
+import pytest
+
+from xla_nb import stopwatch
+from xla_nb.stopwatch import Stopwatch
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets the time."""
+    now = [100.0]
+    monkeypatch.setattr(stopwatch.time, "monotonic", lambda: now[0])
+    return lambda seconds: now.__setitem__(0, seconds)
+
+
+def test_what_is_in_progress_is_counted(clock):
+    watch = Stopwatch()
+    assert (watch.start(), watch.seconds, watch.since) == (True, 0.0, 100.0)
+    clock(102.0)
+    assert watch.seconds == 2.0
+    watch.stop()
+    clock(150.0)
+    assert (watch.seconds, watch.since) == (2.0, None)
+
+
+def test_it_goes_on_where_it_stopped(clock):
+    watch = Stopwatch()
+    for begin, end in ((0.0, 1.0), (10.0, 12.5)):
+        clock(begin)
+        watch.start()
+        clock(end)
+        watch.stop()
+    assert watch.seconds == 3.5
+
+
+def test_what_is_inside_is_not_counted_twice(clock):
+    watch = Stopwatch()
+    watch.start()
+    clock(101.0)
+    assert not watch.start()
+    clock(103.0)
+    watch.stop()
+    assert watch.seconds == 3.0
+
+
+def test_stopping_without_a_start_counts_nothing(clock):
+    watch = Stopwatch()
+    watch.stop()
+    watch.add(1.5)
+    assert watch.seconds == 1.5

@@ -1,0 +1,48 @@
+"""Progress bars: of a line of tqdm, of a loop under `xla_nb.progress`, of all ranks together."""
+
+from dataclasses import replace
+
+import pytest
+
+from xla_nb.record.sample import Loop
+from xla_nb.views.bars import bar, together, tqdm
+from xla_nb.views.snapshot import Bar
+
+TQDM = [
+    (" 45%|████▌     | 45/100 [00:01<00:01, 40.5it/s]", Bar("", 45, 100, 40.5, 1)),
+    ("train:  10%|█ | 1.50k/15.0k [01:02<1:00:09, 2.00s/it]", Bar("train", 1500, 15000, 0.5, 3609)),
+    ("  0%|          | 0/8 [00:00<?, ?it/s]", Bar("", 0, 8, None, None)),
+    ("100%|██████████| 8/8 [00:02<00:00,  3.9img/s, loss=0.3]", Bar("", 8, 8, 3.9, 0)),
+]
+
+
+@pytest.mark.parametrize(("line", "bar"), TQDM)
+def test_a_line_of_tqdm_is_a_bar(line, bar):
+    assert tqdm(line) == bar
+
+
+@pytest.mark.parametrize("line", ["", "45%", "100% sure", "a | b | 3/4 [x]", "8it [00:01, 7it/s]"])
+def test_other_lines_are_not_bars(line):
+    assert tqdm(line) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "eta"), [({"total": None}, None), ({"rate": None}, None), ({"done": 100}, 0.0)]
+)
+def test_time_to_go_may_be_unknown(change, eta):
+    loop = Loop(**({"label": "", "done": 25, "total": 100, "rate": 5.0} | change))
+    assert bar(loop).eta == eta
+
+
+def test_of_loops_alike_the_slowest_rank_is_shown():
+    bars = [Bar("x", 30, 100, 10.0, 7.0), Bar("x", 10, 100, 5.0, 18.0)]
+    assert together(bars) == Bar("x (slowest rank)", 10, 100, 5.0, 18.0)
+    assert together(bars[:1] * 4) == bars[0]
+    assert together([replace(one, total=None) for one in bars]).done == 10
+    assert together([]) is None
+
+
+def test_of_other_loops_the_sum_is_shown_and_said():
+    bars = [Bar("x", 10, 100, 5.0, 18.0), Bar("x", 30, 60, 10.0, 3.0)]
+    assert together(bars) == Bar("x (sum of 2 ranks)", 40, 160, 15.0, 18.0)
+    assert together([bars[0], replace(bars[1], total=None)]).total is None

@@ -1,0 +1,446 @@
+"""The one sentence about a run: what ended it, what holds it up, or how many ranks run."""
+
+import ast
+from dataclasses import replace
+
+import pytest
+
+from xla_nb.protocol.events import StackGroup
+from xla_nb.record.sample import LOCK, Sample
+from xla_nb.views.diagnosis import Diagnoser, diagnose
+from xla_nb.views.lanes import Pace
+from xla_nb.views.snapshot import Card, Diagnosis, Hang, Slot, Snapshot, Trouble
+
+PATIENCE = 60  # seconds
+
+
+def snapshot(*cards, **fields):
+    fields = {"cell": "Cell In[3]", "headline": f"{len(cards)} ranks running"} | fields
+    return Snapshot(run="20260101-000000-abcdef", record="/r", now=200.0, cards=cards, **fields)
+
+
+def card(rank, phase="running", line=5, waited=0.0, operation="", missing=(), **fields):
+    sample = Sample(at=200.0, since=200.0 - waited, operation=operation, missing=missing)
+    place = f"Cell In[3], line {line}"
+    return Card(rank, phase=phase, **{"sample": sample, "place": place} | fields)
+
+
+def waiting(rank, waited, missing, operation="all_reduce sum f32[2]", line=9):
+    return card(rank, "waiting", line, waited, operation, missing)
+
+
+def said(*cards, paces=None, **fields):
+    return diagnose(snapshot(*cards, **fields), paces or {}).sentence
+
+
+def trouble(*ranks, first=True):
+    return Trouble(ranks, first, "ValueError: boom", "Cell In[3], line 7", "", told=True)
+
+
+# ---------------------------------------------------------------- nothing is wrong
+
+
+def test_without_trouble_it_says_how_many_run():
+    assert diagnose(snapshot(card(0), card(1)), {}) == Diagnosis("2 ranks running", "calm", ())
+
+
+def test_before_there_are_ranks_it_says_that_the_run_starts():
+    assert said(headline="Starting") == "Starting"
+
+
+def test_ranks_that_all_compile_for_a_while_are_compiling():
+    long = Sample(at=200.0, since=195.0, compiling=5.0)
+    short = replace(long, compiling=0.2)
+    assert said(card(0, "compiling", sample=long)) == "1 rank compiling"
+    assert said(card(0, "compiling", sample=short)) == "1 ranks running"
+
+
+# ---------------------------------------------------------------- the end
+
+
+@pytest.mark.parametrize(
+    ("ok", "fields", "level"),
+    [
+        (True, {}, "calm"),
+        (False, {"troubles": (trouble(1, 0),)}, "bad"),
+        (False, {"stopping": "Stopped by the Stop button"}, "calm"),
+        (False, {}, "bad"),
+    ],
+)
+def test_of_a_run_that_has_ended_it_is_the_headline(ok, fields, level):
+    ended = snapshot(waiting(0, 50.0, (1,)), card(1), headline="How it went", ok=ok, **fields)
+    found = diagnose(ended, {})
+    assert (found.sentence, found.level) == ("How it went", level)
+
+
+def test_the_rank_that_left_the_others_in_a_collective_is_marked():
+    ended = snapshot(card(0, "failed"), card(1, "early"), ok=False, troubles=(trouble(0),))
+    assert diagnose(ended, {}).ranks == (1,)
+
+
+# ---------------------------------------------------------------- hangs, stops, failures
+
+
+def test_a_hang_is_told_before_all_else():
+    hang = Hang(100.0, "Rank 1 is in `queue.get` at line 4", (StackGroup((1,), "", "", ""),))
+    found = diagnose(snapshot(waiting(0, 50.0, (1,)), card(1), hang=hang, stopping="why"), {})
+    assert found == Diagnosis("Rank 1 is in `queue.get` at line 4", "bad", (1,))
+
+
+def test_a_run_that_is_being_stopped_says_so_and_who_still_runs():
+    why = "Stopped by the Stop button"
+    found = diagnose(snapshot(card(0), card(1, "stopped"), stopping=why, headline=why), {})
+    assert found == Diagnosis("Stopped by the Stop button; 1 rank still running", "warning", ())
+
+
+def test_a_failure_is_told_while_others_run_on():
+    cards = card(0), card(1, "failed"), card(2)
+    found = diagnose(snapshot(*cards, headline="Rank 1 failed", troubles=(trouble(1),)), {})
+    assert found == Diagnosis("Rank 1 failed; 2 ranks still running", "bad", (1,))
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_who_waits_for_whom_how_long_and_where_that_one_is():
+    others = (waiting(rank, 16.9, (2,)) for rank in (0, 1, 3))
+    found = diagnose(snapshot(*others, card(2, line=6)), {})
+    told = "3 ranks have waited 16 s for rank 2, at line 6"
+    assert found == Diagnosis(told, "warning", (2,))
+
+
+def test_one_that_waits_is_named():
+    assert said(waiting(0, 4.0, (1,)), card(1)) == "Rank 0 has waited 4 s for rank 1, at line 5"
+
+
+def test_a_short_wait_is_not_told():
+    assert said(waiting(0, 2.0, (1,)), card(1)) == "2 ranks running"
+
+
+def test_waits_of_unequal_length_are_told_as_the_longest():
+    told = "2 ranks have waited up to 30 s for rank 2, at line 5"
+    assert said(waiting(0, 30.0, (2,)), waiting(1, 4.0, (2,)), card(2)) == told
+
+
+def test_of_several_waits_the_longest_is_told():
+    cards = waiting(0, 5.0, (1,)), card(1), waiting(2, 40.0, (3,), "all_gather"), card(3, line=8)
+    assert said(*cards) == "Rank 2 has waited 40 s for rank 3, at line 8"
+
+
+def test_one_that_has_come_meanwhile_is_not_waited_for():
+    cards = waiting(0, 9.0, (1, 2)), waiting(1, 4.0, (2,)), card(2)
+    assert said(*cards) == "2 ranks have waited up to 9 s for rank 2, at line 5"
+
+
+def test_moving_data_is_waiting_for_nobody():
+    assert said(waiting(0, 20.0, ()), waiting(1, 20.0, ())) == "2 ranks running"
+
+
+def test_ranks_waited_for_in_different_places_have_none():
+    cards = waiting(0, 9.0, (1, 2)), card(1, line=5), card(2, line=6)
+    assert said(*cards) == "Rank 0 has waited 9 s for ranks 1, 2"
+
+
+@pytest.mark.parametrize(
+    ("late", "does"),
+    [
+        (card(1, "compiling"), ", compiling at line 5"),
+        (Card(1, phase="starting"), ", still starting"),
+        (card(1, "finished"), ", which has returned"),
+        (card(1, "waiting", 7, 1.0, LOCK, (0,)), ", waiting for `lock` at line 7"),
+        (card(1, "waiting", 7, 1.0, "all_gather f32[2]"), ", in all_gather at line 7"),
+        (card(1, place="Cell In[2], line 4"), ", at Cell In[2], line 4"),
+        (card(1, place=""), ""),
+    ],
+)
+def test_what_the_one_does_that_is_waited_for(late, does):
+    assert said(waiting(0, 9.0, (1,)), late) == f"Rank 0 has waited 9 s for rank 1{does}"
+
+
+def test_a_wait_for_the_lock_names_who_holds_it():
+    cards = waiting(0, 9.0, (1,), LOCK), card(1, line=4)
+    assert said(*cards) == "Rank 0 has waited 9 s for `lock`, which rank 1 holds, at line 4"
+    assert said(waiting(0, 9.0, (), LOCK), card(1)) == "Rank 0 has waited 9 s for `lock`"
+
+
+# ---------------------------------------------------------------- the slowest rank
+
+
+def pace(step, steps=100, seconds=10.0, **more):
+    return Pace(**{"steps": steps, "seconds": seconds, "step": step, "halves": (step, step)} | more)
+
+
+def crowd(own, waits, /, **more):
+    """The diagnosis of ranks with such steps and shares of waiting."""
+    cards = [card(rank, waits=share) for rank, share in enumerate(waits)]
+    paces = {rank: pace(step, **more) for rank, step in enumerate(own)}
+    return diagnose(snapshot(*cards), paces)
+
+
+def test_the_slowest_rank_is_told_with_what_it_costs():
+    found = crowd([0.081, 0.082, 0.112, 0.080], [0.28, 0.27, 0.01, 0.29])
+    told = "Rank 2 is the slowest: 31 ms a step more; the others wait 28 % of the time"
+    assert found == Diagnosis(told, "warning", (2,))
+
+
+def test_of_two_ranks_the_other_waits():
+    told = "Rank 1 is the slowest: 1.0 s a step more; the other waits 50 % of the time"
+    assert crowd([1.0, 2.0], [0.5, 0.0]).sentence == told
+
+
+def test_several_slow_ranks_are_told_together():
+    found = crowd([0.1] * 5 + [0.15, 0.16], [0.3] * 5 + [0.0, 0.01])
+    assert found.sentence.startswith("Ranks 5, 6 are the slowest: 50 ms a step more;")
+
+
+@pytest.mark.parametrize(
+    ("steps", "waits", "more"),
+    [
+        pytest.param([0.1, 0.102], [0.2, 0.0], {}, id="hardly slower"),
+        pytest.param([0.1, 0.1, 0.2], [0.05, 0.05, 0.0], {}, id="hardly waited for"),
+        pytest.param([0.1, 0.1, 0.2], [0.3, 0.3, 0.2], {}, id="the slow one waits too"),
+        pytest.param([0.1, 0.1, 0.2], [None, None, None], {}, id="waiting is not seen"),
+        pytest.param([0.1, 0.1, 0.2], [0.3, 0.3, 0.0], {"steps": 5}, id="few steps"),
+        pytest.param([0.1, 0.1, 0.2], [0.3, 0.3, 0.0], {"seconds": 2.0}, id="just begun"),
+        pytest.param([0.1, 0.2, 0.2, 0.2], [0.3, 0.0, 0.0, 0.0], {}, id="most are slow"),
+        pytest.param([0.2], [0.0], {}, id="alone"),
+    ],
+)
+def test_no_rank_is_called_the_slowest_without_proof(steps, waits, more):
+    assert crowd(steps, waits, **more).level == "calm"
+
+
+def test_a_rank_that_was_slow_in_one_half_only_is_not_told():
+    cards = [card(0, waits=0.3), card(1, waits=0.0)]
+    paces = {0: pace(0.1), 1: pace(0.15, halves=(0.2, 0.1))}
+    assert diagnose(snapshot(*cards), paces).level == "calm"
+
+
+def test_ranks_without_known_steps_are_not_compared():
+    cards = [card(rank, waits=share) for rank, share in enumerate([0.3, 0.0, 0.3])]
+    assert diagnose(snapshot(*cards), {0: pace(0.1), 1: pace(0.2), 2: None}).level == "calm"
+
+
+def test_a_rank_that_is_slow_by_its_loader_says_so():
+    cards = [card(0, waits=0.3), card(1, waits=0.0)]
+    paces = {0: pace(0.1), 1: pace(0.2, data=0.1)}
+    told = "Rank 1 is the slowest: 100 ms a step more, waiting for data; the other waits"
+    assert diagnose(snapshot(*cards), paces).sentence.startswith(told)
+
+
+# ---------------------------------------------------------------- compiling again and again
+
+
+def test_a_line_that_compiles_in_every_step_is_told():
+    again = pace(0.1, compiles=40, compiling_steps=40, place="Cell In[3], line 12")
+    found = diagnose(snapshot(card(0), card(1)), {0: again, 1: again})
+    assert found == Diagnosis("Line 12 compiled 40 graphs in 40 steps", "warning", ())
+
+
+def test_a_line_of_another_cell_is_named_with_it():
+    again = pace(0.1, compiles=40, compiling_steps=41, place="Cell In[2], line 4")
+    assert said(card(0), paces={0: again}) == "Cell In[2], line 4 compiled 40 graphs in 41 steps"
+
+
+def test_ranks_whose_line_was_not_seen_are_named():
+    again = pace(0.1, compiles=40, compiling_steps=40)
+    found = diagnose(snapshot(card(0), card(1)), {0: pace(0.1), 1: again})
+    assert found == Diagnosis("Rank 1 compiled 40 graphs in 40 steps", "warning", (1,))
+    both = said(card(0), card(1), paces={0: again, 1: again})
+    assert both == "Each rank compiled 40 graphs in 40 steps"
+
+
+@pytest.mark.parametrize(("compiles", "steps"), [(7, 7), (20, 40), (3, 1000), (40, 2)])
+def test_a_few_graphs_are_usual(compiles, steps):
+    usual = pace(0.1, compiles=compiles, compiling_steps=steps, place="Cell In[3], line 12")
+    assert said(card(0), paces={0: usual}) == "1 ranks running"
+
+
+# ---------------------------------------------------------------- fallbacks, data
+
+
+def test_an_operator_on_the_cpu_in_every_step_is_told():
+    slow = pace(0.1, fallbacks={"aten::nonzero": 1.0, "aten::unique": 0.1})
+    assert said(card(0), paces={0: slow}) == "aten::nonzero runs on the CPU in every step"
+
+
+def test_several_operators_are_counted():
+    slow = pace(0.1, fallbacks={f"aten::{name}": 2.0 for name in "abc"})
+    told = "aten::a, aten::b and 1 more run on the CPU in every step"
+    assert said(card(0), paces={0: slow}) == told
+
+
+def loading(rank, share, seconds=10, **fields):
+    lane = tuple(Slot(n, running=1 - share, data=share) for n in range(seconds))
+    return card(rank, lane=lane, **fields)
+
+
+def test_ranks_that_wait_for_data_are_told():
+    found = diagnose(snapshot(loading(0, 0.4), loading(1, 0.4)), {})
+    assert found == Diagnosis("The ranks wait for data 40 % of the time", "warning", ())
+
+
+def test_one_rank_that_waits_for_data_is_marked():
+    found = diagnose(snapshot(loading(0, 0.4), loading(1, 0.0)), {})
+    assert found == Diagnosis("Rank 0 waits for data 40 % of the time", "warning", (0,))
+
+
+@pytest.mark.parametrize(("share", "seconds"), [(0.1, 10), (0.5, 3)])
+def test_a_little_or_a_first_wait_for_data_is_usual(share, seconds):
+    assert said(loading(0, share, seconds)) == "1 ranks running"
+
+
+# ---------------------------------------------------------------- without flicker
+
+
+def at(now, *cards, paces=None):
+    return replace(snapshot(*cards), now=now), paces or {}
+
+
+AGAIN = {0: pace(0.1, compiles=40, compiling_steps=40, place="Cell In[3], line 12")}
+
+
+def test_a_sentence_about_steps_stays_for_a_moment():
+    diagnoser = Diagnoser()
+    told = [
+        diagnoser.look(*at(now, card(0), paces=paces)).sentence
+        for now, paces in ((100.0, AGAIN), (101.0, {}), (102.0, AGAIN), (104.0, {}), (106.0, {}))
+    ]
+    assert told == ["Line 12 compiled 40 graphs in 40 steps"] * 4 + ["1 ranks running"]
+
+
+def test_its_numbers_stay_for_a_moment():
+    diagnoser = Diagnoser()
+    told = []
+    for n in range(5):
+        more = replace(AGAIN[0], compiles=40 + n, compiling_steps=40 + n)
+        told.append(diagnoser.look(*at(100.0 + n, card(0), paces={0: more})).sentence)
+    assert [sentence.split()[3] for sentence in told] == ["40", "40", "42", "42", "44"]
+
+
+def test_a_wait_that_is_over_is_not_told_any_more():
+    diagnoser = Diagnoser()
+    assert "waited" in diagnoser.look(*at(100.0, waiting(0, 9.0, (1,)), card(1))).sentence
+    assert diagnoser.look(*at(100.2, card(0), card(1))).sentence == "2 ranks running"
+
+
+def test_what_was_wrong_is_not_said_of_a_run_that_has_ended():
+    diagnoser = Diagnoser()
+    diagnoser.look(*at(100.0, card(0), paces=AGAIN))
+    ended = replace(snapshot(card(0, "finished")), now=100.2, ok=True, headline="1 rank finished")
+    assert diagnoser.look(ended, AGAIN).sentence == "1 rank finished"
+
+
+# ---------------------------------------------------------------- real ranks
+
+LOOK = """
+import time
+from xla_nb.views.observer import Observer
+def diagnosed(run, about):
+    '''The first diagnosis whose sentence has these words, with the snapshot's cards.'''
+    observer, deadline = Observer(run), time.monotonic() + 60
+    while time.monotonic() < deadline and not run.done:
+        observer.sample()
+        seen = observer.snapshot()
+        if about in seen.diagnosis.sentence:
+            steps = [card.step for card in seen.cards]
+            return seen.diagnosis.sentence, seen.diagnosis.ranks, steps
+        time.sleep(0.1)
+    return seen.diagnosis.sentence, (), []
+"""
+SLOW = """
+%%xla_spawn -n 3 -o busy --bg --view none
+def main(rank, flag={flag!r}):
+    import time, torch, torch_xla
+    import torch_xla.core.xla_model as xm
+    from pathlib import Path
+    x = torch.ones(8, 8, device=torch_xla.device())
+    while not xm.mesh_reduce("over", Path(flag).exists(), any):
+        y = x @ x
+        time.sleep(0.05 + 0.03 * (rank == 1))
+        xm.all_reduce("sum", [y])
+        torch_xla.sync()
+"""
+LATE = """
+%%xla_spawn -n 3 -o busy --bg --view none
+def main(rank, flag={flag!r}):
+    import time, torch, torch_xla
+    import torch_xla.core.xla_model as xm
+    from pathlib import Path
+    while rank == 1 and not Path(flag).exists():
+        time.sleep(0.01)
+    xm.all_reduce("sum", torch.ones(2, device=torch_xla.device()))
+"""
+SHAPES = """
+%%xla_spawn -n 2 -o busy --bg --view none
+def main(rank, flag={flag!r}):
+    import time, torch, torch_xla
+    from pathlib import Path
+    size = 8
+    while not Path(flag).exists():
+        size += 1
+        x = torch.ones(size, 8, device=torch_xla.device())
+        for _ in range(20):
+            x = torch.sin(x)
+        torch_xla.sync()
+"""
+DATA = """
+%%xla_spawn -n 2 -o busy --bg --view none
+def main(rank, flag={flag!r}):
+    import time, torch, torch_xla
+    from pathlib import Path
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 10_000
+        def __getitem__(self, index):
+            time.sleep(0.02)
+            return torch.ones(2)
+    for batch in torch.utils.data.DataLoader(Slow(), batch_size=2):
+        torch_xla.sync()
+        time.sleep(0.02)
+        if Path(flag).exists():
+            break
+"""
+
+
+@pytest.fixture
+def diagnosed(kernel, tmp_path):
+    """What the first diagnosis of a cell says that has these words."""
+    flag = tmp_path / "over"
+    kernel.ok(LOOK)
+
+    def diagnosed(cell, about):
+        kernel.ok(cell.strip().format(flag=str(flag)))
+        return ast.literal_eval(kernel.value(f"diagnosed(busy, {about!r})"))
+
+    yield diagnosed
+    flag.touch()
+    kernel.ok(f"busy.wait({PATIENCE})")
+
+
+def line_of(cell, words):
+    return next(n for n, line in enumerate(cell.strip().splitlines(), 1) if words in line)
+
+
+def test_a_rank_that_sleeps_more_in_each_step_is_the_slowest(diagnosed):
+    sentence, ranks, steps = diagnosed(SLOW, "slowest")
+    assert sentence.startswith("Rank 1 is the slowest: ")
+    assert ranks == (1,)
+    assert steps[1] - max(steps[0], steps[2]) > 0.01
+
+
+def test_a_rank_that_is_late_is_waited_for_at_its_line(diagnosed):
+    sentence, ranks, _ = diagnosed(LATE, "waited 4 s")
+    assert sentence == f"2 ranks have waited 4 s for rank 1, at line {line_of(LATE, 'time.sleep')}"
+    assert ranks == (1,)
+
+
+def test_a_cell_that_compiles_in_each_step_is_told_with_its_line(diagnosed):
+    sentence, _, _ = diagnosed(SHAPES, f"Line {line_of(SHAPES, 'sync')} compiled")
+    words = sentence.split()
+    assert words[3] == words[6]
+
+
+def test_a_slow_loader_is_told(diagnosed):
+    sentence, _, _ = diagnosed(DATA, "wait for data")
+    assert sentence.startswith("The ranks wait for data ")

@@ -1,0 +1,178 @@
+"""A rank's last minute from its samples: where its seconds went, how long its steps take."""
+
+import pytest
+
+from xla_nb.record.sample import Loop, Sample
+from xla_nb.views.lanes import Track, share
+from xla_nb.views.snapshot import Slot
+
+
+def track(*samples):
+    """The track of samples, each given as time and what differs from none."""
+    made = Track()
+    for at, counted in samples:
+        made.add(Sample(at=at, since=at, **counted))
+    return made
+
+
+def parts(slot):
+    return pytest.approx((slot.compiling, slot.running, slot.others, slot.data))
+
+
+# ---------------------------------------------------------------- lanes
+
+
+def test_one_sample_tells_nothing():
+    assert track((100.0, {"waited": 5.0})).lane == ()
+
+
+def test_what_is_not_counted_is_running():
+    made = track((100.0, {}), (101.0, {}))
+    assert made.lane == (Slot(100, running=1.0),)
+
+
+def test_each_second_has_what_was_counted_in_it():
+    made = track(
+        (100.0, {"compile_seconds": 1.0, "waited": 2.0, "lock_waited": 0.5, "data_waited": 3.0}),
+        (101.0, {"compile_seconds": 1.1, "waited": 2.2, "lock_waited": 0.6, "data_waited": 3.2}),
+    )
+    assert parts(made.lane[0]) == (0.1, 0.4, 0.3, 0.2)
+
+
+def test_seconds_are_whole_seconds_of_the_clock():
+    made = track((100.75, {}), (101.5, {}), (102.25, {}))
+    assert [slot.second for slot in made.lane] == [100, 101, 102]
+    assert [slot.running for slot in made.lane] == [0.25, 1.0, 0.25]
+
+
+def test_samples_that_are_seconds_apart_are_spread_evenly():
+    made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 2.0}))
+    assert [(slot.second, slot.running, slot.others) for slot in made.lane] == [
+        (second, 0.5, 0.5) for second in (100, 101, 102, 103)
+    ]
+
+
+def test_a_long_time_without_samples_is_a_gap():
+    made = track((100.0, {}), (101.0, {}), (140.0, {}), (141.0, {}))
+    assert [slot.second for slot in made.lane] == [100, 140]
+
+
+def test_a_lane_is_a_minute():
+    made = track(*((float(second), {}) for second in range(1000)))
+    assert 60 <= len(made.lane) <= 62
+    assert made.lane[-1].second == 998
+
+
+def test_a_compilation_in_progress_is_counted_and_not_counted_again():
+    made = track(
+        (100.0, {"compiling": 0.0}),
+        (101.0, {"compiling": 0.75}),
+        (102.0, {"compiling": 1.75}),
+        (103.0, {"compile_seconds": 2.0}),
+    )
+    assert [slot.compiling for slot in made.lane] == [0.75, 1.0, 0.25]
+
+
+def test_what_is_counted_when_it_is_over_began_before():
+    made = track((100.0, {}), (101.0, {}), (102.0, {}), (102.5, {"data_waited": 2.0}))
+    assert [parts(slot) for slot in made.lane] == [
+        (0, 0.5, 0, 0.5),
+        (0, 0, 0, 1.0),
+        (0, 0, 0, 0.5),
+    ]
+
+
+def test_counters_that_step_back_count_as_nothing():
+    made = track((100.0, {"waited": 5.0, "compile_seconds": 3.0}), (101.0, {"waited": 1.0}))
+    assert made.lane == (Slot(100, running=1.0),)
+
+
+def test_more_than_there_is_time_is_cut():
+    (slot,) = track((100.0, {}), (101.0, {"waited": 0.8, "data_waited": 0.8})).lane
+    assert parts(slot) == (0, 0, 0.8, 0.2)
+
+
+def test_a_clock_that_is_set_back_begins_again_there():
+    made = track((100.0, {}), (103.0, {}), (101.0, {}), (102.0, {}))
+    assert made.lane == (Slot(100, running=1.0), Slot(101, running=1.0))
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_a_share_leaves_compiling_out():
+    lane = [Slot(0, compiling=1.0), Slot(1, running=0.5, others=0.5)]
+    assert share(lane, "others") == 0.5
+
+
+def test_a_share_is_of_the_last_seconds():
+    lane = [
+        *(Slot(n, running=1.0) for n in range(40)),
+        *(Slot(40 + n, data=1.0) for n in range(20)),
+    ]
+    assert share(lane, "data") == 1.0
+
+
+def test_waits_are_unknown_where_they_cannot_be_seen():
+    unseen = track((100.0, {"lock_waited": 0.0}), (102.0, {"lock_waited": 1.0}))
+    assert unseen.waits is None
+    assert track((100.0, {"waited": 0.0}), (102.0, {"waited": 1.0})).waits == 0.5
+
+
+# ---------------------------------------------------------------- steps
+
+
+def stepping(seconds, step, start=100.0, each=0.25, **more):
+    """Samples of a rank whose steps take so many seconds."""
+    count = int(seconds / each)
+    return [
+        (start + each * n, {"steps": 1 + int(each * n / step), "waited": 0.0} | more)
+        for n in range(count + 1)
+    ]
+
+
+def test_a_step_is_the_mean_of_the_last_ones():
+    assert track(*stepping(10, 0.1)).pace.step == pytest.approx(0.1, rel=0.03)
+
+
+def test_slow_steps_are_timed_from_step_to_step():
+    assert track(*stepping(17, 3.0)).pace.step == pytest.approx(3.0, rel=0.05)
+
+
+def test_no_step_is_known_before_two_were_seen():
+    assert track((100.0, {"steps": 5}), (101.0, {"steps": 5}), (102.0, {"steps": 6})).pace is None
+
+
+def test_a_step_leaves_compiling_and_waiting_out():
+    made = track(
+        (100.0, {"steps": 1, "waited": 0.0}),
+        (101.0, {"steps": 2, "waited": 0.0}),
+        (111.0, {"steps": 12, "waited": 4.0, "compile_seconds": 5.0}),
+    )
+    assert made.pace.step == pytest.approx(0.1)
+
+
+def test_the_items_of_a_loop_are_steps_where_there_are_no_markers():
+    def at(second, done):
+        return second, {"loops": (Loop(label="", done=done, total=10, rate=None),)}
+
+    made = track(at(100.0, 0), at(101.0, 5), at(102.0, 9), at(103.0, 3), at(104.0, 7))
+    assert (made.pace.steps, made.pace.step) == (11, pytest.approx(3 / 11))
+
+
+def test_compilations_are_counted_with_their_line():
+    samples = [
+        (
+            100.0 + n,
+            {"steps": n, "compiles": n, "activity": "compiling", "place": "Cell In[1], line 4"},
+        )
+        for n in range(20)
+    ]
+    pace = track(*samples).pace
+    assert (pace.compiles, pace.compiling_steps) == (18, 18)
+    assert pace.place == "Cell In[1], line 4"
+
+
+def test_memory_is_bounded():
+    made = track(*stepping(600, 0.01))
+    assert len(made._marks) < 150

@@ -1,0 +1,84 @@
+"""How long a rank waits for data: in the `next()` of torch's DataLoader, and at the queue of
+torch_xla's loaders.
+
+Only the rank's own thread is timed: torch_xla reads a DataLoader ahead in a thread of its own. A
+loader without workers loads in that `next()`, which is waiting too.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any, TypeVar
+
+from xla_nb.importing import when_imported
+from xla_nb.stopwatch import Stopwatch
+
+T = TypeVar("T")
+
+#: Modules, classes and functions in which a thread waits for data.
+_WAITS = (
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__"),
+    ("torch_xla.distributed.parallel_loader", "ParallelLoader", "next_item"),
+)
+
+#: The stopwatches of ranks by the thread that runs them.
+_watches: dict[int, Stopwatch] = {}
+
+
+def begin() -> Stopwatch:
+    """Time the calling thread from now on."""
+    watch = _watches[threading.get_ident()] = Stopwatch()
+    return watch
+
+
+def end() -> None:
+    """Time the calling thread no more."""
+    del _watches[threading.get_ident()]
+
+
+def watch_loaders() -> None:
+    """Let the loaders of this process say when they are waited for."""
+    for module, owner, name in _WAITS:
+        when_imported(module, functools.partial(_time, owner, name))
+
+
+def _time(owner: str, name: str, module: ModuleType) -> None:
+    kind = getattr(module, owner, None)
+    wait = getattr(kind, name, None)
+    if wait is not None:
+        setattr(kind, name, _timed(wait))
+
+
+def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(wait)
+    def timing(*args: Any, **kwargs: Any) -> Any:
+        watch = _watches.get(threading.get_ident())
+        if watch is None or not watch.start():
+            return wait(*args, **kwargs)
+        try:
+            return wait(*args, **kwargs)
+        finally:
+            watch.stop()
+
+    return timing
+
+
+def timed(iterable: Iterable[T], executed: Callable[[], int | None]) -> Iterator[T]:
+    """The same items. In a rank's thread the time for each is waiting for data; not if `executed`,
+    the number of graphs run so far, has grown meanwhile: then the iterable does more than load.
+    What is inside of it and timed on its own is not counted twice."""
+    watch = _watches.get(threading.get_ident(), Stopwatch())
+    iterator = iter(iterable)
+    while True:
+        begun, counted, before = time.monotonic(), watch.seconds, executed()
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        if executed() == before:
+            watch.add(time.monotonic() - begun - (watch.seconds - counted))
+        yield item
