@@ -155,7 +155,7 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
     run.in_phase("running", 4)
     for rank in range(4):
         expect(run.rows(f"hello from {rank}")).to_have_attribute("data-rank", str(rank))
-        expect(run.rank(rank).locator(".xn-last")).to_have_text(f"hello from {rank}")
+        expect(run.rank(rank).locator(".xn-at")).to_contain_text("line")
     expect(run.panel.locator('[data-figure="loss"] path[data-rank]')).to_have_count(4)
     bar = run.panel.locator(".xn-runbar").get_by_role("progressbar", name="steps")
     expect(bar).to_have_attribute("aria-valuetext", "20 of 40")  # of each rank
@@ -167,6 +167,29 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
     assert not any(WIDGET in output.get("data", {}) for output in outputs)
     assert "bye from 3" in "".join(output.data["text/plain"] for output in outputs)
     assert notebook.errors == []
+
+
+def test_a_rows_line_leads_to_it_in_the_notebook(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", "print('here', rank)\nhold()")
+    run.in_phase("running", 2)
+    run.rank(1).get_by_role("button", name="line").click()
+    selected = notebook.page.locator(".jp-Cell.jp-mod-selected .cm-content")
+    expect(selected).to_be_focused()
+    assert "while not" in notebook.page.evaluate("String(getSelection())")
+    run.let_go()
+    run.ended()
+
+
+def test_the_head_stays_in_sight_while_the_notebook_is_scrolled(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 16", "hold()")
+    run.in_phase("running", 16)
+    run.panel.locator(".xn-foot").scroll_into_view_if_needed()
+    run.panel.evaluate("panel => panel.querySelector('[data-rank=\"9\"]').scrollIntoView()")
+    stop = run.panel.get_by_role("button", name="Stop")
+    inside = "n => { const box = n.getBoundingClientRect(); const [x, y] = [box.x + 9, box.y + 9];"
+    assert stop.evaluate(f"{inside} return n.contains(document.elementFromPoint(x, y)); }}")
+    run.let_go()
+    run.ended()
 
 
 def test_select_one_rank(notebook: LabNotebook) -> None:

@@ -357,7 +357,7 @@ def test_errors_stand_above_the_ranks_with_links_to_the_output(panel: Panel) -> 
 
 
 def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> None:
-    waits = {"detail": "in all_reduce, for rank 2", "since": time.time() - 75}
+    waits = {"detail": "in all_reduce sum scale 0.25 8 tensors, for rank 2", "since": time.time() - 75}
     panel.tell(
         cards=[card(1, "waiting", step=0.083, waits=0.29, rss=561 << 20, **waits)],
         figures=[figure(1, 0.5, 0.392)],
@@ -375,7 +375,7 @@ def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> N
     names = panel.page.locator(".xn-columns")
     expect(names).to_contain_text("stepwaitslossmemory")
     label = row.get_attribute("aria-label") or ""
-    assert label.startswith("rank 1 · waiting · Cell In[3], line 7 · in all_reduce, for rank 2")
+    assert label.startswith("rank 1 · waiting · Cell In[3], line 7 · in all_reduce sum")
     assert label.endswith("83 ms a step · waits 29 %")
 
 
@@ -723,8 +723,8 @@ def test_more_than_four_ranks_are_a_mean_in_a_band_with_the_selected_one_highlig
     panel.begin(*map(card, range(40)), figures=[figure(rank, 1, rank) for rank in range(40)])
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("path")).to_have_count(2)
-    expect(shown.locator("[data-legend=mean]")).to_have_text("mean of 4019.5")
-    expect(shown.locator("[data-legend=highest]")).to_have_text("highest (rank 39)39")
+    expect(shown.locator("[data-legend=mean]")).to_have_text("mean19.5")
+    expect(shown.locator("[data-legend=max]")).to_have_text("max39 (rank 39)")
     option(panel, 30).click()
     expect(shown.locator("path[data-rank='30'].xn-lit")).to_have_count(1)
     expect(shown.locator("[data-legend='30']")).to_have_text("rank 3030")

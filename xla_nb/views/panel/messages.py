@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from xla_nb import ansi, wording
@@ -234,6 +235,7 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "ok": snapshot.ok,
         "stopping": snapshot.stopping,
         "record": snapshot.record,
+        "home": str(Path.home()),
         "notices": list(snapshot.notices),
         "ranks": len(snapshot.cards),
         "unit": snapshot.unit,

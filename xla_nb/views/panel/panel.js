@@ -89,6 +89,7 @@ const OVER = new Set(["finished", "early", "failed", "killed", "stopped"]);
 const LEVELS = ["calm", "warning", "bad"];
 // What a rank's seconds go into, in the order of a slot's numbers.
 const KINDS = { compiling: "compiling", running: "running", others: "waiting for others", data: "waiting for data" };
+const kinds = Object.keys(KINDS);
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const count = (n) => whole.format(n);
@@ -590,7 +591,9 @@ class Store {
 		for (const { rank, slots } of lanes) {
 			if (!isRank(rank)) continue;
 			const lane = held(this.lanes, rank, () => new Map());
-			for (const [second, ...parts] of list(slots).map(list)) if (Number.isInteger(second)) lane.set(second, parts.slice(0, 4).map(amount));
+			for (const [second, ...parts] of list(slots).map(list)) {
+				if (Number.isInteger(second)) lane.set(second, parts.slice(0, 4).map(amount));
+			}
 			const newest = Math.max(...lane.keys());
 			for (const second of lane.keys()) if (second <= newest - WINDOW) lane.delete(second);
 		}
@@ -738,8 +741,7 @@ class Store {
 			const group = { ranks: [], place, stack: "", note };
 			held(groups, `${place}\n${note}`, () => group).ranks.push(rank);
 		}
-		const who = (ranks) => `ranks ${ranks.slice(0, 12).join(", ")}${ranks.length > 12 ? " …" : ""}`;
-		return [...groups.values()].map((group) => ({ ...group, who: who(group.ranks) }));
+		return [...groups.values()].map((group) => ({ ...group, who: `ranks ${spans(group.ranks)}` }));
 	}
 
 	focus() {
@@ -932,8 +934,11 @@ function reveal(view, number, line) {
 
 // --- ranks ---
 
-/** What a rank is doing now, in words: the collective and for whom it waits, or its phase. */
-const doing = ({ phase, detail }) => (phase === "waiting" || OVER.has(phase) ? joined(phase === "waiting" ? "" : phase, detail.replace(/^in /, "")) : joined(phase, detail)) || phase;
+/** What a rank is doing now, in words: the collective's name and for whom it waits, or its phase. */
+function doing({ phase, detail }) {
+	const short = detail.replace(/^in (\S+?),?(?: .*?)?(, for [^,]*)?$/, "$1$2");
+	return (phase === "waiting" && short) || joined(phase, short);
+}
 
 /** A rank's last seconds as the stops of a gradient: it fits any width, in the theme's colors. */
 function stripes(slots, [from, to]) {
@@ -948,7 +953,7 @@ function stripes(slots, [from, to]) {
 			stops.push(`transparent ${at(ended)} ${at(t)}`);
 			[kind, begun, ended] = [null, t, t];
 		}
-		for (const [i, name] of Object.keys(KINDS).entries()) {
+		for (const [i, name] of kinds.entries()) {
 			if (!(parts[i] > 0)) continue;
 			if (name !== kind) {
 				close();
@@ -1180,15 +1185,16 @@ class Ranks {
 		mark(this.node, "data-columns", Object.keys(words).filter((name) => words[name]).join(" "));
 		const parts = cards.map(({ bars }) => bars[0]?.part ?? 0);
 		mark(this.node, "data-uneven", Math.max(...parts) - Math.min(...parts) > 0.02 || null);
-		const seen = new Set([...store.lanes.values()].flatMap((lane) => [...lane.values()].flatMap((parts) => Object.keys(KINDS).filter((_, i) => parts[i] > 0))));
-		const kinds = this.size === "rows" && words.lane ? Object.keys(KINDS).filter((kind) => seen.has(kind)) : [];
-		const same = [];
+		const lanes = this.size === "rows" ? [...store.lanes.values()].flatMap((lane) => [...lane.values()]) : [];
+		const seen = kinds.filter((_, i) => lanes.some((parts) => parts[i] > 0));
+		const same = shared && cards[0].from ? [cards[0].from] : [];
 		for (const { id, label, value } of cards[0].facts) {
-			const everywhere = cards.length > 1 && cards.every(({ facts }) => facts.some((fact) => fact.id === id && fact.value === value));
-			if (everywhere && (shared || !["steps", "memory", "cpu"].includes(id))) same.push(`${label} ${value}`);
+			const differs = cards.some(({ facts }) => !facts.some((fact) => fact.id === id && fact.value === value));
+			const own = !shared && ["steps", "memory", "cpu"].includes(id);
+			if (cards.length > 1 && !differs && !own && !/^\S+ 1$/.test(value)) same.push(`${label} ${value}`);
 		}
-		if (shared && cards[0].from) same.unshift(cards[0].from);
-		fill(this.once, String([kinds, same]), () => [...kinds.map((kind) => span("kind", h("i", { "data-kind": kind }), KINDS[kind])), joined(...same)]);
+		const key = (kind) => span("kind", h("i", { "data-kind": kind }), KINDS[kind]);
+		fill(this.once, String([seen, same]), () => [...seen.map(key), joined(...same)]);
 	}
 
 	resize(n) {
@@ -1551,10 +1557,10 @@ class Chart {
 		const sorted = [...values].filter(([, value]) => !Number.isNaN(value)).sort(([, a], [, b]) => a - b);
 		if (!sorted.length) return [];
 		const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
-		const ends = [["lowest", sorted[0]], ["highest", sorted.at(-1)]].map(([key, [rank, value]]) => [key, `${key} (rank ${rank})`, figure(value)]);
+		const ends = [["min", sorted[0]], ["max", sorted.at(-1)]].map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);
 		const { rank } = this.view;
 		const own = values.has(rank) ? [[rank, `rank ${rank}`, figure(values.get(rank))]] : [];
-		return [...own, ["mean", `mean of ${sorted.length}`, figure(mean)], ...ends];
+		return [...own, ["mean", "mean", figure(mean)], ...ends];
 	}
 }
 
@@ -1567,21 +1573,21 @@ class Figures {
 		this.view = view;
 		const { charting } = view;
 		const redraw = () => view.redraw("figures");
-		const choice = (text, key, about) => {
+		const choice = (text, key, title) => {
 			const flip = ({ currentTarget }) => {
 				charting[key] = !charting[key];
 				mark(currentTarget, "aria-pressed", charting[key]);
 				redraw();
 			};
-			return button(text, flip, { "aria-pressed": charting[key], title: about }, "choice");
+			return button(text, flip, { "aria-pressed": false, title }, "choice");
 		};
 		const smooth = h("select.select", { label: "Smoothing", change: () => ((charting.smooth = Number(smooth.value)), redraw()) },
 			...[[0, "not smoothed"], [0.6, "smoothed"], [0.9, "very smooth"]].map(option));
 		const choices = h("span.choices", { role: "group", label: "Charts" },
-			choice("log", "log", "A logarithmic axis"),
-			choice("time", "time", "Seconds since the start along the axis, in place of steps"),
-			choice("each rank", "each", "A line for each rank, in place of their mean and band"),
-			choice("memory", "memory", "The memory of each process over time"));
+			choice("log", "log", "Logarithmic axis"),
+			choice("time", "time", "Seconds since the start instead of steps"),
+			choice("each rank", "each", "A line for each rank instead of mean and band"),
+			choice("memory", "memory", "Memory of each process over time"));
 		const head = div("bar-head", span("space"), choices, smooth);
 		this.node = folding(section("figures", "Figures", head, this.grid), "figures", "Figures", head);
 		this.resized = new ResizeObserver(redraw);
