@@ -357,7 +357,10 @@ def test_errors_stand_above_the_ranks_with_links_to_the_output(panel: Panel) -> 
 
 
 def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> None:
-    waits = {"detail": "in all_reduce sum scale 0.25 8 tensors, for rank 2", "since": time.time() - 75}
+    waits = {
+        "detail": "in all_reduce sum scale 0.25 8 tensors, for rank 2",
+        "since": time.time() - 75,
+    }
     panel.tell(
         cards=[card(1, "waiting", step=0.083, waits=0.29, rss=561 << 20, **waits)],
         figures=[figure(1, 0.5, 0.392)],
@@ -1229,3 +1232,79 @@ def test_devices_of_one_process_share_its_output(panel: Panel) -> None:
     option.click()
     panel.settle()
     assert panel.rows() == ["hello"]
+
+
+#: The text of the page that is nearer to its background than it may be (WCAG: 4.5 to 1), and what
+#: is smaller than 12 pixels.
+FAINT = """() => {
+    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const rgba = (colour) => {
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+        return [r, g, b, a / 255];
+    };
+    const over = ([r, g, b, a], under) => [r, g, b].map((v, i) => v * a + under[i] * (1 - a));
+    const behind = (node) => {
+        const layers = [];
+        for (; node; node = node.parentElement)
+            layers.push(rgba(getComputedStyle(node).backgroundColor));
+        return layers.reduceRight((under, layer) => over(layer, under), [255, 255, 255]);
+    };
+    const linear = (v) => (v <= 10 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const bad = [];
+    const root = document.querySelector('.xn-panel');
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const node = walker.currentNode.parentElement;
+        if (!walker.currentNode.textContent.trim() || !node.checkVisibility()) continue;
+        if (node.closest('style, option, .xn-live') || node.closest('button:disabled')) continue;
+        const style = getComputedStyle(node);
+        const ink = node.namespaceURI.includes('svg') ? style.fill : style.color;
+        const ground = behind(node);
+        const [a, b] = [light(over(rgba(ink), ground)), light(ground)];
+        const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (contrast >= 4.5 && parseFloat(style.fontSize) >= 12) continue;
+        bad.push([node.textContent, node.getAttribute('class'), contrast, style.fontSize].join());
+    }
+    return bad;
+}"""
+DARK_THEME = (
+    ":root { --jp-layout-color0: #111; --jp-layout-color1: #212121; --jp-ui-font-color1: #fffd;"
+    " --jp-ui-font-color2: #ffffffb3; --jp-content-font-color2: #ffffffb3 }"
+)
+LIGHT_THEME = (
+    ":root { --jp-layout-color0: #fff; --jp-layout-color1: #fff; --jp-ui-font-color1: #000000de;"
+    " --jp-ui-font-color2: #0000008a }"
+)
+
+
+@pytest.mark.parametrize("theme", [LIGHT_THEME, DARK_THEME], ids=["light", "dark"])
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_all_text_is_large_and_dark_enough(opened: Opener, theme: str, ranks: int) -> None:
+    panel = opened(css=theme)
+    phases = ("running", "waiting", "compiling", "failed", "killed", "early", "finished", "stopped")
+    every = {"step": 0.1, "waits": 0.2, "rss": 1 << 29, "detail": "in all_reduce, for rank 1"}
+    facts = [fact("steps", "2"), fact("fallbacks", "aten::x 1"), fact("compiles", "6 in 2 s")]
+    panel.begin(
+        *(card(r, phases[r % 8], facts=facts, line="last", **every) for r in range(ranks)),
+        about=about(
+            ranks=ranks,
+            simulated=True,
+            notices=["a notice"],
+            diagnosis={"sentence": "Rank 1 is slow", "level": "warning", "ranks": [1, 3]},
+        ),
+        bar=bar("steps", 0.5, "1 of 2", "2 s to go"),
+        troubles=[trouble(3, who="rank 3 failed", place="line 3", text="Cell In[3], line 3\nx")],
+        figures=[figure(rank, 1, 2, rank) for rank in range(ranks)],
+        lanes=[{"rank": 0, "slots": [[int(time.time()), 0.2, 0.2, 0.2, 0.2]]}],
+        lines=[block(0, "out"), block(1, "\x1b[31mred\x1b[32mgreen\x1b[90mgrey", stream="err")],
+    )
+    option(panel, 2).click()
+    panel.settle()
+    assert panel.page.evaluate(FAINT) == []
+    bad = {"sentence": "Rank 3 failed", "level": "bad", "ranks": [3]}
+    panel.tell(about=about(ranks=ranks, diagnosis=bad, lost={"w": "gone"}, host="2 hosts, 1 lost"))
+    assert panel.page.evaluate(FAINT) == []
