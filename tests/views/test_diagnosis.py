@@ -285,6 +285,15 @@ def test_one_rank_that_waits_for_data_is_marked():
     assert found == Diagnosis("Rank 0 waits for data 40 % of the time", "warning", (0,))
 
 
+def test_the_one_process_of_all_devices_is_told_as_such():
+    cards = loading(0, 0.4), loading(1, 0.4)
+    found = diagnose(snapshot(*cards, unit="device"), {})
+    assert found == Diagnosis("The process waits for data 40 % of the time", "warning", ())
+    again = pace(0.1, compiles=40, compiling_steps=40)
+    found = diagnose(snapshot(card(0), card(1), unit="device"), {0: again})
+    assert found == Diagnosis("The process compiled 40 graphs in 40 steps", "warning", ())
+
+
 @pytest.mark.parametrize(("share", "seconds"), [(0.1, 10), (0.5, 3)])
 def test_a_little_or_a_first_wait_for_data_is_usual(share, seconds):
     assert said(loading(0, share, seconds)) == "1 ranks running"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from xla_nb import wording
 from xla_nb.record.sample import LOCK
@@ -283,10 +283,10 @@ def _compiled_again(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis 
     one = max(again.values(), key=lambda pace: (bool(pace.place), pace.compiles))
     what = f"{one.compiles:,} graphs in {one.compiling_steps:,} steps"
     some = _some(again, snapshot)
+    who = _who(again, snapshot, "Each rank")
     if one.place:
         line = _line(one.place, snapshot)
-        return Diagnosis(f"{line[0].upper()}{line[1:]} compiled {what}", "warning", some)
-    who = "Each rank" if not some and len(again) > 1 else ranks(again).capitalize()
+        who = f"{line[0].upper()}{line[1:]}"
     return Diagnosis(f"{who} compiled {what}", "warning", some)
 
 
@@ -316,17 +316,26 @@ def _loading(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
     }
     if not shares:
         return None
-    some = _some(shares, snapshot)
-    who = "The ranks" if not some and len(shares) > 1 else ranks(shares).capitalize()
-    wait = "waits" if len(shares) == 1 else "wait"
-    middle = statistics.median(shares.values())
-    return Diagnosis(f"{who} {wait} for data {100 * middle:.0f} % of the time", "warning", some)
+    who = _who(shares, snapshot, "The ranks")
+    wait = "waits" if len(shares) == 1 or snapshot.unit == "device" else "wait"
+    told = f"{who} {wait} for data {100 * statistics.median(shares.values()):.0f} % of the time"
+    return Diagnosis(told, "warning", _some(shares, snapshot))
 
 
 def _some(who: Iterable[int], snapshot: Snapshot) -> tuple[int, ...]:
-    """The ranks to be marked: none if it is true of all."""
+    """The ranks to be marked: none if it is true of all, or of the one process of all devices."""
     numbers = sorted(set(who))
-    return () if len(numbers) >= len(_running(snapshot)) else tuple(numbers)
+    every = snapshot.unit == "device" or len(numbers) >= len(_running(snapshot))
+    return () if every else tuple(numbers)
+
+
+def _who(numbers: Collection[int], snapshot: Snapshot, every: str) -> str:
+    """`Rank 3`; `every` where it is true of all."""
+    if snapshot.unit == "device":
+        return "The process"
+    if len(numbers) > 1 and not _some(numbers, snapshot):
+        return every
+    return ranks(numbers).capitalize()
 
 
 def _running(snapshot: Snapshot) -> list[Card]:
