@@ -216,6 +216,12 @@ def test_a_rank_that_was_slow_in_one_half_only_is_not_told():
     assert diagnose(snapshot(*cards), paces).level == "calm"
 
 
+def test_ranks_that_do_not_take_the_same_steps_are_not_compared():
+    cards = [card(0, waits=0.3), card(1, waits=0.0)]
+    paces = {0: pace(0.1), 1: pace(0.2, steps=50)}
+    assert diagnose(snapshot(*cards), paces).level == "calm"
+
+
 def test_ranks_without_known_steps_are_not_compared():
     cards = [card(rank, waits=share) for rank, share in enumerate([0.3, 0.0, 0.3])]
     assert diagnose(snapshot(*cards), {0: pace(0.1), 1: pace(0.2), 2: None}).level == "calm"

@@ -27,6 +27,7 @@ _ENOUGH = 10  # steps, from which something is said of them
 _SECONDS = 4.0  # of steps, at least
 _MARGIN = 0.05  # of a step, by which the slowest rank is slower at least,
 _WAITING = 0.1  # and the share of their time for which the others wait at least
+_ABREAST = 1.25  # times as long from step to step in one rank as in another, at most
 _EACH = 0.9  # of the steps are as good as every step
 _GRAPHS = 8  # compiled in as many steps, from which that is told
 _LOADING = 0.2  # share of the time waiting for data, from which that is told
@@ -232,6 +233,9 @@ def _slowest(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
     waits = {card.rank: card.waits for card in _running(snapshot)}
     if len(paces) < max(2, len(waits)) or not all(map(_tells, paces.values())):
         return None
+    periods = [pace.seconds / pace.steps for pace in paces.values()]
+    if max(periods) > _ABREAST * min(periods):
+        return None  # they do not take the same steps
     slow = _apart({rank: pace.step for rank, pace in paces.items()})
     halves = [_apart({rank: pace.halves[half] for rank, pace in paces.items()}) for half in (0, 1)]
     others = [rank for rank in paces if rank not in slow]
