@@ -6,8 +6,8 @@ import time
 
 
 class Stopwatch:
-    """Seconds that went into something so far, with what is in progress. Starting or stopping takes
-    a quarter of a microsecond."""
+    """Seconds that went into something so far, with what is in progress. Starting and stopping it
+    takes a microsecond."""
 
     def __init__(self) -> None:
         self._state: tuple[float, float | None] = 0.0, None  # one object: read whole by others

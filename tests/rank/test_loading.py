@@ -1,6 +1,8 @@
 """How long a rank waits for data: in its loaders, in its thread, once."""
 
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,9 +44,16 @@ def watch(clock, executed, tmp_path, monkeypatch):
     """The stopwatch of the test's thread, as if it ran a rank, with timed loaders."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     monkeypatch.setattr(base, "__next__", base.__next__)
+    queues = SimpleNamespace(ParallelLoader=type("ParallelLoader", (), {"next_item": next_item}))
+    monkeypatch.setitem(sys.modules, "torch_xla.distributed.parallel_loader", queues)
     loading.watch_loaders()
     yield reporting.begin(tmp_path / "rank-0.history", None, lambda: executed[0]).loading
     reporting.end()
+
+
+def next_item(loader, device):
+    """As torch_xla's loader waits at the queue of a device."""
+    return loader.get(device)
 
 
 @pytest.fixture
@@ -71,6 +80,13 @@ def test_the_time_in_a_loader_is_counted_and_that_between_is_not(watch, clock, s
 def test_a_loader_in_a_loop_under_progress_is_counted_once(watch, clock, slow):
     assert len(list(progress(slow))) == 3
     assert watch.seconds == 3.0
+
+
+def test_the_queue_of_a_device_is_counted(watch, clock):
+    loader = sys.modules["torch_xla.distributed.parallel_loader"].ParallelLoader()
+    loader.get = lambda device: clock.take(2.0) or f"batch for {device}"
+    assert loader.next_item("xla:0") == "batch for xla:0"
+    assert watch.seconds == 2.0
 
 
 def test_other_iterables_are_counted_under_progress(watch, clock):

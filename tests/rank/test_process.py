@@ -250,7 +250,7 @@ class Runtime:
     rank_info = lambda self, rank: RankInfo(0, 8, "device", "device")
     leave = lambda self, why: None
     consequence = lambda self, error: None
-    waiting = memory = lambda self: None
+    waiting = waited = executed = memory = lambda self: None
 
 threads = Some(get_num_threads=lambda: 1, set_num_threads=lambda count: None)
 sys.modules["torch"] = threads

@@ -216,6 +216,12 @@ def test_a_rank_that_was_slow_in_one_half_only_is_not_told():
     assert diagnose(snapshot(*cards), paces).level == "calm"
 
 
+def test_ranks_that_do_not_take_the_same_steps_are_not_compared():
+    cards = [card(0, waits=0.3), card(1, waits=0.0)]
+    paces = {0: pace(0.1), 1: pace(0.2, steps=50)}
+    assert diagnose(snapshot(*cards), paces).level == "calm"
+
+
 def test_ranks_without_known_steps_are_not_compared():
     cards = [card(rank, waits=share) for rank, share in enumerate([0.3, 0.0, 0.3])]
     assert diagnose(snapshot(*cards), {0: pace(0.1), 1: pace(0.2), 2: None}).level == "calm"
@@ -283,6 +289,15 @@ def test_ranks_that_wait_for_data_are_told():
 def test_one_rank_that_waits_for_data_is_marked():
     found = diagnose(snapshot(loading(0, 0.4), loading(1, 0.0)), {})
     assert found == Diagnosis("Rank 0 waits for data 40 % of the time", "warning", (0,))
+
+
+def test_the_one_process_of_all_devices_is_told_as_such():
+    cards = loading(0, 0.4), loading(1, 0.4)
+    found = diagnose(snapshot(*cards, unit="device"), {})
+    assert found == Diagnosis("The process waits for data 40 % of the time", "warning", ())
+    again = pace(0.1, compiles=40, compiling_steps=40)
+    found = diagnose(snapshot(card(0), card(1), unit="device"), {0: again})
+    assert found == Diagnosis("The process compiled 40 graphs in 40 steps", "warning", ())
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.1, 10), (0.5, 3)])

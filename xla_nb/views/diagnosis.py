@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from xla_nb import wording
 from xla_nb.record.sample import LOCK
@@ -27,6 +27,7 @@ _ENOUGH = 10  # steps, from which something is said of them
 _SECONDS = 4.0  # of steps, at least
 _MARGIN = 0.05  # of a step, by which the slowest rank is slower at least,
 _WAITING = 0.1  # and the share of their time for which the others wait at least
+_ABREAST = 1.25  # times as long from step to step in one rank as in another, at most
 _EACH = 0.9  # of the steps are as good as every step
 _GRAPHS = 8  # compiled in as many steps, from which that is told
 _LOADING = 0.2  # share of the time waiting for data, from which that is told
@@ -232,6 +233,9 @@ def _slowest(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
     waits = {card.rank: card.waits for card in _running(snapshot)}
     if len(paces) < max(2, len(waits)) or not all(map(_tells, paces.values())):
         return None
+    periods = [pace.seconds / pace.steps for pace in paces.values()]
+    if max(periods) > _ABREAST * min(periods):
+        return None  # they do not take the same steps
     slow = _apart({rank: pace.step for rank, pace in paces.items()})
     halves = [_apart({rank: pace.halves[half] for rank, pace in paces.items()}) for half in (0, 1)]
     others = [rank for rank in paces if rank not in slow]
@@ -283,10 +287,10 @@ def _compiled_again(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis 
     one = max(again.values(), key=lambda pace: (bool(pace.place), pace.compiles))
     what = f"{one.compiles:,} graphs in {one.compiling_steps:,} steps"
     some = _some(again, snapshot)
+    who = _who(again, snapshot, "Each rank")
     if one.place:
         line = _line(one.place, snapshot)
-        return Diagnosis(f"{line[0].upper()}{line[1:]} compiled {what}", "warning", some)
-    who = "Each rank" if not some and len(again) > 1 else ranks(again).capitalize()
+        who = f"{line[0].upper()}{line[1:]}"
     return Diagnosis(f"{who} compiled {what}", "warning", some)
 
 
@@ -316,17 +320,26 @@ def _loading(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
     }
     if not shares:
         return None
-    some = _some(shares, snapshot)
-    who = "The ranks" if not some and len(shares) > 1 else ranks(shares).capitalize()
-    wait = "waits" if len(shares) == 1 else "wait"
-    middle = statistics.median(shares.values())
-    return Diagnosis(f"{who} {wait} for data {100 * middle:.0f} % of the time", "warning", some)
+    who = _who(shares, snapshot, "The ranks")
+    wait = "waits" if len(shares) == 1 or snapshot.unit == "device" else "wait"
+    told = f"{who} {wait} for data {100 * statistics.median(shares.values()):.0f} % of the time"
+    return Diagnosis(told, "warning", _some(shares, snapshot))
 
 
 def _some(who: Iterable[int], snapshot: Snapshot) -> tuple[int, ...]:
-    """The ranks to be marked: none if it is true of all."""
+    """The ranks to be marked: none if it is true of all, or of the one process of all devices."""
     numbers = sorted(set(who))
-    return () if len(numbers) >= len(_running(snapshot)) else tuple(numbers)
+    every = snapshot.unit == "device" or len(numbers) >= len(_running(snapshot))
+    return () if every else tuple(numbers)
+
+
+def _who(numbers: Collection[int], snapshot: Snapshot, every: str) -> str:
+    """`Rank 3`; `every` where it is true of all."""
+    if snapshot.unit == "device":
+        return "The process"
+    if len(numbers) > 1 and not _some(numbers, snapshot):
+        return every
+    return ranks(numbers).capitalize()
 
 
 def _running(snapshot: Snapshot) -> list[Card]:

@@ -76,7 +76,7 @@ class PanelNews:
         self._parts: dict[str, Any] = {}
         self._cards: dict[int, tuple[Card, dict[str, Any]]] = {}
         self._points: dict[tuple[str, int], tuple[int, int]] = {}
-        self._slots: dict[int, dict[int, list[float]]] = {}
+        self._lanes: dict[int, tuple[Slot, ...]] = {}
 
     def forget(self, ranks: Collection[int] | None = None) -> None:
         """Tell everything about these ranks again, by default about all: the page may have lost
@@ -85,7 +85,7 @@ class PanelNews:
         self._parts = {}
         self._cards = {rank: card for rank, card in self._cards.items() if rank not in lost}
         self._points = {key: sent for key, sent in self._points.items() if key[1] not in lost}
-        self._slots = {rank: sent for rank, sent in self._slots.items() if rank not in lost}
+        self._lanes = {rank: lane for rank, lane in self._lanes.items() if rank not in lost}
 
     def of(
         self, snapshot: Snapshot, observer: Observer, focus: int | None = None
@@ -107,21 +107,21 @@ class PanelNews:
         if figures:
             news["figures"] = figures
         few = len(snapshot.cards) <= _LANES
-        lanes = self._lanes(card for card in snapshot.cards if few or card.rank == focus)
+        lanes = self._seconds(card for card in snapshot.cards if few or card.rank == focus)
         if lanes:
             news["lanes"] = lanes
         return news
 
-    def _lanes(self, cards: Iterable[Card]) -> list[dict[str, Any]]:
-        """The seconds that are new or have changed, of each rank that has any."""
+    def _seconds(self, cards: Iterable[Card]) -> list[dict[str, Any]]:
+        """The seconds of lanes that are new or have changed, of each rank that has any."""
         news = []
         for card in cards:
-            sent = self._slots.get(card.rank, {})
-            lane = {slot.second: _slot(slot) for slot in card.lane}
-            changed = [one for second, one in lane.items() if sent.get(second) != one]
-            self._slots[card.rank] = lane
+            sent = {slot.second: slot for slot in self._lanes.get(card.rank, ())}
+            # Seconds that stay the same are the same objects.
+            changed = [slot for slot in card.lane if sent.get(slot.second) is not slot]
+            self._lanes[card.rank] = card.lane
             if changed:
-                news.append({"rank": card.rank, "slots": changed})
+                news.append({"rank": card.rank, "slots": list(map(_slot, changed))})
         return news
 
     def _changed(self, cards: Sequence[Card]) -> list[dict[str, Any]]:
