@@ -172,10 +172,13 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
 def test_a_rows_line_leads_to_it_in_the_notebook(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", "print('here', rank)\nhold()")
     run.in_phase("running", 2)
-    run.rank(1).get_by_role("button", name="line").click()
+    link = run.rank(1).get_by_role("button", name="line")
+    number = int((link.get_attribute("title") or "").rpartition(" ")[2])
+    link.click()
     selected = notebook.page.locator(".jp-Cell.jp-mod-selected .cm-content")
     expect(selected).to_be_focused()
-    assert "while not" in notebook.page.evaluate("String(getSelection())")
+    line = saved(notebook, run.cell).source.splitlines()[number - 1]
+    assert notebook.page.evaluate("String(getSelection())") == line
     run.let_go()
     run.ended()
 
