@@ -327,7 +327,7 @@ def test_a_manager_of_the_notebook_goes_on_working(notebook):
 
 def test_an_interrupt_ends_a_run_that_prints_faster_than_it_is_shown(notebook):
     def when_it_prints(shown):
-        if "[0] y" in shown.stdout and not asked:
+        if "] y" in shown.stdout and not asked:
             asked.append(True)
             notebook.interrupt()
 
@@ -351,8 +351,8 @@ def test_output_of_c_code_and_progress_bars_is_shown_line_by_line(notebook):
         "[0] from C",
         "[0] bar 4",
     ]
-    assert "[1] the end" in shown.stdout
-    assert "[1] warned" in shown.stderr
+    assert "[1] the end" in shown.lines
+    assert "[1] warned" in shown.error_lines
 
 
 def test_a_flood_is_cut_in_the_notebook_and_whole_in_the_file(notebook):
@@ -964,7 +964,7 @@ def test_the_users_logging_is_set_up_as_in_a_script(notebook):
             "    logging.info('heard')"
         )
     )
-    assert "[0] INFO:root:heard" in shown.stderr
+    assert "[0] INFO:root:heard" in shown.error_lines
 
 
 def test_what_the_cells_top_level_prints_is_shown(notebook):

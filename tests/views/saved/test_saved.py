@@ -447,9 +447,14 @@ def rows(html: str) -> list[list[str]]:
 
 def test_each_rank_is_a_row_under_named_columns() -> None:
     head, *ranks = rows(saved.render_html(spread(3, 2)))
-    assert head == ["rank", "state", "pid", "device", "host"]
+    assert head == ["rank", "state", ""]
     assert [row[0] for row in ranks] == [str(rank) for rank in range(6)]
-    assert ranks[2] == ["2", "† killed after 11.5 s", "102", "xla:2", "worker-1"]
+    assert ranks[2] == ["2", "† killed after 11.5 s", "pid 102 device xla:2 host worker-1"]
+    figures = sample(rss=1 << 30, steps=7), sample(rss=2 << 30, steps=8)
+    measured = (replace(card, sample=one) for card, one in zip(cards(2), figures, strict=True))
+    head, *ranks = rows(saved.render_html(snapshot(cards=tuple(measured))))
+    assert head == ["rank", "state", "memory", "steps", ""]
+    assert ranks[1][2:4] == ["2.0 GiB", "8"]
 
 
 def test_what_never_differs_between_ranks_is_said_once() -> None:

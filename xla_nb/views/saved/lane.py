@@ -13,6 +13,7 @@ from xla_nb.views.snapshot import Slot
 
 _SECONDS, _HEIGHT = 60, 12
 _EACH = 5  # pixels of the picture for a second; it is shown at half its size
+WIDTH = _SECONDS * _EACH // 2  # CSS pixels, where there is room
 #: The colours of the live panel, in the order of a slot's parts.
 _COLOURS = {
     "compiling": "#d29922",
@@ -27,10 +28,10 @@ def strip(slots: Sequence[Slot], newest: int) -> str:
     told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
     pixels = list(_pixels(slots, newest))
     picture = base64.b64encode(chart.strip(pixels, 2 * _HEIGHT)).decode()
+    style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"
     return (
-        f'<img src="data:image/png;base64,{picture}" width="{_SECONDS * _EACH // 2}" '
-        f'height="{_HEIGHT}" alt="{escape(told)}" title="{escape(told)}" '
-        'style="display:block;margin:0;max-width:none">'
+        f'<img src="data:image/png;base64,{picture}" width="{WIDTH}" height="{_HEIGHT}" '
+        f'alt="{escape(told)}" title="{escape(told)}" style="{style};max-width:none">'
     )
 
 

@@ -13,7 +13,7 @@ from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark
 from xla_nb.views.snapshot import Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
-_WORDS = ("xla", "host", "fallbacks", "clients")  # facts that are no numbers
+_TELLING = ("step", "waits", "memory", "device", "steps")  # facts that have a column each
 
 
 def as_html(snapshot: Snapshot) -> str:
@@ -43,11 +43,14 @@ def _facts(known: Sequence[facts.Fact]) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """One column: what it shows of a rank, as HTML, "" where there is nothing."""
+    """One column: what it shows of a rank, as HTML, "" where there is nothing. Words may wrap."""
 
     title: str
     draw: Callable[[Card], str]
-    right: bool = False
+    style: str = "text-align:left"
+
+
+_NUMBER = "text-align:right;white-space:nowrap"
 
 
 def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
@@ -62,25 +65,21 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
     ]
     rows = [[column.draw(card) for column in columns] for card in cards]
     shown = [n for n in range(len(columns)) if n < 2 or any(row[n] for row in rows)]
-    cell = "padding:1px 12px 1px 0;border:0;vertical-align:top;white-space:nowrap;font-size:12px"
+    cell = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
     head = "".join(
-        f'<th scope="col" style="{cell};text-align:{_side(columns[n])};font-weight:500">'
+        f'<th scope="col" style="{cell};{columns[n].style};font-weight:500">'
         f"{faint(columns[n].title)}</th>"
         for n in shown
     )
     body = "".join(
         '<tr style="background:transparent">'
-        + "".join(f'<td style="{cell};text-align:{_side(columns[n])}">{row[n]}</td>' for n in shown)
+        + "".join(f'<td style="{cell};{columns[n].style}">{row[n]}</td>' for n in shown)
         + "</tr>"
         for row in rows
     )
     style = "border-collapse:collapse;margin:2px 0;table-layout:auto;border:0;line-height:1.5"
     table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return div("overflow-x:auto", table) + (lane.key() if _lanes(cards) else "")
-
-
-def _side(column: _Column) -> str:
-    return "right" if column.right else "left"
 
 
 def _state(card: Card, snapshot: Snapshot) -> str:
@@ -92,8 +91,7 @@ def _doing(card: Card) -> str:
     """Where it is, what it does or has returned, and how far its loops are."""
     parts = [escaped(one, _LONGEST) for one in facts.activity(card)]
     parts += [escaped(facts.bar_in_short(bar), _LONGEST) for bar in card.bars[:4]]
-    style = "white-space:normal;min-width:13em;max-width:34em"
-    return div(style, " · ".join(parts)) if parts else ""
+    return div("min-width:8em;max-width:34em", " · ".join(parts)) if parts else ""
 
 
 def _lanes(cards: Sequence[Card]) -> list[_Column]:
@@ -101,7 +99,11 @@ def _lanes(cards: Sequence[Card]) -> list[_Column]:
     if not slots:
         return []
     newest = max(slots)
-    return [_Column("last 60 s", lambda card: lane.strip(card.lane, newest) if card.lane else "")]
+
+    def strip(card: Card) -> str:
+        return lane.strip(card.lane, newest) if card.lane else ""
+
+    return [_Column("last 60 s", strip, f"width:{lane.WIDTH}px;text-align:left")]
 
 
 def _metrics(snapshot: Snapshot) -> list[_Column]:
@@ -115,26 +117,33 @@ def _metrics(snapshot: Snapshot) -> list[_Column]:
         known = card.rank in lasts and snapshot.unit == "rank"
         return _code(facts.figure(lasts[card.rank])) if known else ""
 
-    return [_Column(escaped(first.name, 40), value, right=True)]
+    return [_Column(escaped(first.name, 40), value, _NUMBER)]
 
 
 def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
-    """The facts that differ between ranks."""
+    """The facts that differ between ranks: the telling ones in columns, then the others."""
     same = {fact.id for fact in facts.in_common(snapshot)}
-    each = {card.rank: {fact.id: fact for fact in facts.in_table(card, snapshot)} for card in cards}
-    # In the order of who has most of them.
-    ordered = sorted(each.values(), key=len, reverse=True)
-    labels = {fact.id: fact.label for known in ordered for fact in known.values()}
-    names = [name for name in labels if name not in same]
+    each = {
+        card.rank: {one.id: one for one in facts.in_table(card, snapshot) if one.id not in same}
+        for card in cards
+    }
+    labels = {fact.id: fact.label for known in each.values() for fact in known.values()}
 
     def column(name: str) -> _Column:
         def draw(card: Card) -> str:
             known = each[card.rank].get(name)
             return _code(known.value) if known else ""
 
-        return _Column(labels[name], draw, right=name not in _WORDS)
+        return _Column(labels[name], draw, _NUMBER)
 
-    return [column(name) for name in names]
+    def others(card: Card) -> str:
+        known = [one for one in each[card.rank].values() if one.id not in _TELLING]
+        return " ".join(
+            bit("white-space:nowrap", faint(one.label), f" {_code(one.value)}") for one in known
+        )
+
+    columns = [column(name) for name in _TELLING if name in labels]
+    return [*columns, _Column("", others, "text-align:left;min-width:7em")]
 
 
 def _code(value: str) -> str:
