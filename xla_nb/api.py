@@ -148,7 +148,7 @@ def run(
     loop.follow(started, choose.make(view, started))
     _tidy()
     if not options.keep_going:
-        started.check(brief=started.shown_in is not None)
+        started.check(brief=view != "none" and picture.kernel() is not None)
     return started
 
 

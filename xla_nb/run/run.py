@@ -431,7 +431,3 @@ class Run(RecordedRun):
         left = {name for host in self.state.hosts.values() for name in host.left}
         if left and not self._has_lost_a_rank:
             self.take(events.Notice(text=_LEFT.format(names=listed(sorted(left), most=5))))
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        """The repr, and the same as data: rank, device, phase and result's preview."""
-        return {"text/plain": repr(self), "application/vnd.xla-nb.run+json": self.summary()}

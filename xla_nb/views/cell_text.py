@@ -27,7 +27,8 @@ class CellTextView(TextView):
         """Show the rest: unfinished lines, the last lines, and the picture."""
         self._failed = None
         self._show_rest()
-        picture.show(picture.bundle(observer.observe(self._shown), told=True))
+        snapshot = observer.observe(self._shown)
+        picture.show(picture.bundle(snapshot, told=True) | self._shown.as_data())
         self._shown.shown_in = picture.cell()
 
     def _news_of_errors(self) -> Iterator[str]:

@@ -28,32 +28,37 @@ def show(forms: dict[str, Any]) -> None:
     publish_display_data(forms)  # type: ignore[no-untyped-call]
 
 
-def kernel() -> Any:
-    """The shell of the notebook kernel that this process is; None elsewhere, as in a terminal."""
+def shell() -> Any:
+    """The IPython that this process runs in; None outside one."""
     ipython: Any = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
-    return shell if getattr(shell, "kernel", None) is not None else None
+    return ipython and ipython.get_ipython()
+
+
+def kernel() -> Any:
+    """The same where it is a notebook's kernel, and no terminal."""
+    here = shell()
+    return here if getattr(here, "kernel", None) is not None else None
 
 
 def cell() -> int | None:
-    """The number of the cell that a notebook executes; None outside one."""
-    shell = kernel()
-    return None if shell is None else int(shell.execution_count)
+    """The number of the cell that IPython executes; None outside one."""
+    here = shell()
+    return None if here is None else int(here.execution_count)
 
 
 class ShownRun(Run):
     """A Run that a notebook displays as its cell's last state."""
 
-    def _repr_mimebundle_(self, **more: object) -> dict[str, Any]:
-        return super()._repr_mimebundle_(**more) | bundle(observer.observe(self))
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        return bundle(observer.observe(self)) | self.as_data()
 
     def _repr_html_(self) -> str:
         return saved.render_html(observer.observe(self))
 
     def _ipython_display_(self) -> None:
         """A terminal has no room for a picture, and there is none of a run that only starts."""
-        here = cell()
-        if here is None or not self.state.ranks:
-            print(repr(self))
-        elif here != self.shown_in:
+        told = self.shown_in is not None and self.shown_in == cell()
+        if kernel() is None or not self.state.ranks:
+            print(f"<Run {self.name}>" if told else repr(self))
+        elif not told:
             show(self._repr_mimebundle_())
