@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xla_nb import spmd, torchax
-    from xla_nb.api import open_run, release, spawn
+    from xla_nb.api import compare, open_run, release, spawn
     from xla_nb.dropin import install
     from xla_nb.errors import XlaNbError
     from xla_nb.rank.reporting import progress, report
@@ -21,6 +21,7 @@ __all__ = [
     "Run",
     "RunFailed",
     "XlaNbError",
+    "compare",
     "install",
     "open_run",
     "progress",
@@ -36,6 +37,7 @@ _HOMES = {
     "Run": "xla_nb.run.run",
     "RunFailed": "xla_nb.run.run",
     "XlaNbError": "xla_nb.errors",
+    "compare": "xla_nb.api",
     "install": "xla_nb.dropin",
     "open_run": "xla_nb.api",
     "progress": "xla_nb.rank.reporting",

@@ -13,7 +13,7 @@ import linecache
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xla_nb import notebook
@@ -30,10 +30,16 @@ from xla_nb.run.options import Options, ViewName
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.topology import drawing, picture
-from xla_nb.views import choose, loop
+from xla_nb.topology import drawing
+from xla_nb.topology import picture as topology
+from xla_nb.views import choose, loop, picture
+from xla_nb.views.picture import ShownRun
+from xla_nb.views.saved.compared import Comparison
 from xla_nb.views.saved.opened import OpenedRun
-from xla_nb.wording import listed, several, size
+from xla_nb.wording import listed, several, shortened, size
+
+#: A recorded run's name or folder.
+_Name = str | os.PathLike[str]
 
 
 def spawn(  # noqa: PLR0913 # an argument for each option of the magic
@@ -125,7 +131,7 @@ def run(
         )
     try:
         with _telling() as on_wait:
-            started = launch(program, options, _engine(options), resolve, on_wait)
+            started = launch(program, options, _engine(options), resolve, on_wait, ShownRun)
     except KeyboardInterrupt:
         raise LaunchError(_interrupted(options)) from None
     _runs().add(started)
@@ -135,12 +141,14 @@ def run(
         _tidy()
         # A text view prints among the output of other cells: only for those who ask for it.
         if view == "panel" or options.view == "text":
+            started.shown_in = picture.cell() if view == "panel" else None
             loop.follow_behind(started, choose.make(view, started))
         return started
+    started.shown_in = picture.cell() if view != "none" else None
     loop.follow(started, choose.make(view, started))
     _tidy()
     if not options.keep_going:
-        started.check(brief=view == "panel")
+        started.check(brief=view != "none" and picture.kernel() is not None)
     return started
 
 
@@ -216,7 +224,7 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
     with _telling() as on_wait:
         seats = _engine(options).look(on_wait)
     accelerator = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
-    return picture.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
+    return topology.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
 
 
 @functools.cache
@@ -336,6 +344,44 @@ def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     run = OpenedRun.open(path, resolve, trust=trust)
     _runs().add(run)
     return run
+
+
+def compare(*runs: RecordedRun | _Name, **named: RecordedRun | _Name) -> Comparison:
+    """What several runs reported with `xla_nb.report`, over one another: a chart for each figure,
+    with the mean of each run's ranks in a band from the lowest to the highest.
+
+    A run is a Run, also in progress or reopened, or the name or folder of a recorded one
+    (`%xla_runs`). It is called by the variable that holds it, or as you name it:
+    `compare(small=run1, large="20261121-223901-abcdef")`.
+
+    Raises UsageError for what is no run, and where no run is given.
+    """
+    found = {**_named(runs), **{name: _opened(run) for name, run in named.items()}}
+    if not found:
+        raise UsageError("compare needs runs: xla_nb.compare(run1, run2).")
+    return Comparison(found)
+
+
+def _opened(run: RecordedRun | _Name) -> RecordedRun:
+    if isinstance(run, str | os.PathLike):
+        return open_run(run)
+    if not isinstance(run, RecordedRun):
+        raise UsageError(f"compare needs runs or their names, not {shortened(repr(run), 60)}.")
+    return run
+
+
+def _named(runs: Sequence[RecordedRun | _Name]) -> dict[str, RecordedRun]:
+    """Runs by the variable that holds each; else by their cell, where no other is of that cell."""
+    here = notebook.current()
+    names = here.shell.user_ns if here else vars(sys.modules["__main__"])
+    opened = list(dict.fromkeys(map(_opened, runs)))
+    labels = [run.label for run in opened]
+    found = {}
+    for run in opened:
+        held = (n for n, value in list(names.items()) if value is run and not n.startswith("_"))
+        alone = run.label if run.label and labels.count(run.label) == 1 else run.name
+        found[next(held, alone)] = run
+    return found
 
 
 def _script() -> Scope:

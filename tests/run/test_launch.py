@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ import pytest
 from tests.run.conftest import (
     PATIENCE,
 )
+from xla_nb import old_names
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program import module_file
 from xla_nb.program.build import Program, Section
@@ -204,6 +206,19 @@ def test_what_the_program_and_the_environment_have_to_say_is_told_first(launch, 
     first, second = (notice.text for notice in run.state.notices)
     assert first == "a note"
     assert "XLA_USE_SPMD" in second
+
+
+def test_what_the_environment_has_to_say_is_told_once_and_what_is_new_in_it(launch, monkeypatch):
+    monkeypatch.setattr(old_names, "_here", functools.cache(old_names._Here))  # as it starts
+    notes = []
+    for name in ("XLA_USE_SPMD", "XLA_USE_SPMD", "XLA_AUTO_SPMD"):
+        monkeypatch.setenv(name, "1")
+        run = launch(cell(notes=("of the program",)))
+        notes.append([notice.text for notice in run.state.notices])
+    (_, spmd), (again,), (_, other) = notes
+    assert again == "of the program"
+    assert "XLA_USE_SPMD" in spmd
+    assert "XLA_AUTO_SPMD" in other
 
 
 def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):

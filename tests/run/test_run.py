@@ -136,11 +136,9 @@ def test_the_repr_says_how_it_went_and_how_long(start):
     assert repr(job.run).startswith("<Run r1: 1 rank finished, 0.")
 
 
-def test_a_notebook_gets_the_repr_and_the_same_as_data(start):
+def test_programs_get_how_it_went_as_data(start):
     job = start(*ranks(2), finished(0), failed(1))
-    shown = job.run._repr_mimebundle_()
-    assert shown["text/plain"] == repr(job.run)
-    data = shown["application/vnd.xla-nb.run+json"]
+    data = job.run.as_data()["application/vnd.xla-nb.run+json"]
     assert data["ranks"][0] == {
         "rank": 0,
         "device": "xla:0",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import queue
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,33 @@ class Shown:
 
     @property
     def lines(self) -> list[str]:
-        """What the cell printed, as a terminal shows it, but for the text view's summary."""
-        written = (line.removesuffix("\n") for line in io.StringIO(self.stdout))
-        shown = [line.rpartition("\r")[2] for line in written]
-        return [line for line in shown if " · files in " not in line]
+        """What the cell printed, as a terminal shows it; a line of several ranks for each."""
+        return unfolded(self.stdout)
+
+    @property
+    def error_lines(self) -> list[str]:
+        """The same of stderr."""
+        return unfolded(self.stderr)
 
     def seen(self, text: str) -> float:
         """When an output with this text arrived, in seconds since the cell was sent."""
         return next(at for at, shown in self.times if text in shown)
+
+
+def unfolded(text: str) -> list[str]:
+    """Lines as a terminal shows them: `[0-2] done` as `[0] done`, `[1] done` and `[2] done`."""
+    lines = []
+    for line in io.StringIO(text):
+        shown = line.removesuffix("\n").rpartition("\r")[2]
+        found = re.match(r"\[([\d, -]+)\] (.*)", shown, re.DOTALL)
+        lines += [f"[{rank}] {found[2]}" for rank in _numbers(found[1])] if found else [shown]
+    return lines
+
+
+def _numbers(spans: str) -> Iterator[int]:
+    for span in spans.split(", "):
+        first, _, last = span.partition("-")
+        yield from range(int(first), int(last or first) + 1)
 
 
 class Notebook:

@@ -27,6 +27,12 @@ class Terminal(io.StringIO):
         return lines
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Lines do not wait for other ranks."""
+    monkeypatch.setattr(text, "_HOLD", 0.0)
+
+
 @pytest.fixture
 def run(tmp_path):
     return Run(tmp_path)
@@ -88,6 +94,62 @@ def test_stderr_of_a_rank_goes_to_stderr(run, view):
     view.draw()
     assert view.err.getvalue() == "[1] warning\n"
     assert written(view.out) == "[1] value\n"
+
+
+# ---------------------------------------------------------------- equal lines
+
+
+def test_equal_lines_of_ranks_are_one_line(run, view):
+    for rank in (0, 1):
+        run.prints(rank, "same\n")
+        run.prints(rank, "warning\n", "err")
+    view.draw()
+    assert written(view.out) == "[0, 1] same\n"
+    assert view.err.getvalue() == "[0, 1] warning\n"
+
+
+def holding(run, monkeypatch, seconds):
+    monkeypatch.setattr(text, "_HOLD", seconds)
+    return viewing(run)
+
+
+def test_a_line_waits_for_the_same_from_other_ranks(run, monkeypatch):
+    view = holding(run, monkeypatch, 3600)
+    run.prints(0, "same\n")
+    assert view.draw() <= text._HOLDING
+    assert written(view.out) == ""
+    run.prints(1, "same\n")
+    view.draw()
+    assert written(view.out) == "[0, 1] same\n"
+
+
+def test_the_line_of_a_rank_that_no_other_can_write_does_not_wait(tmp_path, monkeypatch):
+    alone = Run(tmp_path, ranks=1)
+    view = holding(alone, monkeypatch, 3600)
+    alone.prints(0, "mine\n")
+    view.draw()
+    assert written(view.out) == "[0] mine\n"
+
+
+def test_a_line_does_not_wait_for_ranks_that_have_ended(run, monkeypatch):
+    view = holding(run, monkeypatch, 3600)
+    run.prints(0, "last\n")
+    view.draw()
+    run.state.apply(events.RankFinished(rank=1, preview="1", nbytes=1))
+    view.draw()
+    assert written(view.out) == "[0] last\n"
+
+
+def test_lines_that_wait_are_shown_at_the_end(run, monkeypatch):
+    view = holding(run, monkeypatch, 3600)
+    run.prints(0, "first\nsecond\n")
+    run.prints(1, "second\n")
+    view.draw()
+    view.finish()
+    assert written(view.out) == "[0] first\n[0, 1] second\n"
+
+
+# ---------------------------------------------------------------- more output
 
 
 def test_a_late_rank_is_shown_from_its_first_line(run, view):

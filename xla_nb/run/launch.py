@@ -44,8 +44,9 @@ def launch(
     engine: Engine,
     resolve: Callable[[str], object],
     on_wait: OnWait = lambda seconds, what: None,
+    kind: type[Run] = Run,
 ) -> Run:
-    """Start a program on every rank; gives the run at once.
+    """Start a program on every rank; gives the run, of that kind, at once.
 
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
@@ -93,11 +94,13 @@ def launch(
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
     keeps = bool(program.keeps)
-    run = Run(name, program.label, record, engine, feed, options, resolve, program.named, keeps)
+    run = kind(name, program.label, record, engine, feed, options, resolve, program.named, keeps)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     left_out = torch_settings.left_out()
-    for text in [*feed.notes, *program.notes, *left_out, *shared, *fit.notices]:
+    for text in [*feed.notes, *program.notes]:
         run.take(events.Notice(text=text))
+    for text in [*left_out, *shared, *fit.notices]:  # of the environment, as it is at each launch
+        run.take(events.Notice(text=text, once=True))
     _follow(run)
     return run
 

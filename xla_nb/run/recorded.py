@@ -256,6 +256,10 @@ class RecordedRun:
             "ranks": ranks,
         }
 
+    def as_data(self) -> dict[str, Any]:
+        """The summary for programs that read a notebook's outputs, under its MIME type."""
+        return {"application/vnd.xla-nb.run+json": self.summary()}
+
 
 def _no_result(rank: int, phase: Phase) -> str:
     if phase in ("starting", "running"):

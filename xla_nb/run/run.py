@@ -108,6 +108,7 @@ class Run(RecordedRun):
     wait(), stop(), ask_stacks()
     done      all its processes are gone
     changed   a Condition that is notified at every event
+    shown_in  the number of the notebook's cell whose view shows it, if one does
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class Run(RecordedRun):
         state = self.state
         self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
         self.changed = threading.Condition()
+        self.shown_in: int | None = None
         self._hangs = HangWatch(
             weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
         )
@@ -429,7 +431,3 @@ class Run(RecordedRun):
         left = {name for host in self.state.hosts.values() for name in host.left}
         if left and not self._has_lost_a_rank:
             self.take(events.Notice(text=_LEFT.format(names=listed(sorted(left), most=5))))
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        """The repr, and the same as data: rank, device, phase and result's preview."""
-        return {"text/plain": repr(self), "application/vnd.xla-nb.run+json": self.summary()}

@@ -14,6 +14,8 @@ from typing import Any
 from xla_nb.errors import UsageError
 from xla_nb.run.options import ViewName
 from xla_nb.run.run import Run
+from xla_nb.views import picture
+from xla_nb.views.cell_text import CellTextView
 from xla_nb.views.loop import NoView, View
 from xla_nb.views.panel.pages import pages
 from xla_nb.views.text import TextView
@@ -30,13 +32,17 @@ def default(
     """
     if "anywidget" not in modules and not _installed("anywidget"):
         return "text"
-    # JupyterLab, Notebook 7 and VS Code send the cell's id; nbclient, papermill and consoles do
-    # not.
+    return "panel" if _has_page(parent, names, modules) else "text"
+
+
+def _has_page(
+    parent: Mapping[str, Any], names: Container[str], modules: Container[str] = sys.modules
+) -> bool:
+    """Whether a page shows the cell while it runs. JupyterLab, Notebook 7 and VS Code send the
+    cell's id; nbclient, papermill and consoles do not."""
     if "cellId" in parent.get("metadata", {}):
-        return "panel"
-    if "google.colab" in modules or "__vsc_ipynb_file__" in names:
-        return "panel"
-    return "text"
+        return True
+    return "google.colab" in modules or "__vsc_ipynb_file__" in names
 
 
 def make(name: ViewName, run: Run) -> View:
@@ -64,9 +70,16 @@ def _panel(run: Run) -> View:
     return view
 
 
+def _text(run: Run) -> View:
+    shell = picture.kernel()
+    if shell is None:
+        return TextView(run)
+    return CellTextView(run, watched=_has_page(shell.get_parent(), shell.user_ns))
+
+
 _MAKERS: dict[ViewName, Callable[[Run], View]] = {
     "panel": _panel,
-    "text": TextView,
+    "text": _text,
     "none": lambda run: NoView(),
 }
 

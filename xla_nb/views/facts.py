@@ -10,11 +10,21 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import NamedTuple
 
-from xla_nb import ansi
+from xla_nb import ansi, wording
 from xla_nb.views.saved import style
-from xla_nb.views.snapshot import Bar, Card, Phase, Series, Snapshot, Trouble, hosts_in_short
+from xla_nb.views.snapshot import (
+    Bar,
+    Card,
+    Phase,
+    Series,
+    Slot,
+    Snapshot,
+    Trouble,
+    hosts_in_short,
+)
 from xla_nb.wording import several, size
 
 
@@ -30,29 +40,72 @@ class State:
 def state(snapshot: Snapshot) -> State:
     if snapshot.ok is None:
         word = "stopping" if snapshot.stopping else "running"
-        return State("●", word, style.BLUE)
+        level = snapshot.diagnosis.level if snapshot.diagnosis else "calm"
+        colour = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}[level]
+        return State("●", word, colour)
     phase: Phase = "finished" if snapshot.ok else "failed"
     if not snapshot.ok and snapshot.stopping and not snapshot.troubles:
         phase = "stopped"
     return State(style.PHASES[phase].glyph, phase, style.PHASES[phase].colour)
 
 
+def title(snapshot: Snapshot) -> str:
+    """The most important thing: the diagnosis, unless the run finished."""
+    diagnosis = snapshot.diagnosis
+    told = diagnosis.sentence if diagnosis and not snapshot.ok else snapshot.headline
+    return told or state(snapshot).word
+
+
+def remark(snapshot: Snapshot) -> str:
+    """What is worth a line below the title of a run that finished: that it could be faster, say."""
+    diagnosis = snapshot.diagnosis
+    telling = diagnosis is not None and snapshot.ok and diagnosis.level != "calm"
+    return diagnosis.sentence if diagnosis and telling else ""
+
+
 def about(snapshot: Snapshot) -> list[str]:
-    """The small print below the headline."""
-    parts = ["simulated TPU host"] if snapshot.simulated else []
-    parts += [hosts_in_short(snapshot)] if snapshot.hosts else []
+    """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
+    how = {True: "in", False: "after", None: "for"}[snapshot.ok]
+    took = snapshot.elapsed
+    parts = [f"{how} {f'{took:.1f} s' if 0.95 <= took < 59.95 else span(took)}", snapshot.cell]
+    parts += ["simulated TPU host"] if snapshot.simulated else []
+    parts += [hosts_in_short(snapshot)] if len(snapshot.hosts) > snapshot.simulated else []
     if snapshot.ok is None:
-        parts += [snapshot.stopping] if snapshot.stopping else []
+        parts += [f"stopping: {snapshot.stopping}"] if snapshot.stopping else []
         parts += [f"as of {clock(snapshot.now)}"]
     elif snapshot.started is not None:
-        parts += [f"started {clock(snapshot.started)}"]
-    return parts
+        parts += [minute(snapshot.started)]
+    return list(filter(None, parts))
+
+
+def path(path: str) -> str:
+    """A path as short as a shell takes it: relative to the notebook's folder, or with `~`."""
+    for folder, short in ((_folder(), "."), (str(Path.home()), "~")):
+        if len(folder) > 1 and path.startswith(f"{folder}/"):
+            return f"{short}{path[len(folder) :]}"
+    return path
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it has been removed
+        return ""
+
+
+def minute(epoch: float) -> str:
+    """Local time to the minute, with the date: `2026-11-21 22:39`."""
+    return _local(epoch, "%Y-%m-%d %H:%M")
 
 
 def clock(epoch: float) -> str:
     """Local time to the second, with the date: it may be read much later."""
+    return _local(epoch, "%H:%M:%S on %Y-%m-%d")
+
+
+def _local(epoch: float, form: str) -> str:
     try:
-        return datetime.fromtimestamp(epoch).strftime("%H:%M:%S on %Y-%m-%d")
+        return datetime.fromtimestamp(epoch).strftime(form)
     except (ValueError, OverflowError, OSError):
         return "an unknown time"
 
@@ -134,6 +187,58 @@ class _Kind:
 def of_card(card: Card) -> list[Fact]:
     """What is known about one rank."""
     return [Fact(kind.id, kind.label, value) for kind in _FACTS if (value := kind.of_one(card))]
+
+
+def in_common(snapshot: Snapshot) -> list[Fact]:
+    """What is the same for all of several ranks, to be said once."""
+    if len(snapshot.cards) < 2:
+        return []
+    first, *others = (in_table(card, snapshot) for card in snapshot.cards)
+    return [fact for fact in first if all(fact in other for other in others)]
+
+
+def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
+    """What the table of ranks tells of a rank beside its state: the most telling first."""
+    step = "" if card.step is None else in_short(card.step)
+    waits = "" if card.waits is None else f"{100 * card.waits:.0f} %"
+    own = [Fact("step", "step", step), Fact("waits", "waits", waits)]
+    usual = Fact("clients", "clients", "torch_xla 1")
+    known = [fact for fact in of_card(card) if fact != usual]
+    own += sorted(known, key=lambda fact: fact.id == "pid")
+    own += [Fact("xla", "device", card.device)]
+    own += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
+    return [fact for fact in own if fact.value]
+
+
+def in_short(seconds: float) -> str:
+    """The duration of a step: `83 ms`, `1.20 s`."""
+    return f"{1000 * seconds:.3g} ms" if 0 <= seconds < 0.9995 else span(seconds)
+
+
+def lane(slots: Sequence[Slot]) -> list[tuple[str, float]]:
+    """What a rank's last seconds went into, in words, and the seconds of each."""
+    parts = {
+        "compiling": math.fsum(slot.compiling for slot in slots),
+        "running": math.fsum(slot.running for slot in slots),
+        "waiting for others": math.fsum(slot.others for slot in slots),
+        "waiting for data": math.fsum(slot.data for slot in slots),
+    }
+    return [(word, seconds) for word, seconds in parts.items() if seconds > 0]
+
+
+def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Of a run that did not finish: what each rank did that no error tells of. Equal ones once."""
+    told = {rank for trouble in snapshot.troubles for rank in trouble.ranks}
+    if snapshot.ok is not False:
+        return []
+    doing: dict[str, list[int]] = {}
+    for card in sorted(snapshot.cards, key=lambda card: card.rank):
+        if card.rank not in told and card.phase != "early":  # which the title has told
+            at = f" at {card.place}" if card.place and card.phase != "finished" else ""
+            what = f"{card.phase}{at}"
+            more = f": {card.detail}" if card.detail else ""
+            doing.setdefault(f"{what}{more}", []).append(card.rank)
+    return [(wording.ranks(ranks), what) for what, ranks in doing.items()]
 
 
 def of_cards(cards: Sequence[Card]) -> list[Fact]:
@@ -235,6 +340,11 @@ def progress(bar: Bar) -> list[str]:
     if bar.eta:
         parts.append(f"{f'{bar.eta:.0f} s' if 0 <= bar.eta < 59.5 else span(bar.eta)} to go")
     return parts
+
+
+def bar_in_short(bar: Bar) -> str:
+    """`steps: 62 % · 620 of 1,000 · 12.3/s`."""
+    return f"{cut(bar.label or 'progress', 80)}: {' · '.join(progress(bar))}"
 
 
 def portion(bar: Bar) -> float:

@@ -1,7 +1,8 @@
 """A run as lines of text: output and errors as they happen.
 
 It reads the record's log files, so it never keeps a rank waiting. Each line is shown whole, after
-its rank; lines left out are counted, and are in the files.
+its rank, or after all ranks that write it at about the same time; lines left out are counted, and
+are in the files.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from xla_nb.record.full_disk import is_of_disk
 from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.state import Hang, RunState
+from xla_nb.run.state import ENDED, Hang, RunState
+from xla_nb.views import facts, folding
+from xla_nb.views.folding import Folded, Folder
 from xla_nb.wording import several, shortened
 
 #: Lines of each stream shown as they come, and last lines shown at the end.
@@ -27,13 +30,15 @@ GROUPS, FRAMES = 4, 8
 _FIRST = 1 << 16  # bytes read at once while all lines are shown
 _COUNTED = 1 << 28  # bytes whose lines are counted at the end
 _REDRAW = 0.5  # seconds between two updates of the changing line
+_HOLD = 0.25  # seconds that a line waits for the same from other ranks
+_HOLDING = 0.02  # seconds between two looks meanwhile
 
 
 class _Stream:
     """One stream of one rank, and how much of it has been shown."""
 
     def __init__(self, rank: int | None, tail: Tail) -> None:
-        self.rank = "cell" if rank is None else str(rank)
+        self.rank = rank
         self.tail = tail
         self._count = 0
         self._accounted = 0  # lines that were shown, or counted as left out
@@ -56,11 +61,15 @@ class _Stream:
         left_out = self._count - self._accounted - len(self._last)
         if self._uncounted:
             megabytes = self._uncounted >> 20
-            yield f"[{self.rank}] … more lines, {megabytes:,} MB of them, in {self.tail.path}"
+            yield f"… more lines, {megabytes:,} MB of them, in {self._path}"
         elif left_out > 0:
-            yield f"[{self.rank}] … {left_out:,} more lines in {self.tail.path}"
-        yield from (f"[{self.rank}] {line}" for line in self._last)
+            yield f"… {left_out:,} more lines in {self._path}"
+        yield from self._last
         self._accounted, self._uncounted, self._last = self._count, 0, []
+
+    @property
+    def _path(self) -> str:
+        return facts.path(str(self.tail.path))
 
     def _next(self) -> Iterator[str] | None:
         # Of the first lines all are shown: not more at once than are read in a moment.
@@ -73,7 +82,7 @@ class _Stream:
             self._count += 1
             if self._count <= HEAD:
                 self._accounted = self._count
-                yield f"[{self.rank}] {line}"
+                yield line
             else:
                 self._last = [*self._last[-(TAIL - 1) :], line]
 
@@ -86,8 +95,10 @@ class TextView:
     ) -> None:
         self._run = run
         self._out = out or sys.stdout
+        self._is_live = _is_live(self._out)
         self._err = err or sys.stderr
         self._streams: dict[tuple[int | None, str], _Stream] = {}
+        self._lines: dict[str, Folder[int | None]] = {k: Folder(_HOLD) for k in ("out", "err")}
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
@@ -102,31 +113,41 @@ class TextView:
         # The last lines do not wait for the processes to end.
         settled = self._run.state.settled and not self._settled
         self._settled = self._settled or settled
-        out, err = self._new(lambda stream: stream.settle(False) if settled else stream.show())
-        self._write(out, err)
+        self._read(lambda stream: stream.settle(False) if settled else stream.show())
+        now = time.monotonic()
+        out, err = (list(self._due(lines, now)) for lines in self._lines.values())
+        news = list(self._news(self._run.state))
+        self._write(out, [*news, *err])
         self._show_open_lines()
         self._pause = 0.004 if out or err else min(0.05, self._pause * 1.2 + 0.001)
-        return self._pause
+        holds = not all(lines.is_empty for lines in self._lines.values())
+        return min(self._pause, _HOLDING) if holds else self._pause
 
     def finish(self) -> None:
         """Show the rest: unfinished lines, the last lines, and the run's result."""
-        out, err = self._new(lambda stream: stream.settle(True))
-        self._write([*out, self._summary()], err)
+        self._show_rest()
+        self._write([self._summary()], [])
+
+    def _show_rest(self) -> None:
+        self._read(lambda stream: stream.settle(True))
+        out, err = (list(map(_shown, lines.all())) for lines in self._lines.values())
+        self._write(out, [*self._news(self._run.state), *err])
 
     def _summary(self) -> str:
         run = self._run
-        headline = sentences.headline(run.state)
-        return f"{headline} · {run.elapsed:.1f} s · files in {run.record.path}"
+        headline, path = sentences.headline(run.state), facts.path(str(run.record.path))
+        return f"{headline} · {run.elapsed:.1f} s · files in {path}"
 
-    def _new(self, look: Callable[[_Stream], Iterator[str]]) -> tuple[list[str], list[str]]:
-        state = self._run.state
-        out: list[str] = []
-        err = list(self._news(state))
-        for rank in [None, *sorted(state.ranks)]:
-            for kind, shown in (("out", out), ("err", err)):
-                stream = self._stream(rank, kind)
-                shown.extend(look(stream))
-        return out, err
+    def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:
+        """Take in what is new of each stream."""
+        now = time.monotonic()
+        for rank in [None, *sorted(self._run.state.ranks)]:
+            for kind, lines in self._lines.items():
+                lines.add(rank, list(look(self._stream(rank, kind))), now)
+
+    def _due(self, lines: Folder[int | None], now: float) -> Iterator[str]:
+        running = [r.rank for r in self._run.state.ranks.values() if r.phase not in ENDED]
+        return map(_shown, lines.due(running, now))
 
     def _stream(self, rank: int | None, kind: str) -> _Stream:
         key = rank, kind
@@ -140,6 +161,9 @@ class TextView:
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
         yield from self._news_of_hang(state)
+        yield from self._news_of_errors()
+
+    def _news_of_errors(self) -> Iterator[str]:
         for rank, error in self._run.errors.items():
             if rank not in self._errors:
                 known = error.in_short in self._errors.values()
@@ -169,11 +193,11 @@ class TextView:
     def _show_open_lines(self) -> None:
         """The unfinished lines of all ranks as one changing line, if a person can see it."""
         now = time.monotonic()
-        if now - self._drawn < _REDRAW or not _is_live(self._out):
+        if now - self._drawn < _REDRAW or not self._is_live:
             return
         self._drawn = now
         open_lines = [
-            f"[{s.rank}] {clean(line)}"
+            f"[{folding.who([s.rank])}] {clean(line)}"
             for s in self._streams.values()
             for line in s.tail.open_lines
         ]
@@ -182,6 +206,10 @@ class TextView:
             self._out.write("\r" + bar + " " * (len(self._bar) - len(bar)))
             self._out.flush()
             self._bar = bar
+
+
+def _shown(one: Folded[int | None]) -> str:
+    return f"[{folding.who(one.ranks)}] {one.line}"
 
 
 def _put(stream: TextIO, text: str) -> None:

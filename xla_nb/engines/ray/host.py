@@ -178,7 +178,7 @@ class HostAgent:
             files.close({"run": request.run, "ok": False, "headline": "not started"})
             raise
         running = _Running(part.name, files, feed, several=group.hosts > 1)
-        running.queue(events.Notice(text=text) for text in fit.notices)
+        running.queue(events.Notice(text=text, once=True) for text in fit.notices)
         return running
 
     def news(self, run: str, seen: int) -> HostNews:

@@ -98,7 +98,7 @@ class PanelView:
                 self._handle_requests()
                 self._observer.read(_BUDGET)
                 self._observer.sample()
-                self._end = _bundle(self._observer.snapshot_with_output())
+                self._end = _bundle(self._observer.snapshot_with_output()) | self.run.as_data()
                 self._live.update(self._end, raw=True)
                 self._saved.update(_NOTHING, raw=True)
         finally:

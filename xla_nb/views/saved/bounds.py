@@ -18,13 +18,13 @@ from xla_nb.wording import several
 #: Bytes of the whole HTML, of output in it (if the rest leaves so much), of output in the text,
 #: of tracebacks, and of the tooltips of tiles.
 LARGEST, OUTPUT, TEXT, TRACEBACKS, TITLES = 380_000, 150_000, 60_000, 40_000, 25_000
-#: Ranks with a card, ranks named beside a chart, tiles, ranks listed beyond the cards, groups of
+#: Ranks with a row each, ranks named beside a chart, tiles, ranks listed of more, groups of
 #: errors, figures, streams, hosts.
-CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 16, 8, 1024, 24, 8, 12, 512, 24
+CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 32, 8, 1024, 24, 8, 12, 512, 24
 _OTHERS = 10  # differing messages shown of one group of errors
 _LONGEST = 2000  # characters shown of one line
 #: Draws a line, with at most so many of its characters.
-_Draw = Callable[[str, int], str]
+Draw = Callable[[str, int], str]
 _Item = TypeVar("_Item")
 
 
@@ -52,7 +52,7 @@ class Shown:
 
 
 def bounded(
-    head: Sequence[str], left_out: int, tail: Sequence[str], room: int, draw: _Draw
+    head: Sequence[str], left_out: int, tail: Sequence[str], room: int, draw: Draw
 ) -> Shown:
     """As many lines from the start of `head` and the end of `tail` as fit in `room` bytes."""
     if not left_out:
@@ -68,7 +68,7 @@ def bounded(
     return Shown(first, left_out + missing, last[::-1])
 
 
-def fitting(lines: Iterable[str], room: int, longest: int, draw: _Draw) -> list[str]:
+def fitting(lines: Iterable[str], room: int, longest: int, draw: Draw) -> list[str]:
     """The first lines that fit in `room` bytes; one that is too long is cut."""
     drawn: list[str] = []
     for line in lines:
@@ -85,15 +85,17 @@ def fitting(lines: Iterable[str], room: int, longest: int, draw: _Draw) -> list[
 
 @dataclass(frozen=True)
 class ShownTrouble:
-    """A group of errors: its traceback, the messages that differ, and how many more differ."""
+    """A group of errors: its traceback, below the title the lines of its message, the messages that
+    differ, and how many more differ."""
 
     trouble: Trouble
     traceback: Shown
+    message: Shown
     others: list[str]
     more: str
 
 
-def troubles(snapshot: Snapshot, draw: _Draw) -> tuple[list[ShownTrouble], str]:
+def troubles(snapshot: Snapshot, draw: Draw) -> tuple[list[ShownTrouble], str]:
     """The first groups of errors, each in an equal share of the room, and the rest in words; not
     what the headline says in full."""
     untold = [one for one in snapshot.troubles if one.text or one.others or not one.told]
@@ -105,15 +107,23 @@ def troubles(snapshot: Snapshot, draw: _Draw) -> tuple[list[ShownTrouble], str]:
     return [_shown_trouble(trouble, room, draw) for trouble in groups], more
 
 
-def _shown_trouble(trouble: Trouble, room: int, draw: _Draw) -> ShownTrouble:
+def _shown_trouble(trouble: Trouble, room: int, draw: Draw) -> ShownTrouble:
     lines = trouble.text.split("\n") if trouble.text else []
     traceback = bounded(lines, 0, (), room * 3 // 4, draw)
     others = fitting(trouble.others[:_OTHERS], room // 4, max(80, room // 40), draw)
     more = len(trouble.others) - len(others)
-    return ShownTrouble(trouble, traceback, others, f"… and {more} more" if more else "")
+    told = bounded(_below_title(trouble.title, lines), 0, (), room // 4, draw)
+    return ShownTrouble(trouble, traceback, told, others, f"… and {more} more" if more else "")
 
 
-def excerpts(snapshot: Snapshot, room: int, draw: _Draw) -> list[tuple[Excerpt, Shown]]:
+def _below_title(title: str, lines: Sequence[str]) -> Sequence[str]:
+    """The message at the end of a traceback, without its first line."""
+    start = f"{title.partition(':')[0]}:"
+    found = [number for number, line in enumerate(lines) if line.startswith(start)]
+    return lines[found[-1] + 1 :] if found else []
+
+
+def excerpts(snapshot: Snapshot, room: int, draw: Draw) -> list[tuple[Excerpt, Shown]]:
     """All output in `room` bytes: room that short streams leave goes to long ones."""
     chosen = selected(snapshot)
 
@@ -168,33 +178,16 @@ def plain_line(line: str, longest: int) -> str:
 
 
 def gap_text(shown: Shown, excerpt: Excerpt | None = None, folder: str = "") -> str:
-    """`… 12 lines left out`, and the file they are in; paths are relative to `folder`."""
+    """`… 12 lines left out`, and the file they are in, relative to the record's `folder`."""
     lines = f"… {several(shown.left_out, 'line')} left out"
     if excerpt is None:
         return lines
-    path = excerpt.path.removeprefix(f"{folder}/") if folder else excerpt.path
-    return f"{lines}, in {facts.cut(path, 400)}"
-
-
-def folder(snapshot: Snapshot) -> str:
-    """The folder that paths are relative to: the record's if there are many of them."""
-    return snapshot.record if len(snapshot.cards) > CARDS else ""
+    return f"{lines}, in {facts.cut(excerpt.path.removeprefix(f'{folder}/'), 400)}"
 
 
 def unshown(snapshot: Snapshot) -> str:
     more = sum(1 for excerpt in snapshot.excerpts if lines_of(excerpt)) - STREAMS
     return f"… and the output of {several(more, 'more stream')}, in the record" if more > 0 else ""
-
-
-def source(rank: int | None) -> str:
-    """Who printed: `rank 3`, or the job that runs the cell."""
-    return "the cell" if rank is None else f"rank {rank}"
-
-
-def counted(excerpt: Excerpt) -> str:
-    """`3 lines of stderr`."""
-    stream = " of stderr" if excerpt.stream == "err" else ""
-    return f"{several(lines_of(excerpt), 'line')}{stream}"
 
 
 def lines_of(excerpt: Excerpt) -> int:

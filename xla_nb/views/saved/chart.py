@@ -13,9 +13,12 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 Point = tuple[float, float]
 Lines = Mapping[int, Sequence[Point]]
+#: By the number of their lines: points (x, lowest, highest).
+Bands = Mapping[int, Sequence[tuple[float, float, float]]]
 _Layer = dict[int, float]  # by pixel: how much of what is below it shows through
 
 #: CSS pixels between the edge and the outermost ticks and ends of lines: half the line height of a
@@ -25,6 +28,7 @@ _GREY = "#808080"
 _MOST = 15_000  # bytes of a picture at full density
 _MANY = 16  # lines
 _HUGE = 1e300  # beyond it differences overflow
+_BAND = 0.25  # how opaque a band is
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,11 @@ class Frame:
         return self.ticks[-1]
 
 
-def frame(lines: Lines) -> Frame | None:
+def frame(lines: Lines, bands: Bands = MappingProxyType({})) -> Frame | None:
     """The frame around all finite points, with round numbers; None if there are no such points."""
     points = [point for line in lines.values() for point in line if _drawable(point)]
+    for band in bands.values():
+        points += [(x, y) for x, *ends in band for y in ends if _drawable((x, y))]
     if not points:
         return None
     xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -66,18 +72,27 @@ def ticks(low: float, high: float) -> tuple[float, ...]:
     return tuple(number * step for number in range(first, last + 1))
 
 
-def png(lines: Lines, colours: Mapping[int, str], width: int, height: int) -> bytes:
-    """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line.
+def png(
+    lines: Lines,
+    colours: Mapping[int, str],
+    width: int,
+    height: int,
+    bands: Bands = MappingProxyType({}),
+) -> bytes:
+    """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line, of its band too.
 
     The background is transparent. NaN and infinity are gaps; a single point is a dot. The picture
     has two pixels per CSS pixel, or one if there are many lines (a quarter of the time) or if
     noise would make it too large.
     """
-    shape = frame(lines)
+    shape = frame(lines, bands)
     data = b""
     for density, shades in ((2, 32), (1, 12))[len(lines) > _MANY :]:
         canvas = _Canvas(width, height, density)
         if shape is not None:
+            canvas.lay(_GREY, _grid(canvas, len(shape.ticks)))
+            for number, band in bands.items():
+                canvas.lay(colours.get(number, _GREY), _filled(band, shape, canvas))
             _draw(canvas, lines, colours, shape)
         data = canvas.png(shades)
         if len(data) <= _MOST:
@@ -88,7 +103,6 @@ def png(lines: Lines, colours: Mapping[int, str], width: int, height: int) -> by
 def _draw(canvas: _Canvas, lines: Lines, colours: Mapping[int, str], shape: Frame) -> None:
     thickness, opacity = _pen(len(lines))
     thickness *= canvas.density
-    canvas.lay(_GREY, _grid(canvas, len(shape.ticks)))
     layers: dict[str, _Layer] = {}
     for number, line in lines.items():
         layer = layers.setdefault(colours.get(number, _GREY), {})
@@ -146,6 +160,20 @@ def _grid(canvas: _Canvas, ticks: int) -> _Layer:
         round(inset + number * (canvas.height - 2 * inset) / (ticks - 1)) for number in range(ticks)
     }
     return {column * canvas.height + row: 0.72 for column in range(canvas.width) for row in rows}
+
+
+def _filled(band: Sequence[tuple[float, float, float]], shape: Frame, canvas: _Canvas) -> _Layer:
+    """The ground between the lowest and the highest values, edge by edge in each column."""
+    layer: _Layer = {}
+    lowest, highest = ([(x, ends[side]) for x, *ends in band] for side in (0, 1))
+    edges = zip(_pieces(lowest, shape, canvas), _pieces(highest, shape, canvas), strict=False)
+    for below, above in edges:
+        tops = {column: top for column, top, _ in _columns(above)}
+        for column, _, bottom in _columns(below):
+            top = tops.get(column, bottom)
+            for row in range(round(top), round(bottom) + 1):
+                layer[column * canvas.height + row] = 1 - _BAND
+    return layer
 
 
 def _stroke(
@@ -239,6 +267,12 @@ class _Canvas:
                     cache[key] = bytes(min(255, round(part / tones)) for part in key)
                 pixels.append(cache[key])
             yield b"".join(pixels)
+
+
+def strip(pixels: Sequence[str], height: int) -> bytes:
+    """A row of `#rrggbb`, "" where nothing is drawn, as a picture of that height."""
+    row = b"".join(bytes.fromhex(f"{colour[1:]}ff") if colour else b"\0\0\0\0" for colour in pixels)
+    return _encode(len(pixels), height, [row] * height)
 
 
 def _encode(width: int, height: int, rows: Iterable[bytes]) -> bytes:

@@ -25,7 +25,7 @@ def uncoloured(line: str, longest: int) -> str:
     return escape(bounds.plain_line(line, longest))
 
 
-#: The terminal's sixteen colors as mid-tones, for text on the page's own background.
+#: The terminal's sixteen colors as mid-tones.
 _SIXTEEN = (
     "#6e6e6e",
     "#dc4c44",
@@ -45,22 +45,26 @@ _SIXTEEN = (
     "#949494",
 )
 _ENDS = {0: (0, 0, 0), 7: (229, 229, 229), 15: (255, 255, 255)}  # on a background of their own
+_TINT = "40"  # a quarter opaque
+_CONTRAST = 4.5  # that text needs to be readable
 
 
 def _css(style: ansi.Style) -> str:
-    """The style of a piece of output, readable on any page."""
+    """The style of a piece of output, readable on any page: a color of the text is a tint below
+    it, as no ink is readable on white and on black."""
     fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
     rules = []
     if bg is not None or style.inverse:
         ground = (104, 104, 104) if bg is None else _rgb(bg)
         ink = None if fg is None else _rgb(fg)
-        if ink is None or abs(_brightness(ink) - _brightness(ground)) < 90:
-            ink = (0, 0, 0) if _brightness(ground) > 140 else (255, 255, 255)
+        if ink is None or contrast(ink, ground) < _CONTRAST:
+            ink = max((0, 0, 0), (255, 255, 255), key=lambda ink: contrast(ink, ground))
         rules += [f"color:{_hex(ink)}", f"background:{_hex(ground)}"]
     elif fg is not None:
-        rules.append(f"color:{_SIXTEEN[fg] if isinstance(fg, int) else _hex(_middle(fg))}")
+        tint = _SIXTEEN[fg] if isinstance(fg, int) else _hex(fg)
+        rules.append(f"background:{tint}{_TINT}")
     rules += ["font-weight:bold"] if style.bold else []
-    rules += ["opacity:.7"] if style.dim else []
+    rules += ["opacity:.75"] if style.dim else []
     rules += ["font-style:italic"] if style.italic else []
     lines = ["underline"] * style.underline + ["line-through"] * style.strike
     rules += [f"text-decoration:{' '.join(lines)}"] if lines else []
@@ -83,16 +87,13 @@ def _hex(colour: _RGB) -> str:
     return f"#{bytes(colour).hex()}"
 
 
-def _brightness(colour: _RGB) -> float:
-    red, green, blue = colour
-    return (299 * red + 587 * green + 114 * blue) / 1000
+def contrast(one: _RGB, other: _RGB) -> float:
+    """The contrast of two colors, from 1 to 21 (WCAG 2)."""
+    bright, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
 
 
-def _middle(colour: _RGB) -> _RGB:
-    """The nearest color that is readable on white and on black."""
-    brightness = _brightness(colour)
-    if brightness > 150:
-        red, green, blue = (int(part * 150 / brightness) for part in colour)
-    else:
-        red, green, blue = (min(255, int(part + max(0, 95 - brightness))) for part in colour)
-    return red, green, blue
+def _luminance(colour: _RGB) -> float:
+    parts = (part / 255 for part in colour)
+    linear = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -7,7 +7,7 @@ from xla_nb.protocol.events import StackGroup
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, colours
 from xla_nb.views.saved.style import AMBER
-from xla_nb.views.saved.tags import details, div, escaped, faint, gap, pre
+from xla_nb.views.saved.tags import boxed, details, div, escaped, faint, gap
 from xla_nb.views.snapshot import Hang, Snapshot
 
 _ROOM = 24_000  # bytes of all stacks
@@ -18,11 +18,13 @@ def as_html(snapshot: Snapshot) -> str:
     hang = snapshot.hang
     if hang is None:
         return ""
-    style = f"margin-top:6px;padding:3px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
+    style = f"margin:4px 0;padding:2px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
     when = faint(f"(report of {facts.clock(hang.at)})")
     drawn = [_group(group, _room(hang)) for group in hang.groups]
     stacks = details("Where each rank was", "".join(drawn), False) if drawn else ""
-    return div(style, f"<b>hang</b> {escaped(hang.verdict, _LONGEST)} {when}", stacks)
+    told = hang.verdict in facts.title(snapshot)
+    verdict = "" if told else escaped(hang.verdict, _LONGEST)
+    return div(style, f"<b>hang</b> {verdict} {when}", stacks)
 
 
 def _group(group: StackGroup, room: int) -> str:
@@ -32,7 +34,7 @@ def _group(group: StackGroup, room: int) -> str:
     if not group.stack:
         return heading
     stack = bounds.bounded(group.stack.split("\n"), 0, (), room, colours.uncoloured)
-    return heading + pre(stack.lines(gap(bounds.gap_text(stack))), AMBER)
+    return heading + boxed(stack.lines(gap(bounds.gap_text(stack))), AMBER)
 
 
 def as_text(snapshot: Snapshot) -> list[str]:

@@ -51,7 +51,7 @@ def as_html(snapshot: Snapshot) -> str:
     hosts, more = bounds.limited(list(by_host(snapshot).items()), bounds.HOSTS, "host")
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
     lines = [heading(name, cards, snapshot) for name, cards in hosts]
-    return div(f"margin-top:6px;{columns};gap:2px 20px", *lines, more) if hosts else ""
+    return div(f"margin:2px 0 6px;{columns};gap:2px 20px", *lines, more) if hosts else ""
 
 
 def as_text(snapshot: Snapshot) -> list[str]:

@@ -15,6 +15,9 @@ class OpenedRun(RecordedRun):
         snapshot = observer.observe(self)
         return {"text/html": saved.render_html(snapshot), "text/plain": saved.render_text(snapshot)}
 
+    def _repr_html_(self) -> str:
+        return self._repr_mimebundle_()["text/html"]
+
 
 def table(entries: list[Entry]) -> str:
     """A table of recorded runs, one line each."""

@@ -1,7 +1,8 @@
 """Signs and colours of saved HTML and text.
 
-Colours are the page's own or mid-tones, readable on white and on black: a saved page has no style
-sheet that could know the theme.
+A saved page has no style sheet that could know the theme, and no colour of text is readable enough
+(4.5 : 1) both on white and on JupyterLab's black. So words have the page's own colour, and colours
+are grounds: solid ones below white signs, tints below words, and what is drawn.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from xla_nb.views.snapshot import Phase
 
 SANS = "font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"
-FAINT = "opacity:.72"
+FAINT = "opacity:.75"
 EDGE = "#80808052"
-BLUE, _GREEN, RED, AMBER, _GREY = "#3b82d0", "#2f8f57", "#dc4c44", "#a8741a", "#7c7c7c"
-ERR = "#c9622c"
-#: The lines of the first ranks, in the hues of the live panel.
+BLUE, GREEN, RED, AMBER, GREY = "#1f6feb", "#1a7f37", "#cf222e", "#9a6700", "#656d76"
+#: The lines of the first ranks, or runs, in the hues of the live panel.
 LINES = (
     "#4081d2",
     "#c26030",
@@ -39,13 +39,13 @@ class _Look:
 PHASES: dict[Phase, _Look] = {
     "early": _Look("⚑", RED),
     "failed": _Look("✗", RED),
-    "killed": _Look("†", "#c4407f"),
-    "stopped": _Look("■", _GREY),
+    "killed": _Look("†", "#bf3989"),
+    "stopped": _Look("■", GREY),
     "waiting": _Look("◔", AMBER),
-    "compiling": _Look("◍", "#8a63d2"),
-    "starting": _Look("◌", _GREY),
+    "compiling": _Look("◍", "#8250df"),
+    "starting": _Look("◌", GREY),
     "running": _Look("●", BLUE),
-    "finished": _Look("✓", _GREEN),
+    "finished": _Look("✓", GREEN),
 }
 TROUBLED = ("early", "failed", "killed", "stopped", "waiting")
 ENDED = ("early", "failed", "killed", "stopped", "finished")

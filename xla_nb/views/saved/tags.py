@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import TypeVar
 
 from xla_nb.views import facts
 from xla_nb.views.saved.style import FAINT, MONO
+
+#: A page is printed without a break in it.
+WHOLE = "page-break-inside:avoid"
+#: Lines of a long text that are always to be seen, at its start and at its end.
+_HEAD, _TAIL = 5, 12
+#: So many more are not worth a click.
+_FEW = 5
+_Item = TypeVar("_Item")
 
 
 def div(style: str, *inner: str) -> str:
@@ -30,34 +39,83 @@ def code(text: str, longest: int = 300) -> str:
     return bit(f"{MONO};font-size:12px", escaped(text, longest))
 
 
+def chip(glyph: str, colour: str) -> str:
+    """A white sign on its colour."""
+    return bit(f"background:{colour};color:#ffffff;border-radius:4px;padding:0 5px", glyph)
+
+
+def swatch(colour: str) -> str:
+    """A small area of a colour, beside the word for it."""
+    return bit(f"background:{colour};border-radius:2px", "&nbsp;&nbsp;")
+
+
 def mark(glyph: str, word: str, colour: str) -> str:
-    return bit(f"color:{colour};font-weight:600;white-space:nowrap", f"{glyph} {word}")
+    return bit("white-space:nowrap", chip(glyph, colour), f" {word}")
 
 
 def faint(*inner: str) -> str:
     return bit(FAINT, *inner)
 
 
+#: Keeps a heading out of the notebook's table of contents, which would list every launch.
+_UNLISTED = 'class="jp-toc-ignore"'
+
+
+def heading(level: int, style: str, *inner: str) -> str:
+    reset = "margin:0;padding:0;border:0;font-weight:normal;line-height:1.5"
+    return f'<h{level} {_UNLISTED} style="{reset};{style}">{"".join(inner)}</h{level}>'
+
+
 def section(title: str, *inner: str) -> str:
-    heading = div(f"margin:14px 0 5px;font-size:12px;font-weight:600;{FAINT}", title)
-    return heading + "".join(inner)
+    return heading(5, "margin:8px 12px 2px;font-size:12px;font-weight:600", title) + "".join(inner)
 
 
-def pre(lines: Iterable[str], edge: str, small: bool = False) -> str:
-    """A box that scrolls, with long lines wrapped; `small` is for hundreds of boxes."""
-    style = f"white-space:pre-wrap;border-left:3px solid {edge}"
-    if small:
-        style += ";margin:0;padding-left:8px"
-    else:
-        style += (
-            ";font:12px/1.45 ui-monospace,Menlo,Consolas,monospace;word-break:normal;overflow:auto;"
-            "max-height:30em;margin:4px 0 8px;padding:6px 10px;background:#80808014"
-        )
+def unseen(title: str) -> str:
+    """A heading for screen readers, where a visible one would only take room."""
+    return heading(
+        5, "position:absolute;width:1px;height:1px;overflow:hidden;font-size:12px", title
+    )
+
+
+def pre(lines: Iterable[str], edge: str = "") -> str:
+    """Lines as they are, wrapped; `edge` is the colour of a line on their left."""
+    border = f"0;border-left:3px solid {edge};padding-left:8px" if edge else "0"
+    style = (
+        "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;margin:0;"
+        "padding:0;overflow-wrap:break-word;background:transparent;"
+        f"border:{border}"
+    )
     return f'<pre style="{style}">{chr(10).join(lines)}</pre>'
 
 
-def details(summary: str, inner: str, opened: bool) -> str:
-    return f"<details{' open' if opened else ''}><summary>{summary}</summary>{inner}</details>"
+def boxed(lines: Sequence[str], colour: str) -> str:
+    """A text of many lines; the middle of a long one is folded."""
+    return div(
+        f"border-left:3px solid {colour};padding:0 10px;margin:2px 0 6px",
+        in_parts(lines, pre, "lines"),
+    )
+
+
+def in_parts(
+    items: Sequence[_Item],
+    draw: Callable[[Sequence[_Item]], str],
+    noun: str,
+    ends: tuple[int, int] = (_HEAD, _TAIL),
+) -> str:
+    """All items; of many the first and the last ones, with those between them folded. Nothing
+    scrolls in a box of its own: on paper its end would be missing."""
+    head, tail = ends
+    middle = items[head : len(items) - tail]
+    if len(middle) <= _FEW:
+        return draw(items)
+    between = details(faint(f"{len(middle):,} more {noun}"), draw(middle))
+    return draw(items[:head]) + between + draw(items[len(items) - tail :])
+
+
+def details(summary: str, inner: str, opened: bool = False, style: str = "") -> str:
+    flag = " open" if opened else ""
+    summary = f'<summary style="cursor:pointer">{summary}</summary>'
+    return f"<details{flag}{_styled(style)}>{summary}{inner}</details>"
 
 
 def gap(text: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_nb import wording
-from xla_nb.views import facts
-from xla_nb.views.saved import bounds, hang, hosts, style
+from xla_nb.views import facts, folding
+from xla_nb.views.saved import bounds, hang, hosts, log, style
 from xla_nb.views.snapshot import Bar, Card, Series, Snapshot
 
 _WIDTH = 100  # columns of our own sentences
@@ -14,22 +14,20 @@ _WIDTH = 100  # columns of our own sentences
 
 def render_text(snapshot: Snapshot) -> str:
     """The run as plain text, at most some 200 kB for up to 256 ranks."""
-    state = facts.state(snapshot)
-    title = state.word, facts.cut(snapshot.cell, 80), facts.cut(snapshot.headline, 600)
-    lines = [
-        f"{state.glyph} {': '.join(filter(None, title))} ({facts.span(snapshot.elapsed)})",
-        " · ".join(facts.cut(part, 200) for part in facts.about(snapshot)),
-        *(f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]),
-        *hang.as_text(snapshot),
-        *_troubles(snapshot),
-    ]
-    if snapshot.bar:
-        lines.append(_bar(snapshot.bar))
+    glyph, title = facts.state(snapshot).glyph, facts.cut(facts.title(snapshot), 600)
+    about = " · ".join(facts.cut(part, 200) for part in facts.about(snapshot))
+    lines = [f"{glyph} {title} {about}"]
+    lines += [facts.cut(remark, 600)] if (remark := facts.remark(snapshot)) else []
+    lines += [f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]]
+    lines += hang.as_text(snapshot)
+    lines += _troubles(snapshot)
+    lines += _whereabouts(snapshot)
+    lines += [_bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
+    lines += _output(snapshot)
+    lines += _figures(snapshot.series)
     lines += hosts.as_text(snapshot)
     lines += _ranks(snapshot)
-    lines += _figures(snapshot.series)
-    lines += _output(snapshot)
-    lines += ["", f"record: {facts.cut(snapshot.record, 400)}"]
+    lines += ["", f"files: {facts.cut(facts.path(snapshot.record), 400)}"]
     return "\n".join(lines)
 
 
@@ -55,8 +53,41 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
     return lines
 
 
+def _whereabouts(snapshot: Snapshot) -> list[str]:
+    shown, more = bounds.limited(facts.whereabouts(snapshot), bounds.GROUPS, "group")
+    lines = [f"{ranks}: {facts.cut(what, 300)}" for ranks, what in shown]
+    lines += [more] if more else []
+    return ["", *lines] if lines else []
+
+
 def _bar(bar: Bar) -> str:
-    return f"{facts.cut(bar.label or 'progress', 80)}: {' · '.join(facts.progress(bar))}"
+    return facts.bar_in_short(bar)
+
+
+def _output(snapshot: Snapshot) -> list[str]:
+    excerpts = bounds.excerpts(snapshot, bounds.TEXT, bounds.plain_line)
+    lines = []
+    for stream, ranks, written in log.rows(
+        excerpts, lambda shown, excerpt: bounds.gap_text(shown, excerpt, snapshot.record)
+    ):
+        kind = " (stderr)" if stream == "err" else ""
+        lines += [f"[{folding.who(ranks)}]{kind} {line}" for line in written]
+    lines += [note] if (note := bounds.unshown(snapshot)) else []
+    return ["", *lines] if lines else []
+
+
+def _figures(series: Sequence[Series]) -> list[str]:
+    shown, more = bounds.limited(series, bounds.FIGURES, "figure")
+    lines = [f"{facts.cut(one.name, 80)}, last: {_lasts(one)}" for one in shown]
+    lines += [f"{more}, in the record"] if more else []
+    return ["", *lines] if lines else []
+
+
+def _lasts(series: Series) -> str:
+    lasts = facts.last_values(series)
+    if not 0 < len(lasts) <= bounds.NAMED:
+        return facts.over_ranks(lasts)
+    return ", ".join(f"rank {rank} {facts.figure(value)}" for rank, value in lasts.items())
 
 
 def _ranks(snapshot: Snapshot) -> list[str]:
@@ -73,23 +104,33 @@ def _ranks(snapshot: Snapshot) -> list[str]:
         ]
         lines += _filled([f"{fact.label} {fact.value}" for fact in facts.of_cards(cards)])
         cards = [card for card in cards if card.phase in style.TROUBLED]
+        same = []
     else:
         cards = sorted(cards, key=lambda card: card.rank)
-    listed, more = bounds.limited(cards, bounds.ROWS, "rank")
+        same = facts.in_common(snapshot)
+        who = "the process" if snapshot.unit == "device" else f"all {len(cards)} ranks"
+        lines += _filled([f"{who}: {_in_words(same)}"]) if same else []
+    many = len(snapshot.cards) > bounds.CARDS
+    listed, more = bounds.limited(cards, bounds.ROWS if many else bounds.CARDS, "rank")
     for card in listed:
-        lines += _card(card, snapshot)
+        lines += _card(card, snapshot, same)
     return [*lines, more] if more else lines
 
 
-def _card(card: Card, snapshot: Snapshot) -> list[str]:
-    where = " ".join(facts.cut(one, 60) for one in (card.device, card.host) if one)
+def _in_words(known: Sequence[facts.Fact]) -> str:
+    return ", ".join(f"{fact.label} {facts.cut(fact.value, 80)}" for fact in known)
+
+
+def _card(card: Card, snapshot: Snapshot, same: Sequence[facts.Fact]) -> list[str]:
     glyph = style.PHASES[card.phase].glyph
     first = f"{facts.name(card, snapshot)}: {glyph} {card.phase} {facts.when(card, snapshot)}"
-    parts = [where] if where else []
-    parts += [facts.cut(one, 200) for one in facts.activity(card)]
-    parts += [f"{fact.label} {fact.value}" for fact in facts.of_card(card)]
+    parts = [facts.cut(one, 200) for one in facts.activity(card)]
+    lane = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(card.lane))
+    parts += [f"last {len(card.lane)} s: {lane}"] if lane else []
+    parts += [_in_words([fact]) for fact in facts.in_table(card, snapshot) if fact not in same]
     parts += [_bar(bar) for bar in card.bars[:4]]
-    parts += [f"last line: {facts.cut(card.line, 200)}"] if card.line else []
+    if card.line and len(snapshot.cards) > bounds.CARDS:  # else it is above, in the output
+        parts.append(f"last line: {facts.cut(card.line, 200)}")
     return _filled([first.rstrip(), *parts])
 
 
@@ -102,28 +143,3 @@ def _filled(parts: Sequence[str]) -> list[str]:
         else:
             lines.append(f"  {part}")
     return lines
-
-
-def _figures(series: Sequence[Series]) -> list[str]:
-    lines = []
-    shown, more = bounds.limited(series, bounds.FIGURES, "figure")
-    for one in shown:
-        lasts = facts.last_values(one)
-        if 0 < len(lasts) <= bounds.NAMED:
-            values = ", ".join(
-                f"rank {rank} {facts.figure(value)}" for rank, value in lasts.items()
-            )
-        else:
-            values = facts.over_ranks(lasts)
-        lines.append(f"{facts.cut(one.name, 80)}, last: {values}")
-    lines += [f"{more}, in the record"] if more else []
-    return ["", *lines] if lines else []
-
-
-def _output(snapshot: Snapshot) -> list[str]:
-    lines = []
-    folder = bounds.folder(snapshot)
-    for excerpt, shown in bounds.excerpts(snapshot, bounds.TEXT, bounds.plain_line):
-        lines += ["", f"{bounds.source(excerpt.rank)}, {bounds.counted(excerpt)}:"]
-        lines += shown.lines(bounds.gap_text(shown, excerpt, folder))
-    return [*lines, note] if (note := bounds.unshown(snapshot)) else lines

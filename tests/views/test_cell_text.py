@@ -1,0 +1,123 @@
+"""What a notebook keeps that is executed without a page, by nbclient, papermill or nbconvert."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+LOOP = """\
+%%xla_spawn -n 4
+import warnings, tqdm, xla_nb
+def train(rank):
+    warnings.warn("it is old")
+    for step in tqdm.tqdm(range(50)):
+        xla_nb.report(loss=1 / (step + 1 + rank))
+    print("done")
+"""
+FAILS = """\
+%%xla_spawn -n 2
+def fails(rank):
+    print("begun", rank)
+    if rank:
+        raise ValueError("boom")
+"""
+CELLS = {
+    "load": "%load_ext xla_nb",
+    "loop": LOOP,
+    "fails": FAILS,
+    "hidden": "%%xla_spawn -n 1 --view none -o hidden\ndef f(rank): print('behind')",
+    "shown": "hidden",
+    "again": "import xla_nb; xla_nb.open_run(hidden.name)",
+}
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """The outputs of each cell of an executed notebook."""
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS.values()]
+    spec = {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}}
+    whole = nbformat.v4.new_notebook(cells=cells, metadata=spec)
+    folder = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
+    NotebookClient(whole, timeout=180, allow_errors=True, resources=folder).execute()
+    return dict(zip(CELLS, (cell.outputs for cell in whole.cells), strict=True))
+
+
+def printed(outputs, name):
+    return "".join(one.text for one in outputs if one.output_type == "stream" and one.name == name)
+
+
+def picture(output):
+    """HTML and text of the picture of a run."""
+    assert output.output_type in ("display_data", "execute_result")
+    return output.data["text/html"], output.data["text/plain"]
+
+
+def test_the_last_output_is_the_picture_that_a_panel_leaves(executed):
+    html, text = picture(executed["loop"][-1])
+    assert "4 ranks finished" in html
+    assert text.startswith("✓ 4 ranks finished in ")
+    for part in ("loss, last: rank 0 0.02", "[0-3] done", "memory ", "rank 3: ✓ finished"):
+        assert part in text, part
+    assert 'alt="Chart. loss' in html
+
+
+def test_lines_are_printed_as_they_come_and_are_folded_in_the_picture(executed):
+    assert printed(executed["loop"], "stdout").splitlines()[-1] == "[0-3] done"
+    assert "[0-3] Cell In[2]:4: UserWarning: it is old\n" in printed(executed["loop"], "stderr")
+    html, _ = picture(executed["loop"][-1])
+    before, fold, after = html.partition(">output</span></summary>")
+    assert fold
+    assert "done" in after.partition("</details>")[0]
+    assert "done" not in before
+
+
+def test_a_bar_is_kept_once_and_not_at_each_of_its_steps(executed):
+    assert printed(executed["loop"], "stderr").count("50/50") == 4
+    assert "\r" not in printed(executed["loop"], "stdout") + printed(executed["loop"], "stderr")
+
+
+def test_a_cell_that_shows_its_run_does_not_show_it_twice(executed):
+    kinds = [one.output_type for one in executed["loop"]]
+    assert kinds.count("display_data") == 1
+    assert "execute_result" not in kinds
+
+
+def test_an_error_is_told_by_the_picture_and_the_exception_names_it_in_a_line(executed):
+    *_, shown, error = executed["fails"]
+    _, text = picture(shown)
+    told = "Rank 1 failed at Cell In[3], line 5: ValueError: boom"
+    assert text.startswith(f"✗ {told} after ")
+    assert 'raise ValueError("boom")' in text
+    assert (error.output_type, error.evalue) == ("error", told)
+    assert "boom" not in printed(executed["fails"], "stderr")
+
+
+@pytest.mark.parametrize("cell", ["hidden", "shown", "again"])
+def test_a_run_that_a_cell_gives_is_shown_as_its_picture(executed, cell):
+    (output,) = executed[cell]
+    html, text = picture(output)
+    assert "1 rank finished" in html
+    assert "[0] behind" in text
+
+
+def test_a_run_in_the_background_is_shown_once_where_its_text_comes(notebook):
+    notebook.ok("%%xla_spawn -n 1 --bg --view text -o later\ndef f(rank): print('a word')")
+    shown = notebook.ok("later.wait()")
+    pictures = [m for m in shown.messages if m["msg_type"] == "display_data"]
+    assert len(pictures) <= 1  # it may have ended in the cell before
+    assert "1 rank finished" in notebook.ok("later").result
+    assert "<b" in notebook.value("later._repr_html_()")
+
+
+def test_a_terminal_prints_one_line_of_a_run(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import xla_nb\nxla_nb.spawn(lambda rank: print('hi'), n=2)._ipython_display_()\n"
+    )
+    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, check=True)
+    *_, printed, summary, shown = done.stdout.splitlines()
+    assert printed == "[0, 1] hi"
+    assert summary.startswith("2 ranks finished · ")
+    assert shown.startswith("<Run ")

@@ -1,0 +1,106 @@
+"""Equal lines of several ranks as one: when they are shown, and that no rank's order changes."""
+
+import random
+
+import pytest
+
+from xla_nb.views import folding
+from xla_nb.views.folding import Folder, folded
+
+HOLD = 0.25
+
+
+def shown(lines):
+    """As `(ranks, line)`."""
+    return [(one.ranks, one.line) for one in lines]
+
+
+def held(**written):
+    """A folder in which ranks (`r0="a b"`) have written words at the time 0."""
+    folder = Folder(HOLD)
+    for name, words in written.items():
+        folder.add(int(name[1:]), words.split(), 0.0)
+    return folder
+
+
+# ---------------------------------------------------------------- a whole record
+
+
+def test_equal_lines_are_folded_though_a_rank_has_others_between_them():
+    written = {0: ["hello", "epoch 1", "done"], 1: ["hello", "done"], 2: ["hello", "done"]}
+    assert shown(folded(written)) == [((0, 1, 2), "hello"), ((0,), "epoch 1"), ((0, 1, 2), "done")]
+
+
+def test_lines_that_are_equal_within_a_rank_stay_as_many():
+    assert shown(folded({0: ["x", "x"], 1: ["x"]})) == [((0, 1), "x"), ((0,), "x")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_line_is_lost_and_no_rank_is_out_of_order(seed):
+    choose = random.Random(seed)
+    written = {
+        rank: [choose.choice("abcdef") for _ in range(choose.randrange(12))] for rank in range(5)
+    }
+    lines = list(folded(written))
+    for rank, own in written.items():
+        assert [one.line for one in lines if rank in one.ranks] == own
+
+
+# ---------------------------------------------------------------- as it comes
+
+
+def test_a_line_is_shown_once_every_rank_that_may_write_it_has():
+    folder = held(r0="a", r1="a")
+    assert shown(folder.due([0, 1, 2], 0.0)) == []
+    folder.add(2, ["a"], 0.1)
+    assert shown(folder.due([0, 1, 2], 0.1)) == [((0, 1, 2), "a")]
+    assert folder.is_empty
+
+
+def test_a_line_is_held_for_a_moment_only():
+    folder = held(r0="a")
+    assert shown(folder.due([0, 1], HOLD - 0.01)) == []
+    assert shown(folder.due([0, 1], HOLD)) == [((0,), "a")]
+
+
+def test_ranks_with_lines_in_another_order_do_not_hold_each_other_up():
+    folder = held(r0="a b", r1="b a")
+    assert shown(folder.due([0, 1], 0.0)) == []
+    assert shown(folder.due([0, 1], HOLD)) == [((0,), "a"), ((0, 1), "b"), ((1,), "a")]
+
+
+def test_a_rank_whose_lines_nobody_else_writes_is_not_held_up():
+    folder = held(r0=" ".join(f"step-{n}" for n in range(folding._VAIN)))
+    assert len(shown(folder.due([0, 1], HOLD))) == folding._VAIN
+    folder.add(0, ["step-next"], 1.0)
+    assert shown(folder.due([0, 1], 1.0)) == [((0,), "step-next")]
+
+
+def test_it_is_held_again_once_another_rank_has_written_the_same():
+    folder = held(r0=" ".join(f"step-{n}" for n in range(folding._VAIN)))
+    assert len(shown(folder.due([0, 1], HOLD))) == folding._VAIN
+    folder.add(0, ["now-both"], 1.0)
+    assert shown(folder.due([0, 1], 1.0)) == [((0,), "now-both")]
+    folder.add(1, ["now-both"], 1.1)
+    assert shown(folder.due([0, 1], 1.1)) == []
+    assert shown(folder.due([0, 1], 1.1 + HOLD)) == [((1,), "now-both")]
+    folder.add(0, ["again"], 2.0)
+    assert shown(folder.due([0, 1], 2.0)) == []
+    folder.add(1, ["again"], 2.1)
+    assert shown(folder.due([0, 1], 2.1)) == [((0, 1), "again")]
+
+
+def test_a_flood_is_shown_as_it_comes():
+    folder = Folder(3600.0)
+    for rank in range(2):
+        folder.add(rank, ["y"] * folding._FLOOD, 0.0)
+    assert len(shown(folder.due([0, 1], 0.0))) == 2 * folding._FLOOD
+    assert folder.is_empty
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [([3], "3"), ([0, 1], "0, 1"), ([0, 1, 2, 5], "0-2, 5"), ([None], "cell")],
+)
+def test_who_wrote_a_line(ranks, name):
+    assert folding.who(ranks) == name

@@ -1,0 +1,64 @@
+"""The still picture of a run: what its cell keeps, and how a notebook shows a Run.
+
+It is shown once in a cell: where a view has just left it, the Run that the cell gives is not shown
+again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from xla_nb.run.run import Run
+from xla_nb.views import observer, saved
+from xla_nb.views.snapshot import Snapshot
+
+
+def bundle(snapshot: Snapshot, *, told: bool = False) -> dict[str, str]:
+    """The picture as HTML and as text, both complete; `told`: the cell has the output already, so
+    that it is folded in the HTML."""
+    html = saved.render_html(snapshot, folds_output=told)
+    return {"text/html": html, "text/plain": saved.render_text(snapshot)}
+
+
+def show(forms: dict[str, Any]) -> None:
+    """Display it in the cell that is being executed."""
+    from IPython.display import publish_display_data
+
+    publish_display_data(forms)  # type: ignore[no-untyped-call]
+
+
+def shell() -> Any:
+    """The IPython that this process runs in; None outside one."""
+    ipython: Any = sys.modules.get("IPython")
+    return ipython and ipython.get_ipython()
+
+
+def kernel() -> Any:
+    """The same where it is a notebook's kernel, and no terminal."""
+    here = shell()
+    return here if getattr(here, "kernel", None) is not None else None
+
+
+def cell() -> int | None:
+    """The number of the cell that IPython executes; None outside one."""
+    here = shell()
+    return None if here is None else int(here.execution_count)
+
+
+class ShownRun(Run):
+    """A Run that a notebook displays as its cell's last state."""
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        return bundle(observer.observe(self)) | self.as_data()
+
+    def _repr_html_(self) -> str:
+        return saved.render_html(observer.observe(self))
+
+    def _ipython_display_(self) -> None:
+        """A terminal has no room for a picture, and there is none of a run that only starts."""
+        told = self.shown_in is not None and self.shown_in == cell()
+        if kernel() is None or not self.state.ranks:
+            print(f"<Run {self.name}>" if told else repr(self))
+        elif not told:
+            show(self._repr_mimebundle_())

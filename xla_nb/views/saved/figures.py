@@ -1,0 +1,116 @@
+"""Charts of what ranks reported, in saved HTML: a picture with its scale, and the last values."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from xla_nb.views import facts
+from xla_nb.views.saved import bounds, chart, spread
+from xla_nb.views.saved.style import BLUE, FAINT, LINES, MONO
+from xla_nb.views.saved.tags import WHOLE, bit, div, escaped, swatch
+from xla_nb.views.snapshot import Series
+from xla_nb.wording import several
+
+_WIDTH, _HEIGHT = 380, 108
+#: Up to so many ranks have a line each; the lines of more are their mean and a band.
+LINED = 2
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one chart shows. `legend` names its lines, with their last values."""
+
+    name: str
+    note: str
+    summary: str
+    lines: chart.Lines
+    colours: Mapping[int, str]
+    bands: chart.Bands = field(default_factory=dict)
+    legend: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+
+
+def as_html(series: Sequence[Series]) -> str:
+    shown, more = bounds.limited(series, bounds.FIGURES, "figure")
+    return drawn([of_series(one) for one in shown], f"{more}, in the record" if more else "")
+
+
+def drawn(figures: Sequence[Figure], more: str = "") -> str:
+    """The charts beside each other, where there is room."""
+    charts = list(filter(None, map(_chart, figures)))
+    if not charts:
+        return ""
+    charts += [div("", more)] if more else []
+    return div("display:flex;flex-wrap:wrap;gap:8px 24px", *charts)
+
+
+def of_series(series: Series) -> Figure:
+    lasts = facts.last_values(series)
+    over = facts.over_ranks(lasts)
+    summary = f"{series.name}: {over}"
+    if len(series.lines) > LINED:
+        one = spread.over_ranks(series.lines)
+        ranks = several(len(series.lines), "rank")
+        ends = over.partition(" over ")[0]
+        note = f"mean of {ranks}, band from lowest to highest; last {ends}"
+        return Figure(series.name, note, summary, {0: one.mean}, {0: BLUE}, {0: one.band})
+    colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
+    legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
+    return Figure(series.name, "", summary, series.lines, colours, legend=legend)
+
+
+def _chart(figure: Figure) -> str:
+    shape = chart.frame(figure.lines, figure.bands)
+    if shape is None:
+        return ""
+    data = chart.png(figure.lines, figure.colours, _WIDTH, _HEIGHT, figure.bands)
+    # The labels are spaced like the ticks: the middle of each is INSET from its edges.
+    labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
+    small = f"{MONO};font-size:12px;{FAINT}"
+    axis = (
+        f"display:flex;flex-direction:column;justify-content:space-between;height:{_HEIGHT}px;"
+        f"line-height:{2 * chart.INSET}px;text-align:right;min-width:3.2em;{small}"
+    )
+    image = (
+        f'<img src="data:image/png;base64,{base64.b64encode(data).decode()}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" alt="{escape(_spoken(figure, shape))}" '
+        f'style="display:block;width:100%;height:{_HEIGHT}px;margin:0;max-width:none">'
+    )
+    ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
+    under = f"display:flex;justify-content:space-between;line-height:16px;{small}"
+    note = bit(f"font-size:12px;{FAINT}", escaped(figure.note)) if figure.note else ""
+    return (
+        f'<figure style="flex:1 1 320px;min-width:0;max-width:440px;margin:0;{WHOLE}">'
+        f'<figcaption style="text-align:left;margin:0;font-style:normal">'
+        f"<b>{escaped(figure.name, 80)}</b> {note}</figcaption>"
+        + div(
+            "display:flex;gap:6px",
+            div(axis, *labels),
+            div("flex:1;min-width:0", image, div(under, *ends)),
+        )
+        + _legend(figure)
+        + "</figure>"
+    )
+
+
+def _spoken(figure: Figure, shape: chart.Frame) -> str:
+    """The chart in words, for who cannot see it."""
+    low, high = facts.labels((shape.low, shape.high))
+    steps = f"steps {facts.figure(shape.left)} to {facts.figure(shape.right)}"
+    return f"Chart. {facts.cut(figure.summary, 200)}. From {low} to {high} over {steps}."
+
+
+def _legend(figure: Figure) -> str:
+    named = (
+        bit(
+            "white-space:nowrap",
+            swatch(figure.colours[number]),
+            f" {escaped(name, 40)} ",
+            bit(MONO, escaped(value, 60)),
+        )
+        for number, (name, value) in figure.legend.items()
+    )
+    style = "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px"
+    return div(style, *named) if figure.legend else ""

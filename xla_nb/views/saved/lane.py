@@ -1,0 +1,58 @@
+"""A rank's last minute as a strip: what each second went into, from left to right."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from xla_nb.views import facts
+from xla_nb.views.saved import chart
+from xla_nb.views.saved.tags import bit, div, swatch
+from xla_nb.views.snapshot import Slot
+
+_SECONDS, _HEIGHT = 60, 12
+_EACH = 5  # pixels of the picture for a second; it is shown at half its size
+WIDTH = _SECONDS * _EACH // 2  # CSS pixels, where there is room
+#: The colours of the live panel, in the order of a slot's parts.
+_COLOURS = {
+    "compiling": "#d29922",
+    "running": "#1f6feb",
+    "waiting for others": "#9aa4af",
+    "waiting for data": "#8957e5",
+}
+
+
+def strip(slots: Sequence[Slot], newest: int) -> str:
+    """The 60 s before `newest` (in seconds since the epoch) as a picture."""
+    told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
+    pixels = list(_pixels(slots, newest))
+    picture = base64.b64encode(chart.strip(pixels, 2 * _HEIGHT)).decode()
+    style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"
+    return (
+        f'<img src="data:image/png;base64,{picture}" width="{WIDTH}" height="{_HEIGHT}" '
+        f'alt="{escape(told)}" title="{escape(told)}" style="{style};max-width:none">'
+    )
+
+
+def _pixels(slots: Sequence[Slot], newest: int) -> Iterator[str]:
+    """The colour of each pixel, "" where nothing is known."""
+    by_second = {slot.second: slot for slot in slots}
+    for second in range(newest - _SECONDS + 1, newest + 1):
+        slot = by_second.get(second)
+        parts = (slot.compiling, slot.running, slot.others, slot.data) if slot else ()
+        ends, end = [], 0.0
+        for part in parts:
+            end += part
+            ends.append(round(end * _EACH))
+        colours = list(_COLOURS.values())
+        for pixel in range(_EACH):
+            yield next((c for c, e in zip(colours, ends, strict=False) if pixel < e), "")
+
+
+def key() -> str:
+    """What the colours mean."""
+    words = (
+        bit("white-space:nowrap", swatch(colour), f" {word}") for word, colour in _COLOURS.items()
+    )
+    return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)
