@@ -82,6 +82,20 @@ def test_a_loader_in_a_loop_under_progress_is_counted_once(watch, clock, slow):
     assert watch.seconds == 3.0
 
 
+def test_a_loader_that_reads_another_one_is_counted_whole_and_once(watch, clock, slow):
+    class Outer(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            batch = next(iter(slow))
+            clock.take(4.0)
+            return batch
+
+    list(DataLoader(Outer()))
+    assert watch.seconds == 10.0
+
+
 def test_the_queue_of_a_device_is_counted(watch, clock):
     loader = sys.modules["torch_xla.distributed.parallel_loader"].ParallelLoader()
     loader.get = lambda device: clock.take(2.0) or f"batch for {device}"
