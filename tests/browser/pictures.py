@@ -70,7 +70,7 @@ def training(notebook: LabNotebook) -> Flow:
     run = flow(notebook, "-n 4", TRAIN)
     run.in_phase("running", 4)
     for rank in range(4):
-        row = run.panel.locator(f'.xn-row[data-rank="{rank}"]')
+        row = run.panel.locator(f'.xn-row[data-rank~="{rank}"]')
         expect(row.filter(has_text="step 240")).to_be_visible()
     return run
 
@@ -131,7 +131,7 @@ def hosts(lab: Lab, notebook: LabNotebook) -> None:
         notebook.execute(f"import os; os.environ['RAY_ADDRESS'] = {address!r}")
         run = flow(notebook, "--on ray --hosts 3 -n 2", TRAIN)
         for rank in range(6):
-            row = run.panel.locator(f'.xn-row[data-rank="{rank}"]')
+            row = run.panel.locator(f'.xn-row[data-rank~="{rank}"]')
             expect(row.filter(has_text="step 240")).to_be_visible()
         picture(run, "hosts-light")
         run.let_go()

@@ -442,7 +442,7 @@ def hostile(notebook: LabNotebook) -> Flow:
     watch(notebook.page)
     run = flow(notebook, "-n 2", HOSTILE)
     for rank in range(2):
-        row = run.panel.locator(f'.xn-row[data-rank="{rank}"]')
+        row = run.panel.locator(f'.xn-row[data-rank~="{rank}"]')
         expect(row.filter(has_text="the end")).to_be_visible()
         expect(row.filter(has_text="<script>window.hacked=1</script>")).to_have_count(1)
         expect(row.filter(has_text="<script>window.hacked=2</script>")).to_have_count(1)
