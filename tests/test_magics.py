@@ -644,8 +644,8 @@ def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook)
     notebook.ok("while not all(map(crashing.output, (0, 1))): __import__('time').sleep(0.02)")
     shown = notebook.run("crashing.stop('Enough'); crashing.wait(60)")
     assert "RunFailed: Enough" in shown.error
-    assert "rank 0: exited with status 7 before its function returned" in shown.result
-    assert "rank 1: killed by SIGSEGV" in shown.result
+    assert "rank 0: exited with status 7 before its function returned" in shown.error
+    assert "rank 1: killed by SIGSEGV" in shown.error
 
 
 def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):

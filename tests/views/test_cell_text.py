@@ -78,7 +78,7 @@ def test_lines_are_printed_as_they_come_and_are_folded_in_the_picture(executed):
 
 
 def test_a_bar_is_kept_once_and_not_at_each_of_its_steps(executed):
-    assert printed(executed["loop"], "stderr").count("50/50") == 4
+    assert "\n".join(unfolded(printed(executed["loop"], "stderr"))).count("50/50") == 4
     assert "\r" not in printed(executed["loop"], "stdout") + printed(executed["loop"], "stderr")
 
 
