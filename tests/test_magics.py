@@ -557,7 +557,7 @@ def test_an_interrupt_stops_every_rank_and_says_where_they_were(notebook):
     interrupted = []
 
     def when_all_run(shown):
-        if shown.stdout.count("running") == 2 and not interrupted:
+        if shown.printed.count("running") == 2 and not interrupted:
             interrupted.append(True)
             notebook.interrupt()
 
@@ -572,13 +572,13 @@ def test_an_interrupt_stops_every_rank_and_says_where_they_were(notebook):
     )
     assert "RunFailed: Stopped by an interrupt" in shown.error
     assert f"ranks 0, 1: stopped at Cell In[{shown.number}], line 5" in shown.result
-    assert shown.stdout.count("tidied") == 2
+    assert shown.printed.count("tidied") == 2
     assert notebook.value("stopped.done") == "True"
 
 
 def test_a_rank_that_ignores_every_request_is_ended_all_the_same(notebook):
     def when_running(shown):
-        if shown.stdout.count("running") == 2 and not done:
+        if shown.printed.count("running") == 2 and not done:
             done.append(True)
             notebook.interrupt()
 
@@ -644,15 +644,15 @@ def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook)
     notebook.ok("while not all(map(crashing.output, (0, 1))): __import__('time').sleep(0.02)")
     shown = notebook.run("crashing.stop('Enough'); crashing.wait(60)")
     assert "RunFailed: Enough" in shown.error
-    assert "rank 0: exited with status 7 before its function returned" in shown.result
-    assert "rank 1: killed by SIGSEGV" in shown.result
+    assert "rank 0: exited with status 7 before its function returned" in shown.error
+    assert "rank 1: killed by SIGSEGV" in shown.error
 
 
 def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
     sent = []
 
     def interrupt(shown):
-        if shown.stdout.count(["running", "tidying"][min(len(sent), 1)]) == 2 and len(sent) < 2:
+        if shown.printed.count(["running", "tidying"][min(len(sent), 1)]) == 2 and len(sent) < 2:
             sent.append(True)
             notebook.interrupt()
 
@@ -914,7 +914,7 @@ def test_a_background_run_is_followed_as_text_when_asked_for(notebook, view, lin
         "for thread in threading.enumerate():\n"
         "    if thread.name == f'{behind.name}-view': thread.join(60)"
     )
-    assert shown.stdout.count("] from behind") == lines
+    assert shown.printed.count("] from behind") == lines
 
 
 def test_the_help_is_readable(notebook):

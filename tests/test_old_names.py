@@ -188,7 +188,7 @@ xmp.spawn(step, nprocs=2)
 
 def test_what_torch_xla_warns_of_on_every_rank_is_told_once(published):
     shown = published.ok(WARNED)
-    assert shown.stderr.count("DeprecationWarning: of the program's own") == 2
+    assert "\n".join(shown.error_lines).count("DeprecationWarning: of the program's own") == 2
     again = published.ok(WARNED)
     assert not any("torch_xla" in text for text in (again.stdout, again.stderr))
     warns = published.value("hasattr(xm.mark_step, '__deprecated__')") == "True"

@@ -16,7 +16,7 @@ HELLO = "%%xla_spawn -n 2 --view text\nprint(f'rank {rank} of {world_size}')"
 ENDLESS = """\
 %%xla_spawn -n 2 --view text
 import time
-print("begun")
+print("begun", rank)
 for _ in range(3000):
     time.sleep(0.1)
 """
@@ -33,7 +33,7 @@ def test_interrupt_ends_the_run(notebook: LabNotebook) -> None:
     cell = notebook.add(ENDLESS)
     notebook.run(cell)
     for rank in (0, 1):
-        notebook.wait_for(f"[{rank}] begun", cell)
+        notebook.wait_for(f"[{rank}] begun {rank}", cell)
     notebook.interrupt()
     notebook.done(cell)
     assert "Stopped by an interrupt" in notebook.text(cell)

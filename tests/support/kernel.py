@@ -40,6 +40,11 @@ class Shown:
         return unfolded(self.stdout)
 
     @property
+    def printed(self) -> str:
+        """The same as one text."""
+        return "\n".join(self.lines)
+
+    @property
     def error_lines(self) -> list[str]:
         """The same of stderr."""
         return unfolded(self.stderr)

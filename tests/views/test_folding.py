@@ -35,6 +35,13 @@ def test_lines_that_are_equal_within_a_rank_stay_as_many():
     assert shown(folded({0: ["x", "x"], 1: ["x"]})) == [((0, 1), "x"), ((0,), "x")]
 
 
+def test_finished_bars_of_ranks_are_one_without_their_times():
+    bar = "steps: 100%|████| 20/20 [00:0{}<00:00, {}.5it/s]"
+    both = {0: [bar.format(1, 9)], 1: [bar.format(2, 8)]}
+    assert shown(folded(both)) == [((0, 1), "steps: 100%|████| 20/20")]
+    assert shown(folded({0: [bar.format(1, 9)]})) == [((0,), bar.format(1, 9))]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_line_is_lost_and_no_rank_is_out_of_order(seed):
     choose = random.Random(seed)

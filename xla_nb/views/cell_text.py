@@ -27,6 +27,7 @@ class CellTextView(TextView):
         """Show the rest: unfinished lines, the last lines, and the picture."""
         self._failed = None
         self._show_rest()
+        self._erase()
         snapshot = observer.observe(self._shown)
         picture.show(picture.bundle(snapshot, told=True) | self._shown.as_data())
         self._shown.shown_in = picture.cell()

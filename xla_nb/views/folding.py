@@ -5,6 +5,7 @@ Pure: the text view folds what comes together, saved HTML and text fold what a r
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -13,6 +14,8 @@ from xla_nb import wording
 
 #: More lines than these at once are a flood, which is shown as it comes.
 _FLOOD = 4000
+#: A finished bar of tqdm: what all ranks' bars have in common, before their times and rates.
+_BAR = re.compile(r"(.*100%\|[^|]*\| *[^\s/]+/[^\s/]+) \[[^\]]*\]\s*")
 #: Lines of a rank that were held in vain, one after the other, until its lines are held no more.
 _VAIN = 3
 
@@ -20,7 +23,7 @@ _Rank = TypeVar("_Rank", bound=Hashable)
 
 
 class Folded(NamedTuple, Generic[_Rank]):
-    """A line, and the ranks that wrote it, in order."""
+    """A line, and the ranks that wrote it, in order. Of their finished bars what they share."""
 
     ranks: tuple[_Rank, ...]
     line: str
@@ -41,11 +44,17 @@ def who(ranks: Sequence[int | None]) -> str:
     return ", ".join([*names, *([wording.spans(numbers)] if numbers else [])])
 
 
+def _compared(line: str) -> str:
+    bar = _BAR.fullmatch(line) if "100%|" in line else None
+    return bar[1] if bar else line
+
+
 class _Queue:
-    """One rank's lines that are still to be shown, each with the time it came."""
+    """One rank's lines that are still to be shown, as what is compared of each, the line, and the
+    time it came."""
 
     def __init__(self) -> None:
-        self.lines: deque[tuple[str, float]] = deque()
+        self.lines: deque[tuple[str, str, float]] = deque()
         self.texts: Counter[str] = Counter()
         self.vain = 0  # lines in a row that nobody else wrote
 
@@ -68,9 +77,10 @@ class Folder(Generic[_Rank]):
         """What a rank has written since the last call."""
         queue = self._queues.setdefault(rank, _Queue())
         for line in lines:
-            queue.lines.append((line, now))
-            self._owners[line] += not queue.texts[line]
-            queue.texts[line] += 1
+            text = _compared(line)
+            queue.lines.append((text, line, now))
+            self._owners[text] += not queue.texts[text]
+            queue.texts[text] += 1
         self._count += len(lines)
 
     def all(self) -> Iterator[Folded[_Rank]]:
@@ -94,54 +104,55 @@ class Folder(Generic[_Rank]):
         self._owners.clear()
         self._count = 0
         for rank, queue in queues.items():
-            yield from (Folded((rank,), line) for line, _ in queue.lines)
+            yield from (Folded((rank,), line) for _, line, _ in queue.lines)
 
     def _ready(
         self, rank: _Rank, others: Collection[_Rank], now: float
     ) -> tuple[_Rank, ...] | None:
         """The ranks whose next line is this rank's next line, if no more are to be waited for."""
-        line, came = self._queues[rank].lines[0]
-        group = self._next_to_write(line)
-        if len(group) < self._owners[line]:
+        text, _, came = self._queues[rank].lines[0]
+        group = self._next_to_write(text)
+        if len(group) < self._owners[text]:
             return None  # one of them has it behind another line
         if now - came >= self._hold or all(other in group for other in others):
             return group
-        return None if self._may_come(group, line, now) else group
+        return None if self._may_come(group, text, now) else group
 
-    def _next_to_write(self, line: str) -> tuple[_Rank, ...]:
+    def _next_to_write(self, text: str) -> tuple[_Rank, ...]:
         queues = self._queues.items()
-        return tuple(rank for rank, q in queues if q.lines and q.lines[0][0] == line)
+        return tuple(rank for rank, q in queues if q.lines and q.lines[0][0] == text)
 
-    def _may_come(self, group: tuple[_Rank, ...], line: str, now: float) -> bool:
+    def _may_come(self, group: tuple[_Rank, ...], text: str, now: float) -> bool:
         """Whether others are likely to write it too: not where nobody else wrote what a rank wrote
         last, unless somebody does so again."""
-        if now - self._alone.get(line, float("-inf")) < self._hold:
+        if now - self._alone.get(text, float("-inf")) < self._hold:
             for queue in self._queues.values():
                 queue.vain = 0
         return len(group) > 1 or self._queues[group[0]].vain < _VAIN
 
     def _take(self, group: tuple[_Rank, ...], now: float) -> Folded[_Rank]:
-        line = self._queues[group[0]].lines[0][0]
+        text = self._queues[group[0]].lines[0][0]
+        lines = set()
         for rank in group:
             queue = self._queues[rank]
-            queue.lines.popleft()
-            queue.texts[line] -= 1
-            self._owners[line] -= not queue.texts[line]
+            lines.add(queue.lines.popleft()[1])
+            queue.texts[text] -= 1
+            self._owners[text] -= not queue.texts[text]
             queue.vain = 0 if len(group) > 1 else queue.vain + 1
-            if not queue.texts[line]:
-                del queue.texts[line]
-        if not self._owners[line]:
-            del self._owners[line]
+            if not queue.texts[text]:
+                del queue.texts[text]
+        if not self._owners[text]:
+            del self._owners[text]
         self._count -= len(group)
         if len(group) == 1:
             if len(self._alone) >= _FLOOD:
                 self._alone.clear()
-            self._alone[line] = now
-        return Folded(group, line)
+            self._alone[text] = now
+        return Folded(group, lines.pop() if len(lines) == 1 else text)
 
     def _forced(self, now: float) -> Generator[Folded[_Rank], None, bool]:
         """The oldest line, if it has waited long enough: ranks have lines in another order."""
-        heads = [(q.lines[0][1], rank) for rank, q in self._queues.items() if q.lines]
+        heads = [(q.lines[0][2], rank) for rank, q in self._queues.items() if q.lines]
         came, rank = min(heads, key=lambda head: head[0])
         if now - came < self._hold:
             return False

@@ -35,9 +35,13 @@ def shell() -> Any:
 
 
 def kernel() -> Any:
-    """The same where it is a notebook's kernel, and no terminal."""
+    """The same where its cell shows what is displayed: in a notebook, but not below %%capture."""
     here = shell()
-    return here if getattr(here, "kernel", None) is not None else None
+    if getattr(here, "kernel", None) is None:
+        return None
+    from IPython.core.displaypub import CapturingDisplayPublisher
+
+    return None if isinstance(here.display_pub, CapturingDisplayPublisher) else here
 
 
 def cell() -> int | None:

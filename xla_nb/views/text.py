@@ -183,12 +183,17 @@ class TextView:
             yield f"No hang any more: {clean(hang.over)}"
 
     def _write(self, out: list[str], err: list[str]) -> None:
-        if (out or err) and self._bar:
-            self._out.write("\r" + " " * len(self._bar) + "\r")
-            self._bar = ""
+        if out or err:
+            self._erase()
         for stream, lines in ((self._out, out), (self._err, err)):
             if lines:
                 _put(stream, "\n".join(lines) + "\n")
+
+    def _erase(self) -> None:
+        """Take the changing line away."""
+        if self._bar:
+            self._out.write("\r" + " " * len(self._bar) + "\r")
+            self._bar = ""
 
     def _show_open_lines(self) -> None:
         """The unfinished lines of all ranks as one changing line, if a person can see it."""

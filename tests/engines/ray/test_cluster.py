@@ -312,7 +312,7 @@ def test_an_interrupt_stops_the_ranks_of_all_hosts(on_ray):
     begun = []
 
     def interrupt(shown):
-        if shown.stdout.count("begun") >= 6 and not begun:
+        if shown.printed.count("begun") >= 6 and not begun:
             begun.append(True)
             on_ray.interrupt()
 
@@ -321,7 +321,7 @@ def test_an_interrupt_stops_the_ranks_of_all_hosts(on_ray):
         during=interrupt,
     )
     assert "Stopped by an interrupt" in shown.error
-    assert f"ranks 0-5 at Cell In[{shown.number}], line 4" in shown.error
+    assert f"ranks 0-5: stopped at Cell In[{shown.number}], line 4" in shown.result
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
 
 

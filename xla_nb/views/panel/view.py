@@ -168,7 +168,7 @@ class PanelView:
         bundle = _bundle(self._observer.snapshot_with_output())
         shown = f'xla_nb.open_run("{self.run.name}")'
         told = "Saved while the run went on: %s shows what came of it."
-        html = f'<div style="opacity:.72;font-size:85%">{told % f"<code>{shown}</code>"}</div>'
+        html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
         bundle["text/html"] = (
             f'<div class="xn-saved-{self.run.name}">{html}{bundle["text/html"]}</div>'
         )

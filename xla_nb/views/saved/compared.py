@@ -96,7 +96,7 @@ class Comparison:
         told = "; ".join(f"{self.names[number]} {last}" for number, last in lasts.items())
         return Figure(
             name,
-            "mean and band of each run's ranks; last",
+            "mean of each run's ranks, band from lowest to highest",
             f"{name}: {told}",
             {number: one.mean for number, one in spreads.items()},
             {number: self._sides[number].colour for number in spreads},

@@ -1,0 +1,185 @@
+"""What a notebook keeps of a run, in JupyterLab without a kernel: how high, and how readable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from nbformat import NotebookNode, v4
+
+from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook, of_cells
+from xla_nb.record.sample import Sample
+from xla_nb.views import saved
+from xla_nb.views.snapshot import Card, Excerpt, Series, Slot, Snapshot, Trouble
+
+NOW = 1_763_726_585.0
+LANE = tuple(Slot(int(NOW) - n, running=0.7, others=0.2, data=0.1) for n in range(60))
+FINISHED = Snapshot(
+    run="20261121-223901-abcdef",
+    cell="Cell In[3]",
+    headline="4 ranks finished",
+    record="/home/me/.local/state/xla_nb/runs/20261121-223901-abcdef",
+    now=NOW,
+    started=NOW - 1.9,
+    ended=NOW,
+    elapsed=1.9,
+    ok=True,
+    simulated=True,
+    cards=tuple(
+        Card(
+            rank,
+            "finished",
+            NOW - 0.1 * rank,
+            "xla:0",
+            pid=4000 + rank,
+            detail="returned 0.97",
+            step=0.08 + rank / 100,
+            waits=0.28,
+            lane=LANE,
+            sample=Sample(at=NOW, since=NOW, rss=(512 + rank) << 20, compiles=2),
+        )
+        for rank in range(4)
+    ),
+    excerpts=tuple(Excerpt(rank, "out", (f"rank {rank}: done",), 0, (), "") for rank in range(4)),
+    notices=("Removed TPU_PROCESS_ADDRESSES=local: it breaks launches",),
+)
+CHARTED = replace(
+    FINISHED,
+    series=(
+        Series("loss", {r: [(float(x), 1 / (1 + x + r)) for x in range(50)] for r in range(4)}),
+    ),
+    excerpts=(
+        Excerpt(
+            0, "err", ("\x1b[31mred\x1b[0m \x1b[2mdim\x1b[0m \x1b[7minverse\x1b[0m",), 0, (), ""
+        ),
+    ),
+)
+FAILED = replace(
+    FINISHED,
+    ok=False,
+    headline="Rank 2 failed at Cell In[3], line 7: ValueError: boom",
+    cards=tuple(
+        replace(card, phase="failed" if card.rank == 2 else "stopped") for card in FINISHED.cards
+    ),
+    troubles=(
+        Trouble((2,), True, "ValueError: boom", "", "Traceback\nValueError: boom", told=True),
+    ),
+)
+MANY = replace(FINISHED, cards=tuple(replace(FINISHED.cards[0], rank=n) for n in range(64)))
+SHOWN = [FINISHED, CHARTED, FAILED, MANY]
+
+#: Of each text in view: its contrast to what is below it, and its size in pixels.
+READ = """all => {
+  const parse = colour => {
+    const numbers = colour.match(/[\\d.]+/g).map(Number);
+    return numbers.length < 4 ? [...numbers, 1] : numbers;
+  };
+  const over = (top, below) =>
+    [0, 1, 2].map(i => top[i] * top[3] + below[i] * (1 - top[3])).concat(1);
+  const light = colour => colour.slice(0, 3).map(part => part / 255)
+    .map(part => part <= .04045 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4)
+    .reduce((sum, part, i) => sum + part * [.2126, .7152, .0722][i], 0);
+  const look = element => {
+    let ground = [255, 255, 255, 1], opacity = 1;
+    const above = [];
+    for (let one = element; one; one = one.parentElement) above.unshift(getComputedStyle(one));
+    for (const style of above) {
+      ground = over(parse(style.backgroundColor), ground);
+      opacity *= Number(style.opacity);
+    }
+    const own = above.at(-1), ink = parse(own.color);
+    const seen = over([...ink.slice(0, 3), ink[3] * opacity], ground);
+    const [dark, bright] = [light(seen), light(ground)].sort((a, b) => a - b);
+    return { contrast: (bright + .05) / (dark + .05), size: parseFloat(own.fontSize) };
+  };
+  return all.flatMap(root => {
+    const found = [], texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const text = texts.currentNode.textContent;
+      if (text.trim()) found.push({ text, ...look(texts.currentNode.parentElement) });
+    }
+    return found;
+  });
+}"""
+
+
+def kept(*snapshots: Snapshot) -> NotebookNode:
+    """A notebook with a saved cell for each, everything unfolded but in the first cell."""
+    made = of_cells([f"# {number}" for number in range(len(snapshots))])
+    for number, (cell, snapshot) in enumerate(zip(made.cells, snapshots, strict=True)):
+        html = saved.render_html(snapshot)
+        forms = {"text/html": html.replace("<details", "<details open") if number else html}
+        cell.outputs = [v4.new_output("display_data", data=forms)]
+        cell.execution_count = number + 1
+    return made
+
+
+@pytest.fixture(scope="module")
+def untrusted(lab: Lab) -> Any:
+    with lab.open(lab.write(kept(*SHOWN)), kernel=False) as notebook:
+        yield notebook
+
+
+def drawn(notebook: LabNotebook, cell: int) -> Any:
+    return notebook.output(cell).locator(".jp-RenderedHTMLCommon > div").first
+
+
+def sized(notebook: LabNotebook, width: int) -> None:
+    """Give outputs this width."""
+    notebook.page.set_viewport_size({"width": 1280, "height": 900})
+    own = drawn(notebook, 0).bounding_box()["width"]
+    notebook.page.set_viewport_size({"width": round(1280 + width - own), "height": 900})
+    notebook.page.wait_for_function(
+        "([width]) => Math.abs(document.querySelector('.jp-RenderedHTMLCommon > div')"
+        ".getBoundingClientRect().width - width) < 2",
+        arg=[width],
+    )
+
+
+def test_a_run_that_prints_a_line_a_rank_is_at_most_140_pixels_high(untrusted: LabNotebook) -> None:
+    sized(untrusted, 940)
+    assert drawn(untrusted, 0).bounding_box()["height"] <= 140
+
+
+def test_unfolded_ranks_take_the_whole_width_below_the_title(untrusted: LabNotebook) -> None:
+    sized(untrusted, 940)
+    whole = drawn(untrusted, 1).bounding_box()
+    table = drawn(untrusted, 1).locator("details").first.bounding_box()
+    title = drawn(untrusted, 1).locator("h4").bounding_box()
+    assert table["width"] > whole["width"] - 40
+    assert table["y"] >= title["y"] + title["height"] - 2
+
+
+def test_nothing_is_wider_than_a_narrow_page(untrusted: LabNotebook) -> None:
+    sized(untrusted, 700)
+    for cell in range(len(SHOWN)):
+        own = drawn(untrusted, cell)
+        assert own.evaluate("box => box.scrollWidth <= box.clientWidth"), cell
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_every_text_is_large_and_strong_enough_to_read(untrusted: LabNotebook, theme: str) -> None:
+    untrusted.theme(theme)
+    found = untrusted.page.locator(".jp-RenderedHTMLCommon").evaluate_all(READ)
+    assert len(found) > 200
+    assert [one for one in found if one["contrast"] < 4.5 or one["size"] < 12] == []
+
+
+def test_a_screen_reader_finds_headings_lists_and_a_table(untrusted: LabNotebook) -> None:
+    shown = drawn(untrusted, 1)
+    assert shown.get_by_role("heading", level=4).count() == 1
+    assert shown.get_by_role("heading", name="Output", level=5).count() == 1
+    assert shown.get_by_role("list").count() == 1
+    heads = shown.get_by_role("columnheader").all_inner_texts()
+    assert heads[:5] == ["rank", "state", "last seen", "last 60 s", "loss"]
+    assert shown.get_by_role("row").count() == 5
+    chart = shown.get_by_role("img").filter(visible=True).last
+    assert (chart.get_attribute("alt") or "").startswith("Chart. loss: ")
+
+
+def test_a_title_is_not_listed_in_the_table_of_contents(untrusted: LabNotebook) -> None:
+    untrusted.command("toc:show-panel")
+    contents = untrusted.page.locator(".jp-TableOfContents")
+    contents.wait_for()
+    assert "ranks finished" not in contents.inner_text()
