@@ -135,7 +135,7 @@ def run(
         _tidy()
         # A text view prints among the output of other cells: only for those who ask for it.
         if view == "panel" or options.view == "text":
-            loop.follow_behind(started, choose.make(view, started))
+            loop.follow_behind(started, choose.make(view, started, behind=True))
         return started
     loop.follow(started, choose.make(view, started))
     _tidy()
