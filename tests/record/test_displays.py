@@ -230,10 +230,9 @@ def test_what_a_full_disk_cannot_take_leaves_nothing(journal, path, monkeypatch)
             raise OSError(28, "No space left on device")
         return write(fd, bytes(data)[:50])
 
-    monkeypatch.setattr(displays.os, "write", full)
-    with pytest.raises(OSError, match="No space"):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(displays.os, "write", full)
         journal.add(show("two"))
-    monkeypatch.undo()
     assert path.read_bytes() == before
     journal.add(show("three"))
     assert texts(path) == ["one", "three"]

@@ -111,9 +111,9 @@ def publish(
     if screen is None:
         print(data.get("text/plain", f"<{', '.join(map(str, data))}>"), flush=True)
         return
-    body = {"data": _bounded(data), "metadata": metadata or {}}
     id = (transient or {}).get("display_id")
     try:
+        body = {"data": _bounded(data), "metadata": metadata or {}}
         if update:
             screen.add("update", id=str(id), **body)
         else:
