@@ -152,15 +152,14 @@ def test_clearing_what_is_clear_writes_nothing(shown, tmp_path):
 
 
 def test_ipythons_functions_display_too(shown):
-    from IPython.core import display_functions
-    from IPython.display import HTML, display
+    from IPython.display import HTML, clear_output, display, publish_display_data
 
     display(HTML("<i>h</i>"))
     display("a", display_id=True).update("b")
-    display_functions.publish_display_data({"text/plain": "published"})
+    publish_display_data({"text/plain": "published"})
     drawn = [one.data.get("text/html", one.text) for one in shown()]
     assert drawn == ["<i>h</i>", "'b'", "published"]
-    display_functions.clear_output()
+    clear_output()
     assert shown() == []
 
 

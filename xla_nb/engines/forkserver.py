@@ -45,7 +45,7 @@ _NO_JOB = (
 #: Modules of every job and rank, whatever their runtime.
 ALWAYS = (
     *("torch.utils.data", "torch.optim", "multiprocessing.popen_fork", "xla_nb.rank.job"),
-    *("IPython.core.formatters", "IPython.core.display_functions"),  # what `display` needs
+    *("IPython.core.formatters", "IPython.display"),  # what `display` needs
 )
 
 

@@ -14,6 +14,7 @@ import sys
 import traceback
 import types
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from xla_nb.importing import when_imported
@@ -26,11 +27,14 @@ from xla_nb.wording import listed, size
 
 #: matplotlib's backend on ranks: what takes the place of the notebook's own.
 BACKEND = "module://xla_nb.rank.figures"
-INLINE = ("inline", "module://matplotlib_inline.backend_inline")
+INLINE = (
+    "inline",
+    "module://matplotlib_inline.backend_inline",
+    "module://ipykernel.pylab.backend_inline",
+)
 _TEXT = 100_000  # characters of a plain text
 #: A widget's model is in the rank, and the page asks the kernel for it.
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-_FUNCTIONS = "IPython.core.display_functions"
 
 
 class Screen:
@@ -90,7 +94,7 @@ def display(
             publish(data, about, transient=own, **kwargs)
     if not display_id:
         return None
-    from IPython.core.display_functions import DisplayHandle
+    from IPython.display import DisplayHandle
 
     return DisplayHandle(display_id)  # type: ignore[no-untyped-call]
 
@@ -189,12 +193,14 @@ def install() -> None:
 
 @functools.cache
 def _ipythons() -> InPlace:
-    """Those of this process."""
+    """Those of this process. Since IPython 8 they have a module of their own."""
+    module = "IPython.core.display_functions"
+    module = module if find_spec(module) else "IPython.core.display"
     return InPlace(
         (
-            Place(_FUNCTIONS, "display", _display),
-            Place(_FUNCTIONS, "publish_display_data", _publish),
-            Place(_FUNCTIONS, "clear_output", _clear_output),
+            Place(module, "display", _display),
+            Place(module, "publish_display_data", _publish),
+            Place(module, "clear_output", _clear_output),
         )
     )
 

@@ -152,7 +152,7 @@ class Reader:
             self.shown, self._inode, self._offset, self._rest = Shown(), status.st_ino, 0, b""
         elif status.st_size == self._offset:
             return False
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # the next look finds the rest
             self._take()
         return True
 
