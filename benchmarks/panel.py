@@ -1,8 +1,10 @@
-"""How late the last line of a cell is shown, measured without a page."""
+"""How late a cell's last line and its ranks' displays are shown, measured without a page."""
 
 from __future__ import annotations
 
+import re
 import statistics
+import time
 from collections.abc import Iterator
 
 from benchmarks import Row
@@ -16,12 +18,24 @@ def talk(rank):
         print(f"line {{number}} of rank {{rank}}")
     print(f"spoken {{rank}}")
 """
+FIGURE = 100_000  # bytes of an image
+SHOW = f"""%%xla_spawn -n {RANKS}
+import os, time
+def show(rank):
+    image = os.urandom({FIGURE})
+    time.sleep(1 - time.time() % 1)  # all at once
+    at = time.time()
+    display({{"image/png": image, "text/plain": f"shown by {{rank}} at {{at}}"}}, raw=True)
+"""
 
 
 def rows() -> Iterator[Row]:
     last = statistics.median(talking()) * 1000
     what = f"{RANKS} ranks, {LINES:,} lines each: last one seen / 200 ms"
     yield Row(what, last, 200, "ms", aim=1)
+    figures = statistics.median(showing()) * 1000
+    what = f"{RANKS} ranks, a figure of 100 kB each: all seen / 300 ms"
+    yield Row(what, figures, 300, "ms", aim=1)
 
 
 def talking() -> list[float]:
@@ -32,5 +46,19 @@ def talking() -> list[float]:
         for _ in range(ROUNDS):
             cell = notebook.send(TALK)
             taken.append(cell.until(r"spoken \d", RANKS))
+            cell.end()
+        return taken[1:]
+
+
+def showing() -> list[float]:
+    """Seconds from the first rank's `display` until the figures of all have come."""
+    with Notebook() as notebook:
+        notebook.run("%load_ext xla_nb")
+        taken = []
+        for _ in range(ROUNDS):
+            cell = notebook.send(SHOW)
+            cell.until(r"shown by \d at", RANKS)
+            began = min(map(float, re.findall(r"shown by \d at (\d+\.\d+)", cell.shown)))
+            taken.append(time.time() - began)
             cell.end()
         return taken[1:]

@@ -142,7 +142,7 @@ def run(
         # A text view prints among the output of other cells: only for those who ask for it.
         if view == "panel" or options.view == "text":
             started.shown_in = picture.cell() if view == "panel" else None
-            loop.follow_behind(started, choose.make(view, started))
+            loop.follow_behind(started, choose.make(view, started, behind=True))
         return started
     started.shown_in = picture.cell() if view != "none" else None
     loop.follow(started, choose.make(view, started))

@@ -28,12 +28,12 @@ def test_escapes_have_their_line_and_name():
     assert escapes == [(1, "!"), (3, "%env"), (4, "!"), (5, "%%bash")]
 
 
-@pytest.mark.parametrize("name", ["env", "set_env", "cd", "time", "pwd"])
+@pytest.mark.parametrize("name", ["env", "set_env", "cd", "time", "pwd", "matplotlib"])
 def test_supported_magics_need_no_note(name):
     assert check(ast.parse(line_magic(name)), "c") == ()
 
 
-@pytest.mark.parametrize("name", ["matplotlib", "load_ext", "autoreload", "config"])
+@pytest.mark.parametrize("name", ["load_ext", "autoreload", "config"])
 def test_magics_for_the_notebook_are_skipped_with_a_note(name):
     (note,) = check(ast.parse("\n" + line_magic(name)), "Cell In[1]")
     assert note == f"Cell In[1], line 2: %{name} is skipped on ranks"

@@ -185,7 +185,7 @@ def test_the_loaders_future_imports_are_not_in_force(load):
 
 def test_code_can_call_get_ipython_and_display(load, capsys):
     load((FIRST, 1, "get_ipython().run_line_magic('matplotlib', 'inline')\ndisplay('shown')"))
-    assert capsys.readouterr().out == "shown\n"
+    assert capsys.readouterr().out == "'shown'\n"
 
 
 def test_sources_of_cells_with_only_values_are_known(load):

@@ -254,7 +254,7 @@ class Runtime:
 
 threads = Some(get_num_threads=lambda: 1, set_num_threads=lambda count: None)
 sys.modules["torch"] = threads
-request = Some(record={record!r}, entry="f", takes_lock=False, by_name=frozenset())
+request = Some(record={record!r}, entry="f", takes_lock=False, by_name=frozenset(), why_mute="")
 order = Some(request=request, host_group=HostGroup(2, 1))
 namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
 latch = Some(arrive=lambda: None, wait=lambda: None)

@@ -387,3 +387,27 @@ def test_stopped_processes_are_those_of_running_ranks_on_their_own_host():
     assert state.stopped == {1: 7}
     state.apply(finished(1))
     assert state.stopped == {}
+
+
+# ---------------------------------------------------------------- questions
+
+
+def ask(rank, fd=9):
+    return events.Asked(rank=rank, pid=10 + rank, fd=fd, ino=1, prompt="name? ")
+
+
+def test_questions_stay_in_order_until_they_are_answered():
+    state = RunState()
+    for event in (ask(1), ask(0), ask(1, fd=10)):
+        state.apply(event)
+    assert [(one.rank, one.fd) for one in state.questions] == [(1, 9), (0, 9), (1, 10)]
+    state.apply(events.Answered(rank=1, pid=11, fd=9))
+    assert [(one.rank, one.fd) for one in state.questions] == [(0, 9), (1, 10)]
+
+
+def test_a_rank_that_has_ended_asks_nothing():
+    state = RunState()
+    state.apply(ask(0))
+    state.apply(ask(1))
+    state.apply(events.RankFinished(rank=0, preview="", nbytes=0))
+    assert [one.rank for one in state.questions] == [1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.protocol.events import StackGroup
-from xla_nb.record.sample import LOCK, Sample
+from xla_nb.record.sample import INPUT, LOCK, Sample
 from xla_nb.views.diagnosis import Diagnoser, diagnose
 from xla_nb.views.lanes import Pace
 from xla_nb.views.snapshot import Card, Diagnosis, Hang, Slot, Snapshot, Trouble
@@ -53,6 +53,13 @@ def test_ranks_that_all_compile_for_a_while_are_compiling():
     short = replace(long, compiling=0.2)
     assert said(card(0, "compiling", sample=long)) == "1 rank compiling"
     assert said(card(0, "compiling", sample=short)) == "1 ranks running"
+
+
+def test_a_rank_that_asks_the_person_at_the_notebook_comes_before_those_that_wait_for_it():
+    asks, other = waiting(1, 1.0, (), INPUT, line=4), waiting(0, 20.0, (1,))
+    found = diagnose(snapshot(other, asks), {})
+    assert found.sentence == "Rank 1 waits for an answer to `input()` at line 4"
+    assert found.ranks == (1,)
 
 
 # ---------------------------------------------------------------- the end

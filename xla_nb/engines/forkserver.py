@@ -43,7 +43,10 @@ _NO_JOB = (
     "`dmesg` for a lack of memory, then run the cell again."
 )
 #: Modules of every job and rank, whatever their runtime.
-ALWAYS = ("torch.utils.data", "torch.optim", "multiprocessing.popen_fork", "xla_nb.rank.job")
+ALWAYS = (
+    *("torch.utils.data", "torch.optim", "multiprocessing.popen_fork", "xla_nb.rank.job"),
+    *("IPython.core.formatters", "IPython.display"),  # what `display` needs
+)
 
 
 @dataclass

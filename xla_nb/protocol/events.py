@@ -117,6 +117,28 @@ class RankAt(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked(Event):
+    """A rank asks the person at the notebook, and waits: `protocol/questions.py` has the way of the
+    answer, which is none of the events. `secret`: it is not to be seen when it is typed."""
+
+    rank: int
+    pid: int
+    fd: int
+    ino: int
+    prompt: str
+    secret: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered(Event):
+    """What this process asked by this descriptor has been answered, or is asked no more."""
+
+    rank: int
+    pid: int
+    fd: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessDied(OfHost):
     """A rank's process ended unexpectedly; `status` is an exit code, negative for a signal.
 

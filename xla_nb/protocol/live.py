@@ -424,13 +424,6 @@ def _builtin(_: Live, function: Any) -> Any:
     return replaced.reduced(function)
 
 
-def _method(_: Live, method: Any) -> Any:
-    """A stream's is that of the rank's stream, which is of another class."""
-    if any(method.__self__ is stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
-        return getattr, (method.__self__, method.__name__)
-    return NotImplemented
-
-
 _EMPTY = collections.OrderedDict[Any, Any]()
 _VIEWS = {*map(type, [{}.keys(), {}.values(), {}.items()])}
 _VIEWS |= {*map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()])}
@@ -438,7 +431,7 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
     types.CellType: Live._cell,
     types.BuiltinFunctionType: _builtin,
-    types.MethodType: _method,
+    types.MethodType: lambda _, method: refusals.reduce_method(method),
     functools._lru_cache_wrapper: Live._cache,
     abc.abstractproperty: lambda _, obj: descriptors.reduced(obj),  # cloudpickle: a plain one
     **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),

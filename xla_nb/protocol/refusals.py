@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
+import getpass
 import io
 import itertools
 import logging
@@ -221,4 +223,18 @@ def reduce_stream(obj: Any) -> Any:
         raise Unshippable("a thread", "Start it inside the function")
     if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
         raise Unshippable("a generator", "Send a list of its items, or create it in the function")
+    return NotImplemented
+
+
+#: What ipykernel puts in place of these while a cell is executed, by the methods' names.
+_PROMPTS = {"raw_input": (builtins, "input"), "getpass": (getpass, "getpass")}
+
+
+def reduce_method(method: types.MethodType) -> Any:
+    """A stream's is that of the rank's stream, which is of another class; and the kernel's own way
+    to ask is the rank's."""
+    if any(method.__self__ is stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
+        return getattr, (method.__self__, method.__name__)
+    if type(method.__self__).__module__.startswith("ipykernel.") and method.__name__ in _PROMPTS:
+        return getattr, _PROMPTS[method.__name__]
     return NotImplemented

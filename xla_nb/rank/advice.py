@@ -9,8 +9,8 @@ from xla_nb.protocol import hostile
 #: (name of the error, what its message has in it): what to do.
 _ADVICE = {
     ("builtins.EOFError", "EOF when reading a line"): (
-        "xla_nb: Ranks have no keyboard. Ask in the notebook before the launch, and give the "
-        "answer as an argument."
+        "xla_nb: There is no keyboard here. Call input() in the function that runs on ranks, which "
+        "asks in the notebook, or ask before the launch."
     ),
     ("bdb.BdbQuit", ""): (
         "xla_nb: Ranks have no keyboard, so breakpoint() and pdb end at once. Call the function in "

@@ -23,7 +23,7 @@ from typing import Any
 from xla_nb import old_names
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol.parcel import Parcel
-from xla_nb.rank import segments
+from xla_nb.rank import displays, segments
 from xla_nb.rank.shell import RankShell
 
 #: The environment variable with the path of the parcel that holds the run's values.
@@ -111,7 +111,7 @@ def load(
     """
     module = _Main(path)
     shell = RankShell()
-    vars(module).update(get_ipython=lambda: shell, display=print)
+    vars(module).update(get_ipython=lambda: shell, display=displays.display)
     # A spawned helper has the file as `__mp_main__`, and sends objects of its classes back so.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = sys.modules[path.stem] = module
     sys.path.append(str(path.parent))  # not first, where a script has its own folder

@@ -29,7 +29,7 @@ from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events, hostile, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
-from xla_nb.rank import advice, loader, reporting
+from xla_nb.rank import advice, asking, displays, leftovers, loader, reporting
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter
 from xla_nb.record import private
@@ -205,7 +205,12 @@ def main(index: int) -> None:
 
 def _called(job: Inherited, index: int, info: RankInfo) -> tuple[object, int]:
     """What the entry returns, and the size of its result in bytes, which has been sent home."""
-    value = _in_this_process(lambda: _call(job, index, info))
+    try:
+        value = _in_this_process(lambda: _call(job, index, info))
+    except Exception:
+        leftovers.display(None)
+        raise
+    leftovers.display(value)
     job.returned.add(index)
     return value, _send_home(job, index, value)
 
@@ -245,8 +250,8 @@ def _flush() -> None:
 
 
 def _measured(job: Inherited, index: int, call: Callable[[], T]) -> T:
-    """Record reported figures, and run the meter, while the user's function runs and its result
-    is sent.
+    """Record reported figures and displays, and run the meter, while the user's function runs and
+    its result is sent.
 
     No context manager of contextlib's: it assigns the `__traceback__` of the user's exceptions."""
 
@@ -255,6 +260,8 @@ def _measured(job: Inherited, index: int, call: Callable[[], T]) -> T:
 
     losses = Losses(job.record.path, functools.partial(_tell, job, index))
     book = reporting.begin(job.record.history(index), losses, job.runtime.executed)
+    displays.screens.begin(displays.Screen(job.record, index, losses))
+    asker = asking.askers.begin(asking.Asker(index, job.sender, job.order.request.why_mute))
     # Sample less often where many ranks share few cores.
     every = 1 + job.runtime.ranks // 64
     try:
@@ -262,7 +269,7 @@ def _measured(job: Inherited, index: int, call: Callable[[], T]) -> T:
             book,
             job.record.sample(index),
             job.table.sources,
-            job.runtime,
+            asking.WithQuestions(job.runtime, asker),
             job.record.stacks_request,
             answer,
             every,
@@ -272,6 +279,8 @@ def _measured(job: Inherited, index: int, call: Callable[[], T]) -> T:
         ):
             return call()
     finally:
+        asking.askers.end()
+        displays.screens.end()
         reporting.end()
 
 

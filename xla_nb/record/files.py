@@ -22,13 +22,14 @@ from xla_nb.record.full_disk import Appender
 #: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.
 Folder = Literal["runs", "parts"]
 #: What a file of a record holds, where ranks add to it while they run.
-Kind = Literal["log", "history", "result", "sample"]
+Kind = Literal["log", "history", "result", "sample", "displays"]
 _KINDS: dict[str, Kind] = {
     "out": "log",
     "err": "log",
     "history": "history",
     "result": "result",
     "now": "sample",
+    "displays": "displays",
 }
 #: Seconds after which what nobody has touched is given up.
 WEEK = 7 * 24 * 3600
@@ -50,8 +51,8 @@ class Record:
 
     program/NAME.py   the module that ranks ran     rank-R.out, rank-R.err   their output
     rank-R.result     what rank R returned          rank-R.history           what it reported
-    rank-R.now        its newest sample             job.out, job.err         the job's output
-    module.result     what the cell's module bound
+    rank-R.now        its newest sample             rank-R.displays          what it displayed
+    module.result     what the cell's module bound  job.out, job.err         the job's output
     events.jsonl      what happened                 run.json                 the summary
     stacks, alone     requests to ranks             owner                    who needs it
     """
@@ -117,6 +118,9 @@ class Record:
 
     def history(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.history"
+
+    def displays(self, rank: int) -> Path:
+        return self.path / f"rank-{rank}.displays"
 
     def sample(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.now"

@@ -14,6 +14,8 @@ from typing import Literal
 Activity = Literal["running", "compiling", "waiting"]
 #: The operation of a rank that waits for the `lock` that ranks share.
 LOCK = "lock"
+#: The operation of one that waits for an answer in the notebook.
+INPUT = "input()"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,8 @@ class Sample:
     """One sample. `at` and `since` (when the activity began) are in seconds since the epoch.
 
     place           the innermost line of the notebook, `Cell In[3], line 7`
-    operation       the collective that the rank waits in, or LOCK, for the ranks `missing`; of LOCK
-                    that is the rank that holds it, none if that is not known
+    operation       the collective that the rank waits in, or LOCK or INPUT, for the ranks
+                    `missing`; of LOCK that is the rank that holds it, none if that is not known
     rss, device_*   bytes; None if the backend does not report them
     cpu             seconds of processor time so far
     compiles        graphs compiled, in `compile_seconds`

@@ -191,12 +191,13 @@ class HangWatch:
         return None
 
     def _written(self, rank: RankState) -> int:
-        """Bytes of what a rank has written, reported and sent of its result."""
+        """Bytes of what a rank has written, reported, displayed and sent of its result."""
         record, size = self._run.record, 0
         for path in (
             record.log(rank.rank),
             record.log(rank.rank, "err"),
             record.history(rank.rank),
+            record.displays(rank.rank),
             partial(record.result(rank.rank)),
         ):
             with contextlib.suppress(OSError):

@@ -36,6 +36,10 @@ _COPIED = (
     "Ranks get copies of what is in shared memory: neither they nor the notebook see what another "
     "writes there."
 )
+_BEHIND = (
+    "A run in the background (--bg) has no cell that could ask. Ask before the launch, and give "
+    "the answer as an argument."
+)
 
 
 def launch(
@@ -83,6 +87,7 @@ def launch(
         keeps=program.keeps,
         as_source=program.as_source,
         binds=program.binds,
+        why_mute=_BEHIND if options.bg else "",
     )
     try:
         feed = _start(program, request, fit, engine, on_wait)

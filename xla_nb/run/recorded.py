@@ -17,7 +17,8 @@ from typing import Any, Self, SupportsIndex
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events
 from xla_nb.protocol.parcel import Malformed, Parcel
-from xla_nb.record import private
+from xla_nb.record import displays, private
+from xla_nb.record.displays import Display
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home, records
 from xla_nb.record.sample import Sample, decode
@@ -36,6 +37,7 @@ class RecordedRun:
     errors       {rank: error} of the ranks that failed or were killed
     output(rank) what a rank printed
     history      what ranks reported with xla_nb.report
+    displays     {rank: list} of what ranks displayed, the newest of each
     elapsed      seconds from the launch to the end of the last rank, or until now
     record       its files
     """
@@ -216,6 +218,15 @@ class RecordedRun:
         """What the ranks have reported so far with `xla_nb.report`."""
         self.check_files("what its ranks reported")
         return History({rank: self.record.history(rank) for rank in sorted(self.state.ranks)})
+
+    @property
+    def displays(self) -> dict[int, list[Display]]:
+        """What each rank displayed and has not cleared: figures, frames, `display(…)`, and what its
+        function returned where that is one of these. `display(run.displays[0][-1])` shows rank 0's
+        last again."""
+        self.check_files("what its ranks displayed")
+        ranks = sorted(self.state.ranks)
+        return {rank: displays.read(self.record.displays(rank)) for rank in ranks}
 
     def sample(self, rank: int) -> Sample | None:
         """The newest sample of a rank, if there is one."""

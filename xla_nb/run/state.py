@@ -80,7 +80,8 @@ class Hang:
 class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
     cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
-    signals that the ranks have got since `stopping`, but for SIGINT."""
+    signals that the ranks have got since `stopping`, but for SIGINT; `asked`: what ranks asked and
+    have got no answer to."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -94,6 +95,7 @@ class RunState:
     stopping: str = ""
     sent: set[int] = field(default_factory=set)
     hang: Hang | None = None
+    asked: list[events.Asked] = field(default_factory=list)
     kept: bool = False
     compared: bool = False
 
@@ -161,9 +163,20 @@ class RunState:
                 self._trouble(rank.rank)
             case events.RankStopped():
                 self._interrupted(event)
+            case events.Asked():
+                self.asked.append(event)
+            case events.Answered():
+                self.asked = [
+                    one for one in self.asked if (one.pid, one.fd) != (event.pid, event.fd)
+                ]
             case events.RankAt():
                 rank = self._rank(event.rank)
                 rank.place, rank.stack, rank.located = event.place, event.stack, event.at
+
+    @property
+    def questions(self) -> list[events.Asked]:
+        """What running ranks ask the person at the notebook, in order."""
+        return [one for one in self.asked if self._rank(one.rank).phase not in ENDED]
 
     @property
     def stopped(self) -> dict[int, int]:

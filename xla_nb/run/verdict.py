@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xla_nb.protocol.events import StackGroup
+from xla_nb.record.sample import INPUT
 from xla_nb.run.stacks import Answer, alike
 from xla_nb.run.standing import Standing
 from xla_nb.run.state import ENDED
@@ -183,6 +184,8 @@ def _waits(group: Sequence[Standing]) -> str:
     if one.waits_for_lock:
         whose = f", which {ranks(one.missing)} holds" if one.missing else ""
         return f"{waited} for `lock`{at}{whose}"
+    if one.operation == INPUT:
+        return f"{waited} for an answer to its `{INPUT}`{at}"
     whom = f" for {ranks(one.missing)}" if one.missing else " while data is moved"
     return f"{waited} in {_operation(one)}{at}{whom}"
 
@@ -316,6 +319,8 @@ def _note(group: Sequence[Standing]) -> str:
     """What they do there beside their stack; the collective as it is."""
     one = group[0]
     if one.in_collective and one.pid is None:
+        if one.operation == INPUT:
+            return f"waiting {lasting(_since(group))} for an answer in the notebook"
         whom = f" for {ranks(one.missing)}" if one.missing else ""
         return f"waiting {lasting(_since(group))} in {one.operation}{whom}"
     if one.pid is not None or one.phase == "starting" or one.activity != "running" or one.computes:

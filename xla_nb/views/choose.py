@@ -15,6 +15,7 @@ from xla_nb.errors import UsageError
 from xla_nb.run.options import ViewName
 from xla_nb.run.run import Run
 from xla_nb.views import picture
+from xla_nb.views.beside import Beside
 from xla_nb.views.cell_text import CellTextView
 from xla_nb.views.loop import NoView, View
 from xla_nb.views.panel.pages import pages
@@ -45,13 +46,15 @@ def _has_page(
     return "google.colab" in modules or "__vsc_ipynb_file__" in names
 
 
-def make(name: ViewName, run: Run) -> View:
-    """The view, showing `run`. If it cannot be made the run is stopped, or nobody would notice it.
+def make(name: ViewName, run: Run, *, behind: bool = False) -> View:
+    """The view, showing `run`, to be followed in a thread (`behind`) or here. If it cannot be made
+    the run is stopped, or nobody would notice it.
 
     Raises UsageError if the panel's library is missing.
     """
     try:
-        return _MAKERS[name](run)
+        view = _MAKERS[name](run)
+        return view if name == "none" else Beside(view, run, behind=behind)
     except BaseException:
         run.stop("Stopped because its view could not be shown")
         raise

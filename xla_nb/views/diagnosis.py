@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from xla_nb import wording
-from xla_nb.record.sample import LOCK
+from xla_nb.record.sample import INPUT, LOCK
 from xla_nb.run.state import ENDED
 from xla_nb.run.verdict import lasting
 from xla_nb.views import lanes
@@ -80,7 +80,7 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
 
 def _now(snapshot: Snapshot) -> Diagnosis | None:
     """What is wrong at this moment, of a run in progress."""
-    looks = (_hang, _stopping, _failed, _waited_for)
+    looks = (_hang, _stopping, _failed, _asking, _waited_for)
     return next((found for look in looks if (found := look(snapshot)) is not None), None)
 
 
@@ -141,6 +141,18 @@ def _broken(snapshot: Snapshot) -> tuple[int, ...]:
     """Who failed first, and with the same error."""
     first = [trouble.ranks for trouble in snapshot.troubles if trouble.first]
     return tuple(first[0]) if first else ()
+
+
+def _asking(snapshot: Snapshot) -> Diagnosis | None:
+    """Nothing goes on before the person at the notebook answers."""
+    asks = [card for card in snapshot.cards if card.sample.operation == INPUT]
+    if not asks or any(card.phase != "waiting" for card in asks):
+        return None
+    asking = [card.rank for card in asks]
+    wait = "waits" if len(asking) == 1 else "wait"
+    where = f" at {_line(asks[0].place, snapshot)}" if asks[0].place else ""
+    told = f"{ranks(asking).capitalize()} {wait} for an answer to `{INPUT}`{where}"
+    return Diagnosis(told, "warning", tuple(asking))
 
 
 def _waited_for(snapshot: Snapshot) -> Diagnosis | None:

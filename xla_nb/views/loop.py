@@ -14,6 +14,7 @@ from typing import Protocol
 
 from xla_nb.errors import Interrupted
 from xla_nb.run.run import Run
+from xla_nb.views import asking
 
 #: Why a run has stopped that the user interrupted.
 INTERRUPTED = "Stopped by an interrupt"
@@ -55,6 +56,7 @@ def follow(run: Run, view: View) -> None:
                     answered += 1
                     run.stop(INTERRUPTED)  # a second time: less time to stop
                 pause = view.draw()
+                asking.serve(run, interrupts)
                 with run.changed:
                     if not run.done:
                         run.changed.wait(pause)

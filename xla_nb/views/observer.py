@@ -13,7 +13,7 @@ from typing import Literal
 from xla_nb import ansi, wording
 from xla_nb.protocol import events
 from xla_nb.record.figures import Rows
-from xla_nb.record.sample import LOCK, Sample
+from xla_nb.record.sample import INPUT, LOCK, Sample
 from xla_nb.record.tail import LineBlock, Tail, before, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
@@ -354,6 +354,8 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
         if sample.operation == LOCK:
             holder = f", which {wording.ranks(sample.missing)} holds" if sample.missing else ""
             return f"for `lock`{holder}"
+        if sample.operation == INPUT:
+            return "for an answer in the notebook"
         late = f", for {wording.ranks(sample.missing)}" if sample.missing else ""
         return f"in {sample.operation}{late}"
     return ""

@@ -159,6 +159,19 @@ def test_reported_values_are_in_the_runs_history(on_ray):
     assert on_ray.value("reported.sample(4).at > 0") == "True"
 
 
+def test_what_ranks_of_all_hosts_display_is_shown_here(on_ray):
+    shown = on_ray.ok(spawn("def f(rank): display(f'from {rank}')", "-o showing"))
+    displayed = "{r: [d.data['text/plain'] for d in showing.displays[r]] for r in range(6)}"
+    assert on_ray.value(f"{displayed} == {{r: [repr(f'from {{r}}')] for r in range(6)}}") == "True"
+    texts = [m["content"]["data"]["text/plain"] for m in shown.messages if "data" in m["content"]]
+    assert "\n".join(f"[{rank}] 'from {rank}'" for rank in range(6)) in texts
+
+
+def test_a_rank_on_a_cluster_cannot_ask(on_ray):
+    shown = on_ray.run(spawn("def f(rank): return input('name? ')"))
+    assert "EOFError: Ranks of a cluster (--on ray) cannot ask in the notebook." in shown.error
+
+
 def test_the_next_launch_reuses_warm_hosts(on_ray):
     before = of_ours("xla_nb-server").items()
     on_ray.ok(spawn("def f(rank): return rank"))

@@ -27,6 +27,20 @@ def test_appended_chunks_follow_each_other_in_the_file(mirror, tmp_path):
     assert (tmp_path / "rank-1.out").read_bytes() == b"1\n"
 
 
+def test_a_file_that_is_sent_anew_takes_the_place_of_the_old_one(mirror, tmp_path):
+    path = tmp_path / "rank-0.displays"
+    mirror.take([FileChunk(path.name, "append", b"one\ntwo\n")])
+    before = path.stat().st_ino
+    with path.open("rb") as held:
+        mirror.take(
+            [FileChunk(path.name, "anew", b"new\n"), FileChunk(path.name, "append", b"x\n")]
+        )
+        assert held.read() == b"one\ntwo\n"
+        assert path.stat().st_ino != before
+    assert path.read_bytes() == b"new\nx\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_files_are_private_to_their_owner(mirror, tmp_path):
     mirror.take([FileChunk("rank-0.out", "append", b"x"), FileChunk("rank-0.now", "replace", b"x")])
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}

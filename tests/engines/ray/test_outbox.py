@@ -256,3 +256,24 @@ def test_a_result_is_delivered_once_its_last_part_is_sent(host, small):
         host.look()
         delivered.append(host.outbox.delivered(0))
     assert delivered == [False, False, False, True]
+
+
+# ---------------------------------------------------------------- displays
+
+
+def test_a_journal_of_displays_is_sent_as_it_grows(host):
+    host.writes("rank-0.displays", b"one\n")
+    assert host.look() == [FileChunk("rank-0.displays", "append", b"one\n")]
+    assert host.look() == []
+    host.writes("rank-0.displays", b"two\n")
+    assert host.look() == [FileChunk("rank-0.displays", "append", b"two\n")]
+
+
+def test_a_journal_that_was_written_anew_is_sent_anew(host):
+    host.writes("rank-0.displays", b"one\ntwo\n")
+    host.look()
+    host.writes("scratch", b"a longer one than before\n")
+    (host.path / "scratch").rename(host.path / "rank-0.displays")
+    assert host.look() == [FileChunk("rank-0.displays", "anew", b"a longer one than before\n")]
+    host.writes("rank-0.displays", b"more\n")
+    assert host.look() == [FileChunk("rank-0.displays", "append", b"more\n")]

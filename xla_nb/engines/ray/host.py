@@ -38,6 +38,10 @@ _LONGEST = 1.0  # seconds until an answer is sent without news
 _PAUSES = (0.005, 0.05)  # seconds between two checks of the files: at first, and later
 _LIVELY = 1.0  # seconds for which the first pause applies
 
+_AWAY = (
+    "Ranks of a cluster (--on ray) cannot ask in the notebook. Ask there before the launch, and "
+    "give the answer as an argument."
+)
 _GIVEN_UP = 100  # abandoned runs to remember: one may still be starting
 #: Variables that describe a machine and its paths. They are not copied from the notebook's machine;
 #: --env passes them to ranks.
@@ -169,6 +173,7 @@ class HostAgent:
             record=str(files.path),
             cwd=request.cwd if _may_enter(request.cwd) else str(Path.home()),
             sys_path=_path(request.sys_path, self._path),
+            why_mute=request.why_mute or _AWAY,
         )
         try:
             with in_memory(parcel) as fd:

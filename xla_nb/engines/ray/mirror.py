@@ -13,7 +13,7 @@ from pathlib import Path
 from xla_nb.engines.ray.outbox import FileChunk
 from xla_nb.errors import XlaNbError
 from xla_nb.record import private
-from xla_nb.record.files import kind
+from xla_nb.record.files import kind, partial
 from xla_nb.record.full_disk import Losses, is_of_disk
 
 
@@ -36,6 +36,8 @@ class Mirror:
         without. Raises Unwritable."""
         try:
             for piece in pieces:
+                if piece.mode == "anew":
+                    self._ended.discard(piece.name)
                 if piece.name not in self._ended:
                     self._take_or_end(piece)
         except OSError as problem:
@@ -54,7 +56,7 @@ class Mirror:
         except OSError as problem:
             if kind(piece.name) == "result" or not is_of_disk(problem):
                 raise
-            if piece.mode == "append":
+            if piece.mode != "replace":
                 self._ended.add(piece.name)
             self._losses.note("all that ranks of other hosts print and report", problem)
 
@@ -62,6 +64,9 @@ class Mirror:
         path = self._path / Path(piece.name).name
         if piece.mode == "append":
             _put(path, piece.data, os.O_APPEND)
+        elif piece.mode == "anew":
+            private.write(partial(path), piece.data)
+            partial(path).rename(path)
         else:
             # Overwrites the last sample in one write, padded to its length (rank/meter.py).
             last = self._replaced.get(piece.name, 0)

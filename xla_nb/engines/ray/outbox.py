@@ -24,8 +24,9 @@ _CHUNK = 1 << 20  # bytes of a log at a time
 _MOST = 8 << 20  # bytes of all files at a time
 _BLOCK = 1 << 20  # bytes to read at a time for counting lines
 
-#: How a chunk is written: after the content of the file, or in its place.
-Mode = Literal["append", "replace"]
+#: How a chunk is written: after the content of the file, in its place, or as the beginning of
+#: another file that takes its place.
+Mode = Literal["append", "replace", "anew"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Outbox:
         self._logs: dict[str, _Log] = {}
         self._samples: dict[str, int] = {}
         self._results: dict[str, int] = {}
+        self._journals: dict[str, tuple[int, int]] = {}  # the file's number, and bytes sent of it
         self._last = ""  # the file looked at last
 
     def look(self, *, over: bool = False) -> list[FileChunk]:
@@ -93,12 +95,23 @@ class Outbox:
                 data = _read(self._record / name, sent, min(status.st_size - sent, _MOST))
                 self._results[name] = sent + len(data)
                 return FileChunk(name, "append", data)
+            case "displays":
+                return self._new_displays(name, status)
             case "sample":
                 if self._samples.get(name) == status.st_mtime_ns:
                     return None
                 self._samples[name] = status.st_mtime_ns
                 return FileChunk(name, "replace", private.read(self._record / name))
         return None
+
+    def _new_displays(self, name: str, status: os.stat_result) -> FileChunk:
+        """A journal goes on, or has been written anew (record/displays.py)."""
+        inode, sent = self._journals.get(name, (status.st_ino, 0))
+        is_another = inode != status.st_ino or status.st_size < sent
+        sent = 0 if is_another else sent
+        data = _read(self._record / name, sent, min(status.st_size - sent, _MOST))
+        self._journals[name] = status.st_ino, sent + len(data)
+        return FileChunk(name, "anew" if is_another else "append", data)
 
 
 class _Log:

@@ -10,7 +10,8 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
-from xla_nb.views import loop
+from xla_nb.views import beside, loop
+from xla_nb.views.beside import Beside
 from xla_nb.views.panel import answers
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ class Pages:
                 self._views.remove(view)
                 if view.answers.missing:
                     view.show_end()
+                    beside.show(view.run)
             elif rested and view.answers.missing:
                 self._views.remove(view)
                 view.leave()
                 again = type(view)(view.run)
                 self.add(again)
-                loop.follow_behind(view.run, again)
+                loop.follow_behind(view.run, Beside(again, view.run, behind=True))
         for view in self._views:
             view.answers.busy_since = time.monotonic()
 

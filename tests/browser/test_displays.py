@@ -1,0 +1,90 @@
+"""What ranks display and ask, in JupyterLab: live, in the saved file, and opened untrusted."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.lab import Lab, LabNotebook
+from tests.browser.test_flows import Flow, flow, saved
+
+FIGURES = """\
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import HTML, Markdown, display
+figure, axes = plt.subplots(figsize=(4, 2.4))
+axes.plot([rank, 2, 1, 4 * rank], label=f"rank {rank}")
+axes.legend()
+plt.show()
+display(HTML(f"<em onclick='window.hacked=1'>html of {rank}</em>"))
+if rank == 1:
+    display(Markdown("some **bold words** of rank 1"))
+print("drawn by", rank, flush=True)
+hold()
+return pd.DataFrame({"step": [1, 2, 3], "loss": [0.9, 0.5, 0.2 + rank]})
+"""
+ASK = """\
+if rank == 1:
+    name = input("your name? ")
+    print("hello", name, flush=True)
+hold()
+"""
+
+
+def pictures_are_drawn(run: Flow, ranks: int) -> None:
+    """Each rank has its picture; the first rank's is open, and the others open by a click."""
+    shown = run.output.locator("details:has(img)")
+    expect(shown).to_have_count(ranks)
+    pictures = run.output.locator("details img")
+    expect(pictures.first).to_be_visible()
+    for rank in range(1, ranks):
+        expect(pictures.nth(rank)).not_to_be_visible()
+        shown.nth(rank).locator("summary").click()
+        expect(pictures.nth(rank)).to_be_visible()
+    for rank in range(ranks):
+        assert pictures.nth(rank).evaluate("image => image.naturalWidth") > 300
+
+
+def test_figures_of_four_ranks_are_seen_live_and_in_the_saved_cell(
+    notebook: LabNotebook, lab: Lab
+) -> None:
+    pytest.importorskip("matplotlib")
+    run = flow(notebook, "-n 4", FIGURES)
+    for rank in range(4):
+        expect(run.rows(f"drawn by {rank}")).to_be_visible()
+    pictures_are_drawn(run, 4)
+    expect(run.output.locator("strong", has_text="bold words")).to_be_visible()
+    run.let_go()
+    run.ended()
+    pictures_are_drawn(run, 4)
+    expect(run.output.locator("th", has_text="loss").first).to_be_visible()
+    outputs = saved(notebook, run.cell).outputs
+    text = "".join(output.data["text/plain"] for output in outputs if "data" in output)
+    assert "[3] <Figure size 400x240 with 1 Axes>" in text
+    assert notebook.errors == []
+    with lab.open(lab.write(lab.read(notebook.name)), kernel=False) as untrusted:
+        assert not untrusted.trusted(run.cell)
+        again = Flow(untrusted, run.cell, run.number)
+        again.output.scroll_into_view_if_needed()
+        pictures_are_drawn(again, 4)
+        again.output.locator("em", has_text="html of 0").click()
+        assert untrusted.page.evaluate("window.hacked") is None
+
+
+def test_a_rank_asks_in_the_cell(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", ASK)
+    box = run.output.locator("input.jp-Stdin-input")
+    expect(run.output.locator(".jp-Stdin-prompt")).to_have_text("rank 1 asks: your name? ")
+    box.fill("Ada")
+    box.press("Enter")
+    expect(run.rows("hello Ada")).to_be_visible()
+    run.let_go()
+    run.ended()
+
+
+def test_stop_ends_a_question(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", ASK)
+    expect(run.output.locator(".jp-Stdin-prompt")).to_be_visible()
+    run.panel.get_by_role("button", name="Stop").click()
+    notebook.done(run.cell, timeout=60)
+    assert "Stopped" in notebook.text(run.cell)

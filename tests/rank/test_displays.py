@@ -1,0 +1,222 @@
+"""`display` and its like in a rank: what they write into the rank's journal."""
+
+import base64
+import os
+import threading
+import types
+
+import pytest
+
+from xla_nb.rank import displays, leftovers
+from xla_nb.rank.displays import Screen
+from xla_nb.record.displays import LARGEST, read
+from xla_nb.record.files import Record
+
+PNG = b"\x89PNG\r\n\x1a\nnot really"
+
+
+class Drawn:
+    """Something with a form that a notebook draws."""
+
+    def __repr__(self):
+        return "Drawn()"
+
+    def _repr_html_(self):
+        return "<b>drawn</b>"
+
+
+class Pictured:
+    def _repr_png_(self):
+        return PNG
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """A rank's screen, and what it shows."""
+    record = Record(tmp_path)
+    displays.screens.begin(Screen(record, 0))
+    displays._ipythons().turn_on()
+    yield lambda: read(record.displays(0))
+    displays._ipythons().turn_off()
+    displays.screens.end()
+
+
+def texts(shown):
+    return [display.text for display in shown()]
+
+
+# ---------------------------------------------------------------- display
+
+
+def test_an_object_is_displayed_in_all_its_forms(shown):
+    displays.display(Drawn())
+    (one,) = shown()
+    assert one.data == {"text/plain": "Drawn()", "text/html": "<b>drawn</b>"}
+
+
+def test_each_object_is_a_display(shown):
+    displays.display("text", 1, [2])
+    assert texts(shown) == ["'text'", "1", "[2]"]
+
+
+def test_bytes_of_images_are_base64(shown):
+    displays.display(Pictured())
+    assert base64.b64decode(shown()[0].data["image/png"]) == PNG
+
+
+def test_a_raw_bundle_is_taken_as_it_is(shown):
+    displays.display({"text/markdown": "**m**"}, raw=True, metadata={"a": 1})
+    (one,) = shown()
+    assert (one.data, one.metadata) == ({"text/markdown": "**m**"}, {"a": 1})
+    with pytest.raises(TypeError, match="must be a dict"):
+        displays.display("no bundle", raw=True)
+
+
+def test_a_form_that_raises_is_printed_and_the_others_are_shown(shown, capsys):
+    class Broken(Drawn):
+        def _repr_html_(self):
+            raise ValueError("cannot draw")
+
+    displays.display(Broken())
+    assert shown()[0].data == {"text/plain": "Drawn()"}
+    assert "ValueError: cannot draw" in capsys.readouterr().err
+
+
+def test_what_json_cannot_hold_is_printed(shown, capsys):
+    displays.display({"application/json": object()}, raw=True)
+    assert shown() == []
+    assert "TypeError" in capsys.readouterr().err
+
+
+def test_a_widgets_model_is_here_so_it_is_shown_as_text(shown):
+    bundle = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "Box()"}
+    displays.display(bundle, raw=True)
+    assert shown()[0].data == {"text/plain": "Box()"}
+
+
+def test_a_form_that_is_too_large_is_left_out_and_told(shown):
+    displays.display({"text/html": "x" * (LARGEST + 1), "text/plain": "big"}, raw=True)
+    (one,) = shown()
+    assert set(one.data) == {"text/plain"}
+    assert one.text == "big\n(text/html of 8 MiB left out: a display may have 8 MiB)"
+
+
+def test_a_long_text_is_cut_with_the_number_left_out(shown):
+    displays.display({"text/plain": "x" * 150_000}, raw=True)
+    assert texts(shown)[0].endswith("x\n… 50,000 more characters")
+
+
+def test_surrogates_are_question_marks(shown):
+    displays.display({"text/plain": "a\udc80b"}, raw=True)
+    assert texts(shown) == ["a?b"]
+
+
+# ---------------------------------------------------------------- ids and clearing
+
+
+def test_a_handle_updates_its_display(shown):
+    handle = displays.display("first", display_id=True)
+    displays.display("other")
+    handle.update("second")
+    assert texts(shown) == ["'second'", "'other'"]
+    assert handle.display_id == shown()[0].id
+
+
+def test_an_id_may_be_given(shown):
+    displays.display("first", display_id="mine")
+    displays.display("second", display_id="mine", update=True)
+    displays.display("third", display_id="unknown", update=True)
+    assert texts(shown) == ["'second'"]
+    with pytest.raises(TypeError, match="display_id required"):
+        displays.display("x", update=True)
+
+
+def test_clearing_takes_the_displays_away_at_once_or_with_the_next_one(shown):
+    displays.display("one")
+    displays.clear_output()
+    assert shown() == []
+    displays.display("two")
+    displays.clear_output(wait=True)
+    assert texts(shown) == ["'two'"]
+    displays.display("three")
+    assert texts(shown) == ["'three'"]
+
+
+def test_clearing_what_is_clear_writes_nothing(shown, tmp_path):
+    for _ in range(100):
+        displays.clear_output(wait=True)
+    assert not Record(tmp_path).displays(0).exists()
+
+
+# ---------------------------------------------------------------- who displays
+
+
+def test_ipythons_functions_display_too(shown):
+    from IPython.display import HTML, clear_output, display, publish_display_data
+
+    display(HTML("<i>h</i>"))
+    display("a", display_id=True).update("b")
+    publish_display_data({"text/plain": "published"})
+    drawn = [one.data.get("text/html", one.text) for one in shown()]
+    assert drawn == ["<i>h</i>", "'b'", "published"]
+    clear_output()
+    assert shown() == []
+
+
+def test_a_thread_displays_under_its_rank(shown):
+    thread = threading.Thread(target=displays.display, args=("there",))
+    thread.start()
+    thread.join()
+    assert texts(shown) == ["'there'"]
+
+
+def test_a_forked_process_displays_under_its_rank(shown):
+    child = os.fork()
+    if child == 0:
+        displays.display("there")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert texts(shown) == ["'there'"]
+
+
+def test_without_a_rank_the_text_is_printed(capsys):
+    displays.display(Drawn())
+    displays.clear_output()
+    assert capsys.readouterr().out == "Drawn()\n"
+
+
+def test_a_full_disk_is_told_and_raises_nothing(tmp_path):
+    told = []
+    losses = types.SimpleNamespace(note=lambda what, problem: told.append(what))
+    displays.screens.begin(Screen(Record(tmp_path / "gone"), 0, losses))
+    try:
+        displays.display("lost")
+    finally:
+        displays.screens.end()
+    assert told == ["all that it displayed"]
+
+
+# ---------------------------------------------------------------- what a function leaves
+
+
+def test_a_result_that_a_notebook_draws_is_displayed(shown):
+    leftovers.display(Drawn())
+    (one,) = shown()
+    assert one.result
+    assert one.data["text/html"] == "<b>drawn</b>"
+
+
+@pytest.mark.parametrize("value", [1, None, "text", [Drawn()], {"a": 1}, Drawn, types])
+def test_other_results_are_not(value, shown):
+    leftovers.display(value)
+    assert shown() == []
+
+
+def test_a_result_that_cannot_be_drawn_costs_nothing(shown, capsys):
+    class Broken(Drawn):
+        def _repr_html_(self):
+            raise SystemExit(3)
+
+    leftovers.display(Broken())
+    assert shown() == []
+    assert "SystemExit" in capsys.readouterr().err

@@ -1,0 +1,238 @@
+"""What ranks display: written whole, read while it grows, and bounded."""
+
+import os
+import signal
+
+import pytest
+
+from xla_nb.record import displays
+from xla_nb.record.displays import Display, Journal, Reader, encode, read
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "rank-0.displays"
+
+
+@pytest.fixture
+def journal(path):
+    return Journal(path)
+
+
+def show(text, **more):
+    body = {"data": {"text/plain": text}, "metadata": {}, "id": None, "result": False}
+    return encode("show", **{**body, **more})
+
+
+def update(id, text):
+    return encode("update", id=id, data={"text/plain": text}, metadata={})
+
+
+def texts(path):
+    return [display.text for display in read(path)]
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def test_displays_are_read_in_order_as_they_were_made(journal, path):
+    journal.add(show("one", data={"text/plain": "one", "image/png": "iVBO"}, id="a"))
+    journal.add(show("two", metadata={"image/png": {"width": 3}}, result=True))
+    one, two = read(path)
+    assert one == Display({"text/plain": "one", "image/png": "iVBO"}, {}, "a")
+    assert two == Display({"text/plain": "two"}, {"image/png": {"width": 3}}, None, result=True)
+
+
+def test_without_a_file_there_are_none(path):
+    assert read(path) == []
+
+
+def test_clearing_takes_all_away(journal, path):
+    for line in (show("one"), encode("clear", wait=False)):
+        journal.add(line)
+    assert texts(path) == []
+    journal.add(show("two"))
+    assert texts(path) == ["two"]
+
+
+def test_clearing_may_wait_for_the_next_display(journal, path):
+    for line in (show("one"), encode("clear", wait=True)):
+        journal.add(line)
+    assert texts(path) == ["one"]
+    journal.add(show("two"))
+    assert texts(path) == ["two"]
+
+
+def test_an_update_takes_the_place_of_those_with_its_id(journal, path):
+    for line in (show("one", id="a"), show("other", id="b"), update("a", "new")):
+        journal.add(line)
+    assert texts(path) == ["new", "other"]
+
+
+def test_an_update_of_an_unknown_id_does_nothing(journal, path):
+    for line in (show("one", id="a"), show("none"), update("z", "new")):
+        journal.add(line)
+    assert texts(path) == ["one", "none"]
+
+
+def test_a_display_shows_itself_again(journal, path):
+    journal.add(show("one", metadata={"a": 1}))
+    assert read(path)[0]._repr_mimebundle_(include=None) == ({"text/plain": "one"}, {"a": 1})
+
+
+def test_lone_surrogates_are_question_marks(journal, path):
+    journal.add(show("a\ud800b"))
+    assert texts(path) == ["a?b"]
+
+
+# ---------------------------------------------------------------- as it grows
+
+
+def test_each_look_takes_what_is_new(journal, path):
+    reader = Reader(path)
+    assert not reader.look()
+    journal.add(show("one"))
+    assert reader.look()
+    assert not reader.look()
+    journal.add(show("two"))
+    assert reader.look()
+    assert [one.text for one in reader.shown.displays] == ["one", "two"]
+
+
+def test_half_a_line_waits_for_the_rest(path):
+    reader = Reader(path)
+    line = show("one")
+    path.write_bytes(line[:20])
+    reader.look()
+    assert reader.shown.displays == []
+    path.write_bytes(line)
+    reader.look()
+    assert [one.text for one in reader.shown.displays] == ["one"]
+
+
+def test_what_a_killed_process_left_costs_no_other_display(journal, path):
+    journal.add(show("one"))
+    with path.open("ab") as file:
+        file.write(show("half")[:30])
+    journal.add(show("two"))
+    reader = Reader(path)
+    reader.look()
+    assert [one.text for one in reader.shown.displays] == ["one", "two"]
+    assert reader.shown.unreadable == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"{}\n", b"[1]\n", b"{\n", b"\xff\n", b"null\n", b'{"kind": "_trim"}\n'),
+        b'{"kind": "show", "data": 1, "metadata": {}}\n',
+        b'{"kind": "show", "metadata": {}}\n',
+        b'{"kind": "clear"}\n',
+    ],
+)
+def test_a_damaged_line_is_counted(line, journal, path):
+    journal.add(show("one"))
+    journal.add(line)
+    reader = Reader(path)
+    reader.look()
+    assert [one.text for one in reader.shown.displays] == ["one"]
+    assert reader.shown.unreadable == 1
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_of_too_many_the_newest_are_kept_and_the_others_counted(journal, path):
+    for number in range(displays.MOST + 20):
+        journal.add(show(str(number)))
+    reader = Reader(path)
+    reader.look()
+    assert [one.text for one in reader.shown.displays][:: displays.MOST - 1] == ["20", "119"]
+    assert reader.shown.dropped == 20
+
+
+def test_of_too_large_ones_the_newest_are_kept(journal, path, monkeypatch):
+    monkeypatch.setattr(displays, "MOST_BYTES", 10_000)
+    for number in range(4):
+        journal.add(show(f"{number}" * 4000))
+    assert [text[0] for text in texts(path)] == ["2", "3"]
+
+
+def test_a_journal_of_little_use_is_written_anew(journal, path, monkeypatch):
+    monkeypatch.setattr(displays, "MOST_BYTES", 10_000)
+    reader = Reader(path)
+    sizes = []
+    for number in range(50):
+        journal.add(encode("clear", wait=True))
+        journal.add(show(f"{number} " + "x" * 1000, id="a"))
+        reader.look()
+        assert [one.text.split()[0] for one in reader.shown.displays] == [str(number)]
+        sizes.append(path.stat().st_size)
+    assert max(sizes) < 16_000
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_was_dropped_is_still_counted_in_a_new_file(journal, path, monkeypatch):
+    monkeypatch.setattr(displays, "MOST_BYTES", 10_000)
+    for number in range(100):
+        journal.add(show(f"{number} " + "x" * 1000))
+    reader = Reader(path)
+    reader.look()
+    assert reader.shown.dropped + len(reader.shown.displays) == 100
+
+
+# ---------------------------------------------------------------- several writers, full disks
+
+
+def test_processes_write_whole_lines_at_once(journal, path):
+    children = []
+    for child in range(4):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for number in range(25):
+                    journal.add(show(f"{child}.{number} " + "x" * 50_000))
+            finally:
+                os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+    reader = Reader(path)
+    reader.look()
+    assert reader.shown.unreadable == 0
+    assert {one.text.split()[0] for one in reader.shown.displays} == {
+        f"{child}.{number}" for child in range(4) for number in range(25)
+    }
+
+
+def test_a_writer_that_is_killed_keeps_nobody_waiting(journal, path):
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        journal._locked()
+        os.write(writing, b"x")
+        signal.pause()
+    os.read(reading, 1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(writing)
+    journal.add(show("one"))
+    assert texts(path) == ["one"]
+
+
+def test_what_a_full_disk_cannot_take_leaves_nothing(journal, path, monkeypatch):
+    journal.add(show("one"))
+    before, write = path.read_bytes(), os.write
+
+    def full(fd, data):
+        if len(data) < 60:
+            raise OSError(28, "No space left on device")
+        return write(fd, bytes(data)[:50])
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(displays.os, "write", full)
+        journal.add(show("two"))
+    assert path.read_bytes() == before
+    journal.add(show("three"))
+    assert texts(path) == ["one", "three"]

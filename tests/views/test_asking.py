@@ -1,0 +1,138 @@
+"""`input()` and `getpass` of ranks, in a real kernel whose front end answers, or does not."""
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+BOTH = """%%xla_spawn -n 2 -o answered
+from getpass import getpass
+def f(rank):
+    print("before", rank)
+    return input("name? "), getpass() if rank else None
+"""
+
+
+@pytest.fixture
+def front_end(notebook):
+    """Runs a cell, and answers what it asks: with a text, or by calling something."""
+
+    @contextlib.contextmanager
+    def answering(*answers):
+        asked = []
+
+        def answer():
+            for one in answers:
+                content = notebook.client.get_stdin_msg(timeout=60)["content"]
+                asked.append((content["prompt"], content["password"]))
+                notebook.client.input(one) if isinstance(one, str) else one()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield asked
+        thread.join()
+
+    def run(cell, *answers):
+        with answering(*answers) as asked:
+            shown = notebook.run(cell)
+        return shown, asked
+
+    return run
+
+
+def test_the_cell_asks_for_one_rank_at_a_time_and_says_which(front_end, notebook):
+    shown, asked = front_end(BOTH, "Ada", "Bob", "typed unseen")
+    assert shown.status == "ok", shown.error
+    assert sorted(asked[:2]) == [("rank 0 asks: name? ", False), ("rank 1 asks: name? ", False)]
+    assert asked[2] == ("rank 1 asks: Password: ", True)
+    first = int(asked[0][0].split()[1])
+    assert notebook.value(f"answered[{first}][0], answered[{1 - first}][0]") == "('Ada', 'Bob')"
+    assert notebook.value("answered[1][1]") == "'typed unseen'"
+    assert shown.seen("[0] before 0") < shown.seconds
+
+
+def test_no_file_of_the_run_has_a_password(front_end, notebook):
+    cell = (
+        "%%xla_spawn -n 1 -o kept_secret\nimport getpass\ndef f(rank):\n    getpass.getpass('PIN')"
+    )
+    shown, _ = front_end(cell, "s3same0pen")
+    assert shown.status == "ok", shown.error
+    folder = Path(notebook.value("str(kept_secret.record.path)").strip("'"))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"s3same0pen" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("name", ["getpass", "input"])
+def test_what_the_notebook_has_bound_asks_too(name, front_end, notebook):
+    notebook.ok("from getpass import getpass\nask = {'getpass': getpass, 'input': input}")
+    cell = f"%%xla_spawn -n 1 -o bound\ndef f(rank): return ask[{name!r}]('now ')"
+    shown, asked = front_end(cell, "typed")
+    assert shown.status == "ok", shown.error
+    assert asked == [("rank 0 asks: now ", name == "getpass")]
+    assert notebook.value("bound[0]") == "'typed'"
+
+
+def test_an_interrupt_ends_the_question_and_the_run(front_end, notebook):
+    cell = "%%xla_spawn -n 2 --grace 1\ndef f(rank): return input('stop? ')"
+    shown, asked = front_end(cell, notebook.interrupt)
+    assert "Stopped by an interrupt" in shown.error
+    assert len(asked) == 1
+    assert notebook.ok("1 + 1").result == "2"
+
+
+def test_the_question_of_a_rank_that_dies_is_withdrawn(front_end, notebook):
+    cell = """%%xla_spawn -n 2 --keep-going --grace 5 -o went_on
+import os, signal, threading, time
+def f(rank):
+    if rank == 0:
+        threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return input("dying? ")
+    time.sleep(1.5)
+    return "went on"
+"""
+    shown, asked = front_end(cell, lambda: None)
+    assert shown.status == "ok", shown.error
+    assert len(asked) == 1
+    assert notebook.value("went_on.state.stopping, went_on[1]") == "('', 'went on')"
+
+
+def test_a_front_end_without_input_gives_an_end_of_file_that_says_what_to_do(notebook):
+    notebook.client.allow_stdin = False
+    try:
+        shown = notebook.run("%%xla_spawn -n 1\ndef f(rank): return input('name? ')")
+    finally:
+        notebook.client.allow_stdin = True
+    assert "EOFError: Nobody can be asked here: this front end takes no input." in shown.error
+    assert "give the answer as an argument" in shown.error
+
+
+def test_a_run_in_the_background_cannot_ask(notebook):
+    notebook.ok("%%xla_spawn -n 1 --bg -o mute\ndef f(rank): return input('name? ')")
+    shown = notebook.run("mute.wait()")
+    assert "EOFError: A run in the background (--bg) has no cell that could ask." in shown.error
+
+
+def test_a_report_of_a_hang_says_that_a_rank_waits_for_an_answer(front_end, notebook):
+    cell = "%%xla_spawn -n 1 --hang-after 0.5 -o slow\ndef f(rank): return input('slow? ')"
+
+    def answer():
+        while "waited" not in notebook_hang():
+            pass
+        notebook.client.input("x")
+
+    def notebook_hang():
+        events = Path(sorted(Path(home).glob("runs/*/events.jsonl"))[-1]).read_text()
+        return events if "HangReported" in events else ""
+
+    home = notebook.value("__import__('xla_nb.record.files', fromlist=['']).home()")
+    home = home.removeprefix("PosixPath('").removesuffix("')")
+    front_end(cell, answer)
+    assert "for an answer to its `input()`" in notebook.value("slow.state.hang.report.verdict")
+
+
+def test_a_debugger_does_not_ask(front_end):
+    shown, asked = front_end("%%xla_spawn -n 1\ndef f(rank):\n    breakpoint()")
+    assert "breakpoint() and pdb end at once" in shown.error
+    assert asked == []

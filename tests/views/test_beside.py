@@ -1,0 +1,269 @@
+"""What ranks display, beside a view: in a real kernel, in a terminal, and in reopened runs."""
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.run_double import Run
+from xla_nb.record.displays import Display, Journal, Shown, encode
+from xla_nb.views.beside import Beside, Lines, Outputs
+
+SHOWN = """\
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import Markdown
+
+def f(rank):
+    plt.plot([1, 2, rank])
+    plt.show()
+    display(Markdown(f"**of {rank}**"))
+    display(pd.DataFrame({"column": [1, 2]}))
+    plt.plot([rank, 2])
+    return pd.DataFrame({"returned": [rank]})
+"""
+TITLES = ["<Figure size 640x480 with 1 Axes>", "<IPython.core.display.Markdown object>"]
+
+
+def outputs(shown):
+    """The cell's outputs as a front end has them at the end: each a bundle."""
+    made, by_id = [], {}
+    for message in shown.messages:
+        content = message["content"]
+        id = content.get("transient", {}).get("display_id")
+        if message["msg_type"] == "display_data":
+            by_id[id] = len(made)
+            made.append(content["data"])
+        elif message["msg_type"] == "update_display_data":
+            made[by_id[id]] = content["data"]
+    return made
+
+
+def composed(shown):
+    """The output that has all ranks' displays: HTML and text."""
+    (found,) = [one for one in outputs(shown) if "<details" in one.get("text/html", "")]
+    return found["text/html"], found["text/plain"]
+
+
+# ---------------------------------------------------------------- in a notebook
+
+
+@pytest.mark.parametrize("view", ["text", "panel"])
+def test_what_ranks_display_is_shown_below_the_view(view, notebook):
+    shown = notebook.ok(f"%%xla_spawn -n 2 --view {view}\n{SHOWN}")
+    html, text = composed(shown)
+    assert html.count('<img alt="&lt;Figure') == 4
+    assert re.findall("<details( open)?><summary><b>(rank .)", html) == [
+        (" open", "rank 0"),
+        ("", "rank 1"),
+    ]
+    assert html.count("<th>column</th>") == 2
+    assert html.count("<th>returned</th>") == 2
+    for rank in "01":
+        assert [line for line in text.splitlines() if line.startswith(f"[{rank}] <")] == [
+            f"[{rank}] {TITLES[0]}",
+            f"[{rank}] {TITLES[1]}",
+            f"[{rank}] {TITLES[0]}",
+        ]
+    markdown = [one["text/markdown"] for one in outputs(shown) if "text/markdown" in one]
+    assert markdown == ["**of 0**", "**of 1**"]
+
+
+def test_it_is_shown_while_the_run_goes_on(notebook):
+    cell = """%%xla_spawn -n 2
+import time
+def f(rank):
+    display(f"early {rank}")
+    time.sleep(1)
+    print("late")
+    """
+    shown = notebook.ok(cell)
+    assert shown.seen("early 1") < shown.seen("late") - 0.5
+
+
+def test_equal_displays_of_all_ranks_are_shown_once(notebook):
+    html, text = composed(notebook.ok("%%xla_spawn -n 4\ndef f(rank): display('same')"))
+    assert html.count("&#x27;same&#x27;") == 1
+    assert text == "[0-3] 'same'"
+
+
+def test_with_no_view_the_run_has_them(notebook):
+    shown = notebook.ok("%%xla_spawn -n 2 --view none -o shown_run\ndef f(rank): display(rank)")
+    assert outputs(shown) == []
+    assert notebook.value("shown_run.displays") == "{0: [<Display '0'>], 1: [<Display '1'>]}"
+    again = notebook.ok("display(shown_run.displays[1][0])")
+    assert again.data == {"text/plain": "1"}
+
+
+def test_a_run_in_the_background_shows_them_in_its_own_cell(notebook):
+    cell = "%%xla_spawn -n 2 --bg --view panel -o behind\ndef f(rank): display(f'of {rank}')"
+    first = notebook.ok(cell)
+    shown = notebook.ok("behind.wait()")
+    ids = [m["content"]["transient"]["display_id"] for m in first.messages if is_display(m)]
+    updates = {
+        m["content"]["transient"]["display_id"]: m["content"]["data"]["text/plain"]
+        for m in [*first.messages, *shown.messages]
+        if m["msg_type"] == "update_display_data"
+    }
+    assert updates[ids[-1]] == "[0] 'of 0'\n[1] 'of 1'"
+    assert not [one for one in map(is_display, shown.messages) if one]
+
+
+def is_display(message):
+    return message["msg_type"] == "display_data"
+
+
+def test_programs_that_launch_by_themselves_show_them_too(notebook):
+    cell = """import torch_xla.distributed.xla_multiprocessing as xmp
+def f(rank):
+    from IPython.display import HTML, display
+    display(HTML(f"<i>html {rank}</i>"))
+xmp.spawn(f, nprocs=2)
+"""
+    html, _ = composed(notebook.ok(cell))
+    assert "<i>html 0</i>" in html
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    # The kernel keeps the fork server of each runtime's imports.
+    ["spmd", pytest.param("torchax", marks=pytest.mark.leaves("processes"))],
+)
+def test_ranks_of_every_runtime_display(runtime, notebook):
+    if runtime == "torchax":
+        pytest.importorskip("torchax")
+    cell = f"%%xla_spawn -n 2 --runtime {runtime}\ndef f(rank): display(f'from {{rank}}')"
+    _, text = composed(notebook.ok(cell, timeout=300))
+    assert "[0] 'from 0'" in text
+
+
+def test_figures_left_open_are_shown_when_the_function_raises(notebook):
+    cell = """%%xla_spawn -n 1 --keep-going
+import matplotlib.pyplot as plt
+def f(rank):
+    plt.plot([1])
+    raise ValueError
+"""
+    assert TITLES[0] in composed(notebook.ok(cell))[1]
+
+
+def test_a_killed_rank_has_what_it_had_displayed(notebook):
+    cell = """%%xla_spawn -n 2 --keep-going -o killed_run --grace 1
+import os
+def f(rank):
+    display("before")
+    if rank:
+        os.kill(os.getpid(), 9)
+"""
+    notebook.ok(cell)
+    assert notebook.value("[d.text for d in killed_run.displays[1]]") == "[\"'before'\"]"
+
+
+def test_clearing_and_updating_reach_the_page(notebook):
+    cell = """%%xla_spawn -n 1
+from IPython.display import clear_output, display
+def f(rank):
+    display("gone")
+    clear_output(wait=True)
+    handle = display("old", display_id=True)
+    handle.update("new")
+"""
+    assert composed(notebook.ok(cell))[1] == "[0] 'new'"
+
+
+def test_a_reopened_run_shows_them(notebook):
+    notebook.ok("%%xla_spawn -n 2 -o to_reopen\ndef f(rank): display(f'kept {rank}')")
+    shown = notebook.ok("xla_nb.open_run(to_reopen.name)")
+    assert "kept 1" in shown.data["text/html"]
+    assert shown.result.endswith("[0] 'kept 0'\n[1] 'kept 1'")
+
+
+# ---------------------------------------------------------------- elsewhere
+
+
+class Recording:
+    """A view that draws nothing."""
+
+    def __init__(self):
+        self.finished = False
+
+    def draw(self):
+        return 0.05
+
+    def finish(self):
+        self.finished = True
+
+
+def journal(run, rank):
+    return Journal(run.record.displays(rank))
+
+
+def show(text):
+    return encode("show", data={"text/plain": text}, metadata={}, id=None, result=False)
+
+
+def test_in_a_script_they_are_lines_of_text(tmp_path, capsys):
+    run, view = Run(tmp_path), Recording()
+    beside = Beside(view, run)
+    beside.draw()
+    journal(run, 1).add(show("a\nb"))
+    journal(run, 0).add(show("<Figure>"))
+    time.sleep(0.11)  # the next look
+    assert beside.draw() <= 0.05
+    journal(run, 1).add(show("c"))
+    beside.finish()
+    assert capsys.readouterr().out == "[0] <Figure>\n[1] a\n[1] b\n[1] c\n"
+    assert view.finished
+
+
+def test_a_long_text_is_cut_in_a_script(tmp_path, capsys):
+    run = Run(tmp_path)
+    journal(run, 0).add(show("\n".join("x" * 100)))
+    beside = Beside(Recording(), run)
+    beside.finish()
+    assert capsys.readouterr().out.splitlines()[-1] == "… 40 more lines"
+
+
+def test_a_script_prints_what_its_ranks_display(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import xla_nb\nfrom IPython.display import display\n"
+        "def f(rank): display(f'rank {rank}')\n"
+        "if __name__ == '__main__': xla_nb.spawn(f, n=1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert "[0] 'rank 0'\n" in done.stdout
+
+
+def test_an_output_is_sent_again_only_when_it_has_changed(monkeypatch):
+    sent = []
+
+    class Handle:
+        def display(self, data, **_):
+            sent.append(("new", data["text/plain"]))
+
+        def update(self, data, **_):
+            sent.append(("update", data["text/plain"]))
+
+    monkeypatch.setattr("IPython.display.DisplayHandle", Handle)
+    outputs = Outputs()
+    markdown = Display({"text/markdown": "m", "text/plain": "M"})
+    text = Display({"text/plain": "T"})
+    outputs.show({0: Shown([text, markdown])})
+    assert sent == [("new", "[0] T\n[0] M"), ("new", "[0]"), ("new", "M")]
+    sent.clear()
+    outputs.show({0: Shown([text, markdown])})
+    assert sent == []
+    outputs.show({0: Shown([text])})
+    assert sent == [("update", "[0] T"), ("update", ""), ("update", "")]
+
+
+def test_lines_are_printed_once(capsys):
+    lines, shown = Lines(), Shown([Display({"text/plain": "one"})])
+    for _ in range(2):
+        lines.show({0: shown})
+    assert capsys.readouterr().out == "[0] one\n"

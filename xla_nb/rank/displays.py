@@ -1,0 +1,229 @@
+"""`display` in a rank: what it would show in a notebook goes to the rank's journal of displays.
+
+IPython makes the bundles, with its own formatters, but has no shell here: its functions that would
+ask one get other code. What is displayed where there is no rank (at the top level of the cell,
+which the job executes) is printed.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import sys
+import traceback
+import types
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from xla_nb.importing import when_imported
+from xla_nb.in_place import InPlace, Place
+from xla_nb.rank.threads import OfRank
+from xla_nb.record.displays import LARGEST, Journal, encode
+from xla_nb.record.files import Record
+from xla_nb.record.full_disk import Losses
+from xla_nb.wording import listed, size
+
+#: matplotlib's backend on ranks: what takes the place of the notebook's own.
+BACKEND = "module://xla_nb.rank.figures"
+INLINE = (
+    "inline",
+    "module://matplotlib_inline.backend_inline",
+    "module://ipykernel.pylab.backend_inline",
+)
+_TEXT = 100_000  # characters of a plain text
+#: A widget's model is in the rank, and the page asks the kernel for it.
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+class Screen:
+    """Where one rank displays. A process that the rank has forked displays there too."""
+
+    def __init__(self, record: Record, rank: int, losses: Losses | None = None) -> None:
+        self._journal = Journal(record.displays(rank))
+        self._losses = losses
+        self._is_clear = True
+
+    def add(self, kind: str, **body: Any) -> None:
+        """Write a line. It raises nothing: what cannot be written is told."""
+        try:
+            self._journal.add(encode(kind, **body))
+            self._is_clear = False
+        except OSError as problem:
+            if self._losses is not None:
+                self._losses.note("all that it displayed", problem)
+
+    def clear(self, wait: bool) -> None:
+        if not self._is_clear:  # of a loop that clears and prints, one line
+            self.add("clear", wait=wait)
+            self._is_clear = True
+
+
+#: Those of this process's ranks.
+screens: OfRank[Screen] = OfRank()
+
+
+# ---------------------------------------------------------------- what takes IPython's place
+
+
+def display(
+    *objs: Any,
+    include: Any = None,
+    exclude: Any = None,
+    metadata: Any = None,
+    transient: Any = None,
+    display_id: Any = None,
+    raw: bool = False,
+    clear: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """As `IPython.display.display`, on a rank."""
+    if display_id is True:
+        display_id = os.urandom(16).hex()
+    if kwargs.get("update") and not display_id:
+        raise TypeError("display_id required for update_display")
+    if clear:
+        clear_output(wait=True)
+    own = {**(transient or {}), **({"display_id": display_id} if display_id else {})}
+    for each in objs:
+        data, about = (each, {}) if raw else bundle(each, include, exclude)
+        for name, value in (metadata or {}).items():
+            about[name] = {**about.get(name, {}), **value} if isinstance(value, dict) else value
+        if data or raw:
+            publish(data, about, transient=own, **kwargs)
+    if not display_id:
+        return None
+    from IPython.display import DisplayHandle
+
+    return DisplayHandle(display_id)  # type: ignore[no-untyped-call]
+
+
+def publish(
+    data: Any,
+    metadata: Any = None,
+    *,
+    transient: Any = None,
+    update: bool = False,
+    result: bool = False,
+    **_: Any,
+) -> None:
+    """As `IPython.display.publish_display_data`, on a rank."""
+    if not isinstance(data, dict):
+        raise TypeError(f"data must be a dict, got: {type(data)!r}")
+    screen = screens.here()
+    if screen is None:
+        print(data.get("text/plain", f"<{', '.join(map(str, data))}>"), flush=True)
+        return
+    id = (transient or {}).get("display_id")
+    try:
+        body = {"data": _bounded(data), "metadata": metadata or {}}
+        if update:
+            screen.add("update", id=str(id), **body)
+        else:
+            screen.add("show", id=id and str(id), result=result, **body)
+    except (ValueError, TypeError, RecursionError):  # what JSON cannot hold: of the user's making
+        traceback.print_exc()
+
+
+def clear_output(wait: bool = False) -> None:
+    """As `IPython.display.clear_output`, on a rank: of what it displayed, not of its lines."""
+    screen = screens.here()
+    if screen is not None:
+        screen.clear(bool(wait))
+
+
+def is_figure(value: object) -> bool:
+    figures: Any = sys.modules.get("matplotlib.figure")
+    return figures is not None and issubclass(type(value), figures.Figure)
+
+
+# ---------------------------------------------------------------- bundles
+
+
+def bundle(value: object, include: Any = None, exclude: Any = None) -> tuple[Any, Any]:
+    """The forms of an object and what is to be known of them, as IPython makes them. What a
+    `_repr_html_` raises is printed."""
+    data, metadata = _formatter().format(value, include=include, exclude=exclude)
+    return dict(data), dict(metadata)
+
+
+@functools.cache
+def _formatter() -> Any:
+    from IPython.core.formatters import DisplayFormatter
+    from IPython.core.pylabtools import print_figure
+
+    made: Any = DisplayFormatter()
+    for_png: Any = made.formatters["image/png"]
+    for_png.for_type_by_name("matplotlib.figure", "Figure", print_figure)
+    return made
+
+
+def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
+    """The forms as JSON has them, without the largest ones where they are too large together."""
+    made = {str(name): _plain(value) for name, value in data.items()}
+    if "text/plain" in made:
+        made.pop(_WIDGET, None)
+    if isinstance(text := made.get("text/plain"), str) and len(text) > _TEXT:
+        made["text/plain"] = f"{text[:_TEXT]}\n… {len(text) - _TEXT:,} more characters"
+    sizes = {name: len(encode("", data=value)) for name, value in made.items()}
+    left_out = []
+    while sum(sizes.values()) > LARGEST * 0.99:
+        largest = max(sizes, key=sizes.__getitem__)
+        left_out.append(f"{largest} of {size(sizes.pop(largest))}")
+        del made[largest]
+    if left_out:
+        told = f"({listed(left_out)} left out: a display may have {size(LARGEST)})"
+        made["text/plain"] = f"{made.get('text/plain', '')}\n{told}".strip()
+    return made
+
+
+def _plain(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+# ---------------------------------------------------------------- set up, in the job
+
+
+def install() -> None:
+    """Let IPython's functions and matplotlib display on ranks, once they are imported."""
+    _ipythons().turn_on()
+    when_imported("matplotlib", _choose_backend)
+
+
+@functools.cache
+def _ipythons() -> InPlace:
+    """Those of this process. Since IPython 8 they have a module of their own."""
+    module = "IPython.core.display_functions"
+    module = module if find_spec(module) else "IPython.core.display"
+    return InPlace(
+        (
+            Place(module, "display", _display),
+            Place(module, "publish_display_data", _publish),
+            Place(module, "clear_output", _clear_output),
+        )
+    )
+
+
+def _display(*objs, **kwargs):  # type: ignore[no-untyped-def]
+    from xla_nb.rank.displays import display
+
+    return display(*objs, **kwargs)
+
+
+def _publish(data, metadata=None, *others, **kwargs):  # type: ignore[no-untyped-def]
+    from xla_nb.rank.displays import publish
+
+    return publish(data, metadata, **kwargs)
+
+
+def _clear_output(wait=False):  # type: ignore[no-untyped-def]
+    from xla_nb.rank.displays import clear_output
+
+    return clear_output(wait)
+
+
+def _choose_backend(matplotlib: types.ModuleType) -> None:
+    """Ours, in place of the notebook's. What the user has chosen stays."""
+    if os.environ.get("MPLBACKEND", "") in ("", *INLINE):
+        matplotlib.rcParams["backend"] = BACKEND

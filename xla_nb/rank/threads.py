@@ -1,0 +1,28 @@
+"""What belongs to the rank that calls: a process may have several, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class OfRank(Generic[T]):
+    """One thing for each rank of this process, while its function runs."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, T] = {}
+
+    def begin(self, thing: T) -> T:
+        """The calling thread's rank has it, until `end`."""
+        self._by_thread[threading.get_ident()] = thing
+        return thing
+
+    def end(self) -> None:
+        self._by_thread.pop(threading.get_ident(), None)
+
+    def here(self) -> T | None:
+        """The calling rank's; in a thread that the user started, the process's first one."""
+        own = self._by_thread.get(threading.get_ident())
+        return own if own is not None else next(iter(self._by_thread.values()), None)

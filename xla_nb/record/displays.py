@@ -1,0 +1,236 @@
+"""What ranks display: how displays are written and read, and `run.displays`.
+
+A rank's file is a journal of lines of JSON: a display, an update of one, a clearing. What a reader
+folds them into is bounded; once most of a journal is of no more use, its writer writes it anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from xla_nb.record import private
+from xla_nb.record.files import partial
+from xla_nb.wording import in_one_line
+
+#: Displays of a rank that are kept, and their bytes: the newest ones.
+MOST, MOST_BYTES = 100, 32_000_000
+#: Bytes of one display.
+LARGEST = 8_000_000
+_READ = 1 << 24  # bytes to read from a journal at a time
+
+
+@dataclass(frozen=True)
+class Display:
+    """One thing that a rank displayed; `display(…)` of IPython displays it again.
+
+    data      its forms by MIME type, as Jupyter has them (images as base64)
+    metadata  what Jupyter's has of them
+    id        its `display_id`, if it has one
+    result    it is what the rank's function returned
+    """
+
+    data: Mapping[str, Any]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    id: str | None = None
+    result: bool = False
+    nbytes: int = field(default=0, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """Its plain text, or the MIME types that it has instead."""
+        text = self.data.get("text/plain")
+        return text if isinstance(text, str) else f"<{', '.join(self.data)}>"
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        return dict(self.data), dict(self.metadata)
+
+    def __repr__(self) -> str:
+        more = [name for name in self.data if name != "text/plain"]
+        return f"<Display {in_one_line(self.text, 60)!r}{': ' if more else ''}{', '.join(more)}>"
+
+
+@dataclass
+class Shown:
+    """What a rank shows now, by its journal so far.
+
+    dropped     how many displays before these are left out, as there were too many
+    unreadable  lines that are none of a journal
+    """
+
+    displays: list[Display] = field(default_factory=list)
+    dropped: int = 0
+    unreadable: int = 0
+    _clears: bool = False  # with the next display
+
+    def take(self, line: bytes) -> None:
+        """Fold in one line."""
+        try:
+            self._apply(json.loads(line), len(line))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self.unreadable += 1
+
+    def _apply(self, body: dict[str, Any], nbytes: int) -> None:
+        match body.pop("kind"):
+            case "show":
+                if self._clears:
+                    self._clear(wait=False)
+                self.displays.append(Display(**_checked(body), nbytes=nbytes))
+                self._trim()
+            case "update":  # of an id that nothing has, it does nothing, as in a front end
+                new = {**_checked(body), "nbytes": nbytes}
+                self.displays[:] = [
+                    replace(one, **new) if one.id == body["id"] else one for one in self.displays
+                ]
+                self._trim()
+            case "clear":
+                self._clear(**body)
+            case "dropped":
+                self.dropped += int(body["count"])
+            case _:
+                self.unreadable += 1
+
+    def _clear(self, wait: bool) -> None:
+        self._clears = wait
+        if not wait:
+            self.displays.clear()
+            self.dropped = 0
+
+    def _trim(self) -> None:
+        size = sum(one.nbytes for one in self.displays)
+        while len(self.displays) > MOST or size > MOST_BYTES:
+            size -= self.displays.pop(0).nbytes
+            self.dropped += 1
+
+    def lines(self) -> Iterator[bytes]:
+        """A shorter journal of the same."""
+        if self.dropped:
+            yield encode("dropped", count=self.dropped)
+        for one in self.displays:
+            data, metadata = dict(one.data), dict(one.metadata)
+            yield encode("show", data=data, metadata=metadata, id=one.id, result=one.result)
+        if self._clears:
+            yield encode("clear", wait=True)
+
+
+def _checked(body: dict[str, Any]) -> dict[str, Any]:
+    """Raises TypeError for what is no bundle."""
+    if not isinstance(body["data"], dict) or not isinstance(body["metadata"], dict):
+        raise TypeError("not a bundle")
+    return body
+
+
+def encode(kind: str, **body: Any) -> bytes:
+    """One line. Lone surrogates, which no front end could be sent, are question marks. Raises
+    ValueError and TypeError for what JSON cannot hold."""
+    return json.dumps({"kind": kind, **body}, ensure_ascii=False).encode(errors="replace") + b"\n"
+
+
+class Reader:
+    """What a rank shows, read while its journal grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.shown = Shown()
+        self._inode = 0
+        self._offset = 0
+        self._rest = b""
+
+    def look(self) -> bool:
+        """Read what is new; whether there was anything."""
+        try:
+            status = os.stat(self.path)  # noqa: PTH116 # several times a second for each rank
+        except OSError:
+            return False
+        if status.st_ino != self._inode or status.st_size < self._offset:
+            self.shown, self._inode, self._offset, self._rest = Shown(), status.st_ino, 0, b""
+        elif status.st_size == self._offset:
+            return False
+        with contextlib.suppress(OSError):  # the next look finds the rest
+            self._take()
+        return True
+
+    def _take(self) -> None:
+        with os.fdopen(private.reading(self.path), "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_ino != self._inode:
+                return  # written anew meanwhile
+            file.seek(self._offset)
+            while block := file.read(_READ):
+                self._offset += len(block)
+                *whole, self._rest = (self._rest + block).split(b"\n")
+                for line in filter(None, whole):
+                    self.shown.take(line)
+
+
+def read(path: Path) -> list[Display]:
+    """What a rank shows by its journal as it is now; nothing if there is none."""
+    reader = Reader(path)
+    reader.look()
+    return reader.shown.displays
+
+
+class Journal:
+    """A rank's journal, to be written by any thread and any process that the rank has forked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._useful = 0  # bytes of it, when it was last written anew
+
+    def add(self, line: bytes) -> None:
+        """Append a line that `encode` has made, whole or not at all. Raises OSError."""
+        fd = self._locked()
+        try:
+            size = os.fstat(fd).st_size
+            if size > 2 * self._useful + MOST_BYTES:
+                os.close(fd)
+                fd = -1
+                self._write_anew()
+                fd = self._locked()
+                size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":  # of a process that was killed
+                line = b"\n" + line
+            _append(fd, line, size)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _locked(self) -> int:
+        """The file, open and locked by this thread."""
+        while True:
+            fd = private.writing(self._path, os.O_RDWR | os.O_APPEND)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(fd).st_ino == self._path.stat().st_ino:
+                    return fd
+            os.close(fd)  # another one has written it anew
+
+    def _write_anew(self) -> None:
+        fd = self._locked()
+        try:
+            reader = Reader(self._path)
+            reader.look()
+            lines = list(reader.shown.lines())
+            scratch = partial(self._path)
+            private.write(scratch, b"".join(lines))
+            scratch.rename(self._path)
+            self._useful = sum(map(len, lines))
+        finally:
+            os.close(fd)
+
+
+def _append(fd: int, line: bytes, size: int) -> None:
+    rest = memoryview(line)
+    try:
+        while rest.nbytes:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, size)
+        raise
