@@ -364,6 +364,13 @@ def test_stopping_interrupts_the_ranks_that_run(never, start, engine):
     assert job.run.state.stopping == "enough"
 
 
+def test_a_rank_that_was_still_starting_is_interrupted_once_it_runs(never, start, engine):
+    job = start(*ranks(2))
+    job.run.stop()
+    job.says(ranks(3)[-1])
+    engine.until(lambda: engine.interrupted == [[100, 101], [102]])
+
+
 def test_ranks_of_several_hosts_are_interrupted_on_their_own(never, start, engine):
     start(*on_hosts("left", "right", "far"), finished(1)).run.stop("enough")
     assert engine.by_host == [{"left": [100], "far": [100]}]

@@ -205,6 +205,8 @@ def main(index: int) -> None:
 
 def _called(job: Inherited, index: int, info: RankInfo) -> tuple[object, int]:
     """What the entry returns, and the size of its result in bytes, which has been sent home."""
+    if job.stopping:  # while this thread of several was not there yet
+        raise KeyboardInterrupt
     value = _in_this_process(lambda: _call(job, index, info))
     job.returned.add(index)
     return value, _send_home(job, index, value)

@@ -320,6 +320,9 @@ class Run(RecordedRun):
             self._tell_what_was_short()
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
+            if isinstance(event, events.RankStarted) and self.state.stopping:
+                with self._stop_lock:
+                    self._ladder.meet(event.host, event.pid)
             return
         self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
 
