@@ -170,6 +170,17 @@ def test_an_interrupt_ends_a_loop_that_goes_on_after_failures(published):
     assert published.value("launches") == "[0.1]"
 
 
+def test_a_result_that_cannot_be_sent_is_none_and_told_once(published):
+    shown = published.ok(
+        "run = xmp.spawn(lambda index: iter(range(9)) if index else (n for n in 'ab'), nprocs=4)"
+    )
+    assert published.value("run[0], list(run[3]) == list(range(9))") == "(None, True)"
+    assert shown.stderr == (
+        "Cannot send a result (builtins.generator) to the notebook: it is or contains a generator. "
+        "There is None in its place. Return a list of its items.\n"
+    )
+
+
 def test_function_and_arguments_stay_one_object(published):
     published.ok(
         "class Trainer:\n"

@@ -103,7 +103,8 @@ def launched(
 
     The Run where the notebook's or the script's own code asks, at once unless it `waits`. Libraries
     get None when all ranks have ended, as torch_xla gives it: they may read attributes of anything
-    else, and wait without end for a rank that has failed. Raises as `xla_nb.spawn` does.
+    else, and wait without end for a rank that has failed. What a rank returns and cannot be sent is
+    no error, as torch_xla sends nothing. Raises as `xla_nb.spawn` does.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _under_torchrun(fn, args, name)
@@ -114,7 +115,8 @@ def launched(
     bg = is_own and not waits
     view = _view_behind() if bg else None
     with _interruptible():
-        run = api.spawn(fn, args, n, runtime="xla", env=env, bg=bg, view=view)
+        given = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
+        run = api.call(fn, args, given, drops=True)
     return run if is_own else None
 
 

@@ -35,7 +35,8 @@ class Request:
     `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
     run's folder; `entry` is None for a cell of plain statements. `keeps` are names of the module
     that the notebook takes from the run; those of `as_source` it executes itself. `label` is the
-    launched cell's, and `binds` are the names that its text binds.
+    launched cell's, and `binds` are the names that its text binds. `drops`: None takes the place
+    of a result that cannot be sent.
     """
 
     run: str
@@ -55,6 +56,7 @@ class Request:
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
+    drops: bool = False
     state: ProcessState = field(default_factory=ProcessState)
 
 

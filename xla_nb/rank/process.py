@@ -296,28 +296,39 @@ def _call(job: Inherited, index: int, info: RankInfo) -> object:
 
 def _send_home(job: Inherited, index: int, value: object) -> int:
     """Write the result to the record; a result is whole or absent. Returns its size in bytes."""
-    path = job.record.result(index)
-    scratch = partial(path)
 
     def tell(what: str) -> None:
         job.sender.send(events.Notice(text=f"The result of rank {index} {what}."))
 
+    try:
+        nbytes = _write_result(job, index, value, tell)
+    except BaseException as problem:
+        if issubclass(type(problem), KeyboardInterrupt):
+            raise
+        what = f"({refusals.described(value)}) to the notebook: {refusals.fault_in_words(problem)}"
+        advice = refusals.advice_on_result(problem)
+        if not job.order.request.drops or issubclass(type(problem), OSError):
+            raise ResultError(f"Cannot send the result {what}. {advice}.") from None
+        nbytes = _write_result(job, index, None, tell)
+        text = f"Cannot send a result {what}. There is None in its place. {advice}."
+        job.sender.send(events.Notice(text=text))
+    job.sender.send(events.RankFinished(rank=index, preview="", nbytes=nbytes))
+    return nbytes
+
+
+def _write_result(job: Inherited, index: int, value: object, tell: Callable[[str], None]) -> int:
+    path = job.record.result(index)
+    scratch = partial(path)
     try:
         fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
         try:
             nbytes = results.pack_home(value, job.order.request.by_name, tell).write(fd)
         finally:
             os.close(fd)
-    except BaseException as problem:
+    except BaseException:
         scratch.unlink(missing_ok=True)
-        if issubclass(type(problem), KeyboardInterrupt):
-            raise
-        raise ResultError(
-            f"Cannot send the result ({refusals.described(value)}) to the notebook: "
-            f"{refusals.fault_in_words(problem)}. {refusals.advice_on_result(problem)}."
-        ) from None
+        raise
     scratch.rename(path)
-    job.sender.send(events.RankFinished(rank=index, preview="", nbytes=nbytes))
     return nbytes
 
 

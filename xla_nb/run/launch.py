@@ -82,6 +82,7 @@ def launch(
         keeps=program.keeps,
         as_source=program.as_source,
         binds=program.binds,
+        drops=program.drops,
     )
     try:
         feed = _start(program, request, fit, engine, on_wait)
