@@ -229,6 +229,62 @@ def test_a_program_catches_what_its_function_raises(published, raised, kind, tol
     assert published.value(f"caught == ('RunFailed', {told!r}, False), caught")[:6] == "(True,"
 
 
+OWN = """
+class MyError(Exception):
+    __slots__ = ("best",)
+    def __init__(self, rank, loss):
+        super().__init__(f"stopped at {loss}")
+        self.rank, self.best = rank, loss
+def f(index):
+    if index: raise MyError(index, 0.5)
+"""
+
+
+def test_a_program_catches_its_own_exception_with_what_it_holds(published):
+    published.ok(OWN)
+    published.ok("try: xmp.spawn(f, nprocs=2)\nexcept MyError as error: caught = error")
+    asked = "caught.rank, caught.best, caught.args"
+    assert published.value(asked) == "(1, 0.5, ('stopped at 0.5',))"
+    assert published.value("str(caught)").startswith("'Rank 1 failed at Cell In[")
+
+
+def test_a_program_that_joins_catches_its_own_exception(published):
+    published.ok(OWN)
+    published.ok("context = xmp.spawn(f, nprocs=2, join=False)")
+    published.ok("try: context.join()\nexcept MyError as error: best = error.best")
+    assert published.value("best") == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "held"),
+    [
+        ("json.JSONDecodeError('bad', 'text', 2)", "json.JSONDecodeError", "pos == 2"),
+        ("torch.OutOfMemoryError('full')", "torch.OutOfMemoryError", "args == ('full',)"),
+        ("FileNotFoundError(2, 'gone', 'f')", "OSError", "filename == 'f'"),
+    ],
+)
+def test_a_program_catches_a_librarys_exception_with_what_it_holds(published, raised, kind, held):
+    published.ok(f"import json\ndef f(index): raise {raised}")
+    published.ok(f"try: xmp.spawn(f, nprocs=2)\nexcept {kind} as error: held = error.{held}")
+    assert published.value("held") == "True"
+
+
+NO_SUBCLASS = """
+import threading
+class Final(Exception):
+    def __init_subclass__(cls): raise TypeError("final")
+class Holding(Exception):
+    def __init__(self): self.lock = threading.Lock()
+"""
+
+
+@pytest.mark.parametrize("kind", ["Final", "Holding"])
+def test_an_exception_that_cannot_be_had_is_told_all_the_same(published, kind):
+    published.ok(NO_SUBCLASS)
+    shown = published.run(f"def f(index): raise {kind}()\nxmp.spawn(f, nprocs=2)")
+    assert shown.error.startswith("RunFailed: Both ranks failed")
+
+
 RUN_BY_MAGIC = """
 import sys
 import torch_xla.distributed.xla_multiprocessing as xmp

@@ -15,7 +15,7 @@ from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, rank
 from xla_nb.errors import Interrupted
 from xla_nb.protocol import channel, events, results
 from xla_nb.run import run as run_module
-from xla_nb.run.run import RunFailed
+from xla_nb.run.failed import RunFailed
 from xla_nb.views import loop
 
 # ---------------------------------------------------------------- reading

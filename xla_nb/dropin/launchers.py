@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import inspect
@@ -17,18 +16,15 @@ from xla_nb.dropin import answers, furniture
 from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
+from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import ViewName, count
-from xla_nb.run.run import Run, RunFailed
+from xla_nb.run.run import Run
 from xla_nb.topology import chips, simulated
 from xla_nb.views.loop import INTERRUPTED
 from xla_nb.wording import several
 
 #: Packages that pass a call on: the launchers' own, and the standard library.
 _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
-
-
-#: What Python's own iterators raise, and what needs more than a message.
-_PYTHONS = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 
 @functools.cache
@@ -134,27 +130,12 @@ def _interruptible() -> Iterator[None]:
         yield
     except RunFailed as failed:
         if failed.run.state.stopping != INTERRUPTED:
-            raise _of_its_kind(failed) from None
+            raise as_raised(failed) from None
         raise Interrupted(str(failed)) from None
     except LaunchError as failed:
         if not isinstance(failed.__context__, KeyboardInterrupt):
             raise
         raise Interrupted(str(failed)) from None
-
-
-def _of_its_kind(failed: RunFailed) -> RunFailed:
-    """The same error, which `except ValueError` catches too where a ValueError has ended the run:
-    torch_xla's launchers raise it as it was."""
-    first = failed.run.state.first_failure
-    kind = getattr(builtins, first.kind, None) if first is not None else None
-    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, _PYTHONS):
-        return failed
-    body = {"__module__": RunFailed.__module__, "__str__": Exception.__str__}
-    made: Any = type(RunFailed.__name__, (RunFailed, kind), body)
-    again: RunFailed = made.__new__(made)
-    vars(again).update(vars(failed))
-    again.args = failed.args
-    return again
 
 
 def _choose_device() -> None:

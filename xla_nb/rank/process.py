@@ -197,6 +197,8 @@ def main(index: int) -> None:
             return
         job.sender.send(_failure(job, index, error, consequence))
         job.runtime.leave(f"raised {hostile.name_of(type(error))}")
+        if consequence is None:
+            _keep(job, index, error)
     finally:
         del job.entries[index]
         _flush()
@@ -301,7 +303,7 @@ def _send_home(job: Inherited, index: int, value: object) -> int:
         job.sender.send(events.Notice(text=f"The result of rank {index} {what}."))
 
     try:
-        nbytes = _write_result(job, index, value, tell)
+        nbytes = _write(job, job.record.result(index), value, tell)
     except BaseException as problem:
         if issubclass(type(problem), KeyboardInterrupt):
             raise
@@ -309,15 +311,24 @@ def _send_home(job: Inherited, index: int, value: object) -> int:
         advice = refusals.advice_on_result(problem)
         if not job.order.request.drops or issubclass(type(problem), OSError):
             raise ResultError(f"Cannot send the result {what}. {advice}.") from None
-        nbytes = _write_result(job, index, None, tell)
+        nbytes = _write(job, job.record.result(index), None, tell)
         text = f"Cannot send a result {what}. There is None in its place. {advice}."
         job.sender.send(events.Notice(text=text))
     job.sender.send(events.RankFinished(rank=index, preview="", nbytes=nbytes))
     return nbytes
 
 
-def _write_result(job: Inherited, index: int, value: object, tell: Callable[[str], None]) -> int:
-    path = job.record.result(index)
+def _keep(job: Inherited, index: int, error: BaseException) -> None:
+    """Write to the record what the entry has raised, for programs that catch it. They get what is
+    told of it all the same, so that it may fail."""
+    with contextlib.suppress(BaseException):
+        hostile.within(_LOOK, lambda: _write(job, job.record.raised(index), error))
+
+
+def _write(
+    job: Inherited, path: Path, value: object, tell: Callable[[str], None] = lambda what: None
+) -> int:
+    """A value for the notebook; its size in bytes. Raises what pickling raises."""
     scratch = partial(path)
     try:
         fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)

@@ -192,6 +192,20 @@ class RecordedRun:
         finally:
             os.close(fd)
 
+    def raised(self, rank: int) -> BaseException | None:
+        """The exception that ended a rank, as an object of this process, where it can be had."""
+        try:
+            fd = private.reading(self.record.raised(rank))
+        except OSError:
+            return None
+        try:
+            value = self._definitions.read(rank, Parcel(fd))
+        except (Malformed, XlaNbError):
+            return None
+        finally:
+            os.close(fd)
+        return value if isinstance(value, BaseException) else None
+
     @property
     def errors(self) -> dict[int, RankError]:
         return sentences.errors(self.state)
