@@ -196,6 +196,23 @@ def test_what_torch_xla_warns_of_on_every_rank_is_told_once(published):
     assert told == [old_names.DEPRECATED["Use torch_xla.sync instead"]] * warns
 
 
+REDUCED = """
+import numpy as np
+def f(index):
+    mean = xm.mesh_reduce("mean", np.mean([index, 1.0]), np.mean)
+    kinds = [np.float32(index), np.array([True]), np.array(["a"]), {"x": np.int64(3)}]
+    kinds = xm.mesh_reduce("kinds", kinds, lambda all_of_them: all_of_them[1])
+    return float(mean), xm.mesh_reduce("each", np.full(2, index), np.concatenate).tolist(), kinds
+run = xmp.spawn(f, nprocs=2)
+"""
+
+
+def test_ranks_reduce_numpys_numbers_and_arrays(published):
+    published.ok(REDUCED)
+    kinds = "[np.float32(1.0), array([ True]), array(['a'], dtype='<U1'), {'x': np.int64(3)}]"
+    assert published.value("run[0]") == f"(0.75, [0, 0, 1, 1], {kinds})"
+
+
 def test_the_notebook_answers_without_opening_its_device(published):
     published.ok("from torch_xla.core.xla_model import get_ordinal")
     asked = "xm.xrt_world_size(), get_ordinal(), xm.xrt_world_size(8)"

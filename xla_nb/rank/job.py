@@ -31,7 +31,7 @@ from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
-from xla_nb.rank import bars, helpers, lingering, loader, segments
+from xla_nb.rank import bars, helpers, lingering, loader, numpy_values, segments
 from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
@@ -96,6 +96,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     helpers.tell_of_lost_helpers()
     segments.leave_to_their_makers()
     bars.draw_as_text()
+    numpy_values.let_torch_open_numpys()
     old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))
     try:
         os.chdir(order.request.cwd)
