@@ -52,6 +52,9 @@ def test_the_articles_cell_launches_and_its_results_are_a_dict(published):
     assert shown.lines[-4:] == [f"{index} 3.0" for index in range(4)]
     asked = "len(results), list(results), list(results.keys()), set(results.values()), results[2]"
     assert published.value(asked) == "(4, [0, 1, 2, 3], [0, 1, 2, 3], {3.0}, 3.0)"
+    assert published.value("results.get(2), results.get(9), results.get(9, 'x')") == (
+        "(3.0, None, 'x')"
+    )
     assert published.value("results == dict.fromkeys(range(4), 3.0), results == 3") == (
         "(True, False)"
     )

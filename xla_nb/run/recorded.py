@@ -137,8 +137,8 @@ class RecordedRun:
         return values
 
     def keys(self) -> KeysView[int]:
-        """The ranks that returned a value so far; with `values`, `items` and `len` the results are
-        there as in a dict, which is what older launchers returned."""
+        """The ranks that returned a value so far; with `values`, `items`, `get` and `len` the
+        results are there as in a dict, which is what older launchers returned."""
         return self.results.keys()
 
     def values(self) -> ValuesView[Any]:
@@ -146,6 +146,9 @@ class RecordedRun:
 
     def items(self) -> ItemsView[int, Any]:
         return self.results.items()
+
+    def get(self, rank: int, default: Any = None) -> Any:
+        return self[rank] if rank in self.keys() else default
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.keys())
