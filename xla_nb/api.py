@@ -109,10 +109,12 @@ def call(
     given: Mapping[str, object],
     *,
     drops: bool = False,
+    launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """`spawn` with its options by their names.
 
-    drops: None takes the place of what a rank returns and cannot be sent, with a note."""
+    drops: None takes the place of what a rank returns and cannot be sent, with a note. `launched`
+    gets the run before it is followed."""
     here = notebook.current()
     asked = {**dict.fromkeys(run_options.OPTIONS), **given}
     options = run_options.options(run_options.completed(asked, here.settings if here else {}))
@@ -123,8 +125,8 @@ def call(
         return replace(program, drops=drops)
 
     if here and not here.runs_a_script:
-        return run(here.program(made), options, here.resolve)
-    return run(made(_script()), options, vars(sys.modules["__main__"]).__getitem__)
+        return run(here.program(made), options, here.resolve, launched)
+    return run(made(_script()), options, vars(sys.modules["__main__"]).__getitem__, launched)
 
 
 def run(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from xla_nb import notebook, old_names
-from xla_nb.dropin import answers, forks, furniture, launchers
+from xla_nb.dropin import answers, forks, furniture, interrupts, launchers
 
 
 def install() -> None:
@@ -24,6 +24,7 @@ def install() -> None:
     here = notebook.current()
     if here:
         furniture.of(here.shell).turn_on()
+        interrupts.of(here.shell).turn_on()
 
 
 def uninstall() -> None:
@@ -35,3 +36,4 @@ def uninstall() -> None:
     here = notebook.current()
     if here:
         furniture.of(here.shell).turn_off()
+        interrupts.of(here.shell).turn_off()
