@@ -237,6 +237,11 @@ def _here() -> _Here:
     return _Here()
 
 
+def used(notice: str) -> None:
+    """Tell of what a program uses, once."""
+    _here().used(notice)
+
+
 def first_time(notice: str) -> bool:
     """Whether a notice is new to this process. The notebook asks for its ranks' notices too."""
     is_new = notice not in _here().told

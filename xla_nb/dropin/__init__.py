@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from xla_nb import notebook, old_names
+from xla_nb import notebook, old_names, old_parameters
 from xla_nb.dropin import answers, forks, furniture, interrupts, launchers
 
 
@@ -21,6 +21,7 @@ def install() -> None:
     answers.turn_on()
     forks.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))
+    old_parameters.turn_on()
     here = notebook.current()
     if here:
         furniture.of(here.shell).turn_on()
@@ -33,6 +34,7 @@ def uninstall() -> None:
     answers.turn_off()
     forks.turn_off()
     old_names.uninstall()
+    old_parameters.turn_off()
     here = notebook.current()
     if here:
         furniture.of(here.shell).turn_off()

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from xla_nb import linux, old_names, runtimes
+from xla_nb import linux, old_names, old_parameters, runtimes
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
@@ -98,6 +98,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     bars.draw_as_text()
     numpy_values.let_torch_open_numpys()
     old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))
+    old_parameters.turn_on()
     try:
         os.chdir(order.request.cwd)
     except OSError as problem:
