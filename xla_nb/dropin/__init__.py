@@ -11,12 +11,14 @@ import sys
 
 from xla_nb import notebook, old_names, old_parameters
 from xla_nb.dropin import answers, forks, furniture, interrupts, launchers
+from xla_nb.protocol import absl_flags
 
 
 def install() -> None:
     """Let `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
     does, and old names of torch_xla work. `%load_ext xla_nb` does so in a notebook; call it in
     scripts, before they launch."""
+    absl_flags.let_pickle_have_them()
     launchers.turn_on()
     answers.turn_on()
     forks.turn_on()
