@@ -196,6 +196,13 @@ def test_what_torch_xla_warns_of_on_every_rank_is_told_once(published):
     assert told == [old_names.DEPRECATED["Use torch_xla.sync instead"]] * warns
 
 
+def test_what_torch_warns_of_on_every_rank_is_told_once(published):
+    line = "xmp.spawn(lambda _: torch.set_default_tensor_type('torch.FloatTensor'), nprocs=2)"
+    told = old_names.DEPRECATED["torch.set_default_tensor_type() is deprecated"]
+    assert published.ok(line).stderr == told + "\n"
+    assert published.ok(line).stderr == ""
+
+
 FORMER = """
 loader = torch.utils.data.DataLoader([1.0, 2.0])
 def f(index):
