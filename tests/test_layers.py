@@ -25,6 +25,7 @@ ROWS = (
     ("spmd", "torchax"),
     ("protocol",),
     ("topology",),
+    ("old_parameters",),
     ("old_names", "in_place"),
     ("errors", "wording", "ansi", "linux", "memory", "importing", "stopwatch"),
 )

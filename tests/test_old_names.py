@@ -196,6 +196,67 @@ def test_what_torch_xla_warns_of_on_every_rank_is_told_once(published):
     assert told == [old_names.DEPRECATED["Use torch_xla.sync instead"]] * warns
 
 
+def test_what_torch_warns_of_on_every_rank_is_told_once(published):
+    line = "xmp.spawn(lambda _: torch.set_default_tensor_type('torch.FloatTensor'), nprocs=2)"
+    told = old_names.DEPRECATED["torch.set_default_tensor_type() is deprecated"]
+    assert published.ok(line).stderr == told + "\n"
+    assert published.ok(line).stderr == ""
+
+
+FORMER = """
+loader = torch.utils.data.DataLoader([1.0, 2.0])
+def f(index):
+    device = xm.xla_device()
+    both = xm.get_xla_supported_devices("TPU"), xm.get_xla_supported_devices(devkind=["TPU"])
+    of_today = xm.get_xla_supported_devices(1), xm.get_xla_supported_devices(max_devices=1)
+    loaded = pl.ParallelLoader(loader=loader, devices=[device]).per_device_loader(device)
+    step = torch_xla.compile(lambda x: x + 1, num_different_graphs_allowed=2)
+    out = step(torch.ones(1, device=device)).item()
+    return *both, *of_today, xm.get_local_ordinal(0), [x.item() for x in loaded], out
+run = xmp.spawn(f, nprocs=2)
+"""
+
+
+def test_functions_take_the_parameters_that_they_had_and_each_is_told_once(published):
+    told = published.ok(FORMER).stderr.splitlines()
+    assert published.value("run[1]") == f"{(*[['xla:0']] * 4, 1, [1.0, 2.0], 2.0)}"
+    gone = "{} is gone since torch_xla {}: {}".format
+    assert [line for line in told if " of " in line] == [
+        gone("devkind of xm.get_xla_supported_devices", "2.8", "leave it out"),
+        gone("loader of pl.ParallelLoader", "2.5", "write cpu_loader"),
+        gone(
+            "num_different_graphs_allowed of torch_xla.compile", "2.8", "write max_different_graphs"
+        ),
+        gone("defval of xm.get_local_ordinal", "2.5", "leave it out"),
+    ]
+
+
+def test_without_dropin_functions_have_their_own_parameters(published):
+    published.ok("%xla_config dropin=off")
+    try:
+        shown = published.run("xm.get_local_ordinal(0)")
+        assert shown.ename == "TypeError"
+    finally:
+        published.ok("%xla_config dropin=on")
+
+
+REDUCED = """
+import numpy as np
+def f(index):
+    mean = xm.mesh_reduce("mean", np.mean([index, 1.0]), np.mean)
+    kinds = [np.float32(index), np.array([True]), np.array(["a"]), {"x": np.int64(3)}]
+    kinds = xm.mesh_reduce("kinds", kinds, lambda all_of_them: all_of_them[1])
+    return float(mean), xm.mesh_reduce("each", np.full(2, index), np.concatenate).tolist(), kinds
+run = xmp.spawn(f, nprocs=2)
+"""
+
+
+def test_ranks_reduce_numpys_numbers_and_arrays(published):
+    published.ok(REDUCED)
+    kinds = "[np.float32(1.0), array([ True]), array(['a'], dtype='<U1'), {'x': np.int64(3)}]"
+    assert published.value("run[0]") == f"(0.75, [0, 0, 1, 1], {kinds})"
+
+
 def test_the_notebook_answers_without_opening_its_device(published):
     published.ok("from torch_xla.core.xla_model import get_ordinal")
     asked = "xm.xrt_world_size(), get_ordinal(), xm.xrt_world_size(8)"
@@ -241,3 +302,12 @@ def test_without_dropin_the_notebook_is_without_them(published):
     assert published.value("hasattr(xm, 'xrt_world_size')") == "False"
     published.ok("%xla_config dropin=on")
     assert published.value("xm.xrt_world_size()") == "1"
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_device_that_the_process_does_not_have_says_where_they_are(published, index):
+    for code in (f"xm.xla_device(n={index})", f"xmp.spawn(lambda _: torch_xla.device({index}))"):
+        told = published.run(code).error
+        assert (
+            f"This process has no XLA device {index}, only xla:0: every rank has its own." in told
+        )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from xla_nb.dropin import install
     from xla_nb.errors import XlaNbError
     from xla_nb.rank.reporting import progress, report
-    from xla_nb.run.run import Run, RunFailed
+    from xla_nb.run.failed import RunFailed
+    from xla_nb.run.run import Run
     from xla_nb.topology.chips import simulated
 
 __version__ = "0.1.0"
@@ -35,7 +36,7 @@ __all__ = [
 
 _HOMES = {
     "Run": "xla_nb.run.run",
-    "RunFailed": "xla_nb.run.run",
+    "RunFailed": "xla_nb.run.failed",
     "XlaNbError": "xla_nb.errors",
     "compare": "xla_nb.api",
     "install": "xla_nb.dropin",

@@ -14,6 +14,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from xla_nb import notebook
@@ -88,7 +89,6 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     LaunchError, before any rank has started, when an argument is wrong, the function or its
     arguments cannot be sent, or the ranks cannot be started.
     """
-    here = notebook.current()
     given = {
         "n": n,
         "env": env,
@@ -106,15 +106,33 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
         "bg": bg,
         "view": view,
     }
-    options = run_options.options(run_options.completed(given, here.settings if here else {}))
+    return call(fn, args, given)
+
+
+def call(
+    fn: Callable[..., object],
+    args: tuple[object, ...],
+    given: Mapping[str, object],
+    *,
+    drops: bool = False,
+    launched: Callable[[Run], None] = lambda run: None,
+) -> Run:
+    """`spawn` with its options by their names.
+
+    drops: None takes the place of what a rank returns and cannot be sent, with a note. `launched`
+    gets the run before it is followed."""
+    here = notebook.current()
+    asked = {**dict.fromkeys(run_options.OPTIONS), **given}
+    options = run_options.options(run_options.completed(asked, here.settings if here else {}))
     values = run_options.arguments(args)
 
     def made(scope: Scope) -> Program:
-        return build_call(fn, scope, args=values, name="xla_nb_call")
+        program = build_call(fn, scope, args=values, name="xla_nb_call")
+        return replace(program, drops=drops)
 
     if here and not here.runs_a_script:
-        return run(here.program(made), options, here.resolve)
-    return run(made(_script()), options, vars(sys.modules["__main__"]).__getitem__)
+        return run(here.program(made), options, here.resolve, launched)
+    return run(made(_script()), options, vars(sys.modules["__main__"]).__getitem__, launched)
 
 
 def run(

@@ -204,8 +204,11 @@ MODULES = (
     ),
 )
 
-#: The names that torch_xla still has and warns of: its warnings, and what is told.
+#: The names that torch_xla, or torch, still has and warns of: how its warnings begin, and what is
+#: told.
 DEPRECATED = {
+    "torch.set_default_tensor_type() is deprecated": "torch.set_default_tensor_type is deprecated: "
+    "write torch.set_default_dtype(), torch.set_default_device()",
     "Use torch_xla.device instead": "xm.xla_device is deprecated: write torch_xla.device()",
     "Use torch_xla.sync instead": "xm.mark_step is deprecated: write torch_xla.sync()",
 }
@@ -235,6 +238,11 @@ class _Here:
 def _here() -> _Here:
     """That of this process."""
     return _Here()
+
+
+def used(notice: str) -> None:
+    """Tell of what a program uses, once."""
+    _here().used(notice)
 
 
 def first_time(notice: str) -> bool:
@@ -285,7 +293,8 @@ def _show(
     line: str | None = None,
 ) -> None:
     """What Python calls with each warning that its filters let through."""
-    notice = DEPRECATED.get(str(message)) if category is DeprecationWarning else None
+    text = str(message) if category in (DeprecationWarning, UserWarning) else ""
+    notice = next((told for start, told in DEPRECATED.items() if text.startswith(start)), None)
     if notice is not None and _here().is_on:
         _here().used(notice)
     else:

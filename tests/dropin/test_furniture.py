@@ -40,7 +40,7 @@ def kaggle(tmp_path_factory):
 def test_a_cell_that_asks_for_colabs_tpu_finds_it_and_is_told_once(kaggle):
     first = kaggle.ok(ASSERTED)
     assert first.lines == [
-        "COLAB_TPU_ADDR=localhost:8470 is set, which this cell asks for: TPU machines of Colab or "
+        "COLAB_TPU_ADDR=127.0.0.1:8470 is set, which this cell asks for: TPU machines of Colab or "
         "Kaggle have it. Ranks do without."
     ]
     assert kaggle.ok("del os.environ['COLAB_TPU_ADDR']").lines == []
@@ -51,6 +51,14 @@ def test_kaggles_list_of_processes_can_be_taken_away(kaggle):
     shown = kaggle.ok("%%time\nimport os\nos.environ.pop('TPU_PROCESS_ADDRESSES')")
     assert shown.lines[0].startswith("TPU_PROCESS_ADDRESSES=local is set")
     assert kaggle.value("'TPU_PROCESS' + '_ADDRESSES' in os.environ") == "False"
+
+
+def test_addresses_are_of_the_form_that_programs_parse(kaggle):
+    pattern = r"grpc://(\d{1,3}(?:\.\d{1,3}){3}):8470"
+    kaggle.ok(f"import os, re\naddress = re.match({pattern!r}, os.environ['TPU_NAME'])[1]")
+    assert kaggle.value("address") == "'127.0.0.1'"
+    assert kaggle.value("'grpc://' + os.environ['COLAB_TPU_ADDR'] == os.environ['TPU_NAME']")
+    kaggle.ok("del os.environ['TPU_NAME']")
 
 
 def test_a_cell_that_sets_such_a_variable_is_told_nothing(kaggle):
@@ -167,6 +175,37 @@ def test_a_script_that_launches_in_a_process_of_its_own_is_told_once_what_to_do(
     assert f"would -u {script} --epochs 1" in shown.stdout
     again = kaggle.ok(f"!cd / && python {script}")
     assert "of its own" not in again.stdout and f"would {script}" in again.stdout
+
+
+STARTS = {
+    "%%bash\nset -e\nfor seed in 1; do\n  python {0}\ndone": "{0}",
+    "%%script bash\ncd {1}; python {0}": "{0}",
+    "!python -m {2}": "{2}.py",
+    "!WANDB=off python -u -m {2} --epochs 1": "{2}.py",
+    "!torchrun --nproc_per_node 4 {0}": "{0}",
+    "!python -m torch.distributed.run --nproc_per_node=4 {0}": "{0}",
+    "!accelerate launch --tpu {0} --epochs 1": "{0}",
+    "x = !python {0}": "{0}",
+    "%sx python {0}": "{0}",
+}
+
+
+@pytest.mark.parametrize("cell", STARTS)
+def test_however_such_a_script_is_started_it_is_told(kaggle, tmp_path, cell):
+    kaggle.ok(f"%cd -q {tmp_path}")
+    name = f"program_{list(STARTS).index(cell)}"
+    script = tmp_path / f"{name}.py"
+    script.write_text("import torch_xla\ntorch_xla.launch(print)\n")
+    shown = kaggle.run(cell.format(script, tmp_path, name))  # nor is there a torchrun
+    told = STARTS[cell].format(script, tmp_path, name)
+    assert shown.lines[0].startswith(f"`{told}` runs in a process of its own, where torch_xla")
+    kaggle.ok("%cd -q /")
+
+
+def test_what_a_cell_of_bash_would_replace_is_said(kaggle):
+    shown = kaggle.ok("%%bash\ncd /\npip install torch==1.0")
+    assert shown.lines[0].startswith(f"This cell is to install torch ==1.0 in place of {HERE[0]};")
+    assert "would install torch==1.0" in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,22 @@ def test_jax_is_stopped_before_it_opens_the_chips(machine, tmp_path):
     assert machine.ok("y = jnp.ones(2) + 1\nprint(jax.devices())").stdout == "[CpuDevice(id=0)]\n"
 
 
+def test_an_error_that_the_program_catches_is_told_all_the_same(machine):
+    shown = machine.ok(
+        "try:\n    device = torch_xla.device()\nexcept Exception:\n    device = 'cpu'"
+    )
+    assert "line 2, is about to open the TPU" in shown.lines[0]
+    assert shown.lines[-1] == "The program caught this error and goes on without the TPU."
+    assert machine.ok("1").lines == []
+
+
+def test_an_error_that_is_shown_is_not_told_again(machine, tmp_path):
+    script = tmp_path / "opens.py"
+    script.write_text("import torch_xla\ntorch_xla.device()\n")
+    for cell in ("torch_xla.device()", f"%run {script}"):
+        assert "goes on without" not in machine.run(cell).stdout
+
+
 def test_a_library_that_opens_it_is_stopped_too(machine):
     pytest.importorskip("accelerate")
     shown = machine.run("import accelerate\naccelerate.Accelerator()")

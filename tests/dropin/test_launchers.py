@@ -52,6 +52,9 @@ def test_the_articles_cell_launches_and_its_results_are_a_dict(published):
     assert shown.lines[-4:] == [f"{index} 3.0" for index in range(4)]
     asked = "len(results), list(results), list(results.keys()), set(results.values()), results[2]"
     assert published.value(asked) == "(4, [0, 1, 2, 3], [0, 1, 2, 3], {3.0}, 3.0)"
+    assert published.value("results.get(2), results.get(9), results.get(9, 'x')") == (
+        "(3.0, None, 'x')"
+    )
     assert published.value("results == dict.fromkeys(range(4), 3.0), results == 3") == (
         "(True, False)"
     )
@@ -170,6 +173,17 @@ def test_an_interrupt_ends_a_loop_that_goes_on_after_failures(published):
     assert published.value("launches") == "[0.1]"
 
 
+def test_a_result_that_cannot_be_sent_is_none_and_told_once(published):
+    shown = published.ok(
+        "run = xmp.spawn(lambda index: iter(range(9)) if index else (n for n in 'ab'), nprocs=4)"
+    )
+    assert published.value("run[0], list(run[3]) == list(range(9))") == "(None, True)"
+    assert shown.stderr == (
+        "Cannot send a result (builtins.generator) to the notebook: it is or contains a generator. "
+        "There is None in its place. Return a list of its items.\n"
+    )
+
+
 def test_function_and_arguments_stay_one_object(published):
     published.ok(
         "class Trainer:\n"
@@ -216,6 +230,62 @@ except {kind} as error:
 def test_a_program_catches_what_its_function_raises(published, raised, kind, told):
     published.ok(CAUGHT.format(raised=raised, kind=kind))
     assert published.value(f"caught == ('RunFailed', {told!r}, False), caught")[:6] == "(True,"
+
+
+OWN = """
+class MyError(Exception):
+    __slots__ = ("best",)
+    def __init__(self, rank, loss):
+        super().__init__(f"stopped at {loss}")
+        self.rank, self.best = rank, loss
+def f(index):
+    if index: raise MyError(index, 0.5)
+"""
+
+
+def test_a_program_catches_its_own_exception_with_what_it_holds(published):
+    published.ok(OWN)
+    published.ok("try: xmp.spawn(f, nprocs=2)\nexcept MyError as error: caught = error")
+    asked = "caught.rank, caught.best, caught.args"
+    assert published.value(asked) == "(1, 0.5, ('stopped at 0.5',))"
+    assert published.value("str(caught)").startswith("'Rank 1 failed at Cell In[")
+
+
+def test_a_program_that_joins_catches_its_own_exception(published):
+    published.ok(OWN)
+    published.ok("context = xmp.spawn(f, nprocs=2, join=False)")
+    published.ok("try: context.join()\nexcept MyError as error: best = error.best")
+    assert published.value("best") == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "held"),
+    [
+        ("json.JSONDecodeError('bad', 'text', 2)", "json.JSONDecodeError", "pos == 2"),
+        ("torch.OutOfMemoryError('full')", "torch.OutOfMemoryError", "args == ('full',)"),
+        ("FileNotFoundError(2, 'gone', 'f')", "OSError", "filename == 'f'"),
+    ],
+)
+def test_a_program_catches_a_librarys_exception_with_what_it_holds(published, raised, kind, held):
+    published.ok(f"import json\ndef f(index): raise {raised}")
+    published.ok(f"try: xmp.spawn(f, nprocs=2)\nexcept {kind} as error: held = error.{held}")
+    assert published.value("held") == "True"
+
+
+NO_SUBCLASS = """
+import threading
+class Final(Exception):
+    def __init_subclass__(cls): raise TypeError("final")
+class Holding(Exception):
+    def __init__(self): self.lock = threading.Lock()
+"""
+
+
+@pytest.mark.parametrize("kind", ["Final", "Holding"])
+def test_an_exception_that_cannot_be_had_is_told_all_the_same(published, kind):
+    published.ok(NO_SUBCLASS)
+    shown = published.run(f"def f(index): raise {kind}()\nxmp.spawn(f, nprocs=2)")
+    assert shown.error.startswith("RunFailed: Both ranks failed")
 
 
 RUN_BY_MAGIC = """
@@ -364,6 +434,31 @@ def test_an_error_below_a_magic_names_its_cell_and_line(published, magic):
 def test_an_error_in_one_expression_below_a_magic_names_its_cell(published):
     shown = published.run("%%time\nxmp.spawn(\n    lambda index: 1 / index, nprocs=2)")
     assert f"failed at Cell In[{shown.number}], line 3: ZeroDivisionError" in shown.error
+
+
+IN_A_THREAD = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+def waits(index):
+    print("waiting")
+    time.sleep(600)
+with ThreadPoolExecutor(1) as pool:
+    future = pool.submit(xmp.spawn, waits, nprocs=2)
+    future.result()
+"""
+
+
+def test_an_interrupt_ends_the_run_that_a_thread_waits_for(published):
+    interrupts = iter([published.interrupt])
+
+    def interrupt(shown):
+        if "waiting" in shown.stdout:
+            next(interrupts, lambda: None)()
+
+    assert published.run(IN_A_THREAD, during=interrupt).ename == "KeyboardInterrupt"
+    ended = "type(future.exception()).__name__, str(future.exception()).splitlines()[0]"
+    assert published.value(ended) == "('Interrupted', 'Stopped by an interrupt')"
+    published.ok("run = xmp.spawn(lambda index: index, nprocs=2)")
 
 
 def test_a_thread_of_the_notebooks_gets_the_run(published):

@@ -208,6 +208,12 @@ def test_a_class_may_extend_its_former_self(notebook):
             "P(4).g()",
             4,
         ),
+        (
+            "class S(Exception):\n    __slots__ = 'best',\n    def __init__(self, best, more):\n"
+            "        super().__init__('s'); self.best, self.more = best, more\ns = S(3, 4)",
+            "(s.best, s.more, s.args)",
+            (3, 4, ("s",)),
+        ),
         ("import enum\nclass E(enum.Enum):\n    A = 1", "(E(1).name, E.A.value)", ("A", 1)),
         ("from typing import NamedTuple\nclass N(NamedTuple):\n    x: int = 0", "N(2).x", 2),
         ("from collections import namedtuple\nN = namedtuple('N', 'x')", "N(2).x", 2),

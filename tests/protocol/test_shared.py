@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
+from multiprocessing.managers import SyncManager
 
 import pytest
 
@@ -205,6 +206,40 @@ def test_a_value_that_a_forked_process_may_use_is_copied_and_a_note_tells(fork):
     sent = Sent({"value": value})
     assert [note.partition(" of their own")[0] for note in sent.notes] == ["ranks share one Value"]
     assert sent.open()["value"].value == 3
+
+
+@pytest.fixture
+def manager():
+    """Starts a manager as `multiprocessing.Manager()` does, of such a class."""
+    started = []
+
+    def manager(kind=SyncManager):
+        started.append(kind(ctx=FORK))
+        started[-1].start()
+
+    yield manager
+    for one in started:
+        one.shutdown()
+
+
+@pytest.mark.leaves("files")
+def test_a_manager_that_was_started_since_uses_nothing_of_the_notebooks(manager):
+    value = FORK.Value("i", 3)
+    manager()
+    sent = Sent({"value": value})
+    assert sent.notes == set()
+    with value.get_lock():
+        value.value = 4
+    assert sent.open()["value"].value == 4
+
+
+@pytest.mark.leaves("files")
+def test_a_manager_with_something_of_the_notebooks_own_may_use_it(manager, monkeypatch):
+    value = FORK.Value("i", 3)
+    monkeypatch.setattr(SyncManager, "_registry", dict(SyncManager._registry))
+    SyncManager.register("value", callable=lambda: value)
+    manager()
+    assert len(Sent({"value": value}).notes) == 1
 
 
 @pytest.mark.leaves("files")

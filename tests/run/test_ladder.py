@@ -63,3 +63,14 @@ def test_who_looks_after_the_run_goes_on_and_is_asked_again_before_it_is_killed(
     assert not feed.ended
     ladder.climb(3, feed, {})
     assert feed.ended
+
+
+def test_a_rank_that_begins_meanwhile_is_told_what_the_others_were(ladder, engine, feed):
+    ladder.meet("", 102)
+    ladder.climb(0, feed, HERE)
+    for pid in (101, 102, 102):
+        ladder.meet("", pid)
+    assert engine.interrupted == [[100, 101], [102]]
+    ladder.climb(4, feed, HERE)
+    ladder.meet("", 102)
+    assert engine.terminated == [[100, 101], [102]]

@@ -15,7 +15,7 @@ from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, rank
 from xla_nb.errors import Interrupted
 from xla_nb.protocol import channel, events, results
 from xla_nb.run import run as run_module
-from xla_nb.run.run import RunFailed
+from xla_nb.run.failed import RunFailed
 from xla_nb.views import loop
 
 # ---------------------------------------------------------------- reading
@@ -360,6 +360,13 @@ def test_stopping_interrupts_the_ranks_that_run(never, start, engine):
     assert engine.interrupted == [[100, 102]]
     assert engine.killed == []
     assert job.run.state.stopping == "enough"
+
+
+def test_a_rank_that_was_still_starting_is_interrupted_once_it_runs(never, start, engine):
+    job = start(*ranks(2))
+    job.run.stop()
+    job.says(ranks(3)[-1])
+    engine.until(lambda: engine.interrupted == [[100, 101], [102]])
 
 
 def test_ranks_of_several_hosts_are_interrupted_on_their_own(never, start, engine):

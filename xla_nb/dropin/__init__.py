@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import sys
 
-from xla_nb import notebook, old_names
-from xla_nb.dropin import answers, forks, furniture, launchers
+from xla_nb import notebook, old_names, old_parameters
+from xla_nb.dropin import answers, forks, furniture, interrupts, launchers
+from xla_nb.protocol import absl_flags
 
 
 def install() -> None:
     """Let `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
     does, and old names of torch_xla work. `%load_ext xla_nb` does so in a notebook; call it in
     scripts, before they launch."""
+    absl_flags.let_pickle_have_them()
     launchers.turn_on()
     answers.turn_on()
     forks.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))
+    old_parameters.turn_on()
     here = notebook.current()
     if here:
         furniture.of(here.shell).turn_on()
+        interrupts.of(here.shell).turn_on()
 
 
 def uninstall() -> None:
@@ -32,6 +36,8 @@ def uninstall() -> None:
     answers.turn_off()
     forks.turn_off()
     old_names.uninstall()
+    old_parameters.turn_off()
     here = notebook.current()
     if here:
         furniture.of(here.shell).turn_off()
+        interrupts.of(here.shell).turn_off()

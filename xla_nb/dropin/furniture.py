@@ -27,8 +27,8 @@ from xla_nb.wording import listed
 #: What Colab and Kaggle have set beside their TPUs. Programs look whether they are there, take them
 #: away, or print them; ranks do without.
 _VARIABLES = {
-    "COLAB_TPU_ADDR": "localhost:8470",
-    "TPU_NAME": "local",
+    "COLAB_TPU_ADDR": "127.0.0.1:8470",  # programs parse both as addresses
+    "TPU_NAME": "grpc://127.0.0.1:8470",
     "TPU_PROCESS_ADDRESSES": "local",
     "CLOUD_TPU_TASK_ID": "0",
 }
@@ -43,9 +43,24 @@ _PIP = re.compile(
 #: What makes `pip install` replace what is there, whatever its version.
 _ANEW = {"-U", "--upgrade", "-I", "--ignore-installed", "--force-reinstall", "--pre"}
 _PACKAGES = "torch", "torch_xla"
-_SCRIPT = re.compile(r"\s*(?:\w+=\S*\s+)*(?:\S*/)?python[\d.]*\s+(?:-u\s+)?(\S+\.py)\b")
+_STARTS = re.compile(
+    r"\s*(?:\w+=\S*\s+)*(?:(?:do|then|nohup|time|exec)\s+)?"
+    r"(?:\S*/)?(?:python[\d.]*|torchrun|accelerate\s+launch)\s"
+)
+#: Cells that a shell executes, and no line of which IPython's `system` sees.
+_SHELL_CELL = re.compile(
+    r"\s*%%(?:bash|sh|!|sx|system|script\s+(?:\S*/)?(?:bash|sh|zsh))(?:[ \t].*)?\n"
+)
 _LAUNCH = re.compile(r"\b(?:xmp|xla_multiprocessing)\.spawn\(|\btorch_xla\.launch\(")
 _WHEEL = re.compile(r"(?:^|/)(torch(?:_xla)?)-(\d[^-+]*|nightly)[^/]*\.whl$")
+
+
+#: What IPython's shell calls for `!command`, and for `x = !command`.
+_RUNNING = "system", "getoutput"
+_INSTALLS = (
+    "This {} is to {}; launches need torch_xla 2.8 or 2.9 and the torch of the same version, and "
+    "see a change after a restart of the kernel."
+)
 
 
 class Furniture:
@@ -58,14 +73,17 @@ class Furniture:
     def turn_on(self) -> None:
         if self.before_cell not in self._shell.events.callbacks["pre_run_cell"]:
             self._shell.events.register("pre_run_cell", self.before_cell)
-            self._shell.system = functools.partial(self._system, self._shell.system)
+            for name in _RUNNING:
+                there = getattr(self._shell, name)
+                setattr(self._shell, name, functools.partial(self._system, there))
         if not _is_colab():
             sys.modules.setdefault(_PATCHES, _patches())
 
     def turn_off(self) -> None:
         if self.before_cell in self._shell.events.callbacks["pre_run_cell"]:
             self._shell.events.unregister("pre_run_cell", self.before_cell)
-            del self._shell.system
+            for name in _RUNNING:
+                delattr(self._shell, name)
         if getattr(sys.modules.get(_PATCHES), "cv2_imshow", None) is cv2_imshow:
             del sys.modules[_PATCHES]
 
@@ -73,6 +91,7 @@ class Furniture:
         """Set the variables that the cell asks for, and take back a device that is not there."""
         self.choose_device()
         text = getattr(info, "raw_cell", None) or ""
+        self._look_at_shell_cell(text)
         if not any(name in text for name in _VARIABLES):
             return
         with contextlib.suppress(SyntaxError):  # IPython says so itself
@@ -95,29 +114,38 @@ class Furniture:
                 "TPU host."
             )
 
-    def _system(self, system: Any, command: str) -> Any:
-        """What `!command` and `%pip` call."""
+    def _system(self, system: Any, command: str, **options: Any) -> Any:
+        """What `!command`, `x = !command` and `%pip` call."""
         caller = sys._getframe(1)
         expanded = self._shell.var_expand(command, depth=1)
-        for script in _launching(expanded):
+        self._tell_of_scripts(expanded)
+        replaced = list(_replaced(expanded))
+        if replaced and notebook.of(self._shell).own.get(SETUP_CELLS, "run") == "skip":
+            print(f"Skipped, since it would {listed(replaced)}: {command}")
+            return None
+        if replaced:
+            told = _INSTALLS.format("line", listed(replaced))
+            print(told, "`%xla_config setup_cells=skip` skips such lines.")
+        return _called_from(caller, system, command, options)
+
+    def _look_at_shell_cell(self, text: str) -> None:
+        """`%%bash` and the like run as they are."""
+        if not (head := _SHELL_CELL.match(text)):
+            return
+        self._tell_of_scripts(text[head.end() :])
+        if replaced := list(_replaced(text[head.end() :])):
+            print(
+                _INSTALLS.format("cell", listed(replaced)),
+                "`%xla_config setup_cells=skip` skips lines of the form `!pip install …` only.",
+            )
+
+    def _tell_of_scripts(self, command: str) -> None:
+        for script in _launching(command):
             self._tell(
                 f"`{script}` runs in a process of its own, where torch_xla finds no TPU on this "
                 "machine: it starts one rank, or refuses `nprocs`. To launch it on the simulated "
                 f"host, write `%run {script}`, or `import xla_nb; xla_nb.install()` at its top."
             )
-        replaced = list(_replaced(expanded))
-        if not replaced:
-            return _called_from(caller, system, command)
-        what = listed(replaced)
-        if notebook.of(self._shell).own.get(SETUP_CELLS, "run") == "skip":
-            print(f"Skipped, since it would {what}: {command}")
-            return None
-        print(
-            f"This line is to {what}; launches need torch_xla 2.8 or 2.9 and the torch of "
-            "the same version, and see a change after a restart of the kernel. "
-            "`%xla_config setup_cells=skip` skips such lines."
-        )
-        return _called_from(caller, system, command)
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
@@ -131,9 +159,9 @@ def of(shell: Any) -> Furniture:
     return Furniture(shell)
 
 
-def _called_from(caller: FrameType, system: Any, command: str) -> Any:
+def _called_from(caller: FrameType, system: Any, command: str, options: dict[str, Any]) -> Any:
     """What the frame gets: IPython expands `$x` and `{x}` by the locals of whoever calls it."""
-    names = {"__system__": system, "__command__": command}
+    names = {"__system__": functools.partial(system, **options), "__command__": command}
     return eval("__system__(__command__)", names, dict(caller.f_locals))
 
 
@@ -224,11 +252,25 @@ def _replacing(word: str, is_anew: bool) -> str | None:
 def _launching(command: str) -> Iterator[str]:
     """The scripts of a shell command that launch by torch_xla itself, where there is no TPU."""
     for part in re.split(r"&&|\|\||[;|\n]", command):
-        if found := _SCRIPT.match(part):
+        if found := _STARTS.match(part):
+            script = _script(part[found.end() :].split())
             with contextlib.suppress(OSError, UnicodeDecodeError):  # Python says so itself
-                text = Path(found[1]).read_text()
+                text = Path(script).read_text()
                 if _LAUNCH.search(text) and "xla_nb" not in text and _is_simulated():
-                    yield found[1]
+                    yield script
+
+
+def _script(words: list[str]) -> str:
+    """The file that Python, given these words, executes; "" if that cannot be told."""
+    for number, word in enumerate(words):
+        if word.endswith(".py"):
+            return word
+        if word == "-m" and (module := next(iter(words[number + 1 :]), "")):
+            path = Path(*module.split("."))
+            script = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+            if script.exists():  # else it is `torch.distributed.run`, or `pip`
+                return str(script)
+    return ""
 
 
 def _is_simulated() -> bool:

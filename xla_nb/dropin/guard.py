@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from xla_nb import notebook
 from xla_nb.dropin import answers
@@ -87,13 +87,18 @@ class Guard:
         self._kernels: Any = None  # a torch.library.Library, while it stands before KERNELS
         self._jax: Callable[[], Any] | None = None
         self._is_on = self._has_noted = False
+        self._raised: UsageError | None = None  # in this cell
 
     def turn_on(self) -> None:
         self._is_on = True
+        if self._after_cell not in self._shell.events.callbacks["post_run_cell"]:
+            self._shell.events.register("post_run_cell", self._after_cell)
         when_imported("torch_xla", self._watch_torch_xla)
         when_imported(_BRIDGE, self._watch_jax)
 
     def turn_off(self) -> None:
+        if self._is_on:
+            self._shell.events.unregister("post_run_cell", self._after_cell)
         self._is_on = False
         for name, original in self._openers.items():
             setattr(sys.modules["torch_xla"]._XLAC, name, original)
@@ -184,7 +189,7 @@ class Guard:
         """Called in place of JAX's `backends`, which opens the devices of all its platforms."""
         bridge: Any = sys.modules[_BRIDGE]
         if not bridge._backends and _is_tpu() and _jax_takes_tpu(bridge) and self._is_asked():
-            raise UsageError(_sentence(*self._place(self._own_frame(sys._getframe(1)))))
+            self._stop(self._own_frame(sys._getframe(1)))
         return (self._jax or bridge.backends)()
 
     def _opening(self, caller: FrameType) -> None:
@@ -192,11 +197,21 @@ class Guard:
         if self._is_asked():
             frame = self._own_frame(caller)
             if _is_tpu():
-                raise UsageError(_sentence(*self._place(frame)))
+                self._stop(frame)
             if frame is not None and not self._has_noted:
                 self._has_noted = True
                 print(_note(*self._place(frame)))
         self._restore_torch()
+
+    def _stop(self, frame: FrameType | None) -> NoReturn:
+        self._raised = UsageError(_sentence(*self._place(frame)))
+        raise self._raised
+
+    def _after_cell(self, _result: object = None) -> None:
+        """Say what `except Exception: device = "cpu"` would keep from the user."""
+        raised, self._raised = self._raised, None
+        if raised is not None and getattr(sys, "last_value", None) is not raised:
+            print(f"{raised}\nThe program caught this error and goes on without the TPU.")
 
     def _is_asked(self) -> bool:
         """Whether it stands guard over this process, and nobody has allowed it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import inspect
@@ -13,22 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from xla_nb import api, notebook
-from xla_nb.dropin import answers, furniture
+from xla_nb.dropin import answers, furniture, interrupts
 from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.rank.entries import Accelerated, WithoutIndex
+from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import ViewName, count
-from xla_nb.run.run import Run, RunFailed
+from xla_nb.run.run import Run
 from xla_nb.topology import chips, simulated
 from xla_nb.views.loop import INTERRUPTED
 from xla_nb.wording import several
 
 #: Packages that pass a call on: the launchers' own, and the standard library.
 _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
-
-
-#: What Python's own iterators raise, and what needs more than a message.
-_PYTHONS = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 
 @functools.cache
@@ -103,7 +99,8 @@ def launched(
 
     The Run where the notebook's or the script's own code asks, at once unless it `waits`. Libraries
     get None when all ranks have ended, as torch_xla gives it: they may read attributes of anything
-    else, and wait without end for a rank that has failed. Raises as `xla_nb.spawn` does.
+    else, and wait without end for a rank that has failed. What a rank returns and cannot be sent is
+    no error, as torch_xla sends nothing. Raises as `xla_nb.spawn` does.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _under_torchrun(fn, args, name)
@@ -114,7 +111,8 @@ def launched(
     bg = is_own and not waits
     view = _view_behind() if bg else None
     with _interruptible():
-        run = api.spawn(fn, args, n, runtime="xla", env=env, bg=bg, view=view)
+        given = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
+        run = api.call(fn, args, given, drops=True, launched=_nothing if bg else _watching())
     return run if is_own else None
 
 
@@ -132,7 +130,7 @@ def _interruptible() -> Iterator[None]:
         yield
     except RunFailed as failed:
         if failed.run.state.stopping != INTERRUPTED:
-            raise _of_its_kind(failed) from None
+            raise as_raised(failed) from None
         raise Interrupted(str(failed)) from None
     except LaunchError as failed:
         if not isinstance(failed.__context__, KeyboardInterrupt):
@@ -140,19 +138,13 @@ def _interruptible() -> Iterator[None]:
         raise Interrupted(str(failed)) from None
 
 
-def _of_its_kind(failed: RunFailed) -> RunFailed:
-    """The same error, which `except ValueError` catches too where a ValueError has ended the run:
-    torch_xla's launchers raise it as it was."""
-    first = failed.run.state.first_failure
-    kind = getattr(builtins, first.kind, None) if first is not None else None
-    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, _PYTHONS):
-        return failed
-    body = {"__module__": RunFailed.__module__, "__str__": Exception.__str__}
-    made: Any = type(RunFailed.__name__, (RunFailed, kind), body)
-    again: RunFailed = made.__new__(made)
-    vars(again).update(vars(failed))
-    again.args = failed.args
-    return again
+def _watching() -> Callable[[Run], None]:
+    here = notebook.current()
+    return interrupts.of(here.shell).watching() if here else _nothing
+
+
+def _nothing(run: Run) -> None:
+    """What is done about interrupts where nobody waits, and in scripts."""
 
 
 def _choose_device() -> None:
@@ -178,7 +170,8 @@ def results_of(
     """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
     _choose_device()
     with _interruptible():
-        run = api.spawn(WithoutIndex(fn, kwargs), args, runtime="xla")
+        entry = WithoutIndex(fn, kwargs)
+        run = api.call(entry, args, {"runtime": "xla"}, launched=_watching())
     return run.results
 
 

@@ -45,7 +45,7 @@ class Program:
     that travel as they are. `keeps` are names that the notebook takes from the run, and `as_source`
     those of earlier cells that it has not executed either. `futures` are in force for the module
     and the body. `script` is a script's file and, if `python -m` was given one, the name of its
-    module. `notes` are for the user.
+    module. `notes` are for the user. `drops`: None takes the place of a result that cannot be sent.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Program:
     futures: tuple[str, ...] = ()
     script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    drops: bool = False
 
     @property
     def flags(self) -> int:

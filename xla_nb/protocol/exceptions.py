@@ -55,7 +55,18 @@ def _wants_other_arguments(kind: type[BaseException]) -> bool:
 
 
 def _made_again(obj: BaseException) -> tuple[Any, ...]:
-    return _new, (type(obj), obj.args), vars(obj) or None
+    state = object.__getstate__(obj)
+    if not isinstance(state, tuple):
+        return _new, (type(obj), obj.args), state
+    return _new, (type(obj), obj.args), state, None, None, _hold
+
+
+def _hold(made: BaseException, state: tuple[dict[str, object] | None, dict[str, object]]) -> None:
+    """What `BaseException.__setstate__` does, and the slots, which it does not know."""
+    content, slots = state
+    made.__setstate__(content)
+    for name, value in slots.items():
+        setattr(made, name, value)
 
 
 def _new(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:

@@ -35,8 +35,9 @@ class Request:
     `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
     run's folder; `entry` is None for a cell of plain statements. `keeps` are names of the module
     that the notebook takes from the run; those of `as_source` it executes itself. `label` is the
-    launched cell's, and `binds` are the names that its text binds. `why_mute` says why its
-    ranks cannot ask in the notebook (`input()`), where that is so.
+    launched cell's, and `binds` are the names that its text binds. `drops`: None takes the place
+    of a result that cannot be sent. `why_mute` says why its ranks cannot ask in the notebook
+    (`input()`), where that is so.
     """
 
     run: str
@@ -56,6 +57,7 @@ class Request:
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
+    drops: bool = False
     state: ProcessState = field(default_factory=ProcessState)
     why_mute: str = ""
 

@@ -20,6 +20,7 @@ from multiprocessing import (
     connection,
     context,
     heap,
+    process,
     queues,
     reduction,
     resource_tracker,
@@ -189,6 +190,11 @@ def _has_a_name(lock: Any) -> bool:
 # ---------------------------------------------------------------- names
 
 
+_MANAGERS = "multiprocessing.managers"
+#: Where what a `Manager()` makes is from.
+_MANAGED = {"builtins", "queue", "threading", "_thread", "multiprocessing.pool", _MANAGERS}
+
+
 class _Forked:
     """The processes that were forked from this one, or this one from, and what they may use of its
     semaphores.
@@ -202,7 +208,7 @@ class _Forked:
 
     def may_use(self, locks: list[Any]) -> bool:
         """Whether one of them may use one of these."""
-        pids = forked_children()
+        pids = [pid for pid in forked_children() if pid not in _managers()]
         pids += [pid for child in pids for pid in descendants(child)]
         pids += forking_parent()
         if not pids:
@@ -220,6 +226,18 @@ class _Forked:
             except OSError:
                 self._mapped[pid] = None
         return self._mapped[pid]
+
+
+def _managers() -> set[int]:
+    """The processes of `multiprocessing.Manager()`. They make what they manage themselves, so they
+    use nothing of this process, unless a program has registered something of its own with them."""
+    kind = getattr(sys.modules.get(_MANAGERS), "SyncManager", None)
+    if kind is None or any(
+        call and call.__module__ not in _MANAGED for call, *_ in kind._registry.values()
+    ):
+        return set()
+    started: set[Any] = process._children  # type: ignore[attr-defined]
+    return {one.pid for one in started if one.name.startswith(f"{kind.__name__}-")}
 
 
 def _give_names(obj: Any, forked: _Forked) -> None:

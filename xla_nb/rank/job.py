@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from xla_nb import linux, old_names, runtimes
+from xla_nb import linux, old_names, old_parameters, runtimes
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
@@ -31,7 +31,17 @@ from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
-from xla_nb.rank import asking, bars, displays, helpers, lingering, loader, loading, segments
+from xla_nb.rank import (
+    asking,
+    bars,
+    displays,
+    helpers,
+    lingering,
+    loader,
+    loading,
+    numpy_values,
+    segments,
+)
 from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
@@ -99,7 +109,9 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     bars.draw_as_text()
     displays.install()
     asking.install()
+    numpy_values.let_torch_open_numpys()
     old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))
+    old_parameters.turn_on()
     try:
         os.chdir(order.request.cwd)
     except OSError as problem:

@@ -22,6 +22,7 @@ from typing import Any
 
 from xla_nb import old_names
 from xla_nb.program.module_file import ModuleMap
+from xla_nb.protocol import absl_flags
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank import displays, segments
 from xla_nb.rank.shell import RankShell
@@ -70,6 +71,7 @@ def restore(namespace: dict[str, Any], file: str | None = None, spec: str | None
         namespace.update(__file__=file, __spec__=found, __package__=package)
     segments.leave_to_their_makers()  # also in processes that ranks spawn
     old_names.install()  # there too
+    absl_flags.let_pickle_have_them()
     namespace.update(parcel(os.environ[PARCEL]).open(namespace))
 
 

@@ -197,6 +197,8 @@ def main(index: int) -> None:
             return
         job.sender.send(_failure(job, index, error, consequence))
         job.runtime.leave(f"raised {hostile.name_of(type(error))}")
+        if consequence is None:
+            _keep(job, index, error)
     finally:
         del job.entries[index]
         _flush()
@@ -205,6 +207,8 @@ def main(index: int) -> None:
 
 def _called(job: Inherited, index: int, info: RankInfo) -> tuple[object, int]:
     """What the entry returns, and the size of its result in bytes, which has been sent home."""
+    if job.stopping:  # while this thread of several was not there yet
+        raise KeyboardInterrupt
     try:
         value = _in_this_process(lambda: _call(job, index, info))
     except Exception:
@@ -303,28 +307,48 @@ def _call(job: Inherited, index: int, info: RankInfo) -> object:
 
 def _send_home(job: Inherited, index: int, value: object) -> int:
     """Write the result to the record; a result is whole or absent. Returns its size in bytes."""
-    path = job.record.result(index)
-    scratch = partial(path)
 
     def tell(what: str) -> None:
         job.sender.send(events.Notice(text=f"The result of rank {index} {what}."))
 
+    try:
+        nbytes = _write(job, job.record.result(index), value, tell)
+    except BaseException as problem:
+        if issubclass(type(problem), KeyboardInterrupt):
+            raise
+        what = f"({refusals.described(value)}) to the notebook: {refusals.fault_in_words(problem)}"
+        advice = refusals.advice_on_result(problem)
+        if not job.order.request.drops or issubclass(type(problem), OSError):
+            raise ResultError(f"Cannot send the result {what}. {advice}.") from None
+        nbytes = _write(job, job.record.result(index), None, tell)
+        text = f"Cannot send a result {what}. There is None in its place. {advice}."
+        job.sender.send(events.Notice(text=text))
+    job.sender.send(events.RankFinished(rank=index, preview="", nbytes=nbytes))
+    return nbytes
+
+
+def _keep(job: Inherited, index: int, error: BaseException) -> None:
+    """Write to the record what the entry has raised, for programs that catch it. They get what is
+    told of it all the same, so that it may fail."""
+    with contextlib.suppress(BaseException):
+        hostile.within(_LOOK, lambda: _write(job, job.record.raised(index), error))
+
+
+def _write(
+    job: Inherited, path: Path, value: object, tell: Callable[[str], None] = lambda what: None
+) -> int:
+    """A value for the notebook; its size in bytes. Raises what pickling raises."""
+    scratch = partial(path)
     try:
         fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
         try:
             nbytes = results.pack_home(value, job.order.request.by_name, tell).write(fd)
         finally:
             os.close(fd)
-    except BaseException as problem:
+    except BaseException:
         scratch.unlink(missing_ok=True)
-        if issubclass(type(problem), KeyboardInterrupt):
-            raise
-        raise ResultError(
-            f"Cannot send the result ({refusals.described(value)}) to the notebook: "
-            f"{refusals.fault_in_words(problem)}. {refusals.advice_on_result(problem)}."
-        ) from None
+        raise
     scratch.rename(path)
-    job.sender.send(events.RankFinished(rank=index, preview="", nbytes=nbytes))
     return nbytes
 
 

@@ -52,7 +52,8 @@ class Record:
     program/NAME.py   the module that ranks ran     rank-R.out, rank-R.err   their output
     rank-R.result     what rank R returned          rank-R.history           what it reported
     rank-R.now        its newest sample             rank-R.displays          what it displayed
-    module.result     what the cell's module bound  job.out, job.err         the job's output
+    rank-R.raised     what it raised                job.out, job.err         the job's output
+    module.result     what the cell's module bound
     events.jsonl      what happened                 run.json                 the summary
     stacks, alone     requests to ranks             owner                    who needs it
     """
@@ -104,6 +105,10 @@ class Record:
 
     def result(self, rank: int) -> Path:
         return self.path / f"rank-{rank}.result"
+
+    def raised(self, rank: int) -> Path:
+        """The exception that ended a rank, if it can be sent."""
+        return self.path / f"rank-{rank}.raised"
 
     def results(self) -> dict[int, Path]:
         """The results that are there, by rank."""

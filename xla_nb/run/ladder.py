@@ -25,6 +25,7 @@ class Ladder:
     def __init__(self, run: str, engine: Engine, grace: float) -> None:
         self._run, self._engine, self._grace = run, engine, grace
         self._rung = 0
+        self._told: set[tuple[str, int]] = set()  # of the last rung
         self.due: float | None = None
 
     @property
@@ -39,6 +40,7 @@ class Ladder:
     def climb(self, now: float, feed: Feed, pids: Mapping[str, Sequence[int]]) -> None:
         """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host."""
         self._rung = self._rung + 1 if pids else max(3, self._rung + 1)
+        self._told = {(host, pid) for host, numbers in pids.items() for pid in numbers}
         if self._rung == 1:
             self._engine.signal(self._run, pids, signal.SIGINT)
             self.due = now + self._grace
@@ -48,3 +50,10 @@ class Ladder:
         else:
             base.kill(self._engine, self._run, feed, self._rung - 3)
             self.due = now + KILL_PATIENCE
+
+    def meet(self, host: str, pid: int) -> None:
+        """A rank that has begun only now is told what the others were."""
+        if self._rung in (1, 2) and (host, pid) not in self._told:
+            self._told.add((host, pid))
+            number = signal.SIGINT if self._rung == 1 else signal.SIGTERM
+            self._engine.signal(self._run, {host: [pid]}, number)

@@ -87,6 +87,7 @@ def launch(
         keeps=program.keeps,
         as_source=program.as_source,
         binds=program.binds,
+        drops=program.drops,
         why_mute=_BEHIND if options.bg else "",
     )
     try:

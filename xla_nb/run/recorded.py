@@ -139,8 +139,8 @@ class RecordedRun:
         return values
 
     def keys(self) -> KeysView[int]:
-        """The ranks that returned a value so far; with `values`, `items` and `len` the results are
-        there as in a dict, which is what older launchers returned."""
+        """The ranks that returned a value so far; with `values`, `items`, `get` and `len` the
+        results are there as in a dict, which is what older launchers returned."""
         return self.results.keys()
 
     def values(self) -> ValuesView[Any]:
@@ -148,6 +148,9 @@ class RecordedRun:
 
     def items(self) -> ItemsView[int, Any]:
         return self.results.items()
+
+    def get(self, rank: int, default: Any = None) -> Any:
+        return self[rank] if rank in self.keys() else default
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.keys())
@@ -193,6 +196,20 @@ class RecordedRun:
             raise XlaNbError(f"Rank {rank}'s result is damaged: {path} ({why}).") from None
         finally:
             os.close(fd)
+
+    def raised(self, rank: int) -> BaseException | None:
+        """The exception that ended a rank, as an object of this process, where it can be had."""
+        try:
+            fd = private.reading(self.record.raised(rank))
+        except OSError:
+            return None
+        try:
+            value = self._definitions.read(rank, Parcel(fd))
+        except (Malformed, XlaNbError):
+            return None
+        finally:
+            os.close(fd)
+        return value if isinstance(value, BaseException) else None
 
     @property
     def errors(self) -> dict[int, RankError]:

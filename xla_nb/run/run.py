@@ -13,17 +13,17 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from xla_nb import linux, old_names
 from xla_nb.engines.base import Engine, Feed
-from xla_nb.errors import Interrupted, XlaNbError
+from xla_nb.errors import Interrupted
 from xla_nb.protocol import events
 from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.tail import before
-from xla_nb.run import sentences, shortage
+from xla_nb.run import shortage
+from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.hang import HangWatch
 from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
@@ -76,30 +76,6 @@ def _staying(numbers: list[int], grace: float) -> events.Notice:
 
 def _is_news(notice: events.Notice) -> bool:
     return not notice.once or old_names.first_time(notice.text)
-
-
-class RunFailed(XlaNbError):
-    """A run that did not return every rank's value. `run` holds what there is; a copy in another
-    process has the message alone, and no `run`.
-
-    brief: all but the headline has been shown already, by the panel.
-    """
-
-    def __init__(self, run: Run, brief: bool = False) -> None:
-        self.run = run
-        told = [sentences.headline(run.state)]
-        if not brief or run.state.refused is not None:
-            told += [*sentences.details(run.state), f"Output and files: {run.record.path}"]
-        super().__init__("\n\n".join(told))
-
-    def __reduce__(self) -> Any:
-        return _failed_elsewhere, self.args
-
-
-def _failed_elsewhere(message: str) -> RunFailed:
-    failed = RunFailed.__new__(RunFailed)
-    failed.args = (message,)
-    return failed
 
 
 class Run(RecordedRun):
@@ -209,11 +185,13 @@ class Run(RecordedRun):
     def join(self, timeout: float | None = None) -> bool:
         """`wait` for programs that join what torch_xla's `spawn(join=False)` gives: whether it has
         ended within so many seconds, as `torch.multiprocessing.ProcessContext.join` has it. Raises
-        RunFailed."""
+        RunFailed, which the exception that ended the run is too."""
         try:
             self.wait(timeout)
         except TimeoutError:
             return False
+        except RunFailed as failed:
+            raise as_raised(failed) from None
         return True
 
     def check(self, brief: bool = False) -> None:
@@ -322,6 +300,9 @@ class Run(RecordedRun):
             self._tell_what_was_short()
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
+            if isinstance(event, events.RankStarted) and self.state.stopping:
+                with self._stop_lock:
+                    self._ladder.meet(event.host, event.pid)
             return
         self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
 

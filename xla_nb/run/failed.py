@@ -1,0 +1,75 @@
+"""RunFailed, and the same as the exception of the user's code that has ended the run."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from xla_nb.errors import XlaNbError
+from xla_nb.run import sentences
+
+if TYPE_CHECKING:
+    from xla_nb.run.recorded import RecordedRun
+
+#: What Python's own iterators raise, and what needs more than a message.
+_PYTHONS = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
+
+
+class RunFailed(XlaNbError):
+    """A run that did not return every rank's value. `run` holds what there is; a copy in another
+    process has the message alone, and no `run`.
+
+    brief: all but the headline has been shown already, by the panel.
+    """
+
+    def __init__(self, run: RecordedRun, brief: bool = False) -> None:
+        self.run = run
+        told = [sentences.headline(run.state)]
+        if not brief or run.state.refused is not None:
+            told += [*sentences.details(run.state), f"Output and files: {run.record.path}"]
+        self._told = "\n\n".join(told)
+        super().__init__(self._told)
+
+    def __str__(self) -> str:
+        return self._told
+
+    def __reduce__(self) -> Any:
+        return _failed_elsewhere, (self._told,)
+
+
+def _failed_elsewhere(message: str) -> RunFailed:
+    failed = RunFailed.__new__(RunFailed)
+    failed._told = message
+    failed.args = (message,)
+    return failed
+
+
+def as_raised(failed: RunFailed) -> RunFailed:
+    """The same error, which `except MyError` catches too where one has ended the run, with what
+    that one holds: torch_xla's launchers raise it as it was."""
+    first = failed.run.state.first_failure
+    if first is None:
+        return failed
+    raised = failed.run.raised(first.rank)
+    kind = type(raised) if raised is not None else getattr(builtins, first.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, _PYTHONS):
+        return failed
+    try:
+        return _made(failed, kind, raised)
+    except Exception:  # a class may say who extends it, and how its instances are made
+        return failed
+
+
+def _made(failed: RunFailed, kind: type, raised: BaseException | None) -> RunFailed:
+    body = {"__module__": RunFailed.__module__}
+    both: Any = type(RunFailed.__name__, (RunFailed, kind), body)
+    again: RunFailed = both.__new__(both)
+    again.args = failed.args if raised is None else raised.args
+    for holder in inspect.getmro(kind):  # `errno`, `pos`, slots
+        for name in filter(lambda n: inspect.ismemberdescriptor(vars(holder)[n]), vars(holder)):
+            with contextlib.suppress(AttributeError, TypeError):
+                setattr(again, name, getattr(raised, name))
+    vars(again).update({**getattr(raised, "__dict__", {}), **vars(failed)})
+    return again
