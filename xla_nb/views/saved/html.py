@@ -136,7 +136,7 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
         inner += details(faint("Traceback"), told) if message else told
     if trouble.others:
         lines = [*shown.others, *([gap(shown.more)] if shown.more else [])]
-        inner += faint(f"{OTHERS}:") + boxed(lines, RED)
+        inner += details(faint(f"{OTHERS} ({len(trouble.others)})"), boxed(lines, RED))
     return details(summary, inner, opened) if inner else div("", summary)
 
 
