@@ -74,7 +74,7 @@ def _text(run: Run) -> View:
     shell = picture.kernel()
     if shell is None:
         return TextView(run)
-    parent = getattr(shell, "get_parent", dict)()
+    parent: dict[str, Any] = getattr(shell, "get_parent", dict)()
     return CellTextView(run, watched=_has_page(parent, shell.user_ns))
 
 
