@@ -11,7 +11,7 @@ from nbformat import NotebookNode, v4
 from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook, of_cells
 from xla_nb.record.sample import Sample
 from xla_nb.views import saved
-from xla_nb.views.snapshot import Card, Excerpt, Series, Slot, Snapshot, Trouble
+from xla_nb.views.snapshot import Card, Diagnosis, Excerpt, Series, Slot, Snapshot, Trouble
 
 NOW = 1_763_726_585.0
 LANE = tuple(Slot(int(NOW) - n, running=0.7, others=0.2, data=0.1) for n in range(60))
@@ -46,6 +46,7 @@ FINISHED = Snapshot(
 )
 CHARTED = replace(
     FINISHED,
+    diagnosis=Diagnosis(f"Rank 2 is the slowest{', and the others wait for it' * 5}", "warning"),
     series=(
         Series("loss", {r: [(float(x), 1 / (1 + x + r)) for x in range(50)] for r in range(4)}),
     ),

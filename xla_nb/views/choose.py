@@ -77,7 +77,8 @@ def _text(run: Run) -> View:
     shell = picture.kernel()
     if shell is None:
         return TextView(run)
-    return CellTextView(run, watched=_has_page(shell.get_parent(), shell.user_ns))
+    parent: dict[str, Any] = getattr(shell, "get_parent", dict)()
+    return CellTextView(run, watched=_has_page(parent, shell.user_ns))
 
 
 _MAKERS: dict[ViewName, Callable[[Run], View]] = {

@@ -216,3 +216,26 @@ def test_importing_the_module_loads_no_heavy_module() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert not done.stdout.strip()
+
+
+# ---------------------------------------------------------------- bands and strips
+
+
+def test_a_band_lies_between_its_lowest_and_highest_values() -> None:
+    line = {0: [(0.0, 5.0), (100.0, 5.0)]}
+    bands = {0: [(0.0, 2.0, 8.0), (100.0, 2.0, 8.0)]}
+    picture = decode(chart.png(line, {0: RED}, WIDTH, HEIGHT, bands))
+    shape = chart.frame(line, bands)
+    assert shape is not None
+    assert shape.low <= 2.0 and shape.high >= 8.0
+    pixels = [row[WIDTH * DENSITY // 2] for row in picture]
+    tinted = [n for n, p in enumerate(pixels) if p[3] > 40 and p[0] > 1.5 * p[2]]
+    assert abs(tinted[0] - row_of(8.0, shape)) < 3
+    assert abs(tinted[-1] - row_of(2.0, shape)) < 3
+    assert tinted == list(range(tinted[0], tinted[-1] + 1))
+    assert pixels[round(row_of(5.0, shape))][3] > 2 * pixels[round(row_of(7.0, shape))][3]
+
+
+def test_a_strip_is_its_colours_from_left_to_right() -> None:
+    picture = decode(chart.strip([RED, "", BLUE], 2))
+    assert picture == [[(0xE0, 0x40, 0x40, 255), (0, 0, 0, 0), (0x40, 0x60, 0xE0, 255)]] * 2

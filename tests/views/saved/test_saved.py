@@ -449,7 +449,7 @@ def test_each_rank_is_a_row_under_named_columns() -> None:
     head, *ranks = rows(saved.render_html(spread(3, 2)))
     assert head == ["rank", "state", ""]
     assert [row[0] for row in ranks] == [str(rank) for rank in range(6)]
-    assert ranks[2] == ["2", "† killed after 11.5 s", "pid 102 device xla:2 host worker-1"]
+    assert ranks[2] == ["2", "† killed after 11.5 s", "pid 102, device xla:2, host worker-1"]
     figures = sample(rss=1 << 30, steps=7), sample(rss=2 << 30, steps=8)
     measured = (replace(card, sample=one) for card, one in zip(cards(2), figures, strict=True))
     head, *ranks = rows(saved.render_html(snapshot(cards=tuple(measured))))

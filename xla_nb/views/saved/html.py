@@ -77,7 +77,7 @@ def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
         div(
             "flex:1 1 340px;min-width:0",
             heading(4, "font-size:13px", *words),
-            div("", mark("!", escaped(remark, 600), AMBER)) if remark else "",
+            div("", f"{chip('!', AMBER)} {escaped(remark, 600)}") if remark else "",
         ),
         *(_fold(title, inner) for title, inner in folds if inner),
     )
@@ -136,7 +136,7 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
         inner += details(faint("Traceback"), told) if message else told
     if trouble.others:
         lines = [*shown.others, *([gap(shown.more)] if shown.more else [])]
-        inner += faint(f"{OTHERS}:") + boxed(lines, RED)
+        inner += details(faint(f"{OTHERS} ({len(trouble.others)})"), boxed(lines, RED))
     return details(summary, inner, opened) if inner else div("", summary)
 
 

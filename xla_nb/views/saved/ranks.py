@@ -138,12 +138,10 @@ def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
 
     def others(card: Card) -> str:
         known = [one for one in each[card.rank].values() if one.id not in _TELLING]
-        return " ".join(
-            bit("white-space:nowrap", faint(one.label), f" {_code(one.value)}") for one in known
-        )
+        return ", ".join(f"{faint(one.label)} {_code(one.value)}" for one in known)
 
     columns = [column(name) for name in _TELLING if name in labels]
-    return [*columns, _Column("", others, "text-align:left;min-width:7em")]
+    return [*columns, _Column("", others, "text-align:left;min-width:6em")]
 
 
 def _code(value: str) -> str:

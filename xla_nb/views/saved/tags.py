@@ -66,10 +66,6 @@ def heading(level: int, style: str, *inner: str) -> str:
     return f'<h{level} {_UNLISTED} style="{reset};{style}">{"".join(inner)}</h{level}>'
 
 
-def section(title: str, *inner: str) -> str:
-    return heading(5, "margin:8px 12px 2px;font-size:12px;font-weight:600", title) + "".join(inner)
-
-
 def unseen(title: str) -> str:
     """A heading for screen readers, where a visible one would only take room."""
     return heading(
