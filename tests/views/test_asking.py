@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -143,7 +144,7 @@ def test_a_report_of_a_hang_says_that_a_rank_waits_for_an_answer(front_end, note
 
     def answer():
         while "waited" not in notebook_hang():
-            pass
+            time.sleep(0.05)
         notebook.client.input("x")
 
     def notebook_hang():
