@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_nb.record.sample import LOCK
+from xla_nb.record.sample import INPUT, LOCK
 from xla_nb.run.stacks import Answer
 from xla_nb.run.standing import Standing
 from xla_nb.run.verdict import call_at, groups, lasting, verdict, why_over
@@ -54,6 +54,11 @@ def stopped(rank, pid=123, **more):
 
 #: (what is known of each rank, the sentence)
 CASES = {
+    "one asks": (
+        [reduces(0, operation=INPUT), reduces(1, 0, number=9)],
+        "Rank 0 has waited 5 min for an answer to its `input()` at Cell In[3], line 6; rank 1 has "
+        "waited 5 min in all_reduce at line 9 for rank 0",
+    ),
     "one elsewhere": (
         [reduces(0, 2), reduces(1, 2), at(2), reduces(3, 2)],
         "Ranks 0, 1, 3 have waited 5 min in all_reduce at Cell In[3], line 6 for rank 2, "

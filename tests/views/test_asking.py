@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -114,12 +115,36 @@ def test_a_run_in_the_background_cannot_ask(notebook):
     assert "EOFError: A run in the background (--bg) has no cell that could ask." in shown.error
 
 
+def test_the_top_level_of_a_cell_cannot_ask(notebook):
+    shown = notebook.run("%%xla_spawn -n 1\ninput('name? ')\ndef f(rank): return 1")
+    assert "Only a function that runs on ranks can ask in the notebook" in shown.error
+
+
+def test_a_process_that_a_rank_has_forked_asks_under_its_rank(front_end, notebook):
+    cell = """%%xla_spawn -n 1 -o asked_below
+import multiprocessing
+def below(queue): queue.put(input("below? "))
+def f(rank):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=below, args=(queue,))
+    process.start()
+    answer = queue.get()
+    process.join()
+    return answer
+"""
+    shown, asked = front_end(cell, "yes")
+    assert shown.status == "ok", shown.error
+    assert asked == [("rank 0 asks: below? ", False)]
+    assert notebook.value("asked_below[0]") == "'yes'"
+
+
 def test_a_report_of_a_hang_says_that_a_rank_waits_for_an_answer(front_end, notebook):
     cell = "%%xla_spawn -n 1 --hang-after 0.5 -o slow\ndef f(rank): return input('slow? ')"
 
     def answer():
         while "waited" not in notebook_hang():
-            pass
+            time.sleep(0.05)
         notebook.client.input("x")
 
     def notebook_hang():

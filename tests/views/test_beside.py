@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -71,16 +70,21 @@ def test_what_ranks_display_is_shown_below_the_view(view, notebook):
     assert markdown == ["**of 0**", "**of 1**"]
 
 
-def test_it_is_shown_while_the_run_goes_on(notebook):
-    cell = """%%xla_spawn -n 2
-import time
+def test_it_is_shown_while_the_run_goes_on(notebook, tmp_path):
+    go = tmp_path / "go"
+    cell = f"""%%xla_spawn -n 1
+import os, time
 def f(rank):
-    display(f"early {rank}")
-    time.sleep(1)
-    print("late")
+    display("early")
+    while not os.path.exists({str(go)!r}):
+        time.sleep(0.02)
     """
-    shown = notebook.ok(cell)
-    assert shown.seen("early 1") < shown.seen("late") - 0.5
+
+    def during(shown):
+        if any("[0] 'early'" in text for _, text in shown.times):
+            go.touch()
+
+    assert notebook.run(cell, during=during).status == "ok"
 
 
 def test_equal_displays_of_all_ranks_are_shown_once(notebook):
@@ -210,7 +214,7 @@ def test_in_a_script_they_are_lines_of_text(tmp_path, capsys):
     beside.draw()
     journal(run, 1).add(show("a\nb"))
     journal(run, 0).add(show("<Figure>"))
-    time.sleep(0.11)  # the next look
+    beside._due = 0.0  # the next look
     assert beside.draw() <= 0.05
     journal(run, 1).add(show("c"))
     beside.finish()

@@ -435,6 +435,12 @@ def test_a_rank_that_waits_for_the_lock_names_who_holds_it(run, observer):
     assert card(observer, 1).detail == "for `lock`"
 
 
+def test_a_rank_that_asks_says_so(run, observer):
+    started(run, 0)
+    samples(run, 0, activity="waiting", operation=sample.INPUT)
+    assert card(observer, 0).detail == "for an answer in the notebook"
+
+
 def test_a_note_of_no_use_once_the_run_has_ended_goes_with_it(run, observer):
     started(run, 0)
     run.state.apply(events.Notice(text="Stop again to end now.", passing=True))

@@ -23,6 +23,10 @@ from xla_nb.rank.threads import OfRank
 from xla_nb.record.sample import INPUT
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
+_NO_RANK = (
+    "Only a function that runs on ranks can ask in the notebook, until it returns. Call input() "
+    "there, or ask before the launch."
+)
 _builtin: Callable[..., str] = builtins.input
 
 
@@ -98,14 +102,17 @@ def _replace(getpass: types.ModuleType) -> None:
 
 
 def _input(prompt: object = "", /) -> str:
-    asker = askers.here()
-    if asker is None or sys._getframe(1).f_globals.get("__name__") == "cmd":  # as pdb asks
+    if sys._getframe(1).f_globals.get("__name__") == "cmd":  # as pdb asks
         return _builtin(prompt)
-    return asker.ask(str(prompt), secret=False)
+    return _ask(prompt, secret=False)
 
 
 def _getpass(prompt: str = "Password: ", stream: Any = None, **_: Any) -> str:
+    return _ask(prompt, secret=True)
+
+
+def _ask(prompt: object, secret: bool) -> str:
     asker = askers.here()
-    if asker is None:
-        raise EOFError("EOF when reading a line")
-    return asker.ask(str(prompt), secret=True)
+    if asker is None:  # the cell's top level, or a thread that its rank has left behind
+        raise EOFError(_NO_RANK)
+    return asker.ask(str(prompt), secret)

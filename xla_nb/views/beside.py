@@ -18,7 +18,7 @@ from xla_nb.views.composed import Output
 from xla_nb.views.loop import View
 
 _BEAT = 0.1  # seconds between two looks, and the least between two updates
-_MANY = 256  # ranks, whose looks take some milliseconds; of more, looks are rarer
+_MANY = 64  # ranks; of more, looks are rarer
 _FLOW = 8e6  # bytes a second that a page gets of one run
 _LINES = 60  # of one display, where its text is printed
 _NOTHING = Output({"text/html": "", "text/plain": ""}, {})
