@@ -100,6 +100,11 @@ def test_a_forgotten_comma_in_args_is_named(published, args):
     assert f"args must be a tuple, not {args}. Write args=({args},)." in shown.error
 
 
+def test_no_arguments_are_an_empty_tuple(published):
+    shown = published.run("xmp.spawn(print, args=None, nprocs=2)")
+    assert "args must be a tuple, not None. Write args=()." in shown.error
+
+
 def test_without_join_it_returns_at_once(published):
     published.ok(
         "import pathlib, tempfile, time\nmark = pathlib.Path(tempfile.mkdtemp()) / 'go'\n"
@@ -358,6 +363,27 @@ def test_accelerates_launcher_refuses_arguments_that_do_not_fit_before_ranks_sta
     shown = published.run("notebook_launcher(train, num_processes=2)")
     assert "UsageError: notebook_launcher: cannot call train(index) with 0 arguments" in shown.error
     assert "missing a required argument: 'index'" in shown.error
+
+
+def test_accelerates_launcher_refuses_a_precision_that_there_is_not(published):
+    pytest.importorskip("accelerate")
+    shown = published.run(
+        "from accelerate import notebook_launcher\n"
+        "notebook_launcher(print, num_processes=2, mixed_precision='half')"
+    )
+    assert "notebook_launcher: unknown precision 'half'. Choose no, " in shown.error
+
+
+BEHIND_A_MODULE = """
+import sys, types
+module = sys.modules["behind"] = types.ModuleType("behind")
+exec("class Trainer:\\n    def fit(self, index): pass", vars(module))
+xmp.spawn(module.Trainer().fit)
+"""
+
+
+def test_a_method_that_ranks_cannot_have_is_named(published):
+    assert "Cannot open `fit` (builtins.method) on ranks" in published.run(BEHIND_A_MODULE).error
 
 
 def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
