@@ -481,7 +481,9 @@ def test_an_interrupt_ends_the_run_that_a_thread_waits_for(published):
         if "waiting" in shown.stdout:
             next(interrupts, lambda: None)()
 
-    assert published.run(IN_A_THREAD, during=interrupt).ename == "KeyboardInterrupt"
+    shown = published.run(IN_A_THREAD, during=interrupt)
+    assert shown.ename == "KeyboardInterrupt"
+    assert "interrupts.py" not in shown.error  # nor in that of any other cell
     ended = "type(future.exception()).__name__, str(future.exception()).splitlines()[0]"
     assert published.value(ended) == "('Interrupted', 'Stopped by an interrupt')"
     published.ok("run = xmp.spawn(lambda index: index, nprocs=2)")
