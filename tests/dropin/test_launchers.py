@@ -100,6 +100,11 @@ def test_a_forgotten_comma_in_args_is_named(published, args):
     assert f"args must be a tuple, not {args}. Write args=({args},)." in shown.error
 
 
+def test_no_arguments_are_an_empty_tuple(published):
+    shown = published.run("xmp.spawn(print, args=None, nprocs=2)")
+    assert "args must be a tuple, not None. Write args=()." in shown.error
+
+
 def test_without_join_it_returns_at_once(published):
     published.ok(
         "import pathlib, tempfile, time\nmark = pathlib.Path(tempfile.mkdtemp()) / 'go'\n"
@@ -360,6 +365,27 @@ def test_accelerates_launcher_refuses_arguments_that_do_not_fit_before_ranks_sta
     assert "missing a required argument: 'index'" in shown.error
 
 
+def test_accelerates_launcher_refuses_a_precision_that_there_is_not(published):
+    pytest.importorskip("accelerate")
+    shown = published.run(
+        "from accelerate import notebook_launcher\n"
+        "notebook_launcher(print, num_processes=2, mixed_precision='half')"
+    )
+    assert "notebook_launcher: unknown precision 'half'. Choose no, " in shown.error
+
+
+BEHIND_A_MODULE = """
+import sys, types
+module = sys.modules["behind"] = types.ModuleType("behind")
+exec("class Trainer:\\n    def fit(self, index): pass", vars(module))
+xmp.spawn(module.Trainer().fit)
+"""
+
+
+def test_a_method_that_ranks_cannot_have_is_named(published):
+    assert "Cannot open `fit` (builtins.method) on ranks" in published.run(BEHIND_A_MODULE).error
+
+
 def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
     pytest.importorskip("accelerate")
     published.ok("from accelerate import notebook_launcher")
@@ -455,7 +481,9 @@ def test_an_interrupt_ends_the_run_that_a_thread_waits_for(published):
         if "waiting" in shown.stdout:
             next(interrupts, lambda: None)()
 
-    assert published.run(IN_A_THREAD, during=interrupt).ename == "KeyboardInterrupt"
+    shown = published.run(IN_A_THREAD, during=interrupt)
+    assert shown.ename == "KeyboardInterrupt"
+    assert "interrupts.py" not in shown.error  # nor in that of any other cell
     ended = "type(future.exception()).__name__, str(future.exception()).splitlines()[0]"
     assert published.value(ended) == "('Interrupted', 'Stopped by an interrupt')"
     published.ok("run = xmp.spawn(lambda index: index, nprocs=2)")

@@ -292,3 +292,9 @@ def test_a_renumbered_rank_logs_under_its_new_number(logs, index):
 
 def test_ranks_that_share_a_process_share_its_log(logs):
     assert logs(4, 2, 5) == {"rank-4": "joins\nis 5\n"}
+
+
+def test_a_rank_whose_thread_begins_once_the_run_is_stopped_does_not_call_the_entry():
+    job = SimpleNamespace(stopping=True)
+    with pytest.raises(KeyboardInterrupt):
+        process._called(job, 0, None)

@@ -21,7 +21,7 @@ from xla_nb.run.options import ViewName, count
 from xla_nb.run.run import Run
 from xla_nb.topology import chips, simulated
 from xla_nb.views.loop import INTERRUPTED
-from xla_nb.wording import several
+from xla_nb.wording import listed, several
 
 #: Packages that pass a call on: the launchers' own, and the standard library.
 _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
@@ -187,11 +187,22 @@ def accelerated(
             "xla_nb starts those of several machines itself: %xla_config on=ray, and leave "
             "num_nodes out."
         )
+    _check_precision(precision)
     entry = Accelerated(function)
     if isinstance(args, tuple):  # others are refused with all else that is no tuple
         _check_arguments(entry, args)
     env = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
     return launched(entry, args, ranks, "notebook_launcher", env=env)
+
+
+def _check_precision(precision: str) -> None:
+    """Refuse what `Accelerator()` would take for none, on every rank and without a word."""
+    from accelerate.utils import PrecisionType  # type: ignore[import-untyped]
+
+    known = PrecisionType.list()
+    if precision not in known:
+        choices = listed(known, "or")
+        raise UsageError(f"notebook_launcher: unknown precision {precision!r}. Choose {choices}.")
 
 
 def _check_arguments(entry: Accelerated, args: tuple[object, ...]) -> None:

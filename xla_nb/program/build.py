@@ -128,7 +128,7 @@ def build_call(
     takes_lock = check_live(fn, args, "args=({},)")
     needs = Dependencies(scope)
     entry = needs.callable(fn)
-    label = name_of(fn) or type(fn).__name__
+    label = name_of(getattr(fn, "__func__", fn)) or type(fn).__name__
     return _assembled(needs, args, name=name, label=label, entry=entry, takes_lock=takes_lock)
 
 

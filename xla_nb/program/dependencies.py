@@ -48,7 +48,8 @@ from xla_nb.protocol.parcel import Packed
 from xla_nb.protocol.parts import is_of_a_module, is_ready
 from xla_nb.protocol.remake import Source
 
-_ENTRY = "_xla_nb_entry"
+#: The name of a function that the notebook has under none.
+ENTRY = "_xla_nb_entry"
 _NEWER = "_xla_nb_newer"
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
@@ -142,7 +143,7 @@ class Dependencies:
         """Take a live callable; returns its name in the module."""
         own = origins.name_of(fn)
         named = [own] if self._values.get(own) is fn else origins.names_of(fn, self._values)
-        name = named[0] if named else _ENTRY
+        name = named[0] if named else ENTRY
         self._roots[name] = fn
         self._missing.called.add(name)
         return name
@@ -352,7 +353,7 @@ class Dependencies:
         if found is None or not isinstance(found.node, DEFINITION):
             details = refusals.described(value, self._origin(name))
             path = refusals.path_to_culprit(value, lambda part: self._can_be_sent(part, executed))
-            shown = origins.name_of(value) if name == _ENTRY else name
+            shown = origins.name_of(value) if name == ENTRY else name
             refusal = refusals.refusal(shown or "the function", details, problem, path)
             raise ShippingError(f"{refusal} No rank was started.") from None
         return value, self._source(found), problem

@@ -26,6 +26,7 @@ import torch
 from xla_nb import linux, old_names, old_parameters, runtimes
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
+from xla_nb.program.dependencies import ENTRY
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events
 from xla_nb.protocol.channel import Sender
@@ -245,7 +246,7 @@ def _raised(label: str, error: BaseException, table: ModuleMap) -> _Refused:
     if isinstance(error, loader.CellError):
         return _Refused("DeviceTouched", f"{error.place}: {error}")
     if isinstance(error, Unopened):
-        return _unopened(error, table)
+        return _unopened(label, error, table)
     own = tracebacks.line_in(error, label)
     if not own:
         return _refusal("Cannot load the program", error, table)
@@ -262,13 +263,13 @@ def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
     return _Refused(failure.kind, message, failure.text)
 
 
-def _unopened(error: Unopened, table: ModuleMap) -> _Refused:
+def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
     """The refusal of a value that was pickled in the notebook and cannot be made again here."""
     failure = tracebacks.tell(error.problem, table.sources)
     if error.name == SHARED_MEMORY:
         message = f"Cannot open an array or a tensor in shared memory on ranks: {error.problem}"
         return _Refused(type(error.problem).__name__, f"{message}. Keep it until the ranks start.")
-    name = "--args" if error.name == ARGUMENTS else error.name
+    name = {ARGUMENTS: "--args", ENTRY: label}.get(error.name, error.name)
     details = table.details.get(error.name)
     told = f"{failure.kind}: {in_one_line(failure.message, 300).rstrip('.')}"
     message = (

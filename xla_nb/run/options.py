@@ -343,5 +343,6 @@ def arguments(value: object) -> tuple[object, ...]:
     if isinstance(value, list):
         return tuple(value)
     if not isinstance(value, tuple):
-        raise UsageError(f"args must be a tuple, not {value!r}. Write args=({value!r},).")
+        meant = "()" if value is None else f"({value!r},)"
+        raise UsageError(f"args must be a tuple, not {value!r}. Write args={meant}.")
     return value
