@@ -101,6 +101,18 @@ def test_with_no_view_the_run_has_them(notebook):
     assert again.data == {"text/plain": "1"}
 
 
+def test_a_run_is_shown_with_what_its_ranks_displayed(notebook):
+    notebook.ok("%%xla_spawn -n 2 --view none -o pictured\ndef f(rank): display(f'of {rank}')")
+    shown = notebook.ok("pictured")
+    (whole,) = [
+        m["content"]["data"]
+        for m in shown.messages
+        if "application/vnd.xla-nb.run+json" in m["content"].get("data", {})
+    ]
+    for kind in ("text/html", "text/plain"):
+        assert whole[kind].index("2 ranks finished") < whole[kind].index("of 1")
+
+
 def test_a_run_in_the_background_shows_them_in_its_own_cell(notebook):
     cell = "%%xla_spawn -n 2 --bg --view panel -o behind\ndef f(rank): display(f'of {rank}')"
     first = notebook.ok(cell)

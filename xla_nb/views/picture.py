@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
-from xla_nb.views import observer, saved
+from xla_nb.views import beside, observer, saved
 from xla_nb.views.snapshot import Snapshot
 
 
@@ -19,6 +20,13 @@ def bundle(snapshot: Snapshot, *, told: bool = False) -> dict[str, str]:
     that it is folded in the HTML."""
     html = saved.render_html(snapshot, folds_output=told)
     return {"text/html": html, "text/plain": saved.render_text(snapshot)}
+
+
+def whole(run: RecordedRun) -> dict[str, str]:
+    """The picture of a run as it is now, with what its ranks displayed below it."""
+    own = bundle(observer.observe(run))
+    displayed = beside.of(run)
+    return {kind: f"{own[kind]}\n{displayed[kind]}" for kind in own} if displayed else own
 
 
 def show(forms: dict[str, Any]) -> None:
@@ -54,10 +62,10 @@ class ShownRun(Run):
     """A Run that a notebook displays as its cell's last state."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        return bundle(observer.observe(self)) | self.as_data()
+        return whole(self) | self.as_data()
 
     def _repr_html_(self) -> str:
-        return saved.render_html(observer.observe(self))
+        return whole(self)["text/html"]
 
     def _ipython_display_(self) -> None:
         """A terminal has no room for a picture, and there is none of a run that only starts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xla_nb.run.recorded import Entry, RecordedRun
-from xla_nb.views import beside, observer, saved
+from xla_nb.views import picture
 from xla_nb.wording import in_one_line
 
 
@@ -12,10 +12,7 @@ class OpenedRun(RecordedRun):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         self.check_files("what it showed")
-        snapshot = observer.observe(self)
-        own = {"text/html": saved.render_html(snapshot), "text/plain": saved.render_text(snapshot)}
-        shown = beside.of(self)
-        return {kind: f"{own[kind]}\n{shown[kind]}" for kind in own} if shown else own
+        return picture.whole(self)
 
     def _repr_html_(self) -> str:
         return self._repr_mimebundle_()["text/html"]
