@@ -18,6 +18,6 @@ def let_torch_open_numpys() -> None:
 def _allow(serialization: ModuleType) -> None:
     numpy: Any = importlib.import_module("numpy")
     core: Any = importlib.import_module(numpy.ndarray(0).__reduce__()[0].__module__)  # by release
-    kinds = [getattr(numpy.dtypes, name) for name in numpy.dtypes.__all__]
+    kinds = {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
     made_by = [core._reconstruct, core.scalar, numpy.ndarray, numpy.dtype]
     vars(serialization)["add_safe_globals"]([*made_by, *kinds])
