@@ -382,6 +382,22 @@ def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> N
     assert label.endswith("83 ms a step · waits 29 %")
 
 
+@pytest.mark.parametrize(
+    ("detail", "words"),
+    [
+        ("in all_reduce, for ranks 2, 3", "all_reduce, for ranks 2, 3"),
+        ("in all_gather f32[4] dim 0", "all_gather"),
+        ("for `lock`, which rank 1 holds", "for `lock`, which rank 1 holds"),
+        ("", "waiting"),
+    ],
+)
+def test_a_waiting_rank_names_its_collective_and_for_whom(
+    panel: Panel, detail: str, words: str
+) -> None:
+    panel.tell(cards=[card(1, "waiting", since=time.time(), detail=detail)])
+    expect(option(panel, 1).locator(".xn-what")).to_have_text(words)
+
+
 def test_rows_are_24_pixels_high_and_their_columns_stand_below_each_other(opened: Opener) -> None:
     panel = opened()
     panel.begin(*(card(rank, step=0.1 * rank, rss=rank << 22) for rank in range(1, 9)))

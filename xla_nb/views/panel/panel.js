@@ -936,7 +936,8 @@ function reveal(view, number, line) {
 
 /** What a rank is doing now, in words: the collective's name and for whom it waits, or its phase. */
 function doing({ phase, detail }) {
-	const short = detail.replace(/^in (\S+?),?(?: .*?)?(, for [^,]*)?$/, "$1$2");
+	const [, name = "", whom = ""] = detail.match(/^in ([^\s,]+).*?(, for .*)?$/) ?? [];
+	const short = name ? name + whom : detail;
 	return (phase === "waiting" && short) || joined(phase, short);
 }
 

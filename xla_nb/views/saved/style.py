@@ -35,14 +35,14 @@ class _Look:
     colour: str
 
 
-#: Every phase, those that need attention first.
+#: Every phase, those that need attention first, in the colours that its seconds have in a lane.
 PHASES: dict[Phase, _Look] = {
     "early": _Look("⚑", RED),
     "failed": _Look("✗", RED),
     "killed": _Look("†", "#bf3989"),
     "stopped": _Look("■", GREY),
-    "waiting": _Look("◔", AMBER),
-    "compiling": _Look("◍", "#8250df"),
+    "waiting": _Look("◔", GREY),
+    "compiling": _Look("◍", AMBER),
     "starting": _Look("◌", GREY),
     "running": _Look("●", BLUE),
     "finished": _Look("✓", GREEN),
