@@ -336,6 +336,23 @@ print("AGAIN", xla_nb.spawn(main, n=2).results)
 """
 
 
+def test_a_launch_in_a_spawned_process_is_refused_by_name(tmp_path):
+    script = tmp_path / "spawned.py"
+    script.write_text(
+        "import multiprocessing, xla_nb\n"
+        "def f(rank): return rank\n"
+        "def child():\n"
+        "    try: xla_nb.spawn(f, n=2)\n"
+        "    except xla_nb.XlaNbError as error: print('REFUSED', error)\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=child)\n"
+        "    process.start(); process.join(); print('EXIT', process.exitcode)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert "REFUSED A process that multiprocessing started with 'spawn'" in done.stdout, done
+    assert "EXIT 0" in done.stdout
+
+
 @pytest.mark.slow
 def test_a_forked_process_launches_and_ends_beside_its_parents_run(tmp_path):
     (tmp_path / "forked.py").write_text(FORKED)

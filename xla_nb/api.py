@@ -403,8 +403,18 @@ def _named(runs: Sequence[RecordedRun | _Name]) -> dict[str, RecordedRun]:
 
 
 def _script() -> Scope:
-    """What a plain script holds: its globals, and its file as one cell."""
+    """What a plain script holds: its globals, and its file as one cell.
+
+    Raises UsageError in a process that multiprocessing has started with "spawn": it has imported
+    the script under another name, by which pickles find its functions.
+    """
     main = sys.modules["__main__"]
+    if vars(main).get("__name__") == "__mp_main__":
+        raise UsageError(
+            "A process that multiprocessing started with 'spawn' or 'forkserver' cannot launch "
+            "ranks. Launch in the script itself, or start the process with "
+            '`multiprocessing.get_context("fork").Process`.'
+        )
     file = getattr(main, "__file__", None)
     cells = []
     if file and Path(file).exists():
