@@ -300,7 +300,7 @@ def test_what_is_not_given_is_as_the_notebooks_settings_say(monkeypatch):
         resolve=None,
     )
     monkeypatch.setattr(api.notebook, "current", lambda: here)
-    monkeypatch.setattr(api, "run", lambda program, options, resolve: options)
+    monkeypatch.setattr(api, "run", lambda program, options, *_: options)
     options = xla_nb.spawn(print, timeout=5, keep_going=False)
     assert (options.n, options.timeout, options.keep_going, options.grace) == (3, 5.0, False, 5.0)
 

@@ -33,9 +33,9 @@ hold()
 
 def pictures_are_drawn(run: Flow, ranks: int) -> None:
     """Each rank has its picture; the first rank's is open, and the others open by a click."""
-    shown = run.output.locator("details:has(img)")
+    shown = run.output.locator("details:has(> summary b):has(img)")
     expect(shown).to_have_count(ranks)
-    pictures = run.output.locator("details img")
+    pictures = shown.locator("img")
     expect(pictures.first).to_be_visible()
     for rank in range(1, ranks):
         expect(pictures.nth(rank)).not_to_be_visible()
