@@ -52,11 +52,6 @@ class Frame:
         return Frame(program, *text, data[body:end], farewell), end
 
 
-def payload_of(data: bytes) -> bytes:
-    """The payload of a packed frame."""
-    return data[len(data) - _HEAD.unpack_from(data)[3] :]
-
-
 def take_frame(stream: Stream, come: bool = False) -> Frame | None:
     """The next frame of a stream, or None until all of it has arrived. come: take it from what has
     been read from the stream already."""
