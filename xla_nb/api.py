@@ -31,6 +31,7 @@ from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import drawing, picture
+from xla_nb.topology.chips import SIMULATE, asks_to_simulate
 from xla_nb.views import choose, loop
 from xla_nb.views.saved.opened import OpenedRun
 from xla_nb.wording import listed, several, size
@@ -213,10 +214,14 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
     """The hosts that a cluster gives for launches with these options, held for the next one.
 
     Raises XlaNbError where it cannot give them."""
+    environ = run_options.environment(options, os.environ)
+    simulated = asks_to_simulate(environ)
     with _telling() as on_wait:
-        seats = _engine(options).look(on_wait)
-    accelerator = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
-    return picture.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
+        seats = _engine(options).look(on_wait, simulated)
+    own = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
+    where = f"of a Ray cluster (--on {options.on})"
+    accelerator = None if simulated else own
+    return picture.of(seats, options.n, accelerator, where, environ.get(SIMULATE, ""))
 
 
 @functools.cache

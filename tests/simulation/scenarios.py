@@ -1395,6 +1395,19 @@ def returns_before_any(rank: int) -> None:
         xm.all_reduce("sum", mine(4))
 
 
+def calls_one_more(rank: int) -> list[int]:
+    """Rank 1 calls a collective when all others have returned."""
+    if rank == 1:
+        until(lambda: files("*.result") == 3)
+        try:
+            xm.all_reduce("sum", mine(4))
+        except CollectiveMismatch as error:
+            assert "Rank 1 was in all_reduce" in str(error), error
+            assert "after ranks 0, 2, 3 had returned:" in str(error), error
+            return [*error.early]
+    return []
+
+
 def raises_early(rank: int) -> None:
     if rank == 1:
         raise ValueError("bad batch")

@@ -123,6 +123,12 @@ def test_a_rank_that_returned_is_named_at_once(simulate: Simulate) -> None:
         assert culprit == "  rank 2: returned"
 
 
+def test_a_rank_with_one_more_collective_is_named_rather_than_all_that_returned(
+    simulate: Simulate,
+) -> None:
+    assert simulate("calls_one_more").values() == [[]] * 4
+
+
 def test_a_rank_that_returned_before_any_collective_is_named(simulate: Simulate) -> None:
     job = simulate("returns_before_any")
     assert [ended.how for ended in job.ranks.values()] == ["returned"] + ["CollectiveMismatch"] * 3

@@ -23,6 +23,7 @@ from xla_nb.simulation.board import Board, Buffer, step_of
 from xla_nb.simulation.frames import (
     Frame,
     absence,
+    are_most,
     disagreement,
     shorten,
     show,
@@ -288,6 +289,8 @@ class Agreement:
             failures = "raised", "was stopped"
             failed = any(frame.what.startswith(failures) for frame in gone.values())
             early = sorted(rank for rank, frame in gone.items() if frame.what == "returned")
+            if are_most(early, [*(present.keys() - gone.keys())]):
+                early = []
             told = disagreement(present, set(others) - present.keys())
             raise CollectiveMismatch(told, failed, early)
 
