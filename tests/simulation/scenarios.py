@@ -800,6 +800,29 @@ def check_training_with_ddp(rank: int) -> None:
     equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
 
+def check_accumulated_gradients_with_ddp(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    reference = net()
+    model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+    for each, parts in ((reference, range(4)), (model, [rank])):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        for step in (0, 2):
+            optimizer.zero_grad()
+            with model.no_sync() if each is model else contextlib.nullcontext():
+                accumulate(each, parts, step)
+            accumulate(each, parts, step + 1)
+            optimizer.step()
+    equal_parameters(model.module, reference)
+
+
+def accumulate(model: nn.Module, parts: Sequence[int], step: int) -> None:
+    """The gradient of the mean over the batches of these ranks, added to what there is."""
+    device = next(model.parameters()).device
+    pairs = [batch(part, step) for part in parts]
+    inputs, wanted = (torch.cat(each).to(device) for each in zip(*pairs, strict=True))
+    nn.functional.mse_loss(model(inputs), wanted).backward()
+
+
 def check_training_with_fsdp(rank: int) -> None:
     inner = net().to("xla")
     inner[0] = XlaFullyShardedDataParallel(inner[0])
@@ -1112,6 +1135,20 @@ def check_compiled_training_step(rank: int) -> None:
         nn.functional.mse_loss(compiled(inputs), wanted).backward()
         xm.optimizer_step(optimizer, barrier=True)
     equal_parameters(model, reference_training(4, torch.optim.SGD, 0.1))
+
+
+def check_compiled_collective_under_autocast(rank: int) -> None:
+    @torch.compile(backend="openxla")
+    def step(value: Tensor, weight: Tensor) -> Tensor:
+        with torch.autocast("xla", dtype=torch.bfloat16):
+            return torch.relu(xm.all_reduce("sum", value @ weight)) @ weight
+
+    weight = tensor(9, 4, 4)
+    low = weight.bfloat16()
+    products = torch.stack([each.bfloat16() @ low for each in everyones(4, 4)])
+    expected = torch.relu(products.sum(0, dtype=torch.bfloat16)) @ low
+    for _ in range(3):
+        same(step(mine(4, 4), weight.to("xla")), expected)
 
 
 def check_compiled_in_place_update(rank: int) -> None:
