@@ -373,3 +373,26 @@ def test_a_launch_that_waits_for_nothing_tells_nothing(capsys):
     with api._telling():
         pass
     assert capsys.readouterr().out == ""
+
+
+UNDER_TORCHRUN = """
+import torch_xla
+import xla_nb
+
+def train(rank):
+    print("trains", rank)
+
+if __name__ == "__main__":
+    xla_nb.install()
+    torch_xla.launch(train)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_under_torchrun_is_refused_rather_than_trained_once_in_each_process(tmp_path):
+    (tmp_path / "train.py").write_text(UNDER_TORCHRUN)
+    options = ("--standalone", "--nproc-per-node", "2", "--log-dir", str(tmp_path / "logs"))
+    done = python("-m", "torch.distributed.run", *options, "train.py", folder=tmp_path)
+    assert done.returncode == 1
+    assert "torchrun has started this process as one of several" in done.stderr
+    assert "trains" not in done.stdout

@@ -33,6 +33,7 @@ from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import drawing
 from xla_nb.topology import picture as topology
+from xla_nb.topology.chips import SIMULATE, asks_to_simulate
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.compared import Comparison
@@ -239,10 +240,14 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
     """The hosts that a cluster gives for launches with these options, held for the next one.
 
     Raises XlaNbError where it cannot give them."""
+    environ = run_options.environment(options, os.environ)
+    simulated = asks_to_simulate(environ)
     with _telling() as on_wait:
-        seats = _engine(options).look(on_wait)
-    accelerator = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
-    return topology.of(seats, options.n, accelerator, f"of a Ray cluster (--on {options.on})")
+        seats = _engine(options).look(on_wait, simulated)
+    own = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
+    where = f"of a Ray cluster (--on {options.on})"
+    accelerator = None if simulated else own
+    return topology.of(seats, options.n, accelerator, where, environ.get(SIMULATE, ""))
 
 
 @functools.cache

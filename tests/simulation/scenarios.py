@@ -46,9 +46,8 @@ from xla_nb.simulation.agreement import (
     CollectiveWait,
     RankLost,
 )
-from xla_nb.simulation.collectives import Reduction
+from xla_nb.simulation.collectives import Reduction, _Meeting
 from xla_nb.simulation.memory import Walk
-from xla_nb.simulation.mesh import Mesh
 
 # torch_xla 2.8's process group has no all_to_all of lists, gather, scatter or reduce, and mistakes
 # a subgroup's root for the world's.
@@ -73,7 +72,8 @@ FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
     "min": lambda rows: rows.amin(0),
     "max": lambda rows: rows.amax(0),
 }
-LARGE = (173, 229)  # 158 kB of f32: more than travels with a frame
+MIDDLE = (173, 229)  # 158 kB of f32: more than travels with a frame, but room at a board for 4
+LARGE = (283, 271)  # 307 kB: more than that
 
 
 def tensor(rank: int, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -255,7 +255,7 @@ def check_all_reduce_and_or(rank: int) -> None:
 
 
 def check_all_reduce_large_scaled_and_in_groups(rank: int) -> None:
-    for shape in ((7,), LARGE):
+    for shape in ((7,), MIDDLE, LARGE):
         same(xm.all_reduce("sum", mine(*shape)), everyones(*shape).sum(0), rtol=0, atol=0)
         scaled = xm.all_reduce("sum", mine(*shape), scale=0.25)
         same(scaled, everyones(*shape).sum(0) * 0.25)
@@ -271,7 +271,7 @@ def check_all_reduce_of_a_list_is_in_place(rank: int) -> None:
     shapes: list[tuple[tuple[int, ...], torch.dtype]] = [
         ((3,), torch.float32),
         ((2, 2), torch.bfloat16),
-        (LARGE, torch.float32),
+        (MIDDLE, torch.float32),
         ((), torch.float32),
         ((4,), torch.int64),
         ((0,), torch.float32),
@@ -446,7 +446,12 @@ def check_what_collectives_in_place_reach_is_torch_xlas(rank: int) -> None:
 
 
 def check_all_to_all(rank: int) -> None:
-    for shape, split, concat in (((8, 3), 0, 0), ((2, 8), 1, 0), ((400, 60), 0, 1)):
+    for shape, split, concat in (
+        ((8, 3), 0, 0),
+        ((2, 8), 1, 0),
+        ((400, 60), 0, 1),
+        ((800, 120), 0, 1),
+    ):
         result = xm.all_to_all(mine(*shape), split, concat, 4)
         pieces = [tensor(other, *shape).chunk(4, split)[rank] for other in range(4)]
         same(result, torch.cat(pieces, concat))
@@ -456,7 +461,7 @@ def check_all_to_all(rank: int) -> None:
 
 
 def check_collective_permute(rank: int) -> None:
-    for shape in ((3,), LARGE):
+    for shape in ((3,), MIDDLE, LARGE):
         ring = [[source, (source + 1) % 4] for source in range(4)]
         same(xm.collective_permute(mine(*shape), ring), tensor((rank - 1) % 4, *shape))
         some = xm.collective_permute(mine(*shape), [[0, 3], [1, 1]])
@@ -511,7 +516,7 @@ def check_values_that_are_still_on_the_host(rank: int) -> None:
 
 
 def check_groups_of_different_sizes(rank: int) -> None:
-    for shape in ((3,), LARGE):
+    for shape in ((3,), MIDDLE, LARGE):
         reduced = xm.all_reduce("sum", mine(*shape), groups=[[0], [1, 2, 3]])
         same(reduced, everyones(*shape, ranks=[1, 2, 3] if rank else [0]).sum(0))
     same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
@@ -795,6 +800,29 @@ def check_training_with_ddp(rank: int) -> None:
     equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
 
+def check_accumulated_gradients_with_ddp(rank: int) -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    reference = net()
+    model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
+    for each, parts in ((reference, range(4)), (model, [rank])):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        for step in (0, 2):
+            optimizer.zero_grad()
+            with model.no_sync() if each is model else contextlib.nullcontext():
+                accumulate(each, parts, step)
+            accumulate(each, parts, step + 1)
+            optimizer.step()
+    equal_parameters(model.module, reference)
+
+
+def accumulate(model: nn.Module, parts: Sequence[int], step: int) -> None:
+    """The gradient of the mean over the batches of these ranks, added to what there is."""
+    device = next(model.parameters()).device
+    pairs = [batch(part, step) for part in parts]
+    inputs, wanted = (torch.cat(each).to(device) for each in zip(*pairs, strict=True))
+    nn.functional.mse_loss(model(inputs), wanted).backward()
+
+
 def check_training_with_fsdp(rank: int) -> None:
     inner = net().to("xla")
     inner[0] = XlaFullyShardedDataParallel(inner[0])
@@ -910,7 +938,7 @@ def check_process_group_with_a_root(rank: int) -> None:
 
 def check_point_to_point(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
-    for shape in ((3,), LARGE):
+    for shape in ((3,), MIDDLE, LARGE):
         value = mine(*shape)
         if rank in (0, 3):
             dist.send(value, dst=1 if rank == 0 else 2)
@@ -1107,6 +1135,20 @@ def check_compiled_training_step(rank: int) -> None:
         nn.functional.mse_loss(compiled(inputs), wanted).backward()
         xm.optimizer_step(optimizer, barrier=True)
     equal_parameters(model, reference_training(4, torch.optim.SGD, 0.1))
+
+
+def check_compiled_collective_under_autocast(rank: int) -> None:
+    @torch.compile(backend="openxla")
+    def step(value: Tensor, weight: Tensor) -> Tensor:
+        with torch.autocast("xla", dtype=torch.bfloat16):
+            return torch.relu(xm.all_reduce("sum", value @ weight)) @ weight
+
+    weight = tensor(9, 4, 4)
+    low = weight.bfloat16()
+    products = torch.stack([each.bfloat16() @ low for each in everyones(4, 4)])
+    expected = torch.relu(products.sum(0, dtype=torch.bfloat16)) @ low
+    for _ in range(3):
+        same(step(mine(4, 4), weight.to("xla")), expected)
 
 
 def check_compiled_in_place_update(rank: int) -> None:
@@ -1323,6 +1365,40 @@ def interrupted_while_it_waits(rank: int) -> list[list[float]]:
     return got
 
 
+def interrupted_in_a_large_one(rank: int) -> list[str]:
+    """Rank 2 is interrupted while it waits for rank 0, at the first meeting of a collective that
+    takes several or at the next one, and begins it anew. Gives how each of the two has ended."""
+    xm.rendezvous("all there")
+    waited = int(os.environ["WAITED"])
+    barrier = _Meeting._barrier
+    ends = []
+
+    def interrupt() -> None:
+        if rank == 2:
+            threading.Thread(target=_interrupt, args=(threading.get_ident(),)).start()
+        if rank == 0:
+            until(lambda: files("interrupted") == 1)
+
+    def interrupted(meeting: _Meeting) -> None:
+        interrupt()
+        barrier(meeting)
+
+    value = mine(*LARGE)
+    torch_xla.sync()
+    if waited:
+        _Meeting._barrier = interrupted  # type: ignore[method-assign]
+    else:
+        interrupt()
+    for _ in range(2):
+        try:
+            ends.append(f"{xm.all_reduce('sum', value).cpu().sum().item():.0f}")
+        except (KeyboardInterrupt, CollectiveMismatch) as error:
+            if isinstance(error, KeyboardInterrupt):
+                Path(os.environ["FOLDER"], "interrupted").touch()
+            ends.append(f"{type(error).__name__} {error}".partition(" f32")[0])
+    return ends
+
+
 def _interrupt(thread: int) -> None:
     """Interrupt a thread that waits for rank 0, as a run is stopped."""
     until(lambda: (wait := host.waiting()) is not None and 0 in wait.missing)
@@ -1354,6 +1430,19 @@ def returns_early(rank: int) -> None:
 def returns_before_any(rank: int) -> None:
     if rank != 0:
         xm.all_reduce("sum", mine(4))
+
+
+def calls_one_more(rank: int) -> list[int]:
+    """Rank 1 calls a collective when all others have returned."""
+    if rank == 1:
+        until(lambda: files("*.result") == 3)
+        try:
+            xm.all_reduce("sum", mine(4))
+        except CollectiveMismatch as error:
+            assert "Rank 1 was in all_reduce" in str(error), error
+            assert "after ranks 0, 2, 3 had returned:" in str(error), error
+            return [*error.early]
+    return []
 
 
 def raises_early(rank: int) -> None:
@@ -1397,16 +1486,16 @@ def killed(rank: int) -> str:
 def killed_inside(rank: int) -> list[str]:
     """Ranks 1 and 3 come to the next step once rank 0, which lives on, has left the collective;
     none is in step with the others after it."""
-    swap = Mesh.swap
+    barrier = _Meeting._barrier
 
-    def late(*args: Any) -> None:
+    def late(meeting: _Meeting) -> None:
         if rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         until(lambda: rank == 0 or files("0.out") == 1)
-        swap(*args)
+        barrier(meeting)
 
     xm.rendezvous("all there")
-    Mesh.swap = late  # type: ignore[method-assign]
+    _Meeting._barrier = late  # type: ignore[method-assign]
     found = []
     for _ in range(2):
         try:

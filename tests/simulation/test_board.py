@@ -72,6 +72,22 @@ def test_a_message_that_does_not_fit_is_refused() -> None:
         Board(1).arrive(0, FIRST, b"sum", bytes(1 << 16))
 
 
+def test_payloads_are_there_until_the_next_step_is_over() -> None:
+    board = Board(2)
+    board.arrive(0, FIRST, b"sum", b"", [b"ab", memoryview(b"c")])
+    board.arrive(1, FIRST, b"sum", b"", [b"d"])
+    payloads = board.payloads(FIRST)
+    arrive(board, 1, SECOND)
+    assert {rank: bytes(payload) for rank, payload in payloads.items()} == {0: b"abc", 1: b"d"}
+
+
+def test_a_payload_that_does_not_fit_is_refused() -> None:
+    board = Board(64)
+    board.arrive(0, FIRST, b"sum", b"", [bytes(board.room)])
+    with pytest.raises(ValueError, match="The payload does not fit the board"):
+        board.arrive(0, FIRST, b"sum", b"", [bytes(board.room), b"1"])
+
+
 def test_the_bell_wakes_all_that_sleep_and_is_heard_once() -> None:
     boards = [Board(3)]
     boards += [copy.copy(boards[0]) for _ in range(2)]
@@ -158,15 +174,17 @@ def test_ranks_stay_in_step_when_one_is_interrupted_twice_while_it_waits(pair, m
         patch.setattr(early._board, "wait", interrupt)
         for number in (b"0", b"1"):
             with pytest.raises(KeyboardInterrupt):
-                early.meet("rendezvous", range(2), number)
+                early.meet("rendezvous", range(2), [number])
     seen: list[dict[int, bytes]] = []
 
     def meet_all() -> None:
-        seen.extend(late.meet("rendezvous", range(2), number) for number in (b"0", b"1", b"2"))
+        for number in (b"0", b"1", b"2"):
+            met = late.meet("rendezvous", range(2), [number])
+            seen.append({rank: bytes(payload) for rank, payload in met.items()})
 
     thread = threading.Thread(target=meet_all)
     thread.start()
-    assert early.meet("rendezvous", range(2), b"2") == {0: b"2", 1: b"2"}
+    assert early.meet("rendezvous", range(2), [b"2"]) == {0: b"2", 1: b"2"}
     thread.join()
     assert seen == [dict.fromkeys(range(2), number) for number in (b"0", b"1", b"2")]
 

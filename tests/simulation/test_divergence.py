@@ -75,6 +75,17 @@ def test_ranks_stay_in_step_after_an_interrupt_that_one_has_caught(simulate: Sim
     ]
 
 
+@pytest.mark.parametrize("waited", ["0", "1"])
+def test_an_interrupt_in_the_middle_of_a_collective_ends_it_for_all(
+    simulate: Simulate, waited: str
+) -> None:
+    """Large values take several meetings: at those that follow, others would miss the rank."""
+    told = "CollectiveMismatch rank 2 raised KeyboardInterrupt during all_reduce sum"
+    assert simulate("interrupted_in_a_large_one", env={"WAITED": waited}).values() == [
+        ["KeyboardInterrupt ", told] if rank == 2 else [told, told] for rank in range(4)
+    ]
+
+
 def test_a_mismatch_names_the_line_of_the_cell(simulate: Simulate) -> None:
     lines = mismatch(simulate("mismatch_in_a_cell"), 0, 1, 2, 3)
     where = "at Cell In[5], line 2: return xm.all_reduce('sum', value)"
@@ -110,6 +121,12 @@ def test_a_rank_that_returned_is_named_at_once(simulate: Simulate) -> None:
         told = r"Rank 2 returned while ranks? [\d, ]+ (was|were) in all_reduce \(.+, line \d+\):"
         assert re.fullmatch(told, heading)
         assert culprit == "  rank 2: returned"
+
+
+def test_a_rank_with_one_more_collective_is_named_rather_than_all_that_returned(
+    simulate: Simulate,
+) -> None:
+    assert simulate("calls_one_more").values() == [[]] * 4
 
 
 def test_a_rank_that_returned_before_any_collective_is_named(simulate: Simulate) -> None:
@@ -151,7 +168,10 @@ def test_a_rank_that_is_killed_in_a_collective_is_named_and_no_other(simulate: S
     assert sorted(ranks) == [0, 1, 3]
     for ended in ranks.values():
         assert len(ended.value) == 2
-        assert all(text.startswith("rank 2's process ended during") for text in ended.value)
+        assert all(
+            text.startswith("rank 2's process ended while this rank was in all")
+            for text in ended.value
+        )
 
 
 def test_what_is_raised_inside_a_collective_is_told_to_those_in_it(simulate: Simulate) -> None:

@@ -79,8 +79,9 @@ class Engine(Protocol):
     def fetch(self, run: str, host: str, file: str) -> bytes | None:
         """A file of the run's as it lies on a host; None where the record has all of it."""
 
-    def look(self, waiting: OnWait) -> list[Seat]:
-        """The hosts a launch would get, held for it; none: this machine. Raises LaunchError."""
+    def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
+        """The hosts a launch would get, held for it; none: this machine. simulated: they need
+        no chips. Raises LaunchError."""
 
 
 #: Attempts to kill a run before the process that looks after it is killed itself.

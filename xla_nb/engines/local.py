@@ -133,7 +133,7 @@ class LocalEngine:
         """None: the record has all of a run's files."""
         return None
 
-    def look(self, waiting: OnWait) -> list[Seat]:
+    def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
         """None: ranks are on this machine."""
         return []
 

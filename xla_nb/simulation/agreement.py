@@ -13,18 +13,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from select import POLLIN
 from typing import NoReturn
 
-from xla_nb.simulation.board import Board, step_of
+from xla_nb.simulation.board import Board, Buffer, step_of
 from xla_nb.simulation.frames import (
     Frame,
     absence,
+    are_most,
     disagreement,
-    payload_of,
     shorten,
     show,
     take_frame,
@@ -36,6 +36,7 @@ from xla_nb.wording import ranks
 
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
 _GLANCE = 0.1  # seconds between two looks at the streams, of those that wait at the board
+_ROOM = 1 << 14  # bytes of a payload that fit the sockets' buffers
 _PATIENCE = 1.0  # seconds that a farewell waits for another thread's collective
 
 
@@ -72,6 +73,7 @@ class _Visit:
 
     step: int
     mine: Frame
+    payload: Sequence[Buffer]
     over: bool = False
 
 
@@ -112,9 +114,18 @@ class Agreement:
         """Seconds of all waits so far, with the one that this rank is in."""
         return self._waited.seconds
 
-    def meet(self, what: str, members: Iterable[int], payload: bytes = b"") -> dict[int, bytes]:
+    def room(self, members: Sized) -> int:
+        """The most bytes of a payload at a meeting of these."""
+        return self._board.room if self._board and self._are_all(members) else _ROOM
+
+    def _are_all(self, members: Sized) -> bool:
+        return len(members) == self.mesh.size
+
+    def meet(
+        self, what: str, members: Sequence[int], payload: Sequence[Buffer] = ()
+    ) -> dict[int, Buffer]:
         """Meet `members` for the operation `what`, which says how long payloads are or that they
-        say so; returns each rank's payload.
+        say so; returns each rank's payload, valid until the next meeting.
 
         Raises CollectiveMismatch, CollectiveTimeout or RankLost.
         """
@@ -125,42 +136,43 @@ class Agreement:
             )
         if self._failure is not None:
             raise _again(type(self._failure).__name__, str(self._failure))
-        mine = Frame(self._program, shorten(what), calling_line(), bytearray(payload))
+        mine = Frame(self._program, shorten(what), calling_line())
         others = [rank for rank in members if rank != self.mesh.rank]
         self._check_gone(mine, {}, others)
         try:
-            if self._board is not None and len(others) == self.mesh.size - 1:
-                return self._meet_at_board(self._board, mine)
-            return self._meet_over_streams(mine, others)
+            if self._board is not None and self._are_all(members):
+                self._meet_at_board(self._board, mine, payload)
+                return {**self._board.payloads(self._visits[-1].step)}
+            return self._meet_over_streams(mine, others, payload)
         finally:
             self._wait = None
             self._waited.stop()
 
-    def _meet_over_streams(self, mine: Frame, others: Sequence[int]) -> dict[int, bytes]:
+    def _meet_over_streams(
+        self, mine: Frame, others: Sequence[int], payload: Sequence[Buffer]
+    ) -> dict[int, Buffer]:
+        mine = replace(mine, payload=bytearray().join(payload))
         self._send(mine, others)
         frames = self._collect(mine, set(others)) | {self.mesh.rank: mine}
         if any(frame.what != mine.what for frame in frames.values()):
             raise CollectiveMismatch(disagreement(frames, ()))
-        return {rank: bytes(frame.payload) for rank, frame in frames.items()}
+        return {rank: memoryview(frame.payload) for rank, frame in frames.items()}
 
-    def _meet_at_board(self, board: Board, mine: Frame) -> dict[int, bytes]:
+    def _meet_at_board(self, board: Board, mine: Frame, payload: Sequence[Buffer]) -> None:
         step = self._visits[-1].step + 1 if self._visits else step_of(self._program, 0)
-        self._visits.append(_Visit(step, mine))
+        self._visits.append(_Visit(step, mine, payload))
         for visit in self._visits:
             if not visit.over:  # also one that was interrupted: others may still read its message
                 self._stay(board, visit)
         del self._visits[:-1]
-        everyone = range(self.mesh.size)
         if not board.is_agreed(step):
+            everyone = range(self.mesh.size)
             raise CollectiveMismatch(disagreement(_frames_at(board, step, everyone), ()))
-        if not mine.payload:
-            return dict.fromkeys(everyone, b"")
-        return {r: payload_of(data) for r, data in board.messages(step, everyone).items()}
 
     def _stay(self, board: Board, visit: _Visit) -> None:
         """Be at the board until all ranks are."""
         mine, step = visit.mine, visit.step
-        if not board.arrive(self.mesh.rank, step, mine.what.encode(), mine.pack()):
+        if not board.arrive(self.mesh.rank, step, mine.what.encode(), mine.pack(), visit.payload):
             missing = functools.partial(board.missing, step)
             self._wait = mine.what, time.monotonic(), missing
             self._waited.start()
@@ -169,7 +181,7 @@ class Agreement:
                     break
                 if not board.wait(step, min(pause, _GLANCE)):
                     self._glance(board, visit)
-        visit.over = True
+        visit.over, visit.payload = True, ()
 
     def _glance(self, board: Board, visit: _Visit) -> None:
         """Raise what keeps ranks from the board, if streams tell: those of the missing ones, or of
@@ -197,7 +209,7 @@ class Agreement:
         self._check_gone(mine, frames, missing | given_up)
         if elsewhere:
             failure = CollectiveMismatch(disagreement(frames, missing - elsewhere.keys()))
-            self._give_up(failure, numbers=False)
+            self._give_up(failure)
             raise failure
 
     def leave(self, reason: str) -> None:
@@ -273,7 +285,7 @@ class Agreement:
         while frame and frame.program < self._program:  # left over from an earlier program
             frame = take_frame(self.mesh.streams[rank], come)
         if frame and frame.farewell:
-            self._gone[rank] = frame
+            self._gone.setdefault(rank, frame)
             return None
         return frame
 
@@ -287,6 +299,8 @@ class Agreement:
             failures = "raised", "was stopped"
             failed = any(frame.what.startswith(failures) for frame in gone.values())
             early = sorted(rank for rank, frame in gone.items() if frame.what == "returned")
+            if are_most(early, [*(present.keys() - gone.keys())]):
+                early = []
             told = disagreement(present, set(others) - present.keys())
             raise CollectiveMismatch(told, failed, early)
 
@@ -299,21 +313,20 @@ class Agreement:
         closed = {rank, *self.mesh.closed()} - (self._gone.keys() - {rank})
         return " or ".join(f"rank {each}'s" for each in sorted(closed)) + " process ended"
 
-    @contextmanager
-    def moving(self, what: str, numbers: bool = True) -> Iterator[None]:
-        """Around a swap: the rank shows as waiting, and stream errors become ours.
-
-        numbers: what moves is data, of which others may have half after an error, so the streams
-        are closed then; else they hear of it.
-        """
+    def swap(
+        self, what: str, out: Mapping[int, memoryview], into: Mapping[int, memoryview]
+    ) -> None:
+        """Move bytes between ranks that have met for it: the rank shows as waiting, and errors of
+        streams become ours. Others may have half of the bytes after any error, so the streams are
+        closed then."""
         self._wait = shorten(what), time.monotonic(), tuple
         self._waited.start()
         try:
-            yield
+            self.mesh.swap(out, into, self.timeout())
         except BaseException as error:
             failure = self._of_stream(error, what)
-            interrupted = f"raised {type(error).__name__}"
-            self._give_up(failure or self._left(self.mesh.rank, interrupted, what), numbers)
+            self._failure = failure or self._raised(error, what)
+            self.mesh.close()
             if failure:
                 raise failure from error
             raise
@@ -329,28 +342,22 @@ class Agreement:
             return RankLost(f"{self._ended(error.rank)} {during}")
         return None
 
-    def left_during(self, what: str, rank: int, data: bytearray) -> NoReturn:
-        """Raise for a rank whose farewell, which begins with `data`, came in the middle of a
-        collective: something was raised there between two of its steps."""
-        self.mesh.streams[rank].inbox[:0] = data
-        frame = take_frame(self.mesh.streams[rank])
-        if frame and frame.payload:
-            failure = _again(frame.payload.decode(), frame.what)
-        else:
-            failure = self._left(rank, frame.what if frame else "left", what)
-        self._give_up(failure, numbers=False)
-        raise failure
+    def break_off(self, what: str, error: BaseException) -> None:
+        """Tell the others, who may wait for this rank in the middle of a collective, that an error
+        has ended it here."""
+        if self._failure is None:
+            if not isinstance(error, (CollectiveMismatch, CollectiveTimeout, RankLost)):
+                error = self._raised(error, what)
+            self._give_up(error)
 
-    def _left(self, rank: int, reason: str, what: str) -> CollectiveMismatch:
-        return CollectiveMismatch(f"rank {rank} {reason} during {shorten(what)}", follows=True)
+    def _raised(self, error: BaseException, what: str) -> CollectiveMismatch:
+        reason = f"rank {self.mesh.rank} raised {type(error).__name__} during {shorten(what)}"
+        return CollectiveMismatch(reason, follows=True)
 
-    def _give_up(self, failure: RuntimeError, numbers: bool) -> None:
+    def _give_up(self, failure: RuntimeError) -> None:
         """Leave the step that others are at, so that none of them takes this rank for the one that
         has ended; no collective of this process is in step with theirs any more."""
         self._failure = failure
-        if numbers:
-            self.mesh.close()
-            return
         name = bytearray(type(failure).__name__.encode())
         data = Frame(self._program, str(failure), "", name, farewell=True).pack()
         for stream in self.mesh.streams.values():

@@ -15,13 +15,16 @@ import os
 import select
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from struct import Struct
 
+Buffer = bytes | memoryview
 _DIGEST = 16  # bytes
 _MESSAGE = 1 << 16  # bytes at most, with its head
-_HEAD = Struct("=QI")  # step; length of the message
+_HEAD = Struct("=QII")  # step; lengths of message and payload
+_PAYLOADS = 1 << 20  # bytes that each rank reads at a meeting, but for many ranks
+_PAYLOAD = 1 << 14  # bytes of one, however many ranks
 _PROGRAM = 1 << 32  # steps of one program
 _TURNS = 10  # how often others have the core before a rank sleeps: waking it takes longer
 
@@ -36,8 +39,11 @@ class Board:
 
     def __init__(self, size: int) -> None:
         self._size = size
+        #: The most bytes of a payload.
+        self.room = max(_PAYLOAD, _PAYLOADS // size & -mmap.PAGESIZE)
         begin = -(-size * (8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
-        memory = memoryview(mmap.mmap(-1, begin + 2 * size * _MESSAGE))
+        slots = 2 * size * (_MESSAGE + self.room)
+        memory = memoryview(mmap.mmap(-1, begin + slots))
         self._steps = memory[: 8 * size].cast("Q")
         digests = memory[8 * size : (8 + 2 * _DIGEST) * size]
         self._digests = digests[: _DIGEST * size], digests[_DIGEST * size :]
@@ -52,14 +58,23 @@ class Board:
         self._ears = select.epoll()
         self._ears.register(self._bell, select.EPOLLIN | select.EPOLLET)  # each ring wakes all once
 
-    def arrive(self, rank: int, step: int, what: bytes, message: bytes) -> bool:
-        """Put a message up; whether all ranks have arrived. `what` is to be the same on all of
-        them. Raises ValueError if the message is longer than 64 KiB."""
+    def arrive(
+        self, rank: int, step: int, what: bytes, message: bytes, payload: Sequence[Buffer] = ()
+    ) -> bool:
+        """Put a message and a payload, in parts, up; whether all ranks have arrived. `what` is to
+        be the same on all of them. Raises ValueError if the message is longer than 64 KiB, or the
+        payload than `room`."""
         start = self._start(rank, step)
-        size = _HEAD.size + len(message)
+        size, end = _HEAD.size + len(message), start + _MESSAGE
         if size > _MESSAGE:
             raise ValueError(f"A message of {len(message)} bytes does not fit the board.")
-        self._messages[start : start + size] = _HEAD.pack(step, len(message)) + message
+        for part in payload:
+            begin, end = end, end + len(part)
+            if end > start + _MESSAGE + self.room:
+                raise ValueError("The payload does not fit the board.")
+            self._messages[begin:end] = part
+        head = _HEAD.pack(step, len(message), end - start - _MESSAGE)
+        self._messages[start : start + size] = head + message
         digest = blake2b(what, digest_size=_DIGEST).digest()
         self._digests[step % 2][_DIGEST * rank : _DIGEST * (rank + 1)] = digest
         self._steps[rank] = step
@@ -90,11 +105,21 @@ class Board:
         found = {}
         for rank in of:
             start = self._start(rank, step)
-            head = at, length = _HEAD.unpack_from(self._messages, start)
+            head = at, length, _ = _HEAD.unpack_from(self._messages, start)
             begin = start + _HEAD.size
             message = bytes(self._messages[begin : begin + length])
             if at == step and _HEAD.unpack_from(self._messages, start) == head:
                 found[rank] = message
+        return found
+
+    def payloads(self, step: int) -> dict[int, memoryview]:
+        """Every rank's, once all have arrived, without a copy: valid until this rank's next
+        step."""
+        found = {}
+        for rank in range(self._size):
+            start = self._start(rank, step)
+            _, _, length = _HEAD.unpack_from(self._messages, start)
+            found[rank] = self._messages[start + _MESSAGE : start + _MESSAGE + length]
         return found
 
     def wait(self, step: int, seconds: float) -> bool:
@@ -107,4 +132,4 @@ class Board:
         return bool(self._ears.poll(seconds))
 
     def _start(self, rank: int, step: int) -> int:
-        return (step % 2 * self._size + rank) * _MESSAGE
+        return (step % 2 * self._size + rank) * (_MESSAGE + self.room)

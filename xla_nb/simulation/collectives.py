@@ -1,14 +1,15 @@
 """The operations between ranks, on CPU tensors: reduce, gather, scatter, exchange, permute.
 
-A few kilobytes travel with the frames of the meeting; more is swapped over the mesh, each rank
-reducing its share. Results are equal, bit for bit, on all ranks of a group. CPU arithmetic only:
-XLA and torch_xla's names are in `torch_names`.
+Small values travel with the meeting: a few kilobytes, or more at the board of a host. Of larger
+ones each rank reduces its share, in memory that ranks of a host share, else swapped over the mesh.
+Results are equal, bit for bit, on all ranks of a group. CPU arithmetic only: XLA and torch_xla's
+names are in `torch_names`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,14 +18,13 @@ from torch import Tensor
 from xla_nb.simulation import groups as grouping
 from xla_nb.simulation import levels
 from xla_nb.simulation.agreement import Agreement
+from xla_nb.simulation.board import Buffer
 from xla_nb.simulation.groups import Groups
 from xla_nb.simulation.memory import SharedMemory, Walk
 from xla_nb.simulation.packs import Pack, packed, unpacked, view
 from xla_nb.wording import listed
 
-_INLINE = 1 << 14  # bytes per rank that travel with the frame
-
-_HERE = b"\xff" * 4  # no frame begins so: programs are counted from 0
+_LENGTH = 8  # bytes for the length of a rendezvous's payload
 
 _SHORT = {
     torch.float64: "f64",
@@ -76,7 +76,7 @@ class Reduction:
         else:
             folded = _FOLDS[self.kind](rows)
         if self.scale != 1.0:
-            folded = folded * torch.tensor(self.scale).to(folded.dtype)
+            folded = folded * _factor(self.scale, folded.dtype)
         return folded
 
 
@@ -88,6 +88,12 @@ _FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
     "min": lambda rows: rows.amin(0),
     "max": lambda rows: rows.amax(0),
 }
+
+
+@functools.lru_cache(maxsize=64)
+def _factor(scale: float, dtype: torch.dtype) -> Tensor:
+    """Rounded to the type before it multiplies, as XLA does."""
+    return torch.tensor(scale).to(dtype)
 
 
 class Carrier:
@@ -176,20 +182,26 @@ class Carrier:
 
     def rendezvous(self, payload: bytes) -> list[bytes]:
         """Every rank's payload, of any length, in rank order."""
-        small = len(payload) <= _INLINE
-        head = len(payload).to_bytes(8, "little") + (payload if small else b"")
-        with self.agreement.lock:
-            met = self.agreement.meet("rendezvous", range(self.size), head)
-            sizes = {rank: int.from_bytes(frame[:8], "little") for rank, frame in met.items()}
-            large = [r for r, size in sizes.items() if size > _INLINE and r != self.rank]
-            received = {rank: bytearray(sizes[rank]) for rank in large}
-            mine = memoryview(payload)
-            out = {} if small else {r: mine for r in range(self.size) if r != self.rank}
-            into = {rank: memoryview(data) for rank, data in received.items()}
-            self._swap("rendezvous", out, into)
-        payloads = {rank: frame[8:] for rank, frame in met.items()} | received
-        payloads[self.rank] = payload
-        return [bytes(payloads[rank]) for rank in range(self.size)]
+        everyone, agreement = range(self.size), self.agreement
+        mine = memoryview(len(payload).to_bytes(_LENGTH, "little") + payload)
+        received = [bytearray() for _ in everyone]
+        start, longest, what = 0, len(mine), "rendezvous"
+        with agreement.lock:
+            room = agreement.room(everyone)
+            try:
+                while start < longest:
+                    met = agreement.meet(what, everyone, [mine[start : start + room]])
+                    for rank, part in met.items():
+                        received[rank] += part
+                    lengths = (int.from_bytes(each[:_LENGTH], "little") for each in received)
+                    longest = _LENGTH + max(lengths)
+                    start += room
+                    what = f"rendezvous, from byte {start}"
+            except BaseException as error:
+                if start:
+                    agreement.break_off(what, error)
+                raise
+        return [bytes(each[_LENGTH:]) for each in received]
 
     def _meet(
         self,
@@ -210,17 +222,6 @@ class Carrier:
 
     def _group(self, groups: Groups) -> list[int]:
         return grouping.own(groups, self.rank, self.size)
-
-    def _swap(
-        self,
-        what: str,
-        out: dict[int, memoryview],
-        into: dict[int, memoryview],
-        numbers: bool = True,
-    ) -> None:
-        agreement = self.agreement
-        with agreement.moving(what, numbers):
-            agreement.mesh.swap(out, into, agreement.timeout())
 
 
 class _Meeting:
@@ -244,24 +245,37 @@ class _Meeting:
         self._walk: Walk | None = None  # the way of larger ones, on one host
         self._here = list(group)  # those of this host
         self._peers: list[int] = []  # on other hosts, for all_reduce
+        self._part = 0  # how often some of the ranks have met since
 
     def __enter__(self) -> _Meeting:
         agreement = self._carrier.agreement
         agreement.lock.acquire()
         try:
-            if sum(pack.nbytes for pack in self._packs) > _INLINE:
-                agreement.meet(self._what, self._members)
-                self._find_way()
-            else:
-                payload = b"".join(view(pack.flat) for pack in self._packs)
-                self._rows = self._parse(agreement.meet(self._what, self._members, payload))
+            self._begin(agreement)
         except BaseException:
             agreement.lock.release()
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._carrier.agreement.lock.release()
+    def _begin(self, agreement: Agreement) -> None:
+        if sum(pack.nbytes for pack in self._packs) <= agreement.room(self._members):
+            payload = [view(pack.flat) for pack in self._packs]
+            self._rows = self._parse(agreement.meet(self._what, self._members, payload))
+            return
+        self._find_way()
+        try:
+            agreement.meet(self._what, self._members)
+        except KeyboardInterrupt as error:  # the others will begin without this rank
+            agreement.break_off(self._what, error)
+            raise
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        agreement = self._carrier.agreement
+        try:
+            if error is not None and self._rows is None:  # others are in the middle of it
+                agreement.break_off(self._what, error)
+        finally:
+            agreement.lock.release()
 
     def _find_way(self) -> None:
         """How large values go: through memory where all ranks of the group are on this host."""
@@ -276,20 +290,15 @@ class _Meeting:
 
     def _barrier(self) -> None:
         """Wait until every rank of the group that is on this host is here."""
-        self._await([rank for rank in self._here if rank != self._carrier.rank])
+        self._meet_again(self._here)
 
-    def _await(self, others: Iterable[int], numbers: bool = False) -> None:
-        """Wait until these ranks wait for this one; raises what one of them raised instead.
+    def _meet_again(self, ranks: Sequence[int]) -> None:
+        """Meet some of the ranks within the collective. Not for what it began with: one that was
+        interrupted may begin it anew."""
+        self._part += 1
+        self._carrier.agreement.meet(f"{self._what}, part {self._part}", ranks)
 
-        numbers: what comes next are numbers, and no farewell."""
-        into = {rank: bytearray(len(_HERE)) for rank in others}
-        views = {rank: memoryview(data) for rank, data in into.items()}
-        self._carrier._swap(self._what, dict.fromkeys(others, memoryview(_HERE)), views, numbers)
-        for rank, data in into.items():
-            if data != _HERE:
-                self._carrier.agreement.left_during(self._what, rank, data)
-
-    def _parse(self, met: Mapping[int, bytes]) -> list[Tensor]:
+    def _parse(self, met: Mapping[int, Buffer]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
         parsed, start, ranks = [], 0, len(self._group)
         for pack in self._packs:
@@ -336,9 +345,9 @@ class _Meeting:
         return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        self._await(out.keys() | into.keys(), numbers=True)
+        self._meet_again(sorted({self._carrier.rank, *out, *into}))
         sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
-        self._carrier._swap(self._what, sent, received)
+        self._carrier.agreement.swap(self._what, sent, received)
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return that of `source`; either may be None."""

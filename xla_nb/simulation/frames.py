@@ -52,11 +52,6 @@ class Frame:
         return Frame(program, *text, data[body:end], farewell), end
 
 
-def payload_of(data: bytes) -> bytes:
-    """The payload of a packed frame."""
-    return data[len(data) - _HEAD.unpack_from(data)[3] :]
-
-
 def take_frame(stream: Stream, come: bool = False) -> Frame | None:
     """The next frame of a stream, or None until all of it has arrived. come: take it from what has
     been read from the stream already."""
@@ -95,15 +90,23 @@ def _who_differs(groups: list[list[int]]) -> str:
 
 
 def _who_ended(ended: list[int], frames: dict[int, Frame]) -> str:
-    """`rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)`."""
+    """`rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)`; or the other
+    way round, where most have returned and the collective is one too many."""
     how = {frames[rank].what for rank in ended}
     callers = [rank for rank in frames if rank not in ended]
     calls = {(frames[rank].what.partition(" ")[0], frames[rank].where) for rank in callers}
     what, where = calls.pop() if len(calls) == 1 else ("collectives", "")
     at = f" ({name_line(where)})" if where else ""
     were = "was" if len(callers) == 1 else "were"
+    if are_most(ended, callers) and how == {"returned"}:
+        return f"{ranks(callers)} {were} in {what}{at} after {ranks(ended)} had returned"
     ends = how.pop() if len(how) == 1 else "ended"
     return f"{ranks(ended)} {ends} while {ranks(callers)} {were} in {what}{at}"
+
+
+def are_most(ended: Sequence[int], callers: Sequence[int]) -> bool:
+    """Whether it is those who are still in a collective who differ from the others."""
+    return len(ended) > len(callers)
 
 
 def show(frame: Frame, start: int = 0) -> str:

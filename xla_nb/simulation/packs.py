@@ -32,6 +32,9 @@ class Pack:
 
     def put_whole(self, flat: Tensor) -> None:
         """Set results of the tensors' own shapes."""
+        if len(self._shapes) == 1:
+            self.results = [flat.view(self._shapes[0])]
+            return
         counts = [shape.numel() for shape in self._shapes]
         parts = zip(flat.split(counts), self._shapes, strict=True)
         self.results = [part.reshape(shape) for part, shape in parts]

@@ -36,8 +36,9 @@ class Kernel:
 
     def asks(self, do, *fds, hosts=1, slices=None, **more):
         self.asked += 1
-        request = {"do": do, "id": self.asked, "hosts": hosts, "slices": slices, "wait": 0, **more}
-        socket.send_fds(self._control, [json.dumps(request).encode()], fds)
+        request = {"do": do, "id": self.asked, "hosts": hosts, "slices": slices, "wait": 0}
+        request |= {"cpu": False} if do == "look" else {}
+        socket.send_fds(self._control, [json.dumps(request | more).encode()], fds)
 
     def launches(self, run="r1", order_file=None, **options):
         """Launch a run; returns the socket of its events."""

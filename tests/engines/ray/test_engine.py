@@ -430,8 +430,9 @@ def test_a_look_returns_the_seats_that_the_process_wrote(engine, child):
         child.says(id=request["id"], done=True)
 
     child.hears = hears
-    assert engine.look(lambda seconds, what: None) == seats
-    assert child.told == [{"do": "look", "id": 1, "hosts": None, "slices": None, "wait": 0.0}]
+    assert engine.look(lambda seconds, what: None, simulated=True) == seats
+    wish = {"hosts": None, "slices": None, "wait": 0.0, "cpu": True}
+    assert child.told == [{"do": "look", "id": 1, **wish}]
 
 
 def test_closing_ends_the_process(cluster, child):

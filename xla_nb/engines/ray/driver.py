@@ -104,7 +104,7 @@ class Driver:
         return Wish(number, hosts, slices, wait, tell, cpu=cpu)
 
     async def _look(self, request: dict[str, Any], into: int) -> None:
-        wish = self._wish_of(request)
+        wish = self._wish_of(request, cpu=request["cpu"])
         with open(into, "wb") as file:  # a descriptor, not a path
             async with self._order:
                 group = await self._cluster.hosts(wish)

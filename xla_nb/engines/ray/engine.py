@@ -181,11 +181,11 @@ class RayEngine:
         with in_memory(pickle.dumps((request, fit.env, program))) as file:
             return self._cluster.launch(self._options, (parcel, file), waiting)
 
-    def look(self, waiting: OnWait) -> list[Seat]:
+    def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
         """Seat the hosts that a launch would get; they are held for it. Raises LaunchError."""
         fd = os.memfd_create("xla_nb-seats", os.MFD_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
-            self._cluster.look(self._options, fd, waiting)
+            self._cluster.look({**self._options, "cpu": simulated}, fd, waiting)
             file.seek(0)  # the other process has written to it
             seats: list[Seat] = pickle.load(file)
         return seats
