@@ -128,6 +128,9 @@ def watched(notebook: LabNotebook, call: str, seconds: int) -> dict[str, float]:
     """What a made-up run, shown by `call` for so many seconds, costs the page and the kernel."""
     cell = notebook.add(WATCH.replace("CALL", call))
     notebook.run(cell)
+    panel = notebook.output(cell).locator(".xn-panel")
+    panel.wait_for(state="attached")
+    panel.evaluate("panel => panel.scrollIntoView()")  # it does not draw out of sight
     notebook.page.locator(".xn-row .xn-text").first.wait_for()
     notebook.page.wait_for_timeout(WARM)
     half = seconds * 1000 / 2 - WARM
