@@ -605,6 +605,12 @@ def test_a_figure_of_many_ranks_shows_their_range() -> None:
     assert "mean and range of 101 ranks; last 0 to 100" in both(whole)[0]
 
 
+def test_ranks_whose_last_value_is_not_finite_are_counted_beside_the_chart() -> None:
+    lasts = [0.5, 1.5, math.nan, math.inf]
+    series = Series("loss", {rank: [(0.0, 1.0), (1.0, last)] for rank, last in enumerate(lasts)})
+    assert "last 0.5 to 1.5, 2 not finite" in both(snapshot(series=(series,)))[0]
+
+
 @pytest.mark.parametrize("ranks", [1, 20])
 def test_a_figure_with_only_nan_is_told_in_words(ranks: int) -> None:
     series = Series("loss", {rank: [(0.0, math.nan)] for rank in range(ranks)})

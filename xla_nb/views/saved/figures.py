@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -54,7 +55,8 @@ def of_series(series: Series) -> Figure:
         one = spread.over_ranks(series.lines)
         ranks = several(len(series.lines), "rank")
         ends = over.partition(" over ")[0]
-        note = f"mean and range of {ranks}; last {ends}"
+        odd = sum(not math.isfinite(value) for value in lasts.values())
+        note = f"mean and range of {ranks}; last {ends}" + (f", {odd} not finite" if odd else "")
         return Figure(series.name, note, summary, {0: one.mean}, {0: BLUE}, {0: one.band})
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
