@@ -195,6 +195,15 @@ def test_the_runs_bar_shows_counts_rate_and_time_to_go(panel: Panel) -> None:
     assert " ".join(words.split()).endswith("epochs 250 of 1,000 12.5/s · 60 s to go")
 
 
+def test_a_restarted_kernel_leaves_no_time_to_go(panel: Panel) -> None:
+    panel.tell(bar=bar("", 0.25, "1 of 4", "2/s · 2 s to go"))
+    left = panel.page.locator(".xn-head .xn-bar-left")
+    expect(left).to_be_visible()
+    panel.page.evaluate("document.querySelector('.xn-panel').xnView.store.freeze()")
+    expect(panel.page.locator(".xn-head")).to_contain_text("Kernel restarted")
+    expect(left).to_be_hidden()
+
+
 def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel) -> None:
     sentence = "3 ranks have waited 16 s for rank 2, at line 6"
     panel.tell(about=about(diagnosis={"sentence": sentence, "level": "warning", "ranks": [2]}))
@@ -487,7 +496,7 @@ def test_a_click_opens_all_that_is_known_of_a_rank(panel: Panel) -> None:
         expect(shown).to_contain_text(text)
     expect(shown.locator(".xn-since")).to_have_text(re.compile(r"1:1\d"))
     expect(shown.locator("[data-fact]")).to_have_text(["steps1,204", "on device8.0 of 32.0 GiB"])
-    button(panel, "Stacks of all ranks").click()
+    button(panel, "Stacks").click()
     panel.wait_sent("stacks")
     button(panel, "Close").click()
     expect(shown).to_be_hidden()
@@ -706,7 +715,7 @@ def points(*values: float | None) -> list[list[float | None]]:
     return [[step, value] for step, value in enumerate(values)]
 
 
-def figure(rank: int, *values: float | None, replace: bool = True) -> dict[str, Any]:
+def figure(rank: int, *values: float | str | None, replace: bool = True) -> dict[str, Any]:
     return {"name": "loss", "rank": rank, "replace": replace, "points": points(*values)}
 
 
@@ -721,11 +730,47 @@ def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> Non
     expect(shown.locator("[data-legend='0']")).to_have_text("rank 00.5")
 
 
+def test_a_value_that_is_not_finite_is_named_and_has_no_invented_axis(panel: Panel) -> None:
+    panel.tell(figures=[figure(0, 1, "NaN"), figure(1, 2, "-Infinity")])
+    shown = panel.page.locator("[data-figure=loss]")
+    expect(shown.locator("[data-legend='0'] b")).to_have_text("NaN")
+    expect(shown.locator("[data-legend='1'] b")).to_have_text("-Infinity")
+    expect(option(panel, 0).locator(".xn-metric")).to_have_text("NaN")
+    panel.tell(figures=[figure(rank, "NaN", "Infinity") for rank in range(2)])
+    assert axis(panel) == []
+
+
+def test_ranks_without_a_finite_value_are_named_beside_the_mean(opened: Opener) -> None:
+    panel = opened()
+    lines = [figure(rank, 1, "NaN" if rank in (2, 3) else rank) for rank in range(6)]
+    panel.begin(*map(card, range(6)), figures=lines)
+    expect(panel.page.locator("[data-legend=odd]")).to_have_text("not finiterank 2–3")
+    expect(panel.page.locator("[data-legend=max] b")).to_have_text("5 (rank 5)")
+
+
+def test_the_mean_ends_where_running_ranks_have_yet_to_report(opened: Opener) -> None:
+    panel = opened()
+    behind, ahead = [0] * 19, [0] * 19 + [9]
+    lines = [figure(rank, *(behind if rank else ahead)) for rank in range(5)]
+    panel.begin(*map(card, range(5)), figures=lines)
+    mean = ends(panel, "path.xn-mean")
+    assert max(y for _, y in mean) - min(y for _, y in mean) < 1  # no jump to the 9
+    panel.tell(cards=[card(rank, "finished") for rank in range(5)], figures=[figure(1, *behind)])
+    mean = ends(panel, "path.xn-mean")
+    assert max(y for _, y in mean) - min(y for _, y in mean) > 9
+
+
+def test_a_lone_point_is_a_dot(panel: Panel) -> None:
+    panel.tell(figures=[figure(0, 5)])
+    shape = panel.page.locator("[data-figure=loss] path[data-rank='0']").get_attribute("d")
+    assert re.fullmatch(r"M[\d.]+ [\d.]+h0", shape or "")
+
+
 def test_values_of_a_figure_are_read_by_pointer_and_keyboard(panel: Panel) -> None:
     panel.tell(figures=[figure(0, *range(11))])
     shown = panel.page.locator("[data-figure=loss]")
     plot = shown.locator("svg")
-    plot.hover(position={"x": 47, "y": 50})
+    plot.hover(position={"x": 59, "y": 50})
     expect(shown.locator(".xn-at")).to_have_text("step 0")
     expect(shown.locator("[data-legend='0'] b")).to_have_text("0")
     panel.page.mouse.move(1, 1)
@@ -777,6 +822,16 @@ def axis(panel: Panel) -> list[str]:
 def test_an_axis_has_at_least_three_labels(panel: Panel, values: tuple[float, float]) -> None:
     panel.tell(figures=[figure(0, *values)])
     assert len(set(axis(panel))) >= 3
+
+
+@pytest.mark.parametrize(
+    "values", [(1e9, 1.03e9), (0, 3e-8), (483.10, 483.16), (0, 1e290), (-1e9, 1.5)]
+)
+def test_labels_of_an_axis_differ_and_fit(panel: Panel, values: tuple[float, float]) -> None:
+    panel.tell(figures=[figure(0, *values)])
+    labels = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=end]")
+    assert len(set(axis(panel))) == len(axis(panel))
+    assert all(label.evaluate("text => text.getBBox().x >= 0") for label in labels.all())
 
 
 def test_charts_are_logarithmic_over_time_or_smoothed_on_request(panel: Panel) -> None:
@@ -855,6 +910,35 @@ def test_a_line_joins_an_equal_one_only_behind_all_others_of_its_rank(panel: Pan
 def test_equal_lines_in_stdout_and_stderr_stay_apart(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a"), block(1, "a", stream="err")])
     assert panel.rows() == ["a", "a"]
+
+
+def test_an_empty_line_is_a_line_too(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "above", "", "below")])
+    option(panel, 0).click()
+    heights = panel.page.eval_on_selector_all(".xn-row", "all => all.map(n => n.offsetHeight)")
+    assert len(heights) == 3 and len(set(heights)) == 1
+
+
+@pytest.mark.parametrize("wide", [330, 460, 560, 662, 720])
+def test_rows_fit_a_narrow_panel(panel: Panel, wide: int) -> None:
+    slots = [[int(time.time()) - k, 0, 1, 0, 0] for k in range(9)]
+    panel.tell(
+        cards=[card(rank, step=0.1, waits=0.5, rss=5 << 27) for rank in range(4)],
+        figures=[figure(0, 1)],
+        lanes=[{"rank": 0, "slots": slots}],
+    )
+    panel.page.locator(".xn-panel").evaluate("(n, w) => (n.style.width = `${w}px`)", wide)
+    panel.settle()
+    edge = panel.page.locator(".xn-grid").evaluate("n => n.getBoundingClientRect().right")
+    within = "(all, edge) => all.every(n => n.getBoundingClientRect().right <= edge)"
+    cells = ":is(.xn-columns, .xn-rank) > :not([hidden])"
+    assert panel.page.eval_on_selector_all(cells, within, edge)
+    bottom = panel.page.locator(".xn-columns .xn-counts").evaluate(
+        "n => n.getBoundingClientRect().bottom"
+    )
+    assert option(panel, 0).evaluate("(n, y) => n.getBoundingClientRect().top >= y - 1", bottom)
+    lane = option(panel, 0).locator(".xn-lane")
+    assert lane.is_visible() == panel.page.locator(".xn-kind").first.is_visible()
 
 
 def test_the_log_grows_with_its_lines_up_to_a_height(panel: Panel) -> None:

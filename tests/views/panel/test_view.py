@@ -131,11 +131,11 @@ def test_points_are_sent_once_and_replaced_when_thinned_out(observer):
     assert sent[5] is None
 
 
-def test_nan_and_infinity_are_null(observer):
+def test_nan_and_infinity_are_told_by_name(observer):
     observer._line("loss", 0).add(0, float("nan"))
     observer._line("loss", 0).add(1, float("inf"))
     (sent,) = PanelNews().of(snapshot(), observer)["figures"]
-    assert sent["points"] == [[0, None, 0], [1, None, 0]]
+    assert sent["points"] == [[0, "NaN", 0], [1, "Infinity", 0]]
     json.dumps(sent, allow_nan=False)
 
 

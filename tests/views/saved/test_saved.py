@@ -602,12 +602,21 @@ def test_a_figure_of_many_ranks_shows_their_range() -> None:
     (image,) = Page(saved.render_html(whole)).named("img")
     for shown in (saved.render_text(whole), image["alt"] or ""):
         assert "0 to 100 over 101 ranks, median 50" in shown
-    assert "mean of 101 ranks, band from lowest to highest; last 0 to 100" in both(whole)[0]
+    assert "mean and range of 101 ranks; last 0 to 100" in both(whole)[0]
 
 
-def test_a_figure_with_only_nan_has_no_chart() -> None:
-    series = Series("loss", {rank: [(0.0, math.nan)] for rank in range(20)})
-    assert "no finite value" in saved.render_text(snapshot(series=(series,)))
+def test_ranks_whose_last_value_is_not_finite_are_counted_beside_the_chart() -> None:
+    lasts = [0.5, 1.5, math.nan, math.inf]
+    series = Series("loss", {rank: [(0.0, 1.0), (1.0, last)] for rank, last in enumerate(lasts)})
+    assert "last 0.5 to 1.5, 2 not finite" in both(snapshot(series=(series,)))[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 20])
+def test_a_figure_with_only_nan_is_told_in_words(ranks: int) -> None:
+    series = Series("loss", {rank: [(0.0, math.nan)] for rank in range(ranks)})
+    html, text = both(snapshot(series=(series,)))
+    assert "loss: no finite value" in html
+    assert "no finite value" in text or "nan" in text
     assert not Page(saved.render_html(snapshot(series=(series,)))).named("img")
 
 
@@ -651,6 +660,14 @@ def test_the_middle_of_long_output_is_folded_and_short_output_is_not() -> None:
 
     assert folds(24) == []
     assert folds(100) == ["76"]
+
+
+def test_a_fold_tells_of_the_lines_that_are_not_in_it() -> None:
+    numbered = tuple(f"line {number}" for number in range(25))
+    excerpt = printed(*numbered, left_out=59_950, tail=numbered)
+    html = saved.render_html(snapshot(excerpts=(excerpt,)))
+    (told,) = re.findall(r"<summary[^>]*>(?:(?!</summary>).)*more lines.*?</summary>", html)
+    assert "26 more lines, <i>… 59,950 lines left out, in rank-0.out</i>" in told
 
 
 def test_output_that_the_cell_has_already_is_folded_beside_the_title() -> None:

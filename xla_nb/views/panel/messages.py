@@ -145,7 +145,7 @@ class PanelNews:
                 fresh = generation != line.generation
                 points = line.points if fresh else line.points[count:]
                 if points:
-                    own = [[_finite(x), _finite(y), round(t, 2)] for x, y, t in points]
+                    own = [[_number(x), _number(y), round(t, 2)] for x, y, t in points]
                     news.append({"name": name, "rank": rank, "replace": fresh, "points": own})
                     self._points[name, rank] = line.generation, len(line.points)
         return news
@@ -251,9 +251,11 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _finite(value: float) -> float | None:
-    """JSON in a browser has neither NaN nor infinity."""
-    return value if math.isfinite(value) else None
+def _number(value: float) -> float | str:
+    """JSON in a browser has neither NaN nor infinity: they are told as JavaScript writes them."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 # ---------------------------------------------------------------- lines and answers

@@ -124,7 +124,7 @@ function spans(numbers) {
 }
 
 function figure(value) {
-	if (!Number.isFinite(value)) return "–";
+	if (!isFinite(value)) return String(value);
 	const large = Math.abs(value);
 	if (large >= 1e9 || (large < 1e-3 && large > 0)) return value.toExponential(2);
 	return large >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
@@ -224,7 +224,7 @@ function show(node, shown) {
 	if (node.hidden === Boolean(shown)) node.hidden = !shown;
 }
 
-// The first eight hues are far apart; the rest follow the golden angle.
+// Eight hues far apart, then by the golden angle.
 const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
 const tint = (node, rank) => {
 	const hue = rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360);
@@ -243,7 +243,7 @@ function tally(node, cards) {
 	fill(node, String(counts), () => counts.map(chip));
 }
 
-/** A progress bar with its label, counts, rate and time to go. */
+/** A progress bar with its words. */
 function meter(name = "bar") {
 	const fill = h("i");
 	const track = h("div.track", { role: "progressbar" }, fill);
@@ -489,7 +489,7 @@ class Store {
 		for (const view of this.views) view.changed(...parts);
 	}
 
-	/** The kernel was restarted: nothing more comes from the run, and Stop would hit another cell. */
+	/** The kernel was restarted: nothing more comes, and Stop would hit another cell. */
 	freeze() {
 		if (this.over) return;
 		this.frozen = this.now;
@@ -614,7 +614,7 @@ class Store {
 		for (const point of points.map(list)) {
 			if (number(point[0]) === null) continue;
 			x.push(point[0]);
-			y.push(number(point[1]) ?? NaN);
+			y.push(Number(point[1] ?? NaN));
 			t.push(number(point[2]) ?? point[0]);
 		}
 		for (const values of [x, y, t]) values.splice(0, values.length - POINTS);
@@ -819,7 +819,7 @@ class Head {
 		const verdict = hang && hang.verdict !== sentence ? hang.verdict : "";
 		fill(this.hang, verdict + JSON.stringify(hang), () => (hang ? [verdict, where()] : []));
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
-		// A screen reader reads a new sentence at most every five seconds.
+		// Spoken at most every five seconds.
 		const due = over || now - (this.spoken ?? -5000) >= 5000;
 		if (!due || !sentence || this.live.xnText === sentence) return;
 		this.spoken = now;
@@ -934,14 +934,14 @@ function reveal(view, number, line) {
 
 // --- ranks ---
 
-/** What a rank is doing now, in words: the collective's name and for whom it waits, or its phase. */
+/** What a rank does now: the collective and for whom it waits, or its phase. */
 function doing({ phase, detail }) {
 	const [, name = "", whom = ""] = detail.match(/^in ([^\s,]+).*?(, for .*)?$/) ?? [];
 	const short = name ? name + whom : detail;
 	return (phase === "waiting" && short) || joined(phase, short);
 }
 
-/** A rank's last seconds as the stops of a gradient: it fits any width, in the theme's colors. */
+/** A rank's last seconds as a gradient, which fits any width and theme. */
 function stripes(slots, [from, to]) {
 	const stops = [];
 	const at = (t) => `${(100 * Math.min(1, Math.max(0, (t - from) / (to - from)))).toFixed(2)}%`;
@@ -1014,7 +1014,7 @@ class Detail {
 		this.gauge = h("span.gauge", { "aria-hidden": true }, this.used);
 		this.facts = h("dl.facts");
 		this.values = new Map();
-		this.links = span("links", link("Stacks of all ranks", () => view.store.askStacks()), link("Close", () => view.focus(undefined)));
+		this.links = span("links", link("Close", () => view.focus(undefined)));
 		this.node = h("div.detail", { role: "group", label: "The chosen rank" },
 			div("card-head", this.number, span("state", glyph(), this.phase), this.since, this.place, this.what, span("space"), this.device, this.from, this.links),
 			div("bars", ...this.bars.map((bar) => bar.node)),
@@ -1168,7 +1168,7 @@ class Ranks {
 		return false;
 	}
 
-	/** Names the columns that have something to say, and says once what no rank differs in. */
+	/** Names the columns with something to say; says once what no rank differs in. */
 	head(cards) {
 		const { store } = this.view;
 		const shared = store.about.unit === "device" && cards.length > 1;
@@ -1257,11 +1257,11 @@ class Ranks {
 	group() {
 		const { cards, about } = this.view.store;
 		const matches = (text) => text.toLowerCase().includes(this.needle);
-		const number = this.needle.match(/^(?:rank |device )?(\d+)$/)?.[1]; // of a rank, not in a line or a time
+		const number = this.needle.match(/^(?:rank |device )?(\d+)$/)?.[1];
 		for (const [rank, { node, label }] of this.boxes) show(node, number ? rank === Number(number) : matches(label));
 		for (const [name, ranks] of this.groups) {
 			const host = this.hosts.get(name);
-			// The ranks of an only host are counted in the head.
+			// Those of an only host are counted in the head.
 			const counted = this.groups.size > 1 ? ranks.map((rank) => cards.get(rank)) : [];
 			host.set(ranks.length, counted, about.lost.get(name));
 			show(host.node, (!number && matches(name)) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
@@ -1276,7 +1276,7 @@ class Ranks {
 	}
 
 	tick() {
-		this.view.changed("ranks"); // a long wait becomes urgent without a message
+		this.view.changed("ranks"); // waits get long without a message
 	}
 
 	/** Moves the one tab stop of the cards. */
@@ -1309,7 +1309,7 @@ class Ranks {
 		this.view.focus(rank === this.view.rank ? undefined : rank);
 	}
 
-	/** The details of the chosen rank; among tiles else those of the one under the pointer. */
+	/** The details of the chosen rank; of tiles else of the one under the pointer. */
 	explain() {
 		const keyed = this.grid.contains(document.activeElement) ? this.active : undefined;
 		const others = this.size === "rows" ? [] : [this.hovered, keyed, this.order[0]];
@@ -1322,7 +1322,7 @@ class Ranks {
 
 // --- figures ---
 
-const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [46, 22, 6, 18, 112]; // of a chart, in pixels
+const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [58, 22, 6, 18, 112]; // of a chart, in pixels
 
 /** About `wanted` round numbers within [low, high], at least three, and their distance. */
 function ticks(low, high, wanted) {
@@ -1334,13 +1334,15 @@ function ticks(low, high, wanted) {
 	return values.length < 3 && wanted < 20 ? ticks(low, high, 2 * wanted) : [values, step];
 }
 
+/** With as many digits as tell it from the next. */
 function tickText(value, step) {
-	if (Math.abs(value) >= 1e6 || (step < 1e-4 && value)) return value.toExponential(1).replace("e+", "e");
-	const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-	return digits ? value.toFixed(digits) : count(value);
+	const power = (x) => Math.floor(Math.log10(Math.abs(x)) + 1e-9);
+	const last = power(step);
+	if (Math.abs(value) < 1e6 && last > -5) return last < 0 ? value.toFixed(-last) : count(value);
+	return value ? value.toExponential(Math.max(0, power(value) - last)).replace("e+", "e") : "0";
 }
 
-/** The least and the greatest number in the lists, without NaN. */
+/** The least and the greatest number, without NaN. */
 function reach(lists) {
 	let [low, high] = [Infinity, -Infinity];
 	for (const list of lists) {
@@ -1349,38 +1351,39 @@ function reach(lists) {
 			if (value > high) high = value;
 		}
 	}
-	return low > high ? [0, 1] : [low, high];
+	return [low, high];
 }
 
 /** The index of the point nearest x. */
 const nearest = (xs, x) =>
 	xs.reduce((best, value, i) => (Math.abs(value - x) < Math.abs(xs[best] - x) ? i : best), 0);
 
-/** A running mean: each value counts for less the older it is (debiased, as TensorBoard does it). */
+/** A running mean, debiased as in TensorBoard. */
 function smoothed(values, weight) {
 	let [sum, scale] = [0, 0];
 	return values.map((value) => {
-		if (Number.isNaN(value)) return value;
+		if (isNaN(value)) return value;
 		sum = weight * sum + (1 - weight) * value;
 		scale = weight * scale + (1 - weight);
 		return sum / scale;
 	});
 }
 
-/** Mean, lowest and highest of the lines, at some hundred places between the ends of x. */
-function bundle(lines, [x0, x1], places) {
-	const all = [...lines.values()].filter(({ x }) => x.length).map((line) => ({ ...line, i: 0 }));
+/** Mean, lowest and highest, up to where ranks that run, and are not far behind, have reported. */
+function bundle(lines, [x0, x1], places, runs) {
+	const all = [...lines].filter(([, { x }]) => x.length).map(([rank, line]) => ({ ...line, i: 0, end: runs(rank) ? line.x.at(-1) : x1 }));
+	const last = Math.min(x1, ...all.map(({ end }) => end).filter((end) => end > x0 + 0.8 * (x1 - x0)));
 	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
 	for (let k = 0; k <= places; k++) {
-		const x = x0 + (k / places) * (x1 - x0);
+		const x = x0 + (k / places) * (last - x0);
 		const values = [];
 		for (const line of all) {
 			while (line.i < line.x.length - 1 && line.x[line.i + 1] <= x) line.i++;
 			const { i } = line;
-			if (x < line.x[0] - 1e-9 || x > line.x.at(-1) + (x1 - x0) / places) continue;
+			if (x < line.x[0] - 1e-9 || x > line.x.at(-1) + (last - x0) / places) continue;
 			const part = i < line.x.length - 1 ? (x - line.x[i]) / (line.x[i + 1] - line.x[i]) : 0;
 			const y = part > 0 ? line.y[i] + part * (line.y[i + 1] - line.y[i]) : line.y[i];
-			if (!Number.isNaN(y)) values.push(y);
+			if (!isNaN(y)) values.push(y);
 		}
 		if (!values.length) continue;
 		const ys = [values.reduce((sum, y) => sum + y, 0) / values.length, Math.min(...values), Math.max(...values)];
@@ -1398,7 +1401,7 @@ function trace({ x, y }, sx, sy) {
 	let pen = "M";
 	let [column, low, high] = [null, 0, 0];
 	for (let i = 0; i < x.length; i++) {
-		if (Number.isNaN(y[i])) {
+		if (isNaN(y[i])) {
 			[pen, column] = ["M", null];
 			continue;
 		}
@@ -1406,7 +1409,7 @@ function trace({ x, y }, sx, sy) {
 		if (px !== column) [column, low, high] = [px, py, py];
 		else if (py >= low && py <= high) continue;
 		else [low, high] = [Math.min(low, py), Math.max(high, py)];
-		path += `${pen}${px} ${py}`;
+		path += `${pen}${px} ${py}${pen === "M" ? "h0" : ""}`;
 		pen = "L";
 	}
 	return path;
@@ -1452,11 +1455,13 @@ class Chart {
 		if (!wide) return;
 		const { log, time, smooth } = this.view.charting;
 		const own = new Map([...lines].map(([rank, { x, y, t }]) => {
-			const ys = log ? y.map((value) => (value > 0 ? Math.log10(value) : NaN)) : y;
+			const ys = y.map(log ? Math.log10 : Number).map((y) => (isFinite(y) ? y : NaN));
 			return [rank, { x: time ? t : x, y: smooth ? smoothed(ys, smooth) : ys }];
 		}));
 		let [x0, x1] = reach([...own.values()].map(({ x }) => x));
 		let [y0, y1] = reach([...own.values()].map(({ y }) => y));
+		this.blank = y0 > y1;
+		if (this.blank) [y0, y1] = [0, 1];
 		if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
 		const margin = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
 		[y0, y1] = [y0 - margin, y1 + margin];
@@ -1472,29 +1477,29 @@ class Chart {
 
 	drawAxes(range, sx, sy) {
 		const [x0, x1, y0, y1] = range;
-		fill(this.axes, `${range} ${this.wide} ${this.view.charting.log}`, () => {
-			const [ys, tall] = ticks(y0, y1, 4);
+		fill(this.axes, `${range} ${this.wide} ${this.view.charting.log} ${this.blank}`, () => {
+			const [ys, tall] = this.blank ? [[]] : ticks(y0, y1, 4);
 			const [xs, broad] = ticks(x0, x1, Math.max(2, Math.floor(this.wide / 90)));
 			const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
 			const below = xs.map((value) => text(sx(value), HIGH - 4, "middle", tickText(value, broad)));
 			const beside = ys.flatMap((value) => {
+				const words = this.view.charting.log ? figure(10 ** value) : tickText(value, tall);
 				const y = Math.round(sy(value)) + 0.5;
 				const line = svg("line", { x1: LEFT, x2: this.wide - RIGHT, y1: y, y2: y });
-				const words = this.view.charting.log ? figure(10 ** value) : tickText(value, tall);
 				return [line, text(LEFT - 6, y + 4, "end", words)];
 			});
 			return [...beside, ...below];
 		});
 	}
 
-	/** Few ranks: a colored line each. Many: their mean in a band from the lowest to the highest. */
+	/** Few ranks: a colored line each. Many: their mean in a band. */
 	drawLines(lines, sx, sy, ends) {
 		const focused = this.view.rank;
 		const many = this.isMany(lines);
 		const named = new Map([...lines].filter(([rank]) => !many || rank === focused));
 		const wanted = new Map();
 		if (many) {
-			const { mean, low, high } = bundle(lines, ends, Math.max(60, Math.min(300, Math.floor(this.wide / 2))));
+			const { mean, low, high } = bundle(lines, ends, Math.max(60, Math.min(300, Math.floor(this.wide / 2))), (rank) => !OVER.has(this.view.store.cards.get(rank)?.phase));
 			const back = { x: low.x.toReversed(), y: low.y.toReversed() };
 			wanted.set("band", `${trace(high, sx, sy)}${trace(back, sx, sy).replace("M", "L")}Z`);
 			wanted.set("mean", trace(mean, sx, sy));
@@ -1520,7 +1525,7 @@ class Chart {
 	drawEnds(lines, sx, sy) {
 		const ends = [];
 		for (const [rank, { x, y }] of lines) {
-			const i = y.findLastIndex((value) => !Number.isNaN(value));
+			const i = y.findLastIndex((value) => !isNaN(value));
 			if (i >= 0) ends.push({ rank, x: sx(x[i]), y: sy(y[i]) });
 		}
 		ends.sort((a, b) => a.y - b.y);
@@ -1555,13 +1560,15 @@ class Chart {
 	}
 
 	summary(values) {
-		const sorted = [...values].filter(([, value]) => !Number.isNaN(value)).sort(([, a], [, b]) => a - b);
-		if (!sorted.length) return [];
+		const sorted = [...values].filter(([, value]) => isFinite(value)).sort(([, a], [, b]) => a - b);
+		const odd = [...values.keys()].filter((rank) => !isFinite(values.get(rank)));
+		const bad = odd.length ? [["odd", "not finite", `rank ${spans(odd)}`]] : [];
+		if (!sorted.length) return bad;
 		const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
 		const ends = [["min", sorted[0]], ["max", sorted.at(-1)]].map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);
 		const { rank } = this.view;
 		const own = values.has(rank) ? [[rank, `rank ${rank}`, figure(values.get(rank))]] : [];
-		return [...own, ["mean", "mean", figure(mean)], ...ends];
+		return [...own, ["mean", "mean", figure(mean)], ...ends, ...bad];
 	}
 }
 
@@ -1586,9 +1593,9 @@ class Figures {
 			...[[0, "not smoothed"], [0.6, "smoothed"], [0.9, "very smooth"]].map(option));
 		const choices = h("span.choices", { role: "group", label: "Charts" },
 			choice("log", "log", "Logarithmic axis"),
-			choice("time", "time", "Seconds since the start instead of steps"),
-			choice("each rank", "each", "A line for each rank instead of mean and band"),
-			choice("memory", "memory", "Memory of each process over time"));
+			choice("time", "time", "Seconds instead of steps"),
+			choice("each rank", "each", "A line for each rank"),
+			choice("memory", "memory", "Memory of each process"));
 		const head = div("bar-head", span("space"), choices, smooth);
 		this.node = folding(section("figures", "Figures", head, this.grid), "figures", "Figures", head);
 		this.resized = new ResizeObserver(redraw);

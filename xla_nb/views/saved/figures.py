@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -54,7 +55,8 @@ def of_series(series: Series) -> Figure:
         one = spread.over_ranks(series.lines)
         ranks = several(len(series.lines), "rank")
         ends = over.partition(" over ")[0]
-        note = f"mean of {ranks}, band from lowest to highest; last {ends}"
+        odd = sum(not math.isfinite(value) for value in lasts.values())
+        note = f"mean and range of {ranks}; last {ends}" + (f", {odd} not finite" if odd else "")
         return Figure(series.name, note, summary, {0: one.mean}, {0: BLUE}, {0: one.band})
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
@@ -64,7 +66,7 @@ def of_series(series: Series) -> Figure:
 def _chart(figure: Figure) -> str:
     shape = chart.frame(figure.lines, figure.bands)
     if shape is None:
-        return ""
+        return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
     data = chart.png(figure.lines, figure.colours, _WIDTH, _HEIGHT, figure.bands)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]

@@ -104,7 +104,10 @@ def in_parts(
     middle = items[head : len(items) - tail]
     if len(middle) <= _FEW:
         return draw(items)
-    between = details(faint(f"{len(middle):,} more {noun}"), draw(middle))
+    # How many lines are left out altogether is told outside the fold.
+    gaps = [item for item in middle if isinstance(item, str) and item.startswith(_GAP)]
+    rest = f"{len(middle) - len(gaps):,} more {noun}"
+    between = details(faint(", ".join([rest, *gaps])), draw(middle))
     return draw(items[:head]) + between + draw(items[len(items) - tail :])
 
 
@@ -114,5 +117,8 @@ def details(summary: str, inner: str, opened: bool = False, style: str = "") -> 
     return f"<details{flag}{_styled(style)}>{summary}{inner}</details>"
 
 
+_GAP = "<i>"  # no line of a rank begins so: their text is escaped
+
+
 def gap(text: str) -> str:
-    return f"<i>{escape(text)}</i>"
+    return f"{_GAP}{escape(text)}</i>"
