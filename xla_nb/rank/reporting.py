@@ -47,9 +47,7 @@ def report(*, step: float | None = None, **figures: Any) -> None:
         book.add(step, figures)
 
 
-def progress(
-    iterable: Iterable[T], *, total: float | None = None, label: str = ""
-) -> Progress[T]:
+def progress(iterable: Iterable[T], *, total: float | None = None, label: str = "") -> Progress[T]:
     """Iterate with a progress bar: ``for batch in xla_nb.progress(loader)``.
 
     The panel shows a bar with rate and time left for each rank, and one for the run. `total` is
