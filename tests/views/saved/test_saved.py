@@ -181,8 +181,8 @@ def crowded(whole: Snapshot) -> Snapshot:
     ("changes", "mark"),
     [
         ({"ok": True}, "✓ 2 ranks finished in 12.5 s"),
-        ({"ok": False}, "✗ 2 ranks finished after 12.5 s"),
-        ({"ok": False, "stopping": "by the user"}, "■ 2 ranks finished after"),
+        ({"ok": False}, "✗ 2 ranks finished · after 12.5 s"),
+        ({"ok": False, "stopping": "by the user"}, "■ 2 ranks finished · after"),
         ({"ok": None}, "● 2 ranks finished for"),
     ],
 )

@@ -28,7 +28,8 @@ class _Side:
 
     @property
     def about(self) -> str:
-        return f"{facts.title(self.snapshot)} {' · '.join(facts.about(self.snapshot))}"
+        one = self.snapshot
+        return f"{facts.title(one)}{facts.gap(one)}{' · '.join(facts.about(one))}"
 
 
 class Comparison:
