@@ -340,6 +340,24 @@ def test_an_iterable_without_a_length_has_no_total(items):
         len(loop)
 
 
+@pytest.mark.parametrize(
+    ("given", "total"),
+    [(np.int64(5), 5), (4.2, 5), (torch.tensor(5), 5), (-1, None), (float("nan"), None)],
+)
+def test_a_total_is_a_plain_number_of_items_or_none(given, total):
+    kept = progress([1], total=given).total
+    assert (kept, type(kept)) == (total, type(total))
+
+
+def test_a_total_that_is_no_number_is_refused_where_it_is_given():
+    with pytest.raises(TypeError, match=r"progress\(total=…\) takes a number, not str"):
+        progress([1], total="many")
+
+
+def test_a_label_is_text(book):
+    assert progress([1], label=5).label == "5"
+
+
 def test_an_explicit_total_is_used(book):
     loop = progress((n for n in range(3)), total=5)
     assert (len(loop), list(loop), loop.done) == (5, [0, 1, 2], 3)

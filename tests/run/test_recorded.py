@@ -236,6 +236,12 @@ def test_output_is_whole_whatever_bytes_it_has(ended):
     assert (run.output(1), run.output(1, "err")) == ("", "trouble\n")
 
 
+def test_output_keeps_the_carriage_returns_of_bars(ended):
+    run = ended.opened()
+    run.record.log(0, "out").write_bytes(b"\r 1/2\r 2/2\nwindows\r\n")
+    assert run.output(0) == "\r 1/2\r 2/2\nwindows\r\n"
+
+
 def test_it_has_what_was_reported(ended):
     assert ended.opened().history["loss"] == {0: [0.5]}
 

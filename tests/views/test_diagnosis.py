@@ -139,6 +139,11 @@ def test_one_that_has_come_meanwhile_is_not_waited_for():
     assert said(*cards) == "2 ranks have waited up to 9 s for rank 2, at line 5"
 
 
+def test_one_that_has_ended_since_the_wait_was_seen_is_not_waited_for():
+    ended = card(1, "finished", since=200.1)
+    assert said(waiting(0, 8.0, (1,)), ended) == "2 ranks running"
+
+
 def test_moving_data_is_waiting_for_nobody():
     assert said(waiting(0, 20.0, ()), waiting(1, 20.0, ())) == "2 ranks running"
 
@@ -221,6 +226,12 @@ def test_a_rank_that_was_slow_in_one_half_only_is_not_told():
     cards = [card(0, waits=0.3), card(1, waits=0.0)]
     paces = {0: pace(0.1), 1: pace(0.15, halves=(0.2, 0.1))}
     assert diagnose(snapshot(*cards), paces).level == "calm"
+
+
+def test_a_rank_whose_slow_start_is_over_is_not_told():
+    cards = [card(0, waits=0.4), card(1, waits=0.0), card(2, waits=0.4)]
+    slow = pace(0.17, halves=(0.9, 0.11))  # the second half begins with its last slow step
+    assert diagnose(snapshot(*cards), {0: pace(0.1), 1: slow, 2: pace(0.1)}).level == "calm"
 
 
 def test_ranks_that_do_not_take_the_same_steps_are_not_compared():

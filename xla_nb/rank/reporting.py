@@ -6,6 +6,7 @@ Outside a rank both do nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -46,12 +47,13 @@ def report(*, step: float | None = None, **figures: Any) -> None:
         book.add(step, figures)
 
 
-def progress(iterable: Iterable[T], *, total: int | None = None, label: str = "") -> Progress[T]:
+def progress(iterable: Iterable[T], *, total: float | None = None, label: str = "") -> Progress[T]:
     """Iterate with a progress bar: ``for batch in xla_nb.progress(loader)``.
 
     The panel shows a bar with rate and time left for each rank, and one for the run. `total` is
-    the number of items, by default `len(iterable)` if it has a length. Loops may be nested.
-    Outside a rank it only iterates.
+    the number of items, by default `len(iterable)` if it has a length; a fraction is rounded up,
+    and what is negative or not finite is no total. Loops may be nested. Outside a rank it only
+    iterates. Raises TypeError for a total that is not a number.
     """
     return Progress(iterable, total=total, label=label)
 
@@ -59,10 +61,10 @@ def progress(iterable: Iterable[T], *, total: int | None = None, label: str = ""
 class Progress(Generic[T]):
     """An iterable that counts its items; `finished` once it is exhausted or abandoned."""
 
-    def __init__(self, iterable: Iterable[T], *, total: int | None, label: str) -> None:
+    def __init__(self, iterable: Iterable[T], *, total: float | None, label: str) -> None:
         self._iterable = iterable
-        self.label = label
-        self.total = _length(iterable) if total is None else total
+        self.label = str(label)
+        self.total = _length(iterable) if total is None else _total(total)
         self.done = 0
         self.finished = False
 
@@ -92,6 +94,16 @@ def _items(iterable: Iterable[T]) -> Iterator[T]:
 
 def _not_counted() -> None:
     return None
+
+
+def _total(given: float) -> int | None:
+    """As a plain number, since samples carry it: NumPy's and a tensor are none."""
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        kind = type(given).__name__
+        raise TypeError(f"xla_nb.progress(total=…) takes a number, not {kind}") from None
+    return math.ceil(number) if math.isfinite(number) and number >= 0 else None
 
 
 def _length(iterable: object) -> int | None:

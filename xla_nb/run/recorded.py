@@ -227,7 +227,7 @@ class RecordedRun:
         except FileNotFoundError:
             self.check_files("its output")
             return ""
-        with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
+        with os.fdopen(fd, encoding="utf-8", errors="replace", newline="") as file:
             return file.read()
 
     @property

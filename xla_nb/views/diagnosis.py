@@ -183,14 +183,16 @@ def _waited_for(snapshot: Snapshot) -> Diagnosis | None:
 
 
 def _missing(card: Card, by_rank: Mapping[int, Card]) -> tuple[int, ...]:
-    """Whom it waits for. Samples are of different times: those that wait in the same collective by
-    now have come."""
-    operation = card.sample.operation
+    """Whom it waits for. What is known of ranks is of different times: one that waits in the same
+    collective by now has come, and one that has ended since may have."""
+
+    def came(other: Card) -> bool:
+        if other.phase in ENDED or other.phase == "early":
+            return other.since is not None and card.sample.at <= other.since
+        return other.phase == "waiting" and other.sample.operation == card.sample.operation
+
     return tuple(
-        rank
-        for rank in card.sample.missing
-        if rank in by_rank
-        and not (by_rank[rank].phase == "waiting" and by_rank[rank].sample.operation == operation)
+        rank for rank in card.sample.missing if rank in by_rank and not came(by_rank[rank])
     )
 
 
@@ -249,12 +251,16 @@ def _slowest(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
     if max(periods) > _ABREAST * min(periods):
         return None  # they do not take the same steps
     slow = _apart({rank: pace.step for rank, pace in paces.items()})
-    halves = [_apart({rank: pace.halves[half] for rank, pace in paces.items()}) for half in (0, 1)]
+    halves = [{rank: pace.halves[half] for rank, pace in paces.items()} for half in (0, 1)]
     others = [rank for rank in paces if rank not in slow]
-    if not slow or any(half != slow for half in halves) or 3 * len(slow) > max(3, len(paces)):
+    if not slow or any(_apart(half) != slow for half in halves):
+        return None
+    if 3 * len(slow) > max(3, len(paces)):
         return None
     usual = statistics.median(paces[rank].step for rank in others)
-    more = min(paces[rank].step for rank in slow) - usual
+    more = _more({rank: pace.step for rank, pace in paces.items()}, slow)
+    if min(_more(half, slow) for half in halves) < more / 2:
+        return None  # it was slow for a while, of which the other half has a trace
     known = [share for rank in others if (share := waits[rank]) is not None]
     own = [share for rank in slow if (share := waits[rank]) is not None]
     if len(known) < len(others) or len(own) < len(slow) or more < _MARGIN * usual:
@@ -278,6 +284,12 @@ def _apart(steps: Mapping[int, float]) -> list[int]:
     """The ranks nearer to the slowest one than to the usual one."""
     limit = (statistics.median_low(steps.values()) + max(steps.values())) / 2
     return sorted(rank for rank, step in steps.items() if step > limit)
+
+
+def _more(steps: Mapping[int, float], slow: Sequence[int]) -> float:
+    """Seconds by which the slow ranks' steps are longer than the others' usual one."""
+    usual = statistics.median(step for rank, step in steps.items() if rank not in slow)
+    return min(steps[rank] for rank in slow) - usual
 
 
 def _span(seconds: float) -> str:

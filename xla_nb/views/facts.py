@@ -63,6 +63,13 @@ def remark(snapshot: Snapshot) -> str:
     return diagnosis.sentence if diagnosis and telling else ""
 
 
+def gap(snapshot: Snapshot) -> str:
+    """What stands between the title and the small print: the time belongs to `4 ranks finished`,
+    not to whatever an error says last."""
+    calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
+    return " " if snapshot.ok or (snapshot.ok is None and calm) else " · "
+
+
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
     how = {True: "in", False: "after", None: "for"}[snapshot.ok]

@@ -385,6 +385,8 @@ def _notices(run: RecordedRun) -> Iterator[str]:
     if hang is not None and hang.over:
         told = f"The hang reported at {facts.clock(hang.report.at)} is over ({hang.over}). It was: "
         yield ansi.plain(told + hang.report.verdict)
+    if over and not run.record.path.exists():
+        yield "The files of this run were removed, and its output and what it reported with them."
 
 
 def _rest(message: str) -> str:

@@ -578,5 +578,5 @@ def test_invalid_messages_are_ignored_and_logged(behind, notebook):
 # ---------------------------------------------------------------- its size
 
 
-def test_the_page_module_is_at_most_60_kb():
+def test_the_page_module_is_at_most_80_kb():
     assert Path(messages.__file__).with_name("panel.js").stat().st_size <= 80_000

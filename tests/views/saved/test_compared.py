@@ -61,6 +61,25 @@ def test_the_text_has_the_outcome_of_each_run_and_its_last_values(two):
     assert two._repr_mimebundle_(include=None, exclude=None)["text/plain"] == text
 
 
+def test_a_run_that_diverged_says_so():
+    diverged = recorded(3, loss=0.5)
+    for rank in (0, 1):
+        with diverged.history(rank).open("a") as file:
+            file.write(json.dumps([4, 1000.0, None, {"loss": float("nan")}]) + "\n")
+    text = repr(Comparison({"bad": opened(diverged)}))
+    told = "bad: NaN or infinite in 2 of 2 ranks; last number 1 (0.5 to 1.5) at step 3"
+    assert told in text
+    assert "NaN or infinite in 2 of 2 ranks" in Comparison({"bad": opened(diverged)})._repr_html_()
+
+
+def test_a_figure_without_any_number_is_told_too():
+    one = Comparison({"bad": opened(recorded(4, loss=float("inf")))})
+    assert "loss, last of the mean (lowest to highest rank):\n  bad: NaN or infinite in 2" in repr(
+        one
+    )
+    assert re.search(r"loss</bdi></b>.*NaN or infinite in 2 of 2 ranks", one._repr_html_())
+
+
 def test_names_are_shown_as_text(two):
     assert "&lt;large&gt;" in two._repr_html_()
     assert "<large>" not in two._repr_html_()

@@ -1,12 +1,14 @@
 """Recorded runs: one displayed, and all of them in a table."""
 
 import json
+import shutil
 
 import pytest
 
 from xla_nb.protocol import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import Entry
+from xla_nb.views import picture
 from xla_nb.views.saved.opened import OpenedRun, table
 
 NAME = "20260101-000000-abcdef"
@@ -40,6 +42,14 @@ def finish(record):
 
 
 # ---------------------------------------------------------------- one run
+
+
+def test_a_run_of_this_notebook_whose_files_were_removed_says_so(recorded):
+    finish(recorded)
+    run = OpenedRun.open(recorded, {}.__getitem__)
+    shutil.rmtree(recorded.path)
+    bundle = picture.whole(run)
+    assert all("The files of this run were removed" in text for text in bundle.values())
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ const folded = () => {
 	}
 };
 
-/** Puts a title that folds what is below the head of a section at the start of `into`. */
+/** Puts a title that folds a section at the start of `into`. */
 function folding(node, name, words, into) {
 	const set = (closed) => {
 		node.classList.toggle("xn-folded", closed);
@@ -661,7 +661,7 @@ class Store {
 		this.send({ type: "whole", page: PAGE });
 	}
 
-	/** Sends a request; calls `received` when the kernel has it, `silent` if it does not say so in time. */
+	/** Sends a request; calls `received` when the kernel has it, `silent` if it is late. */
 	ask(message, { received, silent, answered }) {
 		const request = ++this.asked;
 		const timer = setTimeout(silent, PATIENCE);
@@ -683,8 +683,7 @@ class Store {
 		this.changed("head");
 	}
 
-	/** Asks the kernel to stop, or to give ranks less time for it at another click; interrupts it
-	 * if it is silent. */
+	/** Asks the kernel to stop, and at another click to stop at once; interrupts it if it is silent. */
 	halt() {
 		if (this.over) return;
 		if (this.stop === "asked" || this.stop === "interrupted") {
@@ -1638,8 +1637,8 @@ function served(path, home) {
 	return below && !below.split("/").some((part) => part.startsWith(".")) ? below : null;
 }
 
-/** Rows of output in which equal lines of several ranks are one. A line joins an earlier row only
- * where it stays behind the lines that came before it. */
+/** Rows of output. A line joins an equal one of another rank where it stays behind those that came
+ * before it. */
 class Folds {
 	rows = new Map(); // by stream and text: the newest row
 	last = new Map(); // by rank and stream: the number of the row of its last line
@@ -1702,10 +1701,10 @@ class Output {
 		const copyPath = ({ currentTarget }) => this.copied(currentTarget, this.path.textContent);
 		// JupyterLab itself follows links of this kind.
 		this.open = h("button.button", { type: "button", "data-commandlinker-command": "docmanager:open" }, "Open log");
-		this.foot = div("foot", span("quiet", "Full output"), this.path, link("Copy path", copyPath));
-		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, span("space"), this.follow, this.copy, this.open);
-		const node = section("output", "Output", head, div("screen", this.log, this.jump), this.foot);
-		this.node = folding(node, "output", "Output", head);
+		this.file = div("file", this.path, link("Copy path", copyPath));
+		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, this.file, this.follow, this.copy, this.open);
+		const screen = div("screen", this.log, this.jump);
+		this.node = folding(section("output", "Output", head, screen), "output", "Output", head);
 		this.refresh();
 	}
 
@@ -1763,7 +1762,7 @@ class Output {
 		const fresh = held ? this.lines.total(rank) - this.heldAt : 0;
 		put(this.jump, joined("Jump to the end", fresh > 0 && plural(fresh, "new line")));
 		show(this.earlier, one && !this.first);
-		show(this.foot, record);
+		for (const part of this.file.children) show(part, record);
 		const log = (rank) => `${record}/${file(rank, this.stream === "err" ? "err" : "out")}`;
 		put(this.path, one ? log(rank) : record);
 		const path = served(log(one ? rank : 0), this.view.store.about.home);
@@ -1869,7 +1868,7 @@ class Output {
 		this.view.changed("output");
 	}
 
-	/** Shows earlier lines: those held, then those the kernel reads from the record. */
+	/** Shows earlier lines: those held, then those of the record. */
 	goBack() {
 		if (this.busy || this.first || this.rank === undefined) return;
 		if (!this.rows) this.hold(false);
@@ -1896,7 +1895,7 @@ class Output {
 		const silent = () => {
 			if (mine !== this.asking) return;
 			this.busy = false;
-			put(this.words, "This kernel cannot answer while the cell runs. The file below has all output.");
+			put(this.words, "This kernel cannot answer while the cell runs. The file has all output.");
 		};
 		const answered = (lines, start, first) => {
 			if (mine !== this.asking) return; // too late: the view has moved on
@@ -2021,7 +2020,7 @@ class View {
 		this.parts.ranks.tick();
 	}
 
-	/** Sees whether the background is dark: each front end marks its theme in another way. */
+	/** Sees whether the background is dark: front ends mark themes in many ways. */
 	shade() {
 		let light = 255;
 		for (let node = this.root.parentElement; node; node = node.parentElement) {

@@ -28,7 +28,8 @@ class _Side:
 
     @property
     def about(self) -> str:
-        return f"{facts.title(self.snapshot)} {' · '.join(facts.about(self.snapshot))}"
+        one = self.snapshot
+        return f"{facts.title(one)}{facts.gap(one)}{' · '.join(facts.about(one))}"
 
 
 class Comparison:
@@ -59,7 +60,7 @@ class Comparison:
         for number, side in enumerate(self._sides):
             for series in side.snapshot.series:
                 one = spread.over_ranks(series.lines)
-                if one.mean:
+                if one.ranks:
                     found.setdefault(series.name, {})[number] = one
         return found
 
@@ -117,10 +118,14 @@ def _reported(run: RecordedRun) -> Snapshot:
 
 
 def _last(one: Spread) -> str:
-    """`0.046 (0.041 to 0.05) at step 399`."""
+    """`0.046 (0.041 to 0.05) at step 399`. A run that has diverged says so."""
+    lost = f"NaN or infinite in {one.lost} of {several(one.ranks, 'rank')}" if one.lost else ""
+    if not one.mean:
+        return lost
     (x, mean), (_, low, high) = one.mean[-1], one.band[-1]
     band = "" if low == high else f" ({facts.figure(low)} to {facts.figure(high)})"
-    return f"{facts.figure(mean)}{band} at step {facts.figure(x)}"
+    finite = f"{facts.figure(mean)}{band} at step {facts.figure(x)}"
+    return f"{lost}; last number {finite}" if lost else finite
 
 
 def _list(sides: Sequence[_Side]) -> str:

@@ -65,8 +65,22 @@ def of_series(series: Series) -> Figure:
 
 def _chart(figure: Figure) -> str:
     shape = chart.frame(figure.lines, figure.bands)
-    if shape is None:
+    if shape is None and not figure.legend:
         return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
+    drawing = "" if shape is None else _drawing(figure, shape)
+    note = bit(f"font-size:12px;{FAINT}", escaped(figure.note)) if figure.note else ""
+    return (
+        f'<figure style="flex:1 1 320px;min-width:0;max-width:440px;margin:0;{WHOLE}">'
+        f'<figcaption style="text-align:left;margin:0;font-style:normal">'
+        f"<b>{escaped(figure.name, 80)}</b> {note}</figcaption>"
+        + drawing
+        + _legend(figure)
+        + "</figure>"
+    )
+
+
+def _drawing(figure: Figure, shape: chart.Frame) -> str:
+    """The lines with their scales."""
     data = chart.png(figure.lines, figure.colours, _WIDTH, _HEIGHT, figure.bands)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
@@ -82,18 +96,10 @@ def _chart(figure: Figure) -> str:
     )
     ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
     under = f"display:flex;justify-content:space-between;line-height:16px;{small}"
-    note = bit(f"font-size:12px;{FAINT}", escaped(figure.note)) if figure.note else ""
-    return (
-        f'<figure style="flex:1 1 320px;min-width:0;max-width:440px;margin:0;{WHOLE}">'
-        f'<figcaption style="text-align:left;margin:0;font-style:normal">'
-        f"<b>{escaped(figure.name, 80)}</b> {note}</figcaption>"
-        + div(
-            "display:flex;gap:6px",
-            div(axis, *labels),
-            div("flex:1;min-width:0", image, div(under, *ends)),
-        )
-        + _legend(figure)
-        + "</figure>"
+    return div(
+        "display:flex;gap:6px",
+        div(axis, *labels),
+        div("flex:1;min-width:0", image, div(under, *ends)),
     )
 
 

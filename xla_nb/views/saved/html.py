@@ -70,7 +70,7 @@ def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
     remark = facts.remark(snapshot)
     words = [
         f'{chip(state.glyph, state.colour)} <b style="font-size:14px">',
-        f"{escaped(facts.title(snapshot), 600)}</b> {faint(about)}",
+        f"{escaped(facts.title(snapshot), 600)}</b>{facts.gap(snapshot)}{faint(about)}",
     ]
     return div(
         f"display:flex;flex-wrap:wrap;align-items:baseline;gap:0 16px;padding:5px 12px;{WHOLE}",

@@ -13,10 +13,13 @@ _MOST = 400  # points of a mean
 
 @dataclass(frozen=True)
 class Spread:
-    """`mean` has points (x, y), `band` (x, lowest, highest)."""
+    """`mean` has points (x, y), `band` (x, lowest, highest); `lost` are the ranks whose last value
+    is NaN or infinite, of `ranks` that have one."""
 
     mean: list[Point]
     band: list[tuple[float, float, float]]
+    lost: int = 0
+    ranks: int = 0
 
 
 def over_ranks(lines: Mapping[int, Sequence[Point]]) -> Spread:
@@ -32,7 +35,8 @@ def over_ranks(lines: Mapping[int, Sequence[Point]]) -> Spread:
         values = [y for xs, ys in each if (y := _value(xs, ys, x)) is not None]
         mean.append((x, math.fsum(values) / len(values)))
         band.append((x, min(values), max(values)))
-    return Spread(mean, band)
+    ends = [line[-1] for line in lines.values() if line]
+    return Spread(mean, band, sum(not _is_finite(end) for end in ends), len(ends))
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:

@@ -16,7 +16,7 @@ def render_text(snapshot: Snapshot) -> str:
     """The run as plain text, at most some 200 kB for up to 256 ranks."""
     glyph, title = facts.state(snapshot).glyph, facts.cut(facts.title(snapshot), 600)
     about = " · ".join(facts.cut(part, 200) for part in facts.about(snapshot))
-    lines = [f"{glyph} {title} {about}"]
+    lines = [f"{glyph} {title}{facts.gap(snapshot)}{about}"]
     lines += [facts.cut(remark, 600)] if (remark := facts.remark(snapshot)) else []
     lines += [f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]]
     lines += hang.as_text(snapshot)
