@@ -41,6 +41,28 @@ for step in xla_nb.progress(range(400), label="batches"):
     if step == 240:
         hold()
 """
+SLOW = """\
+import time, torch, torch_xla, torch_xla.core.xla_model as xm, xla_nb
+
+device = torch_xla.device()
+model = torch.nn.Linear(64, 8).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+torch.manual_seed(rank)
+for step in xla_nb.progress(range(900), label="step"):
+    x = torch.randn(128, 64)
+    if rank == 2:
+        time.sleep(0.03)
+    loss = torch.nn.functional.mse_loss(model(x.to(device)), (x[:, :8] * 2).to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    xm.optimizer_step(optimizer)
+    torch_xla.sync()
+    xla_nb.report(loss=loss, accuracy=1 - 1 / (1.2 + step / 40 + rank / 9))
+    if step % 100 == 0 and rank == 0:
+        print(f"\\x1b[32mstep {step}\\x1b[0m: loss {loss.item():.3f}", flush=True)
+    if step == 10:
+        print("warming up is over", flush=True)
+"""
 FAIL = """\
 import torch
 
@@ -82,13 +104,14 @@ def picture(run: Flow, name: str) -> None:
 
 
 def panel(lab: Lab, notebook: LabNotebook) -> None:
-    run = training(notebook)
+    run = flow(notebook, "-n 8", SLOW)
+    expect(run.panel.locator(".xn-headline")).to_contain_text("slowest")
+    expect(run.rows("step 200")).to_be_visible()
     picture(run, "panel-light")
     notebook.theme(DARK)
     expect(run.panel).to_have_attribute("data-dark", "true")
     picture(run, "panel-dark")
     notebook.theme(LIGHT)
-    run.let_go()
     run.ended()
 
 

@@ -855,6 +855,21 @@ def test_charts_are_logarithmic_over_time_or_smoothed_on_request(panel: Panel) -
     expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 0100")
 
 
+def test_without_figures_there_are_no_choices_but_memory(panel: Panel) -> None:
+    panel.tell(cards=[card(0, rss=100 << 20)])
+    expect(button(panel, "memory")).to_be_visible()
+    expect(button(panel, "log")).to_be_hidden()
+    panel.tell(figures=[figure(0, 1, 2)])
+    expect(button(panel, "log")).to_be_visible()
+
+
+def test_ranks_that_never_wait_have_no_column_for_it(panel: Panel) -> None:
+    panel.tell(cards=[card(0, waits=0.0), card(1, waits=0.004)])
+    expect(option(panel, 0).locator(".xn-waits")).to_be_hidden()
+    panel.tell(cards=[card(1, waits=0.3)])
+    expect(option(panel, 0).locator(".xn-waits")).to_have_text("0 %")
+
+
 def test_memory_over_time_is_a_chart_on_request(panel: Panel) -> None:
     panel.tell(cards=[card(0, rss=100 << 20)])
     button(panel, "memory").click()

@@ -1177,7 +1177,7 @@ class Ranks {
 		const words = {
 			lane: store.lanes.size ? `last ${Math.round(to - from)} s` : "",
 			step: has("step") ? "step" : "",
-			waits: has("waits") ? "waits" : "",
+			waits: has("waits") && cards.some(({ waits }) => waits >= 0.005) ? "waits" : "",
 			metric: metric === undefined || shared ? "" : plain(metric),
 			memory: has("rss") ? "memory" : "",
 		};
@@ -1610,6 +1610,7 @@ class Figures {
 		const all = new Map([...figures].map(([name, lines]) => [`figure ${name}`, [name, lines]]));
 		if (this.view.charting.memory) all.set("memory", ["memory, MiB", memory]);
 		show(this.node, all.size || memory.size);
+		mark(this.node, "data-empty", !figures.size);
 		const keys = [...all.keys()];
 		const chart = (key) => held(this.charts, key, () => new Chart(this.view, all.get(key)[0]));
 		fill(this.grid, JSON.stringify(keys), () => keys.map((key) => chart(key).node));
