@@ -88,8 +88,14 @@ def test_the_rank_that_left_the_others_in_a_collective_is_marked():
 # ---------------------------------------------------------------- hangs, stops, failures
 
 
+@pytest.mark.parametrize(("at", "told"), [(199.0, ""), (185.0, " (reported 15 s ago)")])
+def test_how_long_ago_a_hang_was_reported_is_told(at, told):
+    hang = Hang(at, "Rank 0 has waited 4 s for rank 1", ())
+    assert said(card(0), hang=hang) == f"Rank 0 has waited 4 s for rank 1{told}"
+
+
 def test_a_hang_is_told_before_all_else():
-    hang = Hang(100.0, "Rank 1 is in `queue.get` at line 4", (StackGroup((1,), "", "", ""),))
+    hang = Hang(199.0, "Rank 1 is in `queue.get` at line 4", (StackGroup((1,), "", "", ""),))
     found = diagnose(snapshot(waiting(0, 50.0, (1,)), card(1), hang=hang, stopping="why"), {})
     assert found == Diagnosis("Rank 1 is in `queue.get` at line 4", "bad", (1,))
 

@@ -111,7 +111,9 @@ def _hang(snapshot: Snapshot) -> Diagnosis | None:
     if snapshot.hang is None:
         return None
     own = (group.ranks for group in snapshot.hang.groups)
-    return Diagnosis(snapshot.hang.verdict, "bad", tuple(next(own, ())))
+    since = snapshot.now - snapshot.hang.at  # its own times are those of the report
+    when = f" (reported {lasting(since)} ago)" if since >= _LONG else ""
+    return Diagnosis(f"{snapshot.hang.verdict}{when}", "bad", tuple(next(own, ())))
 
 
 def _stopping(snapshot: Snapshot) -> Diagnosis | None:

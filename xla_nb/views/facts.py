@@ -230,7 +230,7 @@ def lane(slots: Sequence[Slot]) -> list[tuple[str, float]]:
         "waiting for others": math.fsum(slot.others for slot in slots),
         "waiting for data": math.fsum(slot.data for slot in slots),
     }
-    return [(word, seconds) for word, seconds in parts.items() if seconds > 0]
+    return [(word, seconds) for word, seconds in parts.items() if seconds >= 0.005]
 
 
 def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -167,7 +167,7 @@ const folded = () => {
 	}
 };
 
-/** Puts a title that folds a section at the start of `into`. */
+/** Puts a title that folds a section into its head. */
 function folding(node, name, words, into) {
 	const set = (closed) => {
 		node.classList.toggle("xn-folded", closed);
@@ -815,7 +815,7 @@ class Head {
 		put(this.say, say);
 		show(this.hang, hang);
 		const where = () => h("details", {}, h("summary", {}, "Where each rank was"), ...hang.groups.map((one) => group(one, this.view)));
-		const verdict = hang && hang.verdict !== sentence ? hang.verdict : "";
+		const verdict = hang && !sentence.startsWith(hang.verdict) ? hang.verdict : "";
 		fill(this.hang, verdict + JSON.stringify(hang), () => (hang ? [verdict, where()] : []));
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
 		// Spoken at most every five seconds.
