@@ -296,7 +296,7 @@ def test_what_is_not_given_is_as_the_notebooks_settings_say(monkeypatch):
     here = SimpleNamespace(
         runs_a_script=False,
         settings={"n": 3, "timeout": 60.0, "keep_going": True},
-        program=lambda made: made(api._script()),
+        program=lambda made: made(api.script()),
         resolve=None,
     )
     monkeypatch.setattr(api.notebook, "current", lambda: here)
@@ -362,7 +362,7 @@ def test_a_forked_process_launches_and_ends_beside_its_parents_run(tmp_path):
 
 
 def test_what_a_launch_waits_for_is_told_with_how_long_it_lasted(capsys):
-    with api._telling() as on_wait:
+    with api.telling() as on_wait:
         for seconds, what in ((0.1, "quick"), (0.5, "importing …"), (3.24, "importing …")):
             on_wait(seconds, what)
         on_wait(1.0, "waiting for hosts …")
@@ -370,7 +370,7 @@ def test_what_a_launch_waits_for_is_told_with_how_long_it_lasted(capsys):
 
 
 def test_a_launch_that_waits_for_nothing_tells_nothing(capsys):
-    with api._telling():
+    with api.telling():
         pass
     assert capsys.readouterr().out == ""
 

@@ -133,7 +133,7 @@ def call(
 
     if here and not here.runs_a_script:
         return run(here.program(made), options, here.resolve, launched)
-    return run(made(_script()), options, vars(sys.modules["__main__"]).__getitem__, launched)
+    return run(made(script()), options, vars(sys.modules["__main__"]).__getitem__, launched)
 
 
 def run(
@@ -143,16 +143,29 @@ def run(
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Launch a program and, unless in the background, show it until it has ended."""
+    refuse_ranks()
+    try:
+        with telling() as on_wait:
+            started = launch(program, options, engine_for(options), resolve, on_wait, ShownRun)
+    except KeyboardInterrupt:
+        raise LaunchError(_interrupted(options)) from None
+    return shown(started, options, launched)
+
+
+def refuse_ranks() -> None:
+    """Raises UsageError in a rank."""
     if is_rank():
         raise UsageError(
             "A rank cannot start ranks. Launch from the notebook, not from the function that "
             "runs on ranks."
         )
-    try:
-        with _telling() as on_wait:
-            started = launch(program, options, _engine(options), resolve, on_wait, ShownRun)
-    except KeyboardInterrupt:
-        raise LaunchError(_interrupted(options)) from None
+
+
+def shown(
+    started: Run, options: Options, launched: Callable[[Run], None] = lambda run: None
+) -> Run:
+    """Show a run that has been launched until it has ended, unless in the background. Raises
+    RunFailed."""
     _runs().add(started)
     launched(started)
     view = options.view or default_view()
@@ -209,7 +222,7 @@ def _provider(name: str) -> base.Provider:
     return made[name]
 
 
-def _engine(options: Options) -> base.Engine:
+def engine_for(options: Options) -> base.Engine:
     """Where the ranks of a launch are started. Raises UsageError."""
     where = base.Where(options.on, options.hosts, options.slices, options.wait, options.env)
     return _provider(base.kind(options.on)).engine(where)
@@ -242,8 +255,8 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
     Raises XlaNbError where it cannot give them."""
     environ = run_options.environment(options, os.environ)
     simulated = asks_to_simulate(environ)
-    with _telling() as on_wait:
-        seats = _engine(options).look(on_wait, simulated)
+    with telling() as on_wait:
+        seats = engine_for(options).look(on_wait, simulated)
     own = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
     where = f"of a Ray cluster (--on {options.on})"
     accelerator = None if simulated else own
@@ -313,7 +326,7 @@ def clean() -> tidying.Tidied:
 
 
 @contextlib.contextmanager
-def _telling() -> Iterator[OnWait]:
+def telling() -> Iterator[OnWait]:
     """Prints, once each, what a launch waits for, and how long it did."""
     lasted: dict[str, float] = {}
 
@@ -407,7 +420,7 @@ def _named(runs: Sequence[RecordedRun | _Name]) -> dict[str, RecordedRun]:
     return found
 
 
-def _script() -> Scope:
+def script() -> Scope:
     """What a plain script holds: its globals, and its file as one cell.
 
     Raises UsageError in a process that multiprocessing has started with "spawn": it has imported

@@ -5,24 +5,22 @@ Beside the panel the only module that imports IPython. What a word does is decid
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
 import os
-import re
-import shlex
-import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, completion, dropin, notebook
+from xla_nb import api, completion, dropin, live, live_magics, notebook
 from xla_nb.dropin import guard
 from xla_nb.errors import UsageError
+from xla_nb.lines import Parser, expanded, parsed, parser, without_values
+from xla_nb.live_magics import LiveMagics
 from xla_nb.program.build import Program, Scope, build
 from xla_nb.protocol import hostile
 from xla_nb.record import tidying
@@ -37,17 +35,16 @@ from xla_nb.views.saved import opened
 from xla_nb.wording import listed, several, shortened, size
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
 
 
 def load(shell: InteractiveShell) -> None:
     """Register the magics; start to warm the fork server, and the panel where there is one."""
-    shell.register_magics(XlaMagics(shell))
+    shell.register_magics(XlaMagics(shell), LiveMagics(shell))
     for event, callback in _callbacks(shell):
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
     dropin.install()
-    completion.turn_on(shell, [_spawn_parser(), _topology_parser()])
+    completion.turn_on(shell, [_spawn_parser(), _topology_parser(), *live_magics.parsers()])
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
@@ -61,6 +58,7 @@ def unload(shell: InteractiveShell) -> None:
         shell.events.unregister(event, callback)
     dropin.uninstall()
     guard.of(shell).turn_off()
+    live.end_all()
     api.close()
 
 
@@ -72,74 +70,19 @@ def _callbacks(shell: InteractiveShell) -> Sequence[tuple[str, Callable[..., Non
     )
 
 
-# ---------------------------------------------------------------- words on a line
+def _spawn_parser() -> Parser:
+    made = parser("%%xla_spawn", OPTIONS)
+    made.add_argument("entry", nargs="?")
+    made.add_argument("--args", default="()")
+    made.add_argument("-o", "--out", type=Word)
+    return made
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}. `{self.prog}?` lists the options.")
-
-
-def _parser(prog: str, names: Iterable[str]) -> _Parser:
-    """A parser of these options of a launch; their values are checked later, with the settings."""
-    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
-    for option in map(OPTIONS.__getitem__, names):
-        if not option.metavar:
-            parser.add_argument(option.flag, dest=option.name, action="store_true", default=None)
-        elif option.name == "env":
-            parser.add_argument(option.flag, type=Word, action="append")
-        else:
-            parser.add_argument(option.flag, dest=option.name, type=Word)
-    return parser
-
-
-def _spawn_parser() -> _Parser:
-    parser = _parser("%%xla_spawn", OPTIONS)
-    parser.add_argument("entry", nargs="?")
-    parser.add_argument("--args", default="()")
-    parser.add_argument("-o", "--out", type=Word)
-    return parser
-
-
-def _topology_parser() -> _Parser:
-    parser = _parser("%xla_topology", ("n", "on", "hosts", "slices", "wait", "simulate"))
-    parser.add_argument("--accelerator")
-    parser.add_argument("--dry-run", action="store_true")
-    return parser
-
-
-def _parsed(parser: _Parser, line: str) -> dict[str, Any]:
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError:
-        raise UsageError(f"{parser.prog}: a quote is not closed.") from None
-    values, unknown = parser.parse_known_args(words)
-    unknown += [word for word in [vars(values).get("entry") or ""] if "=" in word]
-    if unknown:
-        shown = shortened(" ".join(map(_without_value, unknown)), 200)
-        parser.error(f"unrecognized arguments: {shown}")
-    return vars(values)
-
-
-def _without_value(word: str) -> str:
-    """`NAME=…` for NAME=VALUE, which may be a secret."""
-    name, equals, _ = word.partition("=")
-    return f"{name}=…" if equals else word
-
-
-def _without_values(line: str) -> str:
-    """A line of %%xla_spawn without the values of --env: as a comment it is part of the cell's
-    source, which goes to disk. Raises ValueError where a quote is not closed."""
-    words = shlex.split(line, comments=True)
-    shown = []
-    for before, word in zip(["", *words], words, strict=False):
-        if before == "--env":
-            shown.append(_without_value(word))
-        elif word.startswith("--env="):
-            shown.append(f"--env={_without_value(word.removeprefix('--env='))}")
-        else:
-            shown.append(shlex.quote(word))
-    return " ".join(shown).replace("\n", " ")
+def _topology_parser() -> Parser:
+    made = parser("%xla_topology", ("n", "on", "hosts", "slices", "wait", "simulate"))
+    made.add_argument("--accelerator")
+    made.add_argument("--dry-run", action="store_true")
+    return made
 
 
 def _with_options(function: _F) -> _F:
@@ -201,13 +144,13 @@ class XlaMagics(Magics):
         Returns a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
         """
-        expanded = self._expanded(line)
-        words = _parsed(_spawn_parser(), expanded)
+        filled = expanded(self.notebook, line)
+        words = parsed(_spawn_parser(), filled)
         entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
         out = None if out is None else run_options.variable("-o", out)
         options = run_options.options(self._completed(words), flags=True)
         arguments = self._arguments(expression)
-        shown = _without_values(expanded) if "--env" in f"{line} {expanded}" else line
+        shown = without_values(filled) if "--env" in f"{line} {filled}" else line
         launched = self.notebook.cell(shown, cell)
         name = f"xla_nb_cell_{self.notebook.number}"
 
@@ -287,7 +230,7 @@ class XlaMagics(Magics):
         --accelerator TYPE  type of a slice, such as v5litepod-16 (default: simulated hosts)
         -n N                ranks on each host
         """
-        words = _parsed(_topology_parser(), line)
+        words = parsed(_topology_parser(), line)
         accelerator, dry_run = words.pop("accelerator"), words.pop("dry_run")
         given = run_options.options(words, flags=True)
         options = run_options.options(self._completed(words), flags=True)
@@ -361,20 +304,6 @@ class XlaMagics(Magics):
     def _completed(self, words: dict[str, Any]) -> dict[str, Any]:
         """The words of a line, and the settings for those it does not have."""
         return run_options.completed(words, self.notebook.settings)
-
-    def _expanded(self, line: str) -> str:
-        """The line with `{N}` and `$N` filled in as IPython does, but for --args: an expression has
-        braces of its own."""
-        self.notebook.define_for_line(line)
-        depth, frame = 0, sys._getframe()
-        while frame.f_back is not None and frame.f_code.co_name != "run_cell_magic":
-            depth, frame = depth + 1, frame.f_back
-        expand: Any = self.shell.var_expand
-        found = _ARGS.search(line)
-        if found is None:
-            return str(expand(line, depth + 1))
-        head, tail = line[: found.start()], line[found.end() :]
-        return f"{expand(head, depth + 1)}{found[0]}{expand(tail, depth + 1)}"
 
     def _arguments(self, expression: str) -> tuple[object, ...]:
         self.notebook.define_for(expression)

@@ -32,6 +32,7 @@ from xla_nb.wording import listed, shortened
 _WORD = re.compile(r"[^\W\d]\w*")
 _DISPLAYED = re.compile(r"_{1,3}|_\d+")
 _FILLED = re.compile(r"\{[^{}]*\}|\$\w+")
+_LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")
 _SLOW = 1.0  # seconds after which somebody who waits is told why
 #: IPython's file names for what `%%time` executes: statements, or one expression.
 _TIMED, _TIMED_VALUE = "<timed exec>", "<timed eval>"
@@ -73,8 +74,8 @@ class Notebook:
         """Whether `%run` is executing a file, which has a module of its own meanwhile."""
         return sys.modules["__main__"] in self.shell._main_mod_cache.values()
 
-    def cell(self, line: str, body: str) -> Cell:
-        """The cell that %%xla_spawn was called with, as a user sees it: the magic's own line
+    def cell(self, line: str, body: str, magic: str = "%%xla_spawn") -> Cell:
+        """The cell that a magic was called with, as a user sees it: the magic's own line
         stays, as a comment, so that lines count from it or from a magic above it (`%%time`).
 
         Raises ProgramError where IPython cannot read it."""
@@ -83,7 +84,7 @@ class Notebook:
         label = f"Cell In[{self.number}]"
         if above is None:
             label += f", launch {len(self.launched.get(self.number, ())) + 1}"
-        text = f"{blank}#%%xla_spawn {line}\n{_plain_line_ends(body)}"
+        text = f"{blank}#{magic} {line}\n{_plain_line_ends(body)}"
         try:
             return Cell(label, self.shell.transform_cell(text))
         except SyntaxError as problem:  # of its own tokenizer
@@ -412,10 +413,10 @@ def _told_if_slow(what: str) -> Iterator[None]:
 
 
 def _lines_above_magic(raw: str) -> int | None:
-    """The number of lines above %%xla_spawn (`%%time`) in a cell that is launched with it; None
-    for other cells, though they may call `run_cell_magic`."""
+    """The number of lines above %%xla_spawn or %%xla (`%%time`) in a cell that is launched with it;
+    None for other cells, though they may call `run_cell_magic`."""
     for number, line in enumerate(raw.split("\n")):
-        if line.startswith("%%xla_spawn"):
+        if _LAUNCHES.match(line):
             return number
         if line.strip() and not line.startswith(("%%", "#")):
             return None

@@ -65,7 +65,11 @@ class Engine(Protocol):
         """What a launch gets there. Raises XlaNbError where that will not do."""
 
     def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> Feed:
-        """Start it; gives its events. Raises LaunchError."""
+        """Start it; gives its events. A program that has a turn goes to the live ranks of its
+        group. Raises LaunchError."""
+
+    def end(self, run: str) -> None:
+        """Tell the live ranks of this run that there is nothing more to come."""
 
     def signal(self, run: str, pids: Mapping[str, Sequence[int]], number: int) -> None:
         """Send these processes of each host a signal; one that is stopped goes on for it."""

@@ -37,6 +37,7 @@ from xla_nb.wording import TERMINATED, ending
 
 _ANSWER = 10.0  # seconds for a spare's answer, which takes a millisecond on an idle machine
 _ORPHANS = 5.0  # seconds for processes that were killed, and for resource trackers, to end
+_FILES = 4  # of a run, at most: its events, parcel, order, and what brings live ranks programs
 _SPARES = 3  # spares to try for a launch
 _NO_JOB = (
     "The process that loads the program was killed, or stopped, each time it was to begin. Check "
@@ -58,7 +59,7 @@ class _Job:
 
 @dataclass
 class _Spare:
-    """A job forked ahead of need; it waits for the three descriptors of a run."""
+    """A job forked ahead of need; it waits for the descriptors of a run."""
 
     pid: int
     orders: socket.socket
@@ -125,7 +126,7 @@ class ForkServer:
 
     def _request(self) -> bool:
         """Handle one request; False if the control socket was closed."""
-        message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 4)
+        message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, _FILES)
         if not message:
             return False
         request = json.loads(message)
@@ -137,12 +138,12 @@ class ForkServer:
                 end_group(pid)
         return True
 
-    def _launch(self, run: str, events_fd: int, parcel_fd: int, order_fd: int) -> None:
+    def _launch(self, run: str, events_fd: int, *fds: int) -> None:
         sender = Sender(socket.socket(fileno=events_fd))
         for _ in range(_SPARES):
             spare = self._spare or self._fork_spare()
             self._spare = None
-            if spare.takes([events_fd, parcel_fd, order_fd]):
+            if spare.takes([events_fd, *fds]):
                 self._jobs[spare.pid] = _Job(run, sender, OutOfMemory())
                 break
             end_group(spare.pid)
@@ -150,8 +151,8 @@ class ForkServer:
             sender.send(JobFailed(kind="LaunchError", message=_NO_JOB, text=""))
             sender.send(JobEnded(status=None))
             sender.sock.close()
-        os.close(parcel_fd)
-        os.close(order_fd)
+        for fd in fds:
+            os.close(fd)
 
     def _fork_spare(self) -> _Spare:
         ours, theirs = socket.socketpair()
@@ -179,13 +180,13 @@ class ForkServer:
             os.close(self._parent)
             for job in self._jobs.values():
                 job.sender.sock.close()
-            message, fds, _, _ = socket.recv_fds(orders, 16, 3)
+            message, fds, _, _ = socket.recv_fds(orders, 16, _FILES)
             if message:
                 orders.send(b"y")  # from now on its end is told as its run's
                 orders.close()
                 keep_processes_in(self._scratch.of_job(os.getpid()))
                 run = importlib.import_module("xla_nb.rank.job").run
-                status = run(Sender(socket.socket(fileno=fds[0])), *fds[1:], self._imported)
+                status = run(Sender(socket.socket(fileno=fds[0])), self._imported, *fds[1:])
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

@@ -7,10 +7,12 @@ import functools
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from xla_nb.engines.base import Where
 from xla_nb.engines.child import Child, ChildFeed, in_memory, no_temporary
@@ -35,6 +37,7 @@ class LocalEngine:
 
     def __init__(self) -> None:
         self._servers: dict[tuple[str, ...], _Server] = {}
+        self._groups: dict[str, _Group] = {}
         self._lock = threading.RLock()  # one launch at a time
 
     def engine(self, where: Where) -> LocalEngine:
@@ -83,10 +86,45 @@ class LocalEngine:
         """
         order = Order(request, fit.device, fit.ranks, fit.env, host_group or HostGroup())
         with self._lock, in_memory(pickle.dumps(order)) as order_file:
-            return self._start(request.run, (parcel, order_file), fit.imports, waiting)
+            files = (parcel, order_file)
+            if request.turn is not None:
+                return self._hand(request.turn.group, files)
+            if not request.lives:
+                return self._start(request.run, files, fit.imports, waiting)
+            control, theirs = channel.pair()
+            with theirs:
+                try:
+                    feed = self._start(request.run, (*files, theirs.fileno()), fit.imports, waiting)
+                except BaseException:
+                    control.close()
+                    raise
+            self._groups[request.run] = _Group(control, self._servers[fit.imports])
+            return feed
+
+    def _hand(self, group: str, files: tuple[int, ...]) -> ChildFeed:
+        """Hand a program to live ranks. Raises LaunchError."""
+        live = self._groups.get(group)
+        if live is None:
+            raise LaunchError(_NO_GROUP)
+        ours, theirs = channel.pair()
+        feed = ChildFeed(ours, live.server.child, live.server.why_ended)
+        with theirs:
+            try:
+                socket.send_fds(live.control, [b"run"], [theirs.fileno(), *files])
+            except OSError:
+                feed.close()
+                raise LaunchError(_NO_GROUP) from None
+        return feed
+
+    def end(self, run: str) -> None:
+        """Tell the live ranks of this run that there is nothing more to come."""
+        with self._lock:
+            live = self._groups.pop(run, None)
+            if live is not None:
+                live.close()
 
     def _start(
-        self, run: str, files: tuple[int, int], imports: tuple[str, ...], waiting: OnWait
+        self, run: str, files: tuple[int, ...], imports: tuple[str, ...], waiting: OnWait
     ) -> ChildFeed:
         notes: list[str] = []
         for attempt in (1, 2):
@@ -140,6 +178,8 @@ class LocalEngine:
     def close(self) -> None:
         """End the servers and every run."""
         with self._lock:
+            while self._groups:
+                self._groups.popitem()[1].close()
             while self._servers:
                 self._servers.popitem()[1].close()
 
@@ -159,6 +199,23 @@ _ANSWER = 30.0
 _SERVER = "the process that starts and ends ranks"
 _REPLACED = f"{_SERVER.capitalize()} was replaced: {{problem}}."
 _WAS_STOPPED = f"{_SERVER.capitalize()} had been stopped (SIGSTOP), and was continued."
+
+
+_NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
+
+
+@dataclass
+class _Group:
+    """Live ranks: the socket that brings them programs, and the server that has forked their
+    job."""
+
+    control: socket.socket
+    server: _Server
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # they have ended
+            self.control.shutdown(socket.SHUT_RDWR)  # a process forked here may hold a copy
+        self.control.close()
 
 
 class _Server:

@@ -88,7 +88,8 @@ class OnlyTheRunHas(Exception):
 class Dependencies:
     """Collects, name by name and transitively, what a program needs from the notebook."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, owned: Set[str] = frozenset()) -> None:
+        """owned: names that the ranks have bound themselves."""
         self.sources: dict[str, str] = {}
         self.defines: set[str] = set()
         self.notes: list[str] = []
@@ -105,7 +106,8 @@ class Dependencies:
         self._pending = by_name(scope.pending)
         self._computed = scope.computed
         self._stars = star_imports(launched)
-        self._known = _BUILTINS | _MODULE_NAMES
+        self._known = _BUILTINS | _MODULE_NAMES | owned
+        self._owned = owned
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
@@ -241,7 +243,7 @@ class Dependencies:
 
     def _need(self, names: Iterable[str]) -> None:
         """Take what these names refer to."""
-        names = set(names)
+        names = set(names) - self._owned
         if computed := names & self._computed:
             raise OnlyTheRunHas(computed)
         for name in sorted(names):
@@ -315,7 +317,8 @@ class Dependencies:
         held = {
             name: value
             for name, value in self._values.items()
-            if name not in _MODULE_NAMES and (name not in _BUILTINS or self._shadows(name))
+            if name not in _MODULE_NAMES | self._owned
+            and (name not in _BUILTINS or self._shadows(name))
         }
         newer = {*self._pending, *self._computed, *(self._bound - self._roots.keys())}
         follow = self._imports.follow

@@ -6,6 +6,7 @@ cells' names, but a DataLoader's spawned worker simply imports it.
 
 from __future__ import annotations
 
+import ast
 import bisect
 import json
 from dataclasses import dataclass, field
@@ -85,6 +86,12 @@ def source(program: Program) -> tuple[str, list[Span]]:
         if section.label != GENERATED:
             spans.append(Span(start, text.count("\n"), section.label, section.first_line))
     return text, spans
+
+
+def is_restoring(statement: ast.stmt) -> bool:
+    """Whether a statement of such a file is the one that restores the notebook's values."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) == _RESTORE
 
 
 def write(program: Program, path: Path) -> None:

@@ -47,12 +47,14 @@ class OfHost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class JobStarted(OfHost):
-    """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`."""
+    """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`; of live
+    ranks, those of `members` that are on this host."""
 
     pid: int
     ranks: int
     simulated: bool
     first: int = 0
+    members: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,15 @@ class RankAt(Event):
     rank: int
     place: str
     stack: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamesBound(Event):
+    """Names that a program has bound, and deleted, in the namespace of a live rank."""
+
+    rank: int
+    bound: tuple[str, ...]
+    deleted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

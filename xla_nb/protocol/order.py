@@ -29,6 +29,18 @@ class HostGroup:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A program of live ranks: the `number`-th, from 1, of the group that is the run `group`.
+
+    `members` are the ranks that run it, None for all.
+    """
+
+    group: str
+    number: int
+    members: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Request:
     """What a launch asks for, as the notebook's machine has it.
 
@@ -37,7 +49,8 @@ class Request:
     that the notebook takes from the run; those of `as_source` it executes itself. `label` is the
     launched cell's, and `binds` are the names that its text binds. `drops`: None takes the place
     of a result that cannot be sent. `why_mute` says why its ranks cannot ask in the notebook
-    (`input()`), where that is so.
+    (`input()`), where that is so. `lives`: the ranks run no entry, but programs until they are told
+    to end; each of those has a `turn`.
     """
 
     run: str
@@ -60,6 +73,8 @@ class Request:
     drops: bool = False
     state: ProcessState = field(default_factory=ProcessState)
     why_mute: str = ""
+    lives: bool = False
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,16 @@ class WithoutIndex(_Call):
 
     def __call__(self, index: int, *args: object) -> object:
         return self.function(*args, **self.kwargs)
+
+
+class Bind(_Call):
+    """Binds names in the module that ranks run in."""
+
+    def __init__(self) -> None:
+        self.__name__ = "push"
+
+    def __call__(self, index: int, values: Mapping[str, object]) -> None:
+        vars(sys.modules["__main__"]).update(values)
 
 
 class Accelerated(_Call):

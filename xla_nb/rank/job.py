@@ -43,9 +43,11 @@ from xla_nb.rank import (
     numpy_values,
     segments,
 )
+from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
+from xla_nb.rank.program import Loaded
 from xla_nb.record.files import Record
 from xla_nb.record.output import capture
 from xla_nb.runtimes import Runtime
@@ -53,15 +55,23 @@ from xla_nb.runtimes.forking import Latch, Lifecycle
 from xla_nb.wording import in_one_line
 
 
-def run(sender: Sender, parcel_fd: int, order_fd: int, imported: Mapping[str, str]) -> int:
+def run(
+    sender: Sender,
+    imported: Mapping[str, str],
+    parcel_fd: int,
+    order_fd: int,
+    control_fd: int | None = None,
+) -> int:
     """Run a job from start to end, and return its exit status.
 
     The two files hold the notebook's values (`Parcel`) and the pickled order; `imported`
-    are the environment variables that importing torch_xla set.
+    are the environment variables that importing torch_xla set. Live ranks get their programs over
+    the socket `control_fd`.
     """
+    control = None if control_fd is None else socket.socket(fileno=control_fd)
     try:
         order = _begin(parcel_fd, order_fd, imported, sender)
-        _start(order, sender)
+        _start(order, sender, control)
     except _Refused as refused:
         sender.send(refused.event)
         return 1
@@ -137,20 +147,22 @@ def _complete_flags(imported: Mapping[str, str]) -> None:
             os.environ[name] = " ".join(flags)
 
 
-def _start(order: Order, sender: Sender) -> None:
+def _start(order: Order, sender: Sender, control: socket.socket | None) -> None:
     runtime = runtimes.named(order.request.runtime)
     runtime.set_up()
     namespace, table, keeping = _load(order, runtime.opened, sender)
     try:
-        _run_ranks(order, sender, runtime, namespace, table)
+        program = Loaded(order.request, sender, namespace, table)
+        _run_ranks(order, program, runtime, control)
     finally:
         if keeping is not None:
             os.waitpid(keeping, 0)
 
 
 def _run_ranks(
-    order: Order, sender: Sender, runtime: Runtime, namespace: dict[str, Any], table: ModuleMap
+    order: Order, program: Loaded, runtime: Runtime, control: socket.socket | None
 ) -> None:
+    sender = program.sender
     lock = _lock()
     try:
         prepared = runtime.prepare(order)
@@ -161,7 +173,7 @@ def _run_ranks(
             "or raise the limit on open files (`ulimit -n`) before you start Jupyter.",
         ) from error
     except Exception as error:
-        raise _refusal("Cannot set up the runtime", error, table) from error
+        raise _refusal("Cannot set up the runtime", error, program.table) from error
     sender.send(
         events.JobStarted(
             pid=os.getpid(),
@@ -173,20 +185,29 @@ def _run_ranks(
     )
     known = linux.children()  # the keeper, the runtime's, and what the cell's top level has started
     latch = Latch()
-    inherit(
-        Inherited(
-            order=order,
-            sender=sender,
-            namespace=namespace,
-            table=table,
-            lock=lock,
-            runtime=prepared,
-            latch=latch,
-            random=random.getstate(),
-        )
+    dispatcher = None if control is None else Dispatcher(control)
+    inherited = Inherited(
+        program=program,
+        host_group=order.host_group,
+        lock=lock,
+        runtime=prepared,
+        latch=latch,
+        random=random.getstate(),
+        dispatcher=dispatcher,
     )
+    inherit(inherited)
+
+    def died(event: events.ProcessDied) -> None:
+        sender.send(event)
+        if dispatcher is not None:
+            dispatcher.died(event)
+
+    def forked() -> None:
+        if dispatcher is not None:
+            dispatcher.serve(inherited.first, prepared.ranks, prepared.simulated)
+
     try:
-        prepared.start(Lifecycle(enter, main, latch, sender.send))
+        prepared.start(Lifecycle(enter, main, latch, died, forked))
     except BrokenProcessPool:
         pass  # each death is an event by now
     except Exception as error:  # a rank that could not join has reported that
@@ -199,6 +220,8 @@ def _run_ranks(
             ) from error
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
+    if dispatcher is not None:
+        dispatcher.close()
     here = socket.gethostname()
     lingering.wait(known, lambda names: sender.send(events.ProcessesLeft(host=here, names=names)))
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import old_names
-from xla_nb.program.module_file import ModuleMap
+from xla_nb.program.module_file import ModuleMap, is_restoring
 from xla_nb.protocol import absl_flags
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank import displays, segments
@@ -42,6 +42,11 @@ class CellError(Exception):
 def parcel_path(fd: int) -> str:
     """A path that this process and the processes it starts can open the parcel by."""
     return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def use(fd: int) -> None:
+    """Let processes that this one spawns open the parcel that has this descriptor here."""
+    os.environ[PARCEL] = parcel_path(fd)
 
 
 @functools.lru_cache(maxsize=1)
@@ -130,6 +135,20 @@ def load(
         if message := check():
             raise CellError(message, f"{label}, line {line}")
     return module
+
+
+def execute_sections(path: Path, table: ModuleMap, namespace: dict[str, Any]) -> None:
+    """Execute what a program's file has below the notebook's values, in a namespace that has those
+    already."""
+    for label, source in table.sources.items():
+        remember(label, source)
+    statements = iter(ast.parse(path.read_text(), str(path)).body)
+    for statement in statements:
+        if is_restoring(statement):
+            break
+    for statement in statements:
+        label, _ = _move(statement, table) or (str(path), statement.lineno)
+        _execute(statement, label, namespace, table.flags)
 
 
 def remember(label: str, source: str) -> None:

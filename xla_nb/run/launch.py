@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from xla_nb.engines.base import Engine, Feed
@@ -21,7 +21,7 @@ from xla_nb.linux import shortage
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
 from xla_nb.protocol import events, torch_settings
-from xla_nb.protocol.order import Request
+from xla_nb.protocol.order import Request, Turn
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Record
 from xla_nb.run.options import Options, environment
@@ -49,18 +49,18 @@ def launch(
     resolve: Callable[[str], object],
     on_wait: OnWait = lambda seconds, what: None,
     kind: type[Run] = Run,
+    *,
+    lives: bool = False,
+    turn: Turn | None = None,
 ) -> Run:
     """Start a program on every rank; gives the run, of that kind, at once.
+
+    lives: the ranks wait for programs then; each of those is launched with its `turn`.
 
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
     user_env = environment(options, {})
-    try:
-        fit = engine.fit(options.runtime, options.n, user_env)
-    except OSError as problem:
-        raise LaunchError(
-            f"Cannot look for this machine's devices: {problem}. {shortage(problem.errno)}".rstrip()
-        ) from None
+    fit = _fit(options, engine, user_env) if turn is None else Fit("", options.n, {}, ())
     name = name_at(time.time())
     try:
         record, path = _recorded(name, program)
@@ -89,6 +89,8 @@ def launch(
         binds=program.binds,
         drops=program.drops,
         why_mute=_BEHIND if options.bg else "",
+        lives=lives,
+        turn=turn,
     )
     try:
         feed = _start(program, request, fit, engine, on_wait)
@@ -100,7 +102,10 @@ def launch(
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
     keeps = bool(program.keeps)
-    run = kind(name, program.label, record, engine, feed, options, resolve, program.named, keeps)
+    group = turn.group if turn else ""
+    run = kind(
+        name, program.label, record, engine, feed, options, resolve, program.named, keeps, group
+    )
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     left_out = torch_settings.left_out()
     for text in [*feed.notes, *program.notes]:
@@ -109,6 +114,15 @@ def launch(
         run.take(events.Notice(text=text, once=True))
     _follow(run)
     return run
+
+
+def _fit(options: Options, engine: Engine, user_env: Mapping[str, str]) -> Fit:
+    try:
+        return engine.fit(options.runtime, options.n, user_env)
+    except OSError as problem:
+        raise LaunchError(
+            f"Cannot look for this machine's devices: {problem}. {shortage(problem.errno)}".rstrip()
+        ) from None
 
 
 def name_at(now: float) -> str:

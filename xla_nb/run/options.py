@@ -12,7 +12,7 @@ import operator
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -27,6 +27,8 @@ from xla_nb.wording import listed, shortened
 ViewName = Literal["panel", "text", "none"]
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
+_SPAN = re.compile(r"(\d{1,6})(?:\s*[-\u2013]\s*(\d{1,6}))?")
+_RANKS = 100_000  # of one span
 _MOST = 10**9  # more than any machine has, or anybody waits
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?")
 _BYTES = {unit: 1024**power for power, unit in enumerate(["", "K", "M", "G", "T"])}
@@ -97,6 +99,20 @@ def nbytes(label: str, value: Any) -> int:
     if size == math.inf:
         raise UsageError(f"Invalid {label} {_shown(value)}. Use 500M or 2G.")
     return int(size)
+
+
+def numbers(label: str, value: Any) -> tuple[int, ...]:
+    """Ranks: `2`, `0,2`, `1-3`; in Python also a number, or several."""
+    text = value if isinstance(value, str) else ",".join(map(str, _several(value)))
+    spans = [_SPAN.fullmatch(part.strip()) for part in text.split(",")]
+    ends = [(int(span[1]), int(span[2] or span[1])) for span in spans if span]
+    if len(ends) < len(spans) or any(not 0 <= last - first < _RANKS for first, last in ends):
+        raise UsageError(f"{label} must be ranks, such as 0, 0,2 or 1-3, not {_shown(value)}.")
+    return tuple(sorted({rank for first, last in ends for rank in range(first, last + 1)}))
+
+
+def _several(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, Iterable) else [value]
 
 
 def _choice(kind: str, names: Sequence[str]) -> Check:

@@ -40,6 +40,8 @@ EXIT_PATIENCE = 3.0
 KEEP_PATIENCE = 60.0
 #: The same, where it has not been found out yet what the cell changed of the notebook's objects.
 COMPARE_PATIENCE = 10.0
+#: Seconds that live ranks have to be ready for the next program once they have ended one.
+LIVE_PATIENCE = 30.0
 _TICK = 0.1
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
@@ -98,15 +100,18 @@ class Run(RecordedRun):
         resolve: Callable[[str], object],
         named: Mapping[str, object] = MappingProxyType({}),
         keeps: bool = False,
+        group: str = "",
     ) -> None:
+        """group: the run whose processes run it, where these are not its own."""
         super().__init__(name, label, record, resolve, named)
+        self._group = group
         self._engine = engine
         self._feed = feed
         self._options = options
         self._began = time.monotonic()
         self._settled: float | None = None
         self._trouble: float | None = None
-        self._ladder = Ladder(name, engine, options.grace)
+        self._ladder = Ladder(group or name, engine, options.grace)
         self._stopped: float | None = None
         self._stopped_at = 0.0  # the same on the clock of events
         self._asked_who_stays = self._told_who_stays = False
@@ -140,6 +145,8 @@ class Run(RecordedRun):
     @property
     def _patience(self) -> float:
         """Seconds that processes have to exit once the ranks have ended."""
+        if self._group:
+            return LIVE_PATIENCE
         if self.state.stopping:
             return STOP_PATIENCE
         if self._is_keeping:
@@ -259,7 +266,7 @@ class Run(RecordedRun):
 
     def abandon(self) -> None:
         """End a run that nobody follows, at once."""
-        self._engine.kill(self.name)
+        self._engine.kill(self._group or self.name)
         self._feed.close()
         self.take(events.JobEnded(status=None))
         self.record.close(self.summary())
@@ -269,7 +276,7 @@ class Run(RecordedRun):
         try:
             self._take_until_the_end()
         except BaseException as fault:  # by what the notebook has put into a module, say
-            self._engine.kill(self.name)
+            self._engine.kill(self._group or self.name)
             told = in_one_line(f"{type(fault).__name__}: {fault}", 300)
             self.take(events.JobEnded(status=None, why=_NOT_FOLLOWED.format(told)))
             raise  # threading shows where

@@ -81,7 +81,7 @@ class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
     cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
     signals that the ranks have got since `stopping`, but for SIGINT; `asked`: what ranks asked and
-    have got no answer to."""
+    have got no answer to; `bound`: what a program of live ranks has bound there."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -96,6 +96,7 @@ class RunState:
     sent: set[int] = field(default_factory=set)
     hang: Hang | None = None
     asked: list[events.Asked] = field(default_factory=list)
+    bound: list[events.NamesBound] = field(default_factory=list)
     kept: bool = False
     compared: bool = False
 
@@ -163,6 +164,8 @@ class RunState:
                 self._trouble(rank.rank)
             case events.RankStopped():
                 self._interrupted(event)
+            case events.NamesBound():
+                self.bound.append(event)
             case events.Asked():
                 self.asked.append(event)
             case events.Answered():
@@ -237,7 +240,8 @@ class RunState:
     def _open(self, event: events.JobStarted) -> None:
         self._host(event.host).started, self._host(event.host).job = event.at, event.pid
         self.simulated, self.started = event.simulated, self.started or event.at
-        for number in range(event.first, event.first + event.ranks):
+        every = range(event.first, event.first + event.ranks)
+        for number in every if event.members is None else event.members:
             if self._rank(number).pid is None:  # else RankStarted has named its host
                 self._rank(number).host = event.host
 

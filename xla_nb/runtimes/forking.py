@@ -42,11 +42,18 @@ class Latch:
 class RankContext(context.ForkContext):
     """A fork context that watches its processes, from the moment `count` of them run."""
 
-    def __init__(self, count: int, latch: Latch, report: Callable[[ProcessDied], None]) -> None:
+    def __init__(
+        self,
+        count: int,
+        latch: Latch,
+        report: Callable[[ProcessDied], None],
+        forked: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
         self._count = count
         self._latch = latch
         self._report = report
+        self._forked = forked
         self._started: dict[int, Any] = {}  # by pidfd
         self._memory = OutOfMemory()
         self._watcher = threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True)
@@ -61,6 +68,7 @@ class RankContext(context.ForkContext):
         if len(self._started) == self._count:
             self._latch.arrive()
             self._watcher.start()
+            self._forked()
 
     def give_up(self) -> None:
         """End the processes that run already: one more could not be started, and they would wait
@@ -137,12 +145,14 @@ def _reaped(process: Any) -> int | None:
 @dataclass(frozen=True)
 class Lifecycle:
     """What a process of the ranks runs: `enter(local_rank, processes)`, then `main(rank)` for each
-    of its ranks. `latch` opens when all have entered; `report` gets each death."""
+    of its ranks. `latch` opens when all have entered; `report` gets each death; `forked` is called
+    once all processes are there, so that it may start threads."""
 
     enter: Callable[[int, int], None]
     main: Callable[[int], None]
     latch: Latch
     report: Callable[[ProcessDied], None]
+    forked: Callable[[], None] = lambda: None
 
 
 def fork_ranks(count: int, life: Lifecycle, first: int = 0) -> None:
@@ -151,7 +161,7 @@ def fork_ranks(count: int, life: Lifecycle, first: int = 0) -> None:
     A rank's process ends with the rank, unlike in torch_xla's pool, which keeps it until the last
     rank is done: the others see a rank leave when its connections close.
     """
-    ranks = RankContext(count, life.latch, life.report)
+    ranks = RankContext(count, life.latch, life.report, life.forked)
 
     def run_rank(local_rank: int) -> None:
         try:

@@ -1,0 +1,259 @@
+"""Live ranks: started once, and given one program after another, by `%%xla` or in code.
+
+What they have bound is theirs; every other name that a program reads is the notebook's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from xla_nb import api, notebook
+from xla_nb.errors import LaunchError, UsageError
+from xla_nb.program.build import Cell, Program, Scope, build_call, build_group, build_live
+from xla_nb.rank.entries import Bind, WithoutIndex
+from xla_nb.run import options as run_options
+from xla_nb.run.group import Group, LastingRun
+from xla_nb.run.launch import launch
+from xla_nb.run.options import Options
+from xla_nb.run.run import Run
+from xla_nb.views.picture import ShownRun
+from xla_nb.wording import listed
+from xla_nb.wording import ranks as numbered
+
+#: The group that programs go to where none is named.
+DEFAULT = "ranks"
+#: The options that say what live ranks are, and those of what they run.
+OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
+OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "view", "bg")
+
+
+class _ShownGroup(LastingRun, ShownRun):
+    """The run of a group, as a notebook displays it."""
+
+
+@functools.cache
+def _groups() -> dict[str, Group]:
+    """The groups of this process, by name."""
+    atexit.register(end_all)
+    return {}
+
+
+def start(options: Options, name: str = DEFAULT) -> Group:
+    """Start live ranks, and wait until all are there. Raises UsageError where there are some of
+    that name, and as `xla_nb.spawn` does."""
+    api.refuse_ranks()
+    held = _groups().get(name)
+    if held is not None and held.alive:
+        raise UsageError(
+            f"There are live ranks already ({numbered(list(held.world))}). Restart them with "
+            "%xla_restart, end them with %xla_shutdown, or name others: --name NAME."
+        )
+    scope, resolve = _scope()
+    label = f"live ranks `{name}`"
+    program = build_group(scope, name="xla_nb_live", label=label)
+    lasting = replace(options, bg=True, hang_after=0.0, timeout=None)
+    engine = api.engine_for(options)
+    try:
+        with api.telling() as on_wait:
+            run = launch(program, lasting, engine, resolve, on_wait, _ShownGroup, lives=True)
+            group = Group(name, run, engine, options)
+            group.wait_until_ready()
+    except KeyboardInterrupt:
+        raise LaunchError("Interrupted before all ranks were there; they are ended.") from None
+    _groups()[name] = group
+    return group
+
+
+def of(name: str = DEFAULT) -> Group:
+    """The live ranks of that name. Raises UsageError where there are none."""
+    group = _groups().get(name)
+    if group is None:
+        raise UsageError(
+            f"There are no live ranks named {name!r}. Start some: %xla_start --name {name}."
+            if name != DEFAULT
+            else "There are no live ranks. Start some: %xla_start, or a %%xla cell."
+        )
+    return group
+
+
+def started(options: Options, name: str = DEFAULT) -> Group:
+    """The live ranks of that name, started now if there are none yet."""
+    return _groups()[name] if name in _groups() else start(options, name)
+
+
+def end(name: str = DEFAULT) -> Group:
+    """End the live ranks of that name. Raises UsageError where there are none."""
+    group = of(name)
+    del _groups()[name]
+    group.end()
+    return group
+
+
+def end_all() -> None:
+    """End all live ranks of this process."""
+    for name in list(_groups()):
+        end(name)
+
+
+def run_cell(
+    group: Group,
+    cell: Cell,
+    options: Options,
+    members: tuple[int, ...] | None = None,
+    launched: Callable[[Run], None] = lambda run: None,
+) -> Run:
+    """Run a cell's text on live ranks, and show it as a launched cell is. Raises as
+    `xla_nb.spawn` does."""
+    return _run(
+        group,
+        lambda scope, name: build_live(cell, scope, owned=group.owned.keys(), name=name),
+        options,
+        members,
+        launched,
+    )
+
+
+def _run(
+    group: Group,
+    build: Callable[[Scope, str], Program],
+    options: Options,
+    members: tuple[int, ...] | None,
+    launched: Callable[[Run], None] = lambda run: None,
+) -> Run:
+    api.refuse_ranks()
+    group.check(group.world if members is None else members)
+    here = notebook.current()
+
+    def made(scope: Scope) -> Program:
+        return build(scope, f"xla_nb_live_{group.number + 1}")
+
+    program = here.program(made) if here and not here.runs_a_script else made(_scope()[0])
+    with api.telling() as on_wait:
+        run = group.launch(program, options, members, _scope()[1], on_wait, ShownRun)
+    return api.shown(run, options, launched)
+
+
+def _scope() -> tuple[Scope, Callable[[str], object]]:
+    """What the notebook holds, or the script, and what finds a name there."""
+    here = notebook.current()
+    if here and not here.runs_a_script:
+        return here.scope(), here.resolve
+    return api.script(), vars(sys.modules["__main__"]).__getitem__
+
+
+# ---------------------------------------------------------------- in code
+
+
+class Ranks:
+    """Live ranks in code, which end with the `with` block, or by `close`.
+
+    call(fn, *args)      fn(*args) on each rank
+    run("statements")    statements on each rank; the value of a last expression is its result
+    push(x=1)            bind names on the ranks
+    pull("x", rank=0)    what a name holds on a rank
+    ranks["x"]           the same of every rank: {rank: value}
+    """
+
+    def __init__(self, group: Group, options: Options) -> None:
+        self._group, self._options = group, options
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        group = self._group
+        state = group.why_lost or f"{numbered(list(group.world))}, alive"
+        return f"<Ranks {group.name!r}: {state}>"
+
+    def __len__(self) -> int:
+        return len(self._group.world)
+
+    def close(self) -> None:
+        """End the ranks. Again does nothing."""
+        if _groups().get(self._group.name) is self._group:
+            end(self._group.name)
+
+    def call(self, fn: Callable[..., object], *args: object, **options: object) -> Run:
+        """Call ``fn(*args)`` on each rank, with the options of a %%xla cell: `ranks` (such as
+        "0-3"), `timeout`, `grace`, `keep_going`, `view`, `bg`. Gives the Run.
+
+        Raises RunFailed when a rank fails, and what `xla_nb.spawn` raises before one has begun.
+        """
+        group, (members, chosen) = self._group, self._chosen(options)
+
+        def build(scope: Scope, name: str) -> Program:
+            entry = WithoutIndex(fn, {})
+            return build_call(entry, scope, args=args, name=name, owned=group.owned.keys())
+
+        return _run(group, build, chosen, members)
+
+    def run(self, statements: str, **options: object) -> Run:
+        """Run statements on each rank, with the options of `call`; the value of a last expression
+        is the rank's result."""
+        members, chosen = self._chosen(options)
+        cell = Cell(f"statements {self._group.number + 1}", statements)
+        return run_cell(self._group, cell, chosen, members)
+
+    def push(self, **values: object) -> None:
+        """Bind names on every rank, to values that are sent as they are now. They are the ranks'
+        from then on."""
+        owned = self._group.owned.keys()
+
+        def build(scope: Scope, name: str) -> Program:
+            return build_call(Bind(), scope, args=(values,), name=name, owned=owned)
+
+        _run(self._group, build, replace(self._options, view="none"), None)
+
+    def pull(self, name: str, rank: int = 0) -> Any:
+        """What a name, or an expression, holds on one rank. Raises RunFailed where it does not."""
+        return self._held(name, (rank,))[rank]
+
+    def __getitem__(self, name: str) -> Mapping[int, Any]:
+        """What a name, or an expression, holds on every rank."""
+        return self._held(name, None)
+
+    def _held(self, name: str, members: tuple[int, ...] | None) -> Mapping[int, Any]:
+        cell = Cell(f"`{name}`", name)
+        run = run_cell(self._group, cell, replace(self._options, view="none"), members)
+        return dict(run.results)
+
+    def _chosen(self, given: Mapping[str, object]) -> tuple[tuple[int, ...] | None, Options]:
+        words = dict(given)
+        members = words.pop("ranks", None)
+        if strange := words.keys() - set(OF_CELL):
+            raise UsageError(
+                f"Unknown option {listed(sorted(strange))}. Choose {listed(['ranks', *OF_CELL])}."
+            )
+        own = {name: run_options.check(name, value) for name, value in words.items()}
+        chosen = None if members is None else run_options.numbers("ranks", members)
+        return chosen, replace(self._options, **own)
+
+
+def ranks(name: str = DEFAULT, **options: object) -> Ranks:
+    """Start live ranks, with the options of `xla_nb.spawn`: `n`, `runtime`, `on`, `hosts`,
+    `slices`, `wait`, `simulate`, `env`, and for what they run `timeout`, `grace`, `keep_going`,
+    `hang_after`, `hang_stop`, `view`. Use it in a `with` block, or call `close()`.
+
+    Raises UsageError where there are live ranks of that name, and as `xla_nb.spawn` does.
+    """
+    known = {*OF_GROUP, *OF_CELL}
+    if strange := options.keys() - known:
+        raise UsageError(f"Unknown option {listed(sorted(strange))}. Choose {listed(known)}.")
+    here = notebook.current()
+    asked = {**dict.fromkeys(run_options.OPTIONS), **options}
+    chosen = run_options.options(run_options.completed(asked, here.settings if here else {}))
+    return Ranks(start(chosen, name), chosen)

@@ -1,0 +1,119 @@
+"""`%%xla` and the magics for live ranks: what the words on a line mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+
+from xla_nb import live, notebook
+from xla_nb.lines import Parser, expanded, parsed, parser
+from xla_nb.run import options as run_options
+from xla_nb.run.group import Group
+from xla_nb.run.options import Options, Word
+from xla_nb.run.run import Run
+from xla_nb.wording import ranks
+
+
+def parsers() -> list[Parser]:
+    """Those of the magics with options."""
+    return [_cell_parser(), _start_parser()]
+
+
+def _cell_parser() -> Parser:
+    made = parser("%%xla", live.OF_CELL)
+    made.add_argument("ranks", nargs="?", type=Word)
+    made.add_argument("-o", "--out", type=Word)
+    made.add_argument("--group", default=live.DEFAULT)
+    return made
+
+
+def _start_parser() -> Parser:
+    made = parser("%xla_start", live.OF_GROUP)
+    made.add_argument("--name", default=live.DEFAULT)
+    return made
+
+
+def _name_parser(prog: str) -> Parser:
+    made = parser(prog, ())
+    made.add_argument("name", nargs="?", default=live.DEFAULT)
+    return made
+
+
+@magics_class
+class LiveMagics(Magics):
+    """The magics for live ranks."""
+
+    shell: InteractiveShell
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self.notebook = notebook.of(shell)
+
+    @no_var_expand
+    @cell_magic
+    def xla(self, line: str, cell: str) -> Run | None:
+        """Run the cell on live ranks: they keep what it binds, and the next cell finds it.
+
+            %%xla [RANKS] [-o NAME] [--group NAME] [--timeout TIME] [--grace TIME] [--keep-going]
+                  [--hang-after TIME] [--hang-stop] [--view VIEW] [--bg]
+
+        The first cell starts the ranks, with the defaults of %xla_config or as %xla_start did.
+        `rank`, `world_size`, `device` and `lock` are there. What %%xla cells bind belongs to the
+        ranks; any other name that the cell reads is the notebook's, as it is now. The value of the
+        last expression is each rank's result.
+
+        RANKS       ranks that run it: 0, 0,2 or 1-3 (default: all)
+        -o NAME     also bind the Run to NAME, even if it fails
+        --group     which live ranks, where there are several (%xla_start --name)
+
+        The other options are those of %%xla_spawn. Returns a Run.
+        """
+        filled = expanded(self.notebook, line)
+        words = parsed(_cell_parser(), filled)
+        chosen, out, name = words.pop("ranks"), words.pop("out"), words.pop("group")
+        out = None if out is None else run_options.variable("-o", out)
+        members = None if chosen is None else run_options.numbers("RANKS", chosen)
+        options = self._options(words)
+        launched = self.notebook.cell(line, cell, "%%xla")
+        group = live.started(self._options({}), name)
+
+        def begun(run: Run) -> None:
+            if out:
+                self.shell.user_ns[out] = run
+
+        return live.run_cell(group, launched, options, members, begun)
+
+    @line_magic
+    def xla_start(self, line: str) -> None:
+        """Start live ranks for %%xla: `%xla_start -n 8`, `%xla_start --runtime spmd --name big`.
+
+        The options are those of %%xla_spawn that say what ranks there are: -n, --runtime, --on,
+        --hosts, --slices, --wait, --simulate, --env, --grace; and --name, where there are several.
+        """
+        words = parsed(_start_parser(), line)
+        name = words.pop("name")
+        self._tell("Started", live.start(self._options(words), name))
+
+    @line_magic
+    def xla_restart(self, line: str) -> None:
+        """End live ranks and start as many again, which have nothing yet: `%xla_restart [NAME]`."""
+        name = parsed(_name_parser("%xla_restart"), line)["name"]
+        options = live.of(name).options
+        live.end(name)
+        self._tell("Restarted", live.start(options, name))
+
+    @line_magic
+    def xla_shutdown(self, line: str) -> None:
+        """End live ranks, and with them what they hold: `%xla_shutdown [NAME]`."""
+        name = parsed(_name_parser("%xla_shutdown"), line)["name"]
+        self._tell("Ended", live.end(name))
+
+    def _options(self, words: dict[str, Any]) -> Options:
+        asked = {**dict.fromkeys(run_options.OPTIONS), **words}
+        return run_options.options(run_options.completed(asked, self.notebook.settings), flags=True)
+
+    @staticmethod
+    def _tell(what: str, group: Group) -> None:
+        print(f"{what} {ranks(list(group.world))}.")

@@ -1,0 +1,106 @@
+"""What a live rank is given to run: one program after another, over a line to its job."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.program.split import RANK_NAMES
+from xla_nb.protocol import events
+from xla_nb.protocol.channel import Sender
+from xla_nb.protocol.order import Order
+from xla_nb.protocol.parcel import Parcel
+from xla_nb.rank import loader
+from xla_nb.rank.program import Loaded
+
+#: What a namespace has of Python and of xla_nb.
+_NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
+_GO, _DONE = b"go", b"done"
+
+
+def read_order(fd: int) -> Order:
+    """The order in a file that several processes read at once."""
+    order: Order = pickle.loads(os.pread(fd, os.fstat(fd).st_size, 0))
+    return order
+
+
+class Cell:
+    """One program for a live rank, by its three descriptors, which it closes."""
+
+    def __init__(self, events_fd: int, parcel_fd: int, order_fd: int) -> None:
+        self._sender = Sender(socket.socket(fileno=events_fd))
+        self._parcel, self._order = parcel_fd, order_fd
+        self._before: dict[str, object] | None = None
+
+    def __enter__(self) -> Cell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sender.sock.close()
+        os.close(self._order)
+
+    def program(self, group: Loaded) -> Loaded:
+        """The program, which is to be opened: it runs in the group's module."""
+        request = read_order(self._order).request
+        return Loaded(request, self._sender, group.namespace, group.table)
+
+    def open(self, program: Loaded) -> None:
+        """Have the module hold what the notebook has sent. Raises Unopened, and what definitions
+        that travel as source raise."""
+        path = Path(program.request.program)
+        table = ModuleMap.open(path)
+        program.table.sources.update(table.sources)  # those of former cells count as well
+        program.table = replace(table, sources=program.table.sources)
+        namespace = program.namespace
+        loader.use(self._parcel)
+        namespace.update(Parcel(self._parcel).open(namespace))
+        loader.execute_sections(path, table, namespace)
+        self._before = dict(namespace)
+
+    def tell_names(self, program: Loaded, rank: int) -> None:
+        """Tell the notebook which names of the module the program has bound, and deleted."""
+        if self._before is None:
+            return
+        before, now = self._before, program.namespace
+        bound = [name for name, value in now.items() if before.get(name, self) is not value]
+        deleted = before.keys() - now.keys()
+        told = [tuple(sorted(filter(_is_the_cells, names))) for names in (bound, deleted)]
+        self._before = None
+        if any(told):
+            self._sender.send(events.NamesBound(rank=rank, bound=told[0], deleted=told[1]))
+
+
+def _is_the_cells(name: object) -> bool:
+    ours = not isinstance(name, str) or name.startswith(("__", "_xla_nb"))
+    return not ours and name not in _NOT_THE_CELLS
+
+
+class Line:
+    """A live rank's end of its line to the job."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._parcel: int | None = None  # the last program's: what it has spawned reads it
+
+    def next(self) -> Cell | None:
+        """Wait for the next program; None once there will be no more."""
+        message, fds, _, _ = socket.recv_fds(self._sock, len(_GO), 3)
+        if not message:
+            return None
+        if self._parcel is not None:
+            os.close(self._parcel)
+        self._parcel = fds[1]
+        return Cell(*fds)
+
+    def done(self) -> None:
+        """The program has ended on this rank, and all is told of it."""
+        self._sock.send(_DONE)
+
+
+def send(line: socket.socket, fds: list[int]) -> None:
+    """Hand a program to the rank at the other end of a line. Raises OSError if it is gone."""
+    socket.send_fds(line, [_GO], fds)

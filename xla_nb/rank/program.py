@@ -1,0 +1,248 @@
+"""A program on a rank: called while a meter samples it, and its result written home.
+
+What it raises is raised: whoever runs it says how it ended (`process.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import reprlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.protocol import events, hostile, refusals, results
+from xla_nb.protocol.channel import Sender
+from xla_nb.protocol.order import ARGUMENTS, Request
+from xla_nb.rank import asking, displays, leftovers, loader, reporting
+from xla_nb.rank.lock import SharedLock
+from xla_nb.rank.meter import Meter
+from xla_nb.record import private
+from xla_nb.record.files import Record, partial
+from xla_nb.record.full_disk import Losses
+from xla_nb.runtimes import Prepared, RankInfo
+from xla_nb.wording import in_one_line
+
+T = TypeVar("T")
+_LOOK = 2.0  # seconds for a repr: less than processes have to exit (run/run.py)
+
+
+@dataclass
+class Loaded:
+    """A program in this process: what the notebook asked for, where its events go, the module that
+    it runs in, and the map of that one's lines.
+
+    `stopping`: it is being interrupted. `returned` are the ranks whose entry has returned.
+    """
+
+    request: Request
+    sender: Sender
+    namespace: dict[str, Any]
+    table: ModuleMap
+    stopping: bool = False
+    returned: set[int] = field(default_factory=set)
+
+    @property
+    def record(self) -> Record:
+        return Record(Path(self.request.record))
+
+    def tell(self, rank: int, text: str) -> None:
+        """A notice of a rank's."""
+        self.sender.send(events.Notice(text=text, rank=rank))
+
+
+@dataclass(frozen=True)
+class OnRank:
+    """A program on one rank of this process."""
+
+    program: Loaded
+    rank: int
+    info: RankInfo
+    runtime: Prepared
+    lock: SharedLock
+
+    def run(self) -> tuple[object, int]:
+        """What the program returns, and the size of its result in bytes, which has been sent home.
+
+        Figures and displays are recorded, and the meter runs, until then. No context manager of
+        contextlib's: it assigns the `__traceback__` of the user's exceptions."""
+        program, record, rank = self.program, self.program.record, self.rank
+
+        def answer(place: str, stack: str) -> None:
+            program.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
+
+        losses = Losses(record.path, functools.partial(program.tell, rank))
+        book = reporting.begin(record.history(rank), losses, self.runtime.executed)
+        displays.screens.begin(displays.Screen(record, rank, losses))
+        asker = asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
+        # Sample less often where many ranks share few cores.
+        every = 1 + self.runtime.ranks // 64
+        try:
+            with Meter(
+                book,
+                record.sample(rank),
+                program.table.sources,
+                asking.WithQuestions(self.runtime, asker),
+                record.stacks_request,
+                answer,
+                every,
+                losses,
+                self.lock,
+                lambda: rank in program.returned,
+            ):
+                return self._returned()
+        finally:
+            asking.askers.end()
+            displays.screens.end()
+            reporting.end()
+
+    def _returned(self) -> tuple[object, int]:
+        if self.program.stopping:  # while this thread of several was not there yet
+            raise KeyboardInterrupt
+        try:
+            value = in_this_process(self._call)
+        except Exception:
+            leftovers.display(None)
+            raise
+        leftovers.display(value)
+        self.program.returned.add(self.rank)
+        return value, self._send_home(value)
+
+    def _call(self) -> object:
+        program, request = self.program, self.program.request
+        if program.table.body is not None or request.turn is not None:
+            program.namespace.update(
+                rank=self.rank,
+                world_size=self.info.world_size,
+                device=self.info.device,
+                lock=self.lock,
+            )
+        if program.table.body is not None:
+            return loader.run_body(program.table, program.namespace)
+        assert request.entry is not None
+        entry = program.namespace[request.entry]
+        extra = {"lock": self.lock} if request.takes_lock else {}
+        try:
+            return entry(self.rank, *program.namespace[ARGUMENTS], **extra)
+        except SystemExit as end:
+            if end.code is None or (type(end.code) in (int, bool) and end.code == 0):
+                return None
+            raise
+
+    def _send_home(self, value: object) -> int:
+        """Write the result to the record; a result is whole or absent. Returns its size in
+        bytes."""
+        request, rank = self.program.request, self.rank
+
+        def tell(what: str) -> None:
+            self.program.sender.send(events.Notice(text=f"The result of rank {rank} {what}."))
+
+        path = self.program.record.result(rank)
+        try:
+            nbytes = write_home(request, path, value, tell)
+        except BaseException as problem:
+            if issubclass(type(problem), KeyboardInterrupt):
+                raise
+            fault = refusals.fault_in_words(problem)
+            what = f"({refusals.described(value)}) to the notebook: {fault}"
+            advice = refusals.advice_on_result(problem)
+            if not request.drops or issubclass(type(problem), OSError):
+                raise ResultError(f"Cannot send the result {what}. {advice}.") from None
+            nbytes = write_home(request, path, None, tell)
+            text = f"Cannot send a result {what}. There is None in its place. {advice}."
+            self.program.sender.send(events.Notice(text=text))
+        self.program.sender.send(events.RankFinished(rank=rank, preview="", nbytes=nbytes))
+        return nbytes
+
+
+def in_this_process(call: Callable[[], T]) -> T:
+    """What `call` returns or raises, but not in a process that the user's code has forked in it:
+    that is no rank, and ends as it would in a script."""
+    pid = os.getpid()
+    error: BaseException | None = None
+    try:
+        return call()
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        if os.getpid() != pid:
+            _end(error)
+
+
+def _end(error: BaseException | None) -> NoReturn:
+    """End this process, which `error` has left, if not None."""
+    status = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    flush()
+    os._exit(status & 0xFF)
+
+
+def flush() -> None:
+    """Write out what Python still holds of this process's output."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, or closed
+            stream.flush()
+
+
+def keep(request: Request, path: Path, error: BaseException) -> None:
+    """Write to the record what the entry has raised, for programs that catch it. They get what is
+    told of it all the same, so that it may fail."""
+    with contextlib.suppress(BaseException):
+        hostile.within(_LOOK, lambda: write_home(request, path, error))
+
+
+def write_home(
+    request: Request, path: Path, value: object, tell: Callable[[str], None] = lambda what: None
+) -> int:
+    """A value for the notebook; its size in bytes. Raises what pickling raises."""
+    scratch = partial(path)
+    try:
+        fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
+        try:
+            nbytes = results.pack_home(value, request.by_name, tell).write(fd)
+        finally:
+            os.close(fd)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    scratch.rename(path)
+    return nbytes
+
+
+class ResultError(Exception):
+    """A rank's result that cannot be pickled."""
+
+
+class _Preview(reprlib.Repr):
+    """Short reprs, with arrays and tensors as shape and dtype rather than a few numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxother = self.maxstring = 60
+
+    def repr1(self, x: Any, level: int) -> str:
+        shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+        if dtype is not None and isinstance(shape, tuple) and len(shape) > 0:
+            return f"{type(x).__name__} {tuple(shape)} {dtype}"
+        if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
+            return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
+        return super().repr1(x, level)
+
+
+def preview(value: object) -> str:
+    """A result in at most 80 characters."""
+    text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
+    if text.startswith("<its repr()"):
+        return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
+    return text

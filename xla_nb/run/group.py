@@ -1,0 +1,153 @@
+"""Live ranks from the notebook's side: a run that lasts, and the programs that it is given.
+
+Each program is a Run of its own, launched as any other. What it binds belongs to the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from xla_nb.engines.base import Engine
+from xla_nb.errors import LaunchError, UsageError
+from xla_nb.program.build import Program
+from xla_nb.protocol.order import Turn
+from xla_nb.run import sentences
+from xla_nb.run.launch import launch
+from xla_nb.run.options import Options
+from xla_nb.run.run import Run
+from xla_nb.run.state import ENDED
+from xla_nb.runtimes.fit import OnWait
+from xla_nb.wording import ranks
+
+_TICK = 0.1
+_STOPPED = "Stopped because the live ranks were to end"
+
+
+class LastingRun(Run):
+    """The run of live ranks. A rank that dies does not end the others, which may hold what the user
+    still wants: that is for the user to decide."""
+
+    def _act(self, now: float) -> None:
+        if self._settled is not None or self._stopped is not None:
+            super()._act(now)
+
+
+class Group:
+    """Live ranks, called `name`.
+
+    run      the run that they are
+    world    all its ranks
+    number   how many programs they have been given
+    owned    the names that programs have bound on ranks, each with the label of the one that did so
+             last
+    """
+
+    def __init__(self, name: str, run: Run, engine: Engine, options: Options) -> None:
+        self.name, self.run, self.options = name, run, options
+        self.owned: dict[str, str] = {}
+        self._engine = engine
+        self.number = 0
+        self._programs: list[tuple[Run, tuple[int, ...]]] = []  # not over, or not looked at since
+        self._bound: dict[str, set[int]] = {}
+
+    @property
+    def world(self) -> tuple[int, ...]:
+        return tuple(sorted(self.run.state.ranks))
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """The ranks that can still be given a program."""
+        if self.run.done or self.run.state.stopping:
+            return ()
+        states = self.run.state.ranks.values()
+        return tuple(sorted(rank.rank for rank in states if rank.pid and rank.phase not in ENDED))
+
+    @property
+    def why_lost(self) -> str:
+        """Why not all of its ranks can be given a program; empty if they can."""
+        if self.alive == self.world and self.world:
+            return ""
+        return sentences.headline(self.run.state).rstrip(".")
+
+    def wait_until_ready(self, waiting: Callable[[], None] = lambda: None) -> None:
+        """Wait until all ranks are there. Raises RunFailed where they did not come to be."""
+        state = self.run.state
+        while not self.run.done and not state.troubled:
+            with self.run.changed:
+                if state.has_all_ranks and self.alive == self.world:
+                    return
+                self.run.changed.wait(_TICK)
+            waiting()
+        self.end()
+        self.run.check()
+
+    def launch(
+        self,
+        program: Program,
+        options: Options,
+        members: tuple[int, ...] | None,
+        resolve: Callable[[str], object],
+        on_wait: OnWait = lambda seconds, what: None,
+        kind: type[Run] = Run,
+    ) -> Run:
+        """Have ranks run a program: `members`, by default all. Gives its run, at once.
+
+        Raises UsageError where one of them is not there or runs another, and LaunchError.
+        """
+        chosen = self.world if members is None else members
+        self.check(chosen)
+        self.number += 1
+        turn = Turn(self.run.name, self.number, None if chosen == self.world else chosen)
+        own = replace(options, n=len(chosen))
+        run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn)
+        self._programs.append((run, chosen))
+        return run
+
+    def check(self, members: Iterable[int]) -> None:
+        """Raises UsageError where one of these ranks cannot be given a program now."""
+        chosen = set(members)
+        if strange := chosen - set(self.world):
+            raise UsageError(
+                f"There is no {ranks(sorted(strange))}. The ranks are {ranks(list(self.world))}."
+            )
+        if chosen - set(self.alive):
+            raise LaunchError(
+                f"{self.why_lost}. What the ranks held is lost with that, but for what "
+                f"`ranks.pull` can still get of others. Start new ones: %xla_restart."
+                if self.alive
+                else f"The live ranks have ended: {self.why_lost}. Start new ones: %xla_restart."
+            )
+        self.look()
+        for run, busy in self._programs:
+            if common := chosen & set(busy):
+                raise UsageError(
+                    f"{run.label} is still running on {ranks(sorted(common))}. Wait for it "
+                    "(run.wait()) or stop it (run.stop(), %xla_stop)."
+                )
+
+    def look(self) -> None:
+        """Take note of what programs that are over have bound."""
+        over = [one for one in self._programs if one[0].done]
+        self._programs = [one for one in self._programs if one not in over]
+        for run, _ in over:
+            for event in run.state.bound:
+                for name in event.bound:
+                    self._bound.setdefault(name, set()).add(event.rank)
+                    self.owned[name] = run.label
+                for name in event.deleted:
+                    self._bound.get(name, set()).discard(event.rank)
+        for name in [name for name, holders in self._bound.items() if not holders]:
+            del self._bound[name], self.owned[name]
+
+    def end(self) -> None:
+        """End all ranks, and what they run."""
+        for run, _ in self._programs:
+            if not run.done:
+                run.stop(_STOPPED)
+        for run, _ in self._programs:
+            run._ended.wait()
+        self._engine.end(self.run.name)
+        if not self.run._ended.wait(self.options.grace):
+            self.run.stop(_STOPPED)
+            self.run._ended.wait()
