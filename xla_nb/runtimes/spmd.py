@@ -7,6 +7,7 @@ function opens the devices: a second one would find none.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -123,6 +124,9 @@ class Devices:
         return RankInfo(
             0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(shown)
         )
+
+    def begin(self, program: int, members: Iterable[int] | None) -> None:
+        """Nothing: one process runs every program."""
 
     def leave(self, reason: str) -> None:
         return

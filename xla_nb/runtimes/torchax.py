@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -172,6 +172,9 @@ class Processes:
     def rank_info(self, rank: int) -> RankInfo:
         name = f"{self.world.platform}:{rank}"
         return RankInfo(rank - self.first, self.world.ranks, "jax", name)
+
+    def begin(self, program: int, members: Iterable[int] | None) -> None:
+        """Nothing: JAX's collectives are part of the compiled program, which does not know."""
 
     def leave(self, reason: str) -> None:
         jax_world.leave(reason)

@@ -162,6 +162,12 @@ class Chips:
         shown = described(str(device), attributes)
         return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, shown)
 
+    def begin(self, program: int, members: Iterable[int] | None) -> None:
+        if self.simulated:
+            from xla_nb.simulation import host
+
+            host.begin(program, members)
+
     def leave(self, reason: str) -> None:
         if self.simulated:
             from xla_nb.simulation import host

@@ -78,8 +78,7 @@ class _Visit:
 
 
 class Agreement:
-    """The meetings of one rank. A program ends with `leave`; the next call begins another, once all
-    ranks have left.
+    """The meetings of one rank. A program ends with `leave`, and the next one starts with `begin`.
 
     board: where the whole world meets, if all of it is on one host.
     """
@@ -90,6 +89,7 @@ class Agreement:
         self._visits: list[_Visit] = []  # of this program: those that are not over, and the last
         self._owner = os.getpid()
         self._program = 0
+        self._members = frozenset(range(mesh.size))  # the ranks that run the program
         self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
         self._failure: RuntimeError | None = None  # for which this rank is out of step with others
         self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
@@ -138,6 +138,7 @@ class Agreement:
             raise _again(type(self._failure).__name__, str(self._failure))
         mine = Frame(self._program, shorten(what), calling_line())
         others = [rank for rank in members if rank != self.mesh.rank]
+        self._check_members(mine, others)
         self._check_gone(mine, {}, others)
         try:
             if self._board is not None and self._are_all(members):
@@ -211,6 +212,17 @@ class Agreement:
             failure = CollectiveMismatch(disagreement(frames, missing - elsewhere.keys()))
             self._give_up(failure)
             raise failure
+
+    def begin(self, program: int, members: Iterable[int] | None = None) -> None:
+        """Begin the program of that number, higher than the last one's and the same on all of its
+        ranks, which are `members` (default: all)."""
+        with self._lock:
+            self._program = program
+            everyone = range(self.mesh.size)
+            self._members = frozenset(everyone if members is None else members)
+            self._failure = None
+            self._visits.clear()
+            self._gone.clear()
 
     def leave(self, reason: str) -> None:
         """Tell all ranks that this one is done, and why; those that wait for it fail at once."""
@@ -288,6 +300,16 @@ class Agreement:
             self._gone.setdefault(rank, frame)
             return None
         return frame
+
+    def _check_members(self, mine: Frame, others: Iterable[int]) -> None:
+        absent = set(others) - self._members
+        if absent:
+            operation, do = mine.what.partition(" ")[0], "does" if len(absent) == 1 else "do"
+            raise CollectiveMismatch(
+                f"{operation} needs {ranks(absent)}, which {do} not run this cell (it runs on "
+                f"{ranks(self._members)}). Run it on all ranks, or give the collective groups of "
+                "those that run."
+            )
 
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
         gone = {rank: self._gone[rank] for rank in others if rank in self._gone}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -182,6 +182,13 @@ def install(share: HostShare) -> None:
     for device in ("CPU", "TPU"):  # torch_xla's own CPU client still serves
         plugins._plugin_registry[device] = _Installed.host
     plugins.using_dynamic_plugins = lambda: True
+
+
+def begin(program: int, members: Iterable[int] | None = None) -> None:
+    """In a rank, before it runs another program; see `Agreement.begin`."""
+    agreement = _agreement()
+    if agreement is not None:
+        agreement.begin(program, members)
 
 
 def leave(reason: str) -> None:
