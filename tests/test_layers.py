@@ -13,7 +13,10 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 
 #: From the roof to the ground: a module imports only from rows below its own, and from its folder.
 ROWS = (
-    ("__init__", "magics", "completion", "dropin", "api", "notebook"),
+    (
+        *("__init__", "magics", "live_magics", "lines", "completion"),
+        *("dropin", "live", "api", "notebook"),
+    ),
     ("views",),
     ("run",),
     ("engines",),
@@ -32,7 +35,11 @@ ROWS = (
 #: Engines start processes, ranks run in them; what both need is in the protocol.
 STRANGERS = {("engines", "rank")}
 KNOW_TORCH = {"rank", "runtimes", "simulation", "spmd", "torchax", "protocol"}
-IMPORT_IPYTHON = {"magics", "views.panel.view"}  # with the file; inside a function others may
+IMPORT_IPYTHON = {
+    "magics",
+    "live_magics",
+    "views.panel.view",
+}  # with the file; inside a function others may
 
 ROW_OF = {folder: row for row, folders in enumerate(ROWS) for folder in folders}
 MODULES = {

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xla_nb.api import compare, open_run, release, spawn
     from xla_nb.dropin import install
     from xla_nb.errors import XlaNbError
+    from xla_nb.live import ranks
     from xla_nb.rank.reporting import progress, report
     from xla_nb.run.failed import RunFailed
     from xla_nb.run.run import Run
@@ -26,6 +27,7 @@ __all__ = [
     "install",
     "open_run",
     "progress",
+    "ranks",
     "release",
     "report",
     "simulated",
@@ -42,6 +44,7 @@ _HOMES = {
     "install": "xla_nb.dropin",
     "open_run": "xla_nb.api",
     "progress": "xla_nb.rank.reporting",
+    "ranks": "xla_nb.live",
     "release": "xla_nb.api",
     "report": "xla_nb.rank.reporting",
     "simulated": "xla_nb.topology.chips",

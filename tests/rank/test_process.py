@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import process
+from xla_nb.rank import process, program
 from xla_nb.record.files import Record
 
 # ---------------------------------------------------------------- the preview of a result
@@ -38,49 +38,49 @@ class Tensor:
     ],
 )
 def test_a_short_repr_is_shown_unchanged(value, preview):
-    assert process.preview(value) == preview
+    assert program.preview(value) == preview
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 def test_of_many_bytes_the_first_are_shown_and_no_others_looked_at(kind):
-    assert process.preview(kind(b"ab" * 10_000)) == f"{kind(b'ab' * 30)!r}…"
+    assert program.preview(kind(b"ab" * 10_000)) == f"{kind(b'ab' * 30)!r}…"
 
 
 def test_an_array_is_shown_by_shape_and_dtype():
-    assert process.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
+    assert program.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
 
 
 def test_a_tensor_of_any_library_is_shown_by_shape_and_dtype():
-    assert process.preview(Tensor()) == "Tensor (2, 3) torch.bfloat16"
+    assert program.preview(Tensor()) == "Tensor (2, 3) torch.bfloat16"
 
 
 def test_nested_arrays_are_shown_by_shape_and_dtype():
     value = {"loss": 0.5, "grads": [np.zeros(4), Tensor()]}
     preview = "{'grads': [ndarray (4,) float64, Tensor (2, 3) torch.bfloat16], 'loss': 0.5}"
-    assert process.preview(value) == preview
+    assert program.preview(value) == preview
 
 
 def test_a_scalar_array_is_shown_as_its_number():
-    assert process.preview(np.float32(0.5)) == "np.float32(0.5)"
-    assert process.preview(np.array(2)) == "array(2)"
+    assert program.preview(np.float32(0.5)) == "np.float32(0.5)"
+    assert program.preview(np.array(2)) == "array(2)"
 
 
 def test_a_long_string_keeps_both_ends():
-    preview = process.preview("a" * 1000 + "z" * 1000)
+    preview = program.preview("a" * 1000 + "z" * 1000)
     assert preview.startswith("'aaa")
     assert preview.endswith("zzz'")
     assert len(preview) <= 80
 
 
 def test_a_long_list_keeps_its_first_items():
-    assert process.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
+    assert program.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
 
 
 def test_a_preview_has_at_most_80_characters():
     longest = ["x" * 36, "y" * 36]
-    assert process.preview(longest) == repr(longest)
+    assert program.preview(longest) == repr(longest)
     assert len(repr(longest)) == 80
-    assert process.preview(["x" * 36, "y" * 37]) == repr(longest)[:77] + "yy…"
+    assert program.preview(["x" * 36, "y" * 37]) == repr(longest)[:77] + "yy…"
 
 
 @pytest.mark.parametrize("wrap", [lambda it: it, lambda it: {"key": it}, lambda it: (it,) * 5])
@@ -89,7 +89,7 @@ def test_a_long_repr_is_cut_at_any_depth(wrap):
         def __repr__(self):
             return "r" * 500
 
-    assert len(process.preview(wrap(Long()))) <= 80
+    assert len(program.preview(wrap(Long()))) <= 80
 
 
 def test_a_multiline_repr_is_shown_on_one_line():
@@ -97,7 +97,7 @@ def test_a_multiline_repr_is_shown_on_one_line():
         def __repr__(self):
             return "one\n  two\n"
 
-    assert process.preview(Lines()) == "one two"
+    assert program.preview(Lines()) == "one two"
 
 
 def test_a_value_whose_repr_raises_is_named():
@@ -105,7 +105,7 @@ def test_a_value_whose_repr_raises_is_named():
         def __repr__(self):
             raise ValueError
 
-    assert "Odd instance" in process.preview(Odd())
+    assert "Odd instance" in program.preview(Odd())
 
 
 def test_a_value_whose_attributes_raise_is_named():
@@ -114,13 +114,13 @@ def test_a_value_whose_attributes_raise_is_named():
         def shape(self):
             raise RuntimeError("not materialised")
 
-    assert process.preview(Odd()) == "<Odd: its repr() raised RuntimeError>"
+    assert program.preview(Odd()) == "<Odd: its repr() raised RuntimeError>"
 
 
 def test_a_recursive_value_is_shown():
     value = []
     value.append(value)
-    assert len(process.preview(value)) <= 80
+    assert len(program.preview(value)) <= 80
 
 
 # ---------------------------------------------------------------- its output
@@ -229,9 +229,8 @@ def test_a_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
 
 @pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
 def test_ranks_are_numbered_host_by_host(index, first):
-    order = SimpleNamespace(host_group=HostGroup(3, index, ("10.0.0.1", 1234)))
-    runtime = SimpleNamespace(ranks=4)
-    job = process.Inherited(order, None, {}, None, None, runtime, None, None)
+    hosts = HostGroup(3, index, ("10.0.0.1", 1234))
+    job = process.Inherited(None, hosts, None, SimpleNamespace(ranks=4), None, None)
     assert job.first == first
 
 
@@ -241,6 +240,7 @@ from pathlib import Path
 from types import SimpleNamespace as Some
 from xla_nb.rank import process
 from xla_nb.rank.lock import SharedLock
+from xla_nb.rank.program import Loaded
 from xla_nb.protocol.order import ARGUMENTS, HostGroup
 from xla_nb.runtimes import RankInfo
 
@@ -254,13 +254,15 @@ class Runtime:
 
 threads = Some(get_num_threads=lambda: 1, set_num_threads=lambda count: None)
 sys.modules["torch"] = threads
-request = Some(record={record!r}, entry="f", takes_lock=False, by_name=frozenset(), why_mute="")
-order = Some(request=request, host_group=HostGroup(2, 1))
+request = Some(
+    record={record!r}, entry="f", takes_lock=False, by_name=frozenset(), why_mute="", turn=None
+)
 namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
 latch = Some(arrive=lambda: None, wait=lambda: None)
 sender, table = Some(send=lambda event: None), Some(body=None, sources=())
+loaded = Loaded(request, sender, namespace, table)
 process.inherit(process.Inherited(
-    order, sender, namespace, table, SharedLock(), Runtime(), latch, random.getstate()
+    loaded, HostGroup(2, 1), SharedLock(), Runtime(), latch, random.getstate()
 ))
 process.enter(0, {processes})
 del sys.modules["torch"]
@@ -295,6 +297,6 @@ def test_ranks_that_share_a_process_share_its_log(logs):
 
 
 def test_a_rank_whose_thread_begins_once_the_run_is_stopped_does_not_call_the_entry():
-    job = SimpleNamespace(stopping=True)
+    loaded = program.Loaded(None, None, {}, None, stopping=True)
     with pytest.raises(KeyboardInterrupt):
-        process._called(job, 0, None)
+        program.OnRank(loaded, 0, None, None, None)._returned()

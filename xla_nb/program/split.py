@@ -81,7 +81,7 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
 
 def whole_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
     """A cell of which every rank runs all, as it stands."""
-    tree = parse(cell)
+    tree = parse(cell, awaits=True)
     in_force = known_futures | futures(tree)
     nodes = [node for node in tree.body if not is_future(node)]
     return CellSplit(

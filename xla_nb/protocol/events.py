@@ -119,6 +119,25 @@ class RankAt(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgramBegan(Event):
+    """Live ranks have been given a program: the `number`-th, from 1, whose run is `run`."""
+
+    number: int
+    run: str
+    label: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramEnded(Event):
+    """All live ranks have ended a program; `headline` says how."""
+
+    number: int
+    ok: bool
+    headline: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class NamesBound(Event):
     """Names that a program has bound, and deleted, in the namespace of a live rank."""
 

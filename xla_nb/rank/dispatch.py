@@ -48,7 +48,7 @@ class Dispatcher:
         self._lines: dict[int, _Line] = {}  # of ranks that live, by rank
         self._open: list[_Open] = []
         self._first, self._ranks, self._simulated = 0, 0, False
-        self._selector: selectors.BaseSelector | None = None
+        self._selector = selectors.DefaultSelector()
 
     # In a rank
 
@@ -67,7 +67,6 @@ class Dispatcher:
     def serve(self, first: int, ranks: int, simulated: bool) -> None:
         """Start, once the ranks are forked: `ranks` of them here, from `first` on."""
         self._first, self._ranks, self._simulated = first, ranks, simulated
-        self._selector = selectors.DefaultSelector()
         self._selector.register(self._control, selectors.EVENT_READ, _CONTROL)
         self._selector.register(self._arrivals, selectors.EVENT_READ, _GATE)
         threading.Thread(target=self._serve, name="xla_nb-dispatch", daemon=True).start()
@@ -88,7 +87,6 @@ class Dispatcher:
                 self._leave(line)
 
     def _serve(self) -> None:
-        assert self._selector is not None
         while True:
             for key, _ in self._selector.select():
                 with self._lock:
@@ -101,7 +99,6 @@ class Dispatcher:
 
     def _take(self) -> None:
         """A program from the notebook, or the end."""
-        assert self._selector is not None
         message, fds, _, _ = socket.recv_fds(self._control, 1 << 10, 3)
         if not message:
             self._selector.unregister(self._control)
@@ -139,7 +136,6 @@ class Dispatcher:
 
     def _meet(self) -> None:
         """A rank opens its line."""
-        assert self._selector is not None
         message, fds, _, _ = socket.recv_fds(self._arrivals, 64, 1)
         rank, pid = map(int, message.split())
         line = _Line(rank, pid, socket.socket(fileno=fds[0]))
@@ -147,19 +143,18 @@ class Dispatcher:
         self._selector.register(line.sock, selectors.EVENT_READ, line)
 
     def _hear(self, line: _Line) -> None:
-        """A rank has ended a program, or is gone."""
+        """A rank has ended a program, or has closed its line: then its death will be told."""
         if line.sock.recv(64):
             self._ended(line.rank)
         else:
-            self._leave(line)
+            self._selector.unregister(line.sock)
 
     def _leave(self, line: _Line) -> None:
-        if self._lines.get(line.rank) is line:
-            del self._lines[line.rank]
-            if self._selector is not None:
-                self._selector.unregister(line.sock)
-            line.sock.close()
-            self._ended(line.rank)
+        del self._lines[line.rank]
+        with contextlib.suppress(KeyError):  # it has closed its line before
+            self._selector.unregister(line.sock)
+        line.sock.close()
+        self._ended(line.rank)
 
     def _ended(self, rank: int) -> None:
         for program in self._open:

@@ -8,10 +8,12 @@ Python must get the same names and values.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import linecache
 import os
 import sys
@@ -158,25 +160,55 @@ def remember(label: str, source: str) -> None:
 
 
 def run_body(table: ModuleMap, namespace: dict[str, Any]) -> object:
-    """Run a cell of plain statements; returns the value of a final expression, else None."""
+    """Run a cell of plain statements, which may `await`; returns the value of a final expression,
+    else None."""
     assert table.body is not None
     label, first_line, text = table.body
     tree = ast.increment_lineno(ast.parse(text, label), first_line - 1)
+    flags = table.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     last = tree.body[-1] if tree.body else None
     for statement in tree.body[:-1] if isinstance(last, ast.Expr) else tree.body:
-        _execute(statement, label, namespace, table.flags)
+        _execute(statement, label, namespace, flags)
     if not isinstance(last, ast.Expr):
         return None
-    return eval(_compiled(ast.Expression(last.value), label, "eval", table.flags), namespace)
+    code = _compiled(ast.Expression(last.value), label, "eval", flags)
+    return _awaited(code, eval(code, namespace))
 
 
 def _execute(statement: ast.stmt, label: str, namespace: dict[str, Any], flags: int) -> None:
-    exec(_compiled(ast.Module([statement], []), label, "exec", flags), namespace)
+    code = _compiled(ast.Module([statement], []), label, "exec", flags)
+    _awaited(code, eval(code, namespace))
 
 
-def _compiled(tree: ast.Module | ast.Expression, label: str, mode: str, flags: int) -> Any:
+def _compiled(
+    tree: ast.Module | ast.Expression, label: str, mode: str, flags: int
+) -> types.CodeType:
     # dont_inherit: this file's ``__future__`` imports do not apply to the cell.
-    return compile(tree, label, mode, flags=flags, dont_inherit=True)
+    code: types.CodeType = compile(tree, label, mode, flags=flags, dont_inherit=True)
+    return code
+
+
+def _awaited(code: types.CodeType, value: Any) -> Any:
+    """What code gave; of a coroutine that its `await` made, what that returns."""
+    if not code.co_flags & inspect.CO_COROUTINE:
+        return value
+    loop = _loop()
+    task = loop.create_task(value)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:  # an interrupt leaves the task, which the next loop would go on with
+        task.cancel()
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(task)
+        raise
+
+
+@functools.cache
+def _loop() -> Any:
+    """The loop of this process's cells: what they start goes on when the next one awaits."""
+    import asyncio
+
+    return asyncio.new_event_loop()
 
 
 def _move(statement: ast.stmt, table: ModuleMap) -> tuple[str, int] | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from xla_nb.engines.base import Engine
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Program
+from xla_nb.protocol import events
 from xla_nb.protocol.order import Turn
 from xla_nb.run import sentences
 from xla_nb.run.launch import launch
@@ -48,7 +49,7 @@ class Group:
         self.owned: dict[str, str] = {}
         self._engine = engine
         self.number = 0
-        self._programs: list[tuple[Run, tuple[int, ...]]] = []  # not over, or not looked at since
+        self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
 
     @property
@@ -101,7 +102,11 @@ class Group:
         turn = Turn(self.run.name, self.number, None if chosen == self.world else chosen)
         own = replace(options, n=len(chosen))
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn)
-        self._programs.append((run, chosen))
+        number = self.number
+        self._programs[run] = chosen
+        began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
+        self.run.take(began)
+        run.at_end(lambda run: self._over(run, number))
         return run
 
     def check(self, members: Iterable[int]) -> None:
@@ -118,36 +123,36 @@ class Group:
                 if self.alive
                 else f"The live ranks have ended: {self.why_lost}. Start new ones: %xla_restart."
             )
-        self.look()
-        for run, busy in self._programs:
+        for run, busy in list(self._programs.items()):
             if common := chosen & set(busy):
                 raise UsageError(
                     f"{run.label} is still running on {ranks(sorted(common))}. Wait for it "
                     "(run.wait()) or stop it (run.stop(), %xla_stop)."
                 )
 
-    def look(self) -> None:
-        """Take note of what programs that are over have bound."""
-        over = [one for one in self._programs if one[0].done]
-        self._programs = [one for one in self._programs if one not in over]
-        for run, _ in over:
-            for event in run.state.bound:
-                for name in event.bound:
-                    self._bound.setdefault(name, set()).add(event.rank)
-                    self.owned[name] = run.label
-                for name in event.deleted:
-                    self._bound.get(name, set()).discard(event.rank)
+    def _over(self, run: Run, number: int) -> None:
+        """A program is over: take note of what it has bound."""
+        for event in run.state.bound:
+            for name in event.bound:
+                self._bound.setdefault(name, set()).add(event.rank)
+                self.owned[name] = run.label
+            for name in event.deleted:
+                self._bound.get(name, set()).discard(event.rank)
         for name in [name for name, holders in self._bound.items() if not holders]:
-            del self._bound[name], self.owned[name]
+            del self._bound[name]
+            self.owned.pop(name, None)
+        headline = sentences.headline(run.state)
+        self.run.take(events.ProgramEnded(number=number, ok=run.ok, headline=headline))
+        del self._programs[run]
 
     def end(self) -> None:
         """End all ranks, and what they run."""
-        for run, _ in self._programs:
-            if not run.done:
-                run.stop(_STOPPED)
-        for run, _ in self._programs:
-            run._ended.wait()
+        running = list(self._programs)
+        for run in running:
+            run.stop(_STOPPED)
+        for run in running:
+            run.join_end()
         self._engine.end(self.run.name)
-        if not self.run._ended.wait(self.options.grace):
+        if not self.run.join_end(self.options.grace):
             self.run.stop(_STOPPED)
-            self.run._ended.wait()
+            self.run.join_end()

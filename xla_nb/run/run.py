@@ -129,6 +129,7 @@ class Run(RecordedRun):
             weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
         )
         self._ended = threading.Event()
+        self._at_end: list[Callable[[Run], None]] = []
         #: Set unless a view in the background has still to show the end.
         self.shown = threading.Event()
         self.shown.set()
@@ -205,6 +206,19 @@ class Run(RecordedRun):
         """Raise RunFailed unless every rank returned its value."""
         if not self.ok:
             raise RunFailed(self, brief)
+
+    def join_end(self, timeout: float | None = None) -> bool:
+        """Wait until the run has ended, in whatever way; False if it has not after `timeout`
+        seconds."""
+        return self._ended.wait(timeout)
+
+    def at_end(self, callback: Callable[[Run], None]) -> None:
+        """Have it called once the run has ended, before anybody who waits for that goes on."""
+        with self._stop_lock:
+            if not self._ended.is_set():
+                self._at_end.append(callback)
+                return
+        callback(self)
 
     def stop(self, why: str = "Stopped by run.stop()") -> None:
         """Stop every rank: KeyboardInterrupt in its function; SIGTERM when the grace period
@@ -296,6 +310,8 @@ class Run(RecordedRun):
             with self._stop_lock:  # whoever stops the run uses it
                 self._feed.close()
             self.record.close(self.summary())
+            for callback in self._at_end:
+                callback(self)
         finally:
             self._ended.set()
             with self.changed:

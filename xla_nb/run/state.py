@@ -69,6 +69,14 @@ class HostState:
 
 
 @dataclass
+class ProgramState:
+    """A program of live ranks; `ended` is how, once it has."""
+
+    began: events.ProgramBegan
+    ended: events.ProgramEnded | None = None
+
+
+@dataclass
 class Hang:
     """The last report of a hang. `over` says what has ended it, if anything has."""
 
@@ -81,7 +89,8 @@ class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
     cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
     signals that the ranks have got since `stopping`, but for SIGINT; `asked`: what ranks asked and
-    have got no answer to; `bound`: what a program of live ranks has bound there."""
+    have got no answer to; `bound`: what a program of live ranks has bound there; `programs`: what
+    live ranks have been given, by number."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -97,6 +106,7 @@ class RunState:
     hang: Hang | None = None
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
+    programs: dict[int, ProgramState] = field(default_factory=dict)
     kept: bool = False
     compared: bool = False
 
@@ -166,6 +176,10 @@ class RunState:
                 self._interrupted(event)
             case events.NamesBound():
                 self.bound.append(event)
+            case events.ProgramBegan():
+                self.programs[event.number] = ProgramState(event)
+            case events.ProgramEnded():
+                self.programs[event.number].ended = event
             case events.Asked():
                 self.asked.append(event)
             case events.Answered():
@@ -180,6 +194,11 @@ class RunState:
     def questions(self) -> list[events.Asked]:
         """What running ranks ask the person at the notebook, in order."""
         return [one for one in self.asked if self._rank(one.rank).phase not in ENDED]
+
+    def runs_now(self, rank: int) -> events.ProgramBegan | None:
+        """What a live rank runs now; None between two programs."""
+        now = (one.began for one in self.programs.values() if one.ended is None)
+        return next((began for began in now if rank in began.ranks), None)
 
     @property
     def stopped(self) -> dict[int, int]:

@@ -1,0 +1,171 @@
+"""`%%xla` in a real kernel: ranks that live on between cells."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def live(kernel):
+    """A kernel with two live ranks, which end with the module."""
+    kernel.ok("%xla_start -n 2")
+    yield kernel
+    kernel.ok("%xla_shutdown")
+
+
+def results(live, body, line=""):
+    """What a `%%xla` cell with this body gives, as the notebook shows it."""
+    live.ok(f"%%xla {line} -o got_\n{body}")
+    return live.value("dict(got_.results)")
+
+
+# ---------------------------------------------------------------- what lives on
+
+
+def test_a_name_that_a_cell_binds_is_there_in_the_next(live):
+    live.ok("%%xla\nkept = rank + 1")
+    assert results(live, "kept * 10") == "{0: 10, 1: 20}"
+
+
+def test_the_processes_are_the_same_over_cells(live):
+    pids = results(live, "import os\nos.getpid()")
+    assert results(live, "os.getpid()") == pids
+
+
+def test_what_a_cell_reads_and_has_not_bound_is_the_notebooks(live):
+    live.ok("of_notebook = 5")
+    assert results(live, "of_notebook + rank") == "{0: 5, 1: 6}"
+    live.ok("of_notebook = 50")
+    assert results(live, "of_notebook + rank") == "{0: 50, 1: 51}"
+
+
+def test_a_function_edited_in_the_notebook_is_the_new_one_on_the_ranks(live):
+    live.ok("def inner(): return 'old'\ndef outer(): return inner()")
+    assert results(live, "outer()") == "{0: 'old', 1: 'old'}"
+    live.ok("def inner(): return 'new'")
+    assert results(live, "outer()") == "{0: 'new', 1: 'new'}"
+
+
+def test_a_name_bound_on_both_sides_is_the_ranks(live):
+    live.ok("both = 'notebook'")
+    live.ok("%%xla\nboth = 'ranks'")
+    live.ok("def says(): return both")
+    assert results(live, "both, says()") == "{0: ('ranks', 'ranks'), 1: ('ranks', 'ranks')}"
+    assert live.value("both") == "'notebook'"
+
+
+def test_a_name_that_ranks_delete_is_the_notebooks_again(live):
+    live.ok("again = 'notebook'")
+    live.ok("%%xla\nagain = 'ranks'")
+    live.ok("%%xla\ndel again")
+    assert results(live, "again") == "{0: 'notebook', 1: 'notebook'}"
+
+
+def test_a_cell_prints_under_the_numbers_of_its_ranks(live):
+    assert sorted(live.ok("%%xla\nprint('I am', rank)").lines) == ["[0] I am 0", "[1] I am 1"]
+
+
+def test_a_cell_may_run_on_some_of_the_ranks(live):
+    assert results(live, "rank", "1") == "{1: 1}"
+    assert results(live, "rank", "0-1") == "{0: 0, 1: 1}"
+    assert "There is no rank 7" in live.run("%%xla 0,7\nrank").error
+
+
+def test_a_cell_may_await(live):
+    assert results(live, "import asyncio\nawait asyncio.sleep(0, rank)") == "{0: 0, 1: 1}"
+
+
+def test_a_folder_that_a_cell_enters_is_the_ranks_own(live):
+    live.ok("%%xla\n%cd /")
+    assert results(live, "os.getcwd()") == "{0: '/', 1: '/'}"
+    assert live.value("__import__('os').getcwd() == '/'") == "False"
+
+
+def test_below_time_a_cell_runs_as_well(live):
+    shown = live.ok("%%time\n%%xla\nprint('timed')")
+    assert "[0] timed" in shown.lines
+    assert "Wall time" in shown.stdout
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def test_a_cell_that_raises_leaves_the_ranks_as_they_were(live):
+    live.ok("%%xla\nheld = rank\ndef divide(x):\n    return x / held")
+    shown = live.run("%%xla\ndivide(1)")
+    assert "Rank 0 failed at Cell In[" in shown.error
+    assert "ZeroDivisionError" in shown.error
+    assert results(live, "held") == "{0: 0, 1: 1}"
+
+
+def test_ranks_that_wait_for_one_that_raised_are_brought_back_and_sums_are_right_after(live):
+    live.ok("%%xla\nimport torch, torch_xla.core.xla_model as xm")
+    total = "xm.all_reduce('sum', torch.full((3,), rank + 1.0).to(device)).cpu().tolist()"
+    for raising in (0, 1):
+        shown = live.run(f"%%xla\nif rank == {raising}: raise ValueError('no')\n{total}")
+        assert f"Rank {raising} failed" in shown.error
+        assert "1 other followed" in shown.error
+        assert results(live, total) == "{0: [3.0, 3.0, 3.0], 1: [3.0, 3.0, 3.0]}"
+
+
+def test_a_collective_of_ranks_that_do_not_run_the_cell_is_refused_by_name(live):
+    shown = live.run("%%xla 0\nxm.all_reduce('sum', torch.ones(1).to(device))", timeout=60)
+    assert "all_reduce" in shown.error + shown.stdout + str(shown.data)
+    assert "rank 1" in shown.error + shown.stdout + str(shown.data)
+    assert results(live, "xm.get_ordinal()") == "{0: 0, 1: 1}"
+
+
+def test_a_stopped_cell_leaves_the_ranks_alive(live):
+    live.ok("%%xla --bg -o waits\nimport time\nbefore = rank\ntime.sleep(600)")
+    live.ok("waits.stop()\nwhile not waits.done: waits._ended.wait()")
+    assert "Stopped by run.stop()" in live.value("repr(waits)")
+    assert results(live, "before") == "{0: 0, 1: 1}"
+
+
+def test_a_cell_does_not_begin_while_its_ranks_run_another(live):
+    live.ok("%%xla 0 --bg -o busy\nimport time\ntime.sleep(600)")
+    assert "is still running on rank 0" in live.run("%%xla\n1").error
+    assert results(live, "rank", "1") == "{1: 1}"
+    live.ok("busy.stop()\nbusy._ended.wait()")
+    assert results(live, "rank") == "{0: 0, 1: 1}"
+
+
+def test_a_rank_that_dies_is_named_to_later_cells_and_the_others_can_still_be_read(kernel):
+    kernel.ok("import xla_nb\nmortal = xla_nb.ranks('mortal', n=2)")
+    kernel.ok("mortal.run('kept = rank * 7')")
+    assert (
+        "exited with status 3" in kernel.run("mortal.run('import os; os._exit(3)', ranks=0)").error
+    )
+    shown = kernel.run("mortal.run('1')")
+    assert "Rank 0 exited with status 3" in shown.error
+    assert kernel.value("mortal.pull('kept', 1)") == "7"
+    kernel.ok("mortal.close()")
+
+
+def test_restarted_ranks_have_nothing_of_the_former_ones(kernel):
+    kernel.ok("%xla_start -n 2 --name anew")
+    kernel.ok("%%xla --group anew\ngone = 1")
+    kernel.ok("%xla_restart anew")
+    assert "name 'gone' is not defined" in kernel.run("%%xla --group anew\ngone").error
+    kernel.ok("%xla_shutdown anew")
+
+
+# ---------------------------------------------------------------- in code
+
+
+def test_ranks_in_code_keep_what_they_bind(kernel):
+    kernel.ok(
+        "with xla_nb.ranks('coded', n=2) as coded:\n"
+        "    coded.run('x = rank + 1')\n"
+        "    coded.push(y=[10])\n"
+        "    called = coded.call(lambda a, b=2: (a, b), 1).results\n"
+        "    seen = coded['x + y[0]'], coded.pull('y', 1), len(coded), called[1]"
+    )
+    assert kernel.value("seen") == "({0: 11, 1: 12}, [10], 2, (1, 2))"
+    assert "There are no live ranks" in kernel.run("%xla_shutdown coded").error
+
+
+def test_two_groups_live_side_by_side(live):
+    live.ok("%xla_start -n 3 --name side")
+    live.ok("%%xla --group side -o three\nrank")
+    assert live.value("len(three.results)") == "3"
+    assert results(live, "world_size") == "{0: 2, 1: 2}"
+    live.ok("%xla_shutdown side")
