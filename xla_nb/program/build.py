@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.program.cells import Cell, Pending, Section, future_flags, unreadable
-from xla_nb.program.dependencies import Dependencies, OnlyTheRunHas, Scope
+from xla_nb.program.dependencies import Dependencies
 from xla_nb.program.entry import check_live, check_planned
 from xla_nb.program.names import Names
 from xla_nb.program.origins import name_of, star_names
-from xla_nb.program.split import RANK_NAMES, split_cell
+from xla_nb.program.scope import OnlyTheRunHas, Scope
+from xla_nb.program.split import RANK_NAMES, live_cell, split_cell
 from xla_nb.protocol.parcel import Packed
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Section",
     "build",
     "build_call",
+    "build_live",
 ]
 
 
@@ -114,6 +116,20 @@ def _built(
         binds=tuple(sorted(keeps | _bound(plan.names))),
         keeps=tuple(sorted(keeps)),
     )
+
+
+def build_live(cell: Cell, scope: Scope, *, name: str) -> Program:
+    """Make a cell for live ranks into a Program, which has what they lack: `scope.sent` knows what
+    they have, and is to be told once they have got it (`Sent.confirm`). Raises as `build` does.
+    """
+    try:
+        needs = Dependencies(scope)
+        plan = live_cell(cell, needs.futures)
+        needs.cell(plan)
+        binds = tuple(sorted(_bound(plan.names)))
+        return _assembled(needs, (), name=name, label=cell.label, body=plan.body, binds=binds)
+    except RecursionError as error:
+        raise unreadable(cell, error) from None
 
 
 def _bound(names: Names) -> set[str]:

@@ -79,6 +79,24 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
     )
 
 
+def live_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
+    """A cell for live ranks, which run all of it where they keep what it binds."""
+    tree = parse(cell)
+    in_force = known_futures | futures(tree)
+    nodes = [node for node in tree.body if not is_future(node)]
+    return CellSplit(
+        cell=cell,
+        tree=tree,
+        entry=None,
+        module=None,
+        body=Section(cell.label, 1, only(tree, nodes, cell.source)),
+        names=names_in(nodes, lazy_annotations="annotations" in in_force),
+        defines=set(),
+        futures=in_force,
+        notes=vet(tree, cell.label),
+    )
+
+
 def _left_out(guard: ast.stmt, cell: Cell, entry: str | None) -> str:
     return (
         f'{cell.label}, line {guard.lineno}: the block under `if __name__ == "__main__":` '
