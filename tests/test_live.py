@@ -44,6 +44,53 @@ def test_a_function_edited_in_the_notebook_is_the_new_one_on_the_ranks(live):
     assert results(live, "outer()") == "{0: 'new', 1: 'new'}"
 
 
+def test_what_ranks_did_to_a_value_stays_while_the_notebooks_is_as_it_was(live):
+    live.ok("seen = []")
+    live.ok("%%xla\nseen.append(rank)")
+    assert results(live, "seen.append(rank) or seen") == "{0: [0, 0], 1: [1, 1]}"
+    live.ok("seen.append('new')")
+    assert results(live, "seen") == "{0: ['new'], 1: ['new']}"
+
+
+def test_instances_on_ranks_are_of_the_class_that_the_notebook_still_has(live):
+    live.ok("class Held:\n    def says(self): return 'held'\nheld_one = Held()")
+    live.ok("%%xla\nmine = Held()")
+    assert (
+        results(live, "isinstance(mine, Held) and isinstance(held_one, Held)", "0") == "{0: True}"
+    )
+    live.ok("Held.says = lambda self: 'patched'")
+    assert results(live, "mine.says()") == "{0: 'patched', 1: 'patched'}"
+
+
+def test_what_a_cell_of_some_ranks_brings_is_there_on_all(live):
+    live.ok("brought = {'a': 1}")
+    live.ok("%%xla 0\nbrought['b'] = 2")
+    assert results(live, "brought") == "{0: {'a': 1, 'b': 2}, 1: {'a': 1}}"
+
+
+def test_a_busy_rank_gets_what_others_were_brought_once_it_is_free(live):
+    live.ok("%%xla 1 --bg -o busy_\nimport time\ntime.sleep(600)")
+    live.ok("late = [1]")
+    for _ in range(3):
+        live.ok("%%xla 0\nlate.append(2)")
+    live.ok("busy_.stop()\nbusy_.join_end()")
+    assert results(live, "late") == "{0: [1, 2, 2, 2], 1: [1]}"
+
+
+def test_a_value_that_ranks_cannot_open_fails_the_cell_and_is_sent_again(live):
+    live.ok(
+        "class Odd:\n"
+        "    broken = True\n"
+        "    def __setstate__(self, state):\n"
+        "        if state['broken']: raise ValueError('cannot be made again')\n"
+        "        self.__dict__ = state\n"
+        "odd = Odd()\nodd.broken = True"
+    )
+    assert "Cannot open `odd`" in live.run("%%xla\nodd").error
+    live.ok("odd.broken = False")
+    assert results(live, "odd.broken") == "{0: False, 1: False}"
+
+
 def test_a_name_bound_on_both_sides_is_the_ranks(live):
     live.ok("both = 'notebook'")
     live.ok("%%xla\nboth = 'ranks'")
@@ -115,7 +162,7 @@ def test_a_collective_of_ranks_that_do_not_run_the_cell_is_refused_by_name(live)
 
 def test_a_stopped_cell_leaves_the_ranks_alive(live):
     live.ok("%%xla --bg -o waits\nimport time\nbefore = rank\ntime.sleep(600)")
-    live.ok("waits.stop()\nwhile not waits.done: waits._ended.wait()")
+    live.ok("waits.stop()\nwaits.join_end()")
     assert "Stopped by run.stop()" in live.value("repr(waits)")
     assert results(live, "before") == "{0: 0, 1: 1}"
 
@@ -124,7 +171,7 @@ def test_a_cell_does_not_begin_while_its_ranks_run_another(live):
     live.ok("%%xla 0 --bg -o busy\nimport time\ntime.sleep(600)")
     assert "is still running on rank 0" in live.run("%%xla\n1").error
     assert results(live, "rank", "1") == "{1: 1}"
-    live.ok("busy.stop()\nbusy._ended.wait()")
+    live.ok("busy.stop()\nbusy.join_end()")
     assert results(live, "rank") == "{0: 0, 1: 1}"
 
 

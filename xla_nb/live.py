@@ -54,20 +54,25 @@ def start(options: Options, name: str = DEFAULT) -> Group:
             f"There are live ranks already ({numbered(list(held.world))}). Restart them with "
             "%xla_restart, end them with %xla_shutdown, or name others: --name NAME."
         )
-    scope, resolve = _scope()
-    label = f"live ranks `{name}`"
-    program = build_group(scope, name="xla_nb_live", label=label)
+    here = notebook.current()
+    scope = here.scope() if here and not here.runs_a_script else api.script()
+    program = build_group(scope, name="xla_nb_live", label=f"live ranks `{name}`")
     lasting = replace(options, bg=True, hang_after=0.0, timeout=None)
     engine = api.engine_for(options)
     try:
         with api.telling() as on_wait:
-            run = launch(program, lasting, engine, resolve, on_wait, _ShownGroup, lives=True)
+            run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options)
             group.wait_until_ready()
     except KeyboardInterrupt:
         raise LaunchError("Interrupted before all ranks were there; they are ended.") from None
     _groups()[name] = group
     return group
+
+
+def _nothing(name: str) -> object:
+    """Live ranks themselves give no results, which could need names of the notebook."""
+    raise KeyError(name)
 
 
 def of(name: str = DEFAULT) -> Group:
@@ -112,7 +117,7 @@ def run_cell(
     `xla_nb.spawn` does."""
     return _run(
         group,
-        lambda scope, name: build_live(cell, scope, owned=group.owned.keys(), name=name),
+        lambda scope, name: build_live(cell, scope, name=name),
         options,
         members,
         launched,
@@ -131,20 +136,17 @@ def _run(
     here = notebook.current()
 
     def made(scope: Scope) -> Program:
-        return build(scope, f"xla_nb_live_{group.number + 1}")
+        theirs = replace(scope, sent=group.sent, remote=frozenset(group.remote))
+        return build(theirs, f"xla_nb_live_{group.number + 1}")
 
-    program = here.program(made) if here and not here.runs_a_script else made(_scope()[0])
-    with api.telling() as on_wait:
-        run = group.launch(program, options, members, _scope()[1], on_wait, ShownRun)
-    return api.shown(run, options, launched)
-
-
-def _scope() -> tuple[Scope, Callable[[str], object]]:
-    """What the notebook holds, or the script, and what finds a name there."""
-    here = notebook.current()
+    resolve: Callable[[str], object] = vars(sys.modules["__main__"]).__getitem__
     if here and not here.runs_a_script:
-        return here.scope(), here.resolve
-    return api.script(), vars(sys.modules["__main__"]).__getitem__
+        program, resolve = here.program(made), here.resolve
+    else:
+        program = made(api.script())
+    with api.telling() as on_wait:
+        run = group.launch(program, options, members, resolve, on_wait, ShownRun)
+    return api.shown(run, options, launched)
 
 
 # ---------------------------------------------------------------- in code
@@ -193,13 +195,12 @@ class Ranks:
 
         Raises RunFailed when a rank fails, and what `xla_nb.spawn` raises before one has begun.
         """
-        group, (members, chosen) = self._group, self._chosen(options)
+        members, chosen = self._chosen(options)
 
         def build(scope: Scope, name: str) -> Program:
-            entry = WithoutIndex(fn, {})
-            return build_call(entry, scope, args=args, name=name, owned=group.owned.keys())
+            return build_call(WithoutIndex(fn, {}), scope, args=args, name=name)
 
-        return _run(group, build, chosen, members)
+        return _run(self._group, build, chosen, members)
 
     def run(self, statements: str, **options: object) -> Run:
         """Run statements on each rank, with the options of `call`; the value of a last expression
@@ -211,10 +212,9 @@ class Ranks:
     def push(self, **values: object) -> None:
         """Bind names on every rank, to values that are sent as they are now. They are the ranks'
         from then on."""
-        owned = self._group.owned.keys()
 
         def build(scope: Scope, name: str) -> Program:
-            return build_call(Bind(), scope, args=(values,), name=name, owned=owned)
+            return build_call(Bind(), scope, args=(values,), name=name)
 
         _run(self._group, build, replace(self._options, view="none"), None)
 

@@ -7,16 +7,17 @@ cell, and definitions of cells launched before) travels as source, which is exec
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.program.cells import Cell, Pending, Section, future_flags, unreadable
-from xla_nb.program.dependencies import Dependencies, OnlyTheRunHas, Scope
+from xla_nb.program.dependencies import Dependencies
 from xla_nb.program.entry import check_live, check_planned
 from xla_nb.program.names import Names
 from xla_nb.program.origins import name_of, star_names
-from xla_nb.program.split import RANK_NAMES, split_cell, whole_cell
+from xla_nb.program.scope import OnlyTheRunHas, Scope
+from xla_nb.program.split import RANK_NAMES, live_cell, split_cell
 from xla_nb.protocol.parcel import Packed
 
 __all__ = [
@@ -118,6 +119,20 @@ def _built(
     )
 
 
+def build_live(cell: Cell, scope: Scope, *, name: str) -> Program:
+    """Make a cell for live ranks into a Program, which has what they lack: `scope.sent` knows what
+    they have, and is to be told once they have got it (`Sent.confirm`). Raises as `build` does.
+    """
+    try:
+        needs = Dependencies(scope)
+        plan = live_cell(cell, needs.futures)
+        needs.cell(plan)
+        binds = tuple(sorted(_bound(plan.names)))
+        return _assembled(needs, (), name=name, label=cell.label, body=plan.body, binds=binds)
+    except RecursionError as error:
+        raise unreadable(cell, error) from None
+
+
 def _bound(names: Names) -> set[str]:
     """What the top level's own statements bind."""
     return names.binds.union(*(star_names(module) or () for module in names.stars))
@@ -129,12 +144,10 @@ def build_call(
     *,
     args: tuple[object, ...],
     name: str,
-    owned: Set[str] = frozenset(),
 ) -> Program:
-    """Make a call of a live function into a Program. `owned` are the names that live ranks have
-    bound themselves. Raises as `build` does."""
+    """Make a call of a live function into a Program. Raises as `build` does."""
     takes_lock = check_live(fn, args, "args=({},)")
-    needs = Dependencies(scope, owned)
+    needs = Dependencies(scope)
     entry = needs.callable(fn)
     label = name_of(getattr(fn, "__func__", fn)) or type(fn).__name__
     return _assembled(needs, args, name=name, label=label, entry=entry, takes_lock=takes_lock)
@@ -143,18 +156,6 @@ def build_call(
 def build_group(scope: Scope, *, name: str, label: str) -> Program:
     """The program of live ranks: a module that has nothing yet."""
     return _assembled(Dependencies(scope), (), name=name, label=label, body=Section(label, 1, ""))
-
-
-def build_live(cell: Cell, scope: Scope, *, owned: Set[str], name: str) -> Program:
-    """Make a cell into a Program for live ranks, which have bound the `owned` names themselves: all
-    of it is what they run. Raises as `build` does."""
-    try:
-        needs = Dependencies(scope, owned)
-        plan = whole_cell(cell, needs.futures)
-        needs.cell(plan)
-        return _assembled(needs, (), name=name, label=cell.label, body=plan.body)
-    except RecursionError as error:
-        raise unreadable(cell, error) from None
 
 
 def _assembled(

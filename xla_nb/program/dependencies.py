@@ -12,8 +12,8 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import TypeAlias
 
 from xla_nb.errors import ShippingError
 from xla_nb.program import ipython_syntax, origins
@@ -22,9 +22,7 @@ from xla_nb.program.cells import (
     DEFINITION,
     GENERATED,
     IMPORT,
-    Cell,
     Cells,
-    Pending,
     Section,
     Statement,
     future_flags,
@@ -39,10 +37,12 @@ from xla_nb.program.origins import star_names
 from xla_nb.program.outcome import names_of_the_run
 from xla_nb.program.pending import by_name, globals_of_source, star_imports
 from xla_nb.program.reach import globals_of_functions
+from xla_nb.program.scope import OnlyTheRunHas, Scope
 from xla_nb.program.split import RANK_NAMES, CellSplit, vet
 from xla_nb.program.stars import names_bound
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
+from xla_nb.protocol.live_units import LiveUnits
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
 from xla_nb.protocol.parts import is_of_a_module, is_ready
@@ -51,6 +51,7 @@ from xla_nb.protocol.remake import Source
 #: The name of a function that the notebook has under none.
 ENTRY = "_xla_nb_entry"
 _NEWER = "_xla_nb_newer"
+Labelled: TypeAlias = Callable[[CodeType], CodeType | None]
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
     {
@@ -61,35 +62,10 @@ _MODULE_NAMES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Scope:
-    """What the notebook (or script) contains at this moment.
-
-    `values` are its live globals; `cells` ran before, oldest first. The source of `pending` cells
-    is newer than `values`, for the names that count; so are the values of `computed` names, which
-    are still with the runs of launched cells. `executed` are the cells that a magic has executed.
-    """
-
-    values: Mapping[str, object]
-    cells: Sequence[Cell]
-    pending: Sequence[Pending] = ()
-    computed: Set[str] = frozenset()
-    executed: Sequence[Cell] = ()
-
-
-class OnlyTheRunHas(Exception):
-    """Raised while a program is built that needs `names`, which are computed: take them first."""
-
-    def __init__(self, names: Set[str]) -> None:
-        super().__init__(*sorted(names))
-        self.names = names
-
-
 class Dependencies:
     """Collects, name by name and transitively, what a program needs from the notebook."""
 
-    def __init__(self, scope: Scope, owned: Set[str] = frozenset()) -> None:
-        """owned: names that the ranks have bound themselves."""
+    def __init__(self, scope: Scope) -> None:
         self.sources: dict[str, str] = {}
         self.defines: set[str] = set()
         self.notes: list[str] = []
@@ -106,8 +82,9 @@ class Dependencies:
         self._pending = by_name(scope.pending)
         self._computed = scope.computed
         self._stars = star_imports(launched)
-        self._known = _BUILTINS | _MODULE_NAMES | owned
-        self._owned = owned
+        self._sent = scope.sent
+        self._remote = scope.remote
+        self._known = _BUILTINS | _MODULE_NAMES | self._remote
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
@@ -187,12 +164,12 @@ class Dependencies:
 
         Raises ProgramError and ShippingError.
         """
-        executed: dict[int, Source] = {}
+        executed: dict[int, Source] = dict(self._sent.executed) if self._sent else {}
         asked: set[str] = set()
         while True:
-            live = self._live(executed)
+            live = self._units(executed) if self._sent else self._live(executed)
             try:
-                parcel = pickling.pack({**self._roots, ARGUMENTS: args}, live)
+                parcel = self._packed(args, live, executed)
             except KeyboardInterrupt:
                 raise
             except BaseException:  # `__reduce__` may even exit
@@ -215,8 +192,21 @@ class Dependencies:
             self._need(fresh)
         self.notes += self._missing.check(live, self._set_by_source)
         self._vet(live)
-        self._remember(live, args)
+        sent = {*self._roots, *live.used, *live.named} - {ARGUMENTS}
+        if self._sent is not None:
+            self.notes += self._sent.notes
+            sent &= self._sent.names
+        self._remember(live, args, sent)
         return parcel
+
+    def _packed(
+        self, args: tuple[object, ...], live: Live, executed: Mapping[int, Source]
+    ) -> Packed:
+        if self._sent is None:
+            return pickling.pack({**self._roots, ARGUMENTS: args}, live)
+        assert isinstance(live, LiveUnits)
+        roots = {**self._roots, ARGUMENTS: args} if args else self._roots
+        return self._sent.pack(roots, live, self._remote, executed)
 
     def sections(self) -> Iterator[Section]:
         """The source before the launched cell: imports, then what is pending, as it was written."""
@@ -225,7 +215,8 @@ class Dependencies:
         statements = {id(s.node): s for taken in self._taken.values() for s in taken}
         order = {id(node): n for n, node in enumerate(self._launched.nodes())}
         for statement in sorted(statements.values(), key=lambda s: order[id(s.node)]):
-            yield statement.section
+            if self._sent is None or self._sent.lacks(statement.section):
+                yield statement.section
         if self._newer:
             lines = [f"{name} = {_NEWER}[{name!r}]" for name in sorted(self._newer)]
             yield Section(GENERATED, 1, "\n".join(lines) + "\n")
@@ -243,7 +234,7 @@ class Dependencies:
 
     def _need(self, names: Iterable[str]) -> None:
         """Take what these names refer to."""
-        names = set(names) - self._owned
+        names = set(names) - self._remote
         if computed := names & self._computed:
             raise OnlyTheRunHas(computed)
         for name in sorted(names):
@@ -314,15 +305,24 @@ class Dependencies:
     # Packing
 
     def _live(self, executed: Mapping[int, Source]) -> Live:
+        return Live(*self._about(), executed, source=self._imports.follow)
+
+    def _units(self, executed: Mapping[int, Source]) -> LiveUnits:
+        assert self._sent is not None
+        follow = self._imports.follow
+        return LiveUnits(*self._about(), executed, source=follow, tokens=self._sent.tokens)
+
+    def _about(self) -> tuple[dict[str, object], Labelled, set[str], Set[str]]:
+        """What the notebook holds, how its code is labelled, which names' definitions travel as
+        source, and which every module has."""
         held = {
             name: value
             for name, value in self._values.items()
-            if name not in _MODULE_NAMES | self._owned
+            if name not in _MODULE_NAMES | self._remote
             and (name not in _BUILTINS or self._shadows(name))
         }
         newer = {*self._pending, *self._computed, *(self._bound - self._roots.keys())}
-        follow = self._imports.follow
-        return Live(held, self._cells.labelled, newer, self._known, executed, source=follow)
+        return held, self._cells.labelled, newer, self._known
 
     def _unpacked(
         self, live: Live, args: tuple[object, ...], executed: Mapping[int, Source]
@@ -391,11 +391,12 @@ class Dependencies:
         newest = self._cells.newest(name)
         return f"{newest.cell.label}, line {span(newest.node)[0]}" if newest else ""
 
-    def _remember(self, live: Live, args: tuple[object, ...]) -> None:
+    def _remember(self, live: Live, args: tuple[object, ...], sent: Set[str]) -> None:
         self.defines |= live.named.keys()
         self.named = live.named
-        self.restored = tuple(sorted({*self._roots, *live.used, *live.named} - {ARGUMENTS}))
-        data = ((n, v) for n, v in (live.used | self._roots).items() if not is_ready(v))
+        self.restored = tuple(sorted(sent))
+        known = live.used | self._roots
+        data = ((n, known[n]) for n in self.restored if n in known and not is_ready(known[n]))
         self.details = {n: refusals.described(v, self._origin(n)) for n, v in data}
         self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
         for cell in self._cells.texts():

@@ -79,8 +79,8 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
     )
 
 
-def whole_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
-    """A cell of which every rank runs all, as it stands."""
+def live_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
+    """A cell for live ranks, which run all of it where they keep what it binds."""
     tree = parse(cell, awaits=True)
     in_force = known_futures | futures(tree)
     nodes = [node for node in tree.body if not is_future(node)]

@@ -138,6 +138,15 @@ class ProgramEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotOpened(Event):
+    """A live rank could not open what a program brought of the notebook; `why` is told where the
+    rank was not to run it."""
+
+    rank: int
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NamesBound(Event):
     """Names that a program has bound, and deleted, in the namespace of a live rank."""
 

@@ -95,7 +95,7 @@ class Live:
         self._main = vars(sys.modules["__main__"]) if joins else None
         self._own = Call(remake.namespace, ())
         self._modules: dict[str, Call] = {}
-        self._other: dict[int, dict[str, Any]] = {}
+        self._other: dict[int, Any] = {}
         self._bases: dict[type, tuple[type | None, object, type | None, bool]] = {}
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
@@ -175,7 +175,7 @@ class Live:
         self.uses.of_code(function.__code__, [*used.values(), *contents])
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
         state: dict[str, Any] = {
-            "globals": self._ready(remake.fill_globals, self._globals_of(function), used),
+            "globals": self._globals_sent(function, used),
             "closure": tuple(
                 self._fill_content(function, *pair) for pair in zip(closure, contents, strict=True)
             ),
@@ -190,6 +190,12 @@ class Live:
         }
         made = (function.__code__, self._globals_of(function), function.__name__, closure or None)
         return remake.new_function, made, state, None, None, remake.fill_function
+
+    def _globals_sent(
+        self, function: types.FunctionType, used: Mapping[str, object]
+    ) -> dict[str, Any]:
+        """Those that are there as soon as the function is."""
+        return self._ready(remake.fill_globals, self._globals_of(function), used)
 
     def _ready(
         self,
@@ -239,7 +245,7 @@ class Live:
         names += [n for n in parts.softly_named(function) if n in self._held and n not in names]
         if place is self._own:
             return {name: self.used[name] for name in names if self._uses(name, function)}
-        if isinstance(place, Call):
+        if id(function.__globals__) not in self._other:  # a module's
             return {}
         return {name: function.__globals__[name] for name in names if name in function.__globals__}
 

@@ -32,12 +32,18 @@ class HostGroup:
 class Turn:
     """A program of live ranks: the `number`-th, from 1, of the group that is the run `group`.
 
-    `members` are the ranks that run it, None for all.
+    `members` are the ranks that run it, None for all; every rank gets what it brings of the
+    notebook, but for the names `remote`, which are the ranks' own.
     """
 
     group: str
     number: int
     members: tuple[int, ...] | None = None
+    remote: frozenset[str] = frozenset()
+
+    def is_for(self, rank: int) -> bool:
+        """Whether a rank runs it."""
+        return self.members is None or rank in self.members
 
 
 @dataclass(frozen=True)

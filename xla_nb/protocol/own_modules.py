@@ -24,9 +24,11 @@ class Uses:
     """Follows code; what it finds is to be taken.
 
     found  names in modules ("CFG", or "Settings.values" of a class), each with its module's
+    any    whether some were found
     """
 
     def __init__(self) -> None:
+        self.any = False
         self._found: list[tuple[str, str]] = []
         self._seen: set[tuple[int, str]] = set()
         self._followed: dict[int, object] = {}
@@ -37,6 +39,7 @@ class Uses:
     def take(self) -> list[tuple[str, str]]:
         """Modules' names and names in them, which were not taken yet."""
         found, self._found = self._found, []
+        self.any |= bool(found)
         return found
 
     def of_code(self, code: types.CodeType, values: Iterable[object]) -> None:

@@ -17,11 +17,12 @@ import mmap
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from xla_nb.protocol import hostile, nans, remake
+from xla_nb.protocol import definitions, hostile, nans, remake
+from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.mapped import Mapping as SharedMapping
 from xla_nb.protocol.mapped import holding, open_part, shared_mappings
 from xla_nb.wording import in_one_line
@@ -97,11 +98,11 @@ def _lay_out(
     mappings: list[SharedMapping],
 ) -> int:
     """Write the stream and, once each, the memory that buffers cover but for that of `mappings`."""
-    merged, slices = _merged(buffers)
+    distinct, slices = merged(buffers)
     pieces, offset = [stream], _aligned(stream.nbytes)
     places: list[tuple[int, int]] = []
     parts: list[dict[str, Any]] = []
-    for piece in merged:
+    for piece in distinct:
         address = address_of(piece)
         if mapping := holding(mappings, address, piece.nbytes):
             places.append((1 + len(parts), 0))
@@ -130,7 +131,7 @@ def _lay_out(
     return first + offset
 
 
-def _merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int, int, int]]]:
+def merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int, int, int]]]:
     """Pieces of memory that do not overlap, and for each buffer its piece, start and size."""
     places = [address_of(buffer) for buffer in buffers]
     order = sorted(range(len(buffers)), key=lambda n: (places[n], -buffers[n].nbytes))
@@ -207,6 +208,7 @@ class Parcel:
     Raises Malformed, and Unopened if memory is gone that the notebook shared.
 
     about      what can be read without opening it
+    buffers    the memory of arrays and tensors, in the order in which it was packed
     remember   have `open` keep what it makes: `values` by name, and all `objects` by the numbers
                that the pickle gave them
     """
@@ -233,7 +235,7 @@ class Parcel:
         data = self._map[_aligned(_HEAD + length) :]
         self._stream = _slice(data, 0, index["stream"])
         sources = [data, *map(open_part, index["parts"])]
-        self._buffers = [_slice(sources[n], start, size) for n, start, size in index["buffers"]]
+        self.buffers = [_slice(sources[n], start, size) for n, start, size in index["buffers"]]
 
     def open(
         self,
@@ -241,18 +243,23 @@ class Parcel:
         resolve: Callable[[str], object] | None = None,
         held: Callable[[int | str], object] | None = None,
         apart: bool = False,
+        table: Definitions | None = None,
+        but: Collection[str] = (),
     ) -> dict[str, object]:
         """The values by name. Raises Unopened, and Malformed where there are none.
 
         Functions of the notebook get `namespace` as their globals; `resolve` finds names of
         ``__main__``. Either is this process's own by default. `held` finds what a parcel of
         `keeping` refers to. `apart`: what modules hold and loggers stay as they are, for who
-        compares.
+        compares. `table`: that of live ranks, for a parcel of `units`, whose values are put into
+        the namespace as they are made, since those made later may need them; never over the names
+        `but`, which are the ranks' own.
         """
         stream = io.BytesIO(self._stream)
-        reader = _Unpickler(stream, buffers=self._buffers)
+        reader = _Unpickler(stream, buffers=self.buffers)
         reader.namespace, reader.resolve, reader.held = namespace, resolve, held
-        reader.apart, reader.opened_nans = apart, nans.Opened()
+        reader.apart, reader.opened_nans, reader.table = apart, nans.Opened(), table
+        own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
         while stream.tell() < self._stream.nbytes:  # many pickles with one memory
             name, late = _header(reader)
@@ -264,6 +271,10 @@ class Parcel:
                 raise Unopened(name, problem) from problem
             if not late:
                 values[name] = value
+                if table is not None and namespace is not None and name not in but:
+                    namespace[name] = value
+        if namespace is not None:
+            namespace.update(own)  # also where source was executed
         if self.remember:
             self.objects, self.values = reader.memo.copy(), dict(values)
         reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
@@ -295,6 +306,7 @@ class _Unpickler(pickle.Unpickler):
     resolve: Callable[[str], object] | None = None
     held: Callable[[int | str], object] | None = None
     apart = False
+    table: Definitions | None = None
     opened_nans: nans.Opened
 
     def persistent_load(self, token: int | str | nans.Token) -> object:
@@ -306,6 +318,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:
             return lambda: self.namespace
+        if module == definitions.__name__ and self.table is not None:
+            return self.table.function(name)
         if self.apart and module == remake.__name__:
             name = _APART.get(name, name)
         if module != "__main__" or self.resolve is None:

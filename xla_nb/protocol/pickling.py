@@ -263,6 +263,7 @@ class LivePickler(Pickler):
         for owned in self._live.owned.first:
             self._tell_first(owned)
         self.make_empty()
+        self.write_definitions()
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         super().write(code)
         self.fill()
@@ -273,6 +274,9 @@ class LivePickler(Pickler):
         self._write_all({})
         for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
             self.part(name, call, late=True)
+
+    def write_definitions(self) -> None:
+        """Those that are sent whether or not a value refers to them."""
 
     def _write_all(self, values: dict[str, object]) -> None:
         """These and what follows from them."""
@@ -301,7 +305,10 @@ class LivePickler(Pickler):
         return None
 
     def beside(self) -> Pickler:
-        return LivePickler(io.BytesIO(), lambda _: None, self._live.anew(), self._whole)
+        return self.another(io.BytesIO(), lambda _: None, self._live.anew(), self._whole)
+
+    def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
+        return LivePickler(file, keep, live, whole)
 
     def is_told_otherwise(self, obj: object) -> bool:
         return self._live.owned.has(obj) or self.persistent_id(obj) is not None
@@ -328,7 +335,7 @@ class LivePickler(Pickler):
         live = self._live.anew()
         live.asks_for_more = False  # each is tried on its own
         try:
-            pickled({"": value}, lambda file, keep: LivePickler(file, keep, live, whole=False))
+            pickled({"": value}, lambda file, keep: self.another(file, keep, live, whole=False))
         except Exception:
             return False
         return live.absent.keys() <= live.assigned | self._live.assigned
@@ -377,14 +384,14 @@ class LivePickler(Pickler):
         return super().reduce_tensor(tensor)
 
 
-def pack(values: Mapping[str, object], live: Live) -> Packed:
+def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = LivePickler) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
     modules.of_this_process().look()
 
     def packed(live: Live, whole: bool = False) -> Packed:
-        return pickled(dict(values), lambda file, keep: LivePickler(file, keep, live, whole))
+        return pickled(dict(values), lambda file, keep: kind(file, keep, live, whole))
 
-    made = _with_modules_objects(dict(values), live)
+    made = with_modules_objects(dict(values), live, kind)
     if made.overlaps(made.writer.gaps):
         made = packed(live, whole=True)
     if live.weak.targets:
@@ -396,12 +403,14 @@ def pack(values: Mapping[str, object], live: Live) -> Packed:
     return made
 
 
-def _with_modules_objects(values: dict[str, object], live: Live) -> Packed:
+def with_modules_objects(
+    values: dict[str, object], live: Live, kind: type[LivePickler] = LivePickler
+) -> Packed:
     """Pickle until all containers of modules are known, also where their content cannot be."""
     writers: list[LivePickler] = []
 
     def pickler(file: io.BytesIO, keep: Callable[..., Any]) -> LivePickler:
-        writers.append(LivePickler(file, keep, live, whole=False))
+        writers.append(kind(file, keep, live, whole=False))
         return writers[-1]
 
     while True:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import events
+from xla_nb.protocol import events, hostile
 from xla_nb.protocol.channel import Sender
+from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import Order
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank import loader
@@ -33,31 +34,43 @@ class Cell:
 
     def __init__(self, events_fd: int, parcel_fd: int, order_fd: int) -> None:
         self._sender = Sender(socket.socket(fileno=events_fd))
-        self._parcel, self._order = parcel_fd, order_fd
+        self._parcel = parcel_fd
         self._before: dict[str, object] | None = None
+        try:
+            self._request = read_order(order_fd).request
+        finally:
+            os.close(order_fd)
+        assert self._request.turn is not None
+        self.turn = self._request.turn
 
     def __enter__(self) -> Cell:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._sender.sock.close()
-        os.close(self._order)
 
     def program(self, group: Loaded) -> Loaded:
         """The program, which is to be opened: it runs in the group's module."""
-        request = read_order(self._order).request
-        return Loaded(request, self._sender, group.namespace, group.table)
+        return Loaded(self._request, self._sender, group.namespace, group.table)
 
-    def open(self, program: Loaded) -> None:
-        """Have the module hold what the notebook has sent. Raises Unopened, and what definitions
-        that travel as source raise."""
+    def open(self, program: Loaded, rank: int, made: Definitions) -> None:
+        """Have the module hold what the notebook has sent; `made` are the definitions that it has
+        sent before. Raises Unopened, and what definitions that travel as source raise."""
+        try:
+            self._open(program, made)
+        except BaseException as error:
+            why = "" if self.turn.is_for(rank) else f"{hostile.message_of(error)}"
+            self._sender.send(events.NotOpened(rank=rank, why=why))
+            raise
+
+    def _open(self, program: Loaded, made: Definitions) -> None:
         path = Path(program.request.program)
         table = ModuleMap.open(path)
         program.table.sources.update(table.sources)  # those of former cells count as well
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
         loader.use(self._parcel)
-        namespace.update(Parcel(self._parcel).open(namespace))
+        Parcel(self._parcel).open(namespace, table=made, but=self.turn.remote)
         loader.execute_sections(path, table, namespace)
         self._before = dict(namespace)
 

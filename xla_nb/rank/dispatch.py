@@ -12,8 +12,8 @@ import os
 import selectors
 import socket
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.channel import Sender
@@ -22,19 +22,33 @@ from xla_nb.rank import cells
 _CONTROL, _GATE, _BELL = "control", "gate", "bell"
 
 
-@dataclass
+@dataclass(eq=False)
 class _Open:
-    """A program that `waiting` ranks have not ended yet."""
+    """A program that ranks have not ended yet: `waiting` are those that run it, `taking` also those
+    that take what it brings of the notebook; for them its files are kept."""
 
     sender: Sender
+    files: list[int]
     waiting: set[int]
+    taking: set[int]
+
+    def leave(self, rank: int) -> None:
+        self.waiting.discard(rank)
+        self.taking.discard(rank)
+        if not self.taking:
+            while self.files:
+                os.close(self.files.pop())
 
 
-@dataclass
+@dataclass(eq=False)
 class _Line:
+    """`given` are the programs that the rank has not ended, oldest first: it has that one, and gets
+    the others in turn."""
+
     rank: int
     pid: int
     sock: socket.socket
+    given: deque[_Open] = field(default_factory=deque)
 
 
 class Dispatcher:
@@ -105,18 +119,11 @@ class Dispatcher:
             for line in self._lines.values():
                 line.sock.shutdown(socket.SHUT_WR)
             return
-        try:
-            self._start(fds)
-        finally:
-            for fd in fds[1:]:
-                os.close(fd)
-
-    def _start(self, fds: list[int]) -> None:
         turn = cells.read_order(fds[2]).request.turn
         here = range(self._first, self._first + self._ranks)
         members = here if turn is None or turn.members is None else turn.members
         taking_part = [rank for rank in members if rank in self._lines]
-        sender = Sender(socket.socket(fileno=fds[0]))
+        sender = Sender(socket.socket(fileno=os.dup(fds[0])))
         sender.send(
             events.JobStarted(
                 pid=os.getpid(),
@@ -127,12 +134,18 @@ class Dispatcher:
                 members=tuple(taking_part),
             )
         )
-        program = _Open(sender, set(taking_part))
+        program = _Open(sender, fds, set(taking_part), set(self._lines))
         self._open.append(program)
-        for rank in taking_part:
-            with contextlib.suppress(OSError):  # its death will be told
-                cells.send(self._lines[rank].sock, fds)
-        self._end_those_over([program])
+        for line in self._lines.values():
+            line.given.append(program)
+            if len(line.given) == 1:
+                self._hand(line)
+        self._end_those_over()
+
+    def _hand(self, line: _Line) -> None:
+        """Give a rank its next program."""
+        with contextlib.suppress(OSError):  # its death will be told
+            cells.send(line.sock, line.given[0].files)
 
     def _meet(self) -> None:
         """A rank opens its line."""
@@ -145,7 +158,10 @@ class Dispatcher:
     def _hear(self, line: _Line) -> None:
         """A rank has ended a program, or has closed its line: then its death will be told."""
         if line.sock.recv(64):
-            self._ended(line.rank)
+            line.given.popleft().leave(line.rank)
+            if line.given:
+                self._hand(line)
+            self._end_those_over()
         else:
             self._selector.unregister(line.sock)
 
@@ -154,15 +170,12 @@ class Dispatcher:
         with contextlib.suppress(KeyError):  # it has closed its line before
             self._selector.unregister(line.sock)
         line.sock.close()
-        self._ended(line.rank)
+        for program in line.given:
+            program.leave(line.rank)
+        self._end_those_over()
 
-    def _ended(self, rank: int) -> None:
-        for program in self._open:
-            program.waiting.discard(rank)
-        self._end_those_over(self._open)
-
-    def _end_those_over(self, programs: Iterable[_Open]) -> None:
-        for program in [one for one in programs if not one.waiting]:
+    def _end_those_over(self) -> None:
+        for program in [one for one in self._open if not one.waiting]:
             self._open.remove(program)
             program.sender.send(events.JobEnded(status=0))
             program.sender.sock.close()

@@ -8,6 +8,7 @@ a failure must be reported at once, not when all ranks have ended.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -23,6 +24,7 @@ from typing import Any
 from xla_nb.linux import die_with_parent, name_process
 from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
+from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
 from xla_nb.rank import advice, cells
 from xla_nb.rank.dispatch import Dispatcher
@@ -187,23 +189,26 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     except BaseException as error:
         job.program.sender.send(_failure(job.program, index, error, _consequence(job, error)))
         return
+    made = Definitions()
     while (cell := line.next()) is not None:
         with cell:
-            _run_cell(job, cell, index, info)
+            if cell.turn.is_for(index):
+                _run_cell(job, cell, index, made)
+            else:
+                with contextlib.suppress(BaseException):  # the notebook is told
+                    cell.open(cell.program(job.program), index, made)
         line.done()
     job.runtime.leave("returned")
     job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
 
 
-def _run_cell(job: Inherited, cell: cells.Cell, index: int, info: RankInfo) -> None:
+def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:
     """Run one program of a live rank in the namespace that lives on."""
     program = cell.program(job.program)
-    turn = program.request.turn
-    assert turn is not None
 
     def before() -> None:
-        job.runtime.begin(turn.number, turn.members)
-        cell.open(program)
+        job.runtime.begin(cell.turn.number, cell.turn.members)
+        cell.open(program, index, made)
 
     try:
         _log_to(program, index)

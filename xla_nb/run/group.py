@@ -13,6 +13,7 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Program
 from xla_nb.protocol import events
 from xla_nb.protocol.order import Turn
+from xla_nb.protocol.units import Sent
 from xla_nb.run import sentences
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
@@ -40,13 +41,15 @@ class Group:
     run      the run that they are
     world    all its ranks
     number   how many programs they have been given
-    owned    the names that programs have bound on ranks, each with the label of the one that did so
+    remote   the names that programs have bound on ranks, each with the label of the one that did so
              last
+    sent     what they have been sent of the notebook's
     """
 
     def __init__(self, name: str, run: Run, engine: Engine, options: Options) -> None:
         self.name, self.run, self.options = name, run, options
-        self.owned: dict[str, str] = {}
+        self.remote: dict[str, str] = {}
+        self.sent = Sent()
         self._engine = engine
         self.number = 0
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
@@ -99,9 +102,11 @@ class Group:
         chosen = self.world if members is None else members
         self.check(chosen)
         self.number += 1
-        turn = Turn(self.run.name, self.number, None if chosen == self.world else chosen)
+        whole = chosen == self.world
+        turn = Turn(self.run.name, self.number, None if whole else chosen, frozenset(self.remote))
         own = replace(options, n=len(chosen))
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn)
+        self.sent.confirm()
         number = self.number
         self._programs[run] = chosen
         began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
@@ -131,16 +136,19 @@ class Group:
                 )
 
     def _over(self, run: Run, number: int) -> None:
-        """A program is over: take note of what it has bound."""
+        """A program is over: take note of what it has bound. Where a rank could not open what it
+        was sent, nobody knows what ranks have: they get all of it again."""
+        if run.state.unopened:
+            self.sent.forget()
         for event in run.state.bound:
             for name in event.bound:
                 self._bound.setdefault(name, set()).add(event.rank)
-                self.owned[name] = run.label
+                self.remote[name] = run.label
             for name in event.deleted:
                 self._bound.get(name, set()).discard(event.rank)
         for name in [name for name, holders in self._bound.items() if not holders]:
             del self._bound[name]
-            self.owned.pop(name, None)
+            self.remote.pop(name, None)
         headline = sentences.headline(run.state)
         self.run.take(events.ProgramEnded(number=number, ok=run.ok, headline=headline))
         del self._programs[run]

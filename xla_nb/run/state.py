@@ -89,7 +89,8 @@ class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
     cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
     signals that the ranks have got since `stopping`, but for SIGINT; `asked`: what ranks asked and
-    have got no answer to; `bound`: what a program of live ranks has bound there; `programs`: what
+    have got no answer to; `bound`: what a program of live ranks has bound there, `unopened`:
+    the ranks that could not open what it brought; `programs`: what
     live ranks have been given, by number."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
@@ -106,6 +107,7 @@ class RunState:
     hang: Hang | None = None
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
+    unopened: set[int] = field(default_factory=set)
     programs: dict[int, ProgramState] = field(default_factory=dict)
     kept: bool = False
     compared: bool = False
@@ -135,6 +137,19 @@ class RunState:
                 self.compared = True
             case events.Notice():
                 self._tell(event)
+            case _:
+                self._apply_to_group(event)
+
+    def _apply_to_group(self, event: events.Event) -> None:
+        match event:
+            case events.ProgramBegan():
+                self.programs[event.number] = ProgramState(event)
+            case events.ProgramEnded():
+                self.programs[event.number].ended = event
+            case events.NamesBound():
+                self.bound.append(event)
+            case events.NotOpened():
+                self.unopened.add(event.rank)
             case _:
                 self._apply_to_host(event)
 
@@ -174,12 +189,6 @@ class RunState:
                 self._trouble(rank.rank)
             case events.RankStopped():
                 self._interrupted(event)
-            case events.NamesBound():
-                self.bound.append(event)
-            case events.ProgramBegan():
-                self.programs[event.number] = ProgramState(event)
-            case events.ProgramEnded():
-                self.programs[event.number].ended = event
             case events.Asked():
                 self.asked.append(event)
             case events.Answered():

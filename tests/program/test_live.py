@@ -1,0 +1,109 @@
+"""Cells of live ranks become programs that hold what the ranks lack."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.live_ranks import LiveNotebook, opened_live
+from xla_nb.errors import ProgramError, ShippingError
+
+notebook = pytest.fixture(opened_live)
+
+
+def test_a_cell_is_run_where_earlier_cells_were(notebook: LiveNotebook) -> None:
+    notebook.run("k = 2")
+    notebook.cell("x = k")
+    assert notebook.cell("x + rank") == 2
+
+
+def test_what_has_not_changed_is_not_sent_again(notebook: LiveNotebook) -> None:
+    notebook.run("def g(): return k\nk = [2]")
+    assert notebook.cell("g()") == [2]
+    assert notebook.sent == {"g", "k"}
+    notebook.cell("k.append(3)")
+    assert notebook.sent == set()
+    assert notebook.cell("g()") == [2, 3]
+
+
+def test_a_function_of_a_cell_is_the_ranks(notebook: LiveNotebook) -> None:
+    notebook.cell("def g(): return 1")
+    notebook.run("def f(): return g()")
+    assert notebook.cell("f()") == 1
+
+
+def test_a_name_of_the_ranks_is_not_missing_in_a_function_of_the_notebook(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.run("def f(): return x")
+    notebook.cell("x = 3")
+    assert notebook.cell("f()") == 3
+
+
+def test_a_name_that_nobody_has_is_missing(notebook: LiveNotebook) -> None:
+    with pytest.raises(ProgramError, match="'gone' is not defined"):
+        notebook.cell("gone")
+
+
+def test_a_deleted_name_is_missing_although_ranks_had_it(notebook: LiveNotebook) -> None:
+    notebook.run("x = [1]")
+    notebook.cell("x")
+    notebook.run("del x")
+    with pytest.raises(ProgramError, match="deleted it"):
+        notebook.cell("x")
+
+
+def test_a_function_edited_in_the_notebook_is_the_new_one_inside_another(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.run("def g(): return 1\ndef f(): return g()")
+    notebook.cell("mine = f")
+    notebook.run("def g(): return 2")
+    assert notebook.cell("mine()") == 2
+
+
+def test_a_value_that_cannot_be_sent_is_named(notebook: LiveNotebook) -> None:
+    notebook.run("import threading\nstuck = {'a': [threading.Lock()]}\nstuck['a'][0].acquire()")
+    with pytest.raises(ShippingError, match=r"`stuck\[.*"):
+        notebook.cell("stuck")
+
+
+def test_a_value_that_could_be_sent_before_is_named(notebook: LiveNotebook) -> None:
+    notebook.run("held = [1]")
+    notebook.cell("held")
+    notebook.run("held.append((n for n in ()))")
+    with pytest.raises(ShippingError, match="`held"):
+        notebook.cell("1")
+
+
+def test_definitions_of_launched_cells_are_executed_once(notebook: LiveNotebook) -> None:
+    notebook.later("made = []\nclass Net: ...\ndef f(): return Net, made")
+    first = notebook.cell("f()")
+    assert notebook.cell("f()") == first
+
+
+def test_a_definition_that_is_executed_again_is_told_once(notebook: LiveNotebook) -> None:
+    notebook.run(
+        """
+        import threading
+        def g(lock=threading.RLock()): return 1
+        g.__kwdefaults__, g.held = None, (n for n in ())
+        """
+    )
+    assert notebook.cell("g()") == 1
+    assert any("cannot be sent as it is" in note for note in notebook.notes)
+    assert notebook.cell("g()") == 1
+    assert notebook.notes == ()
+
+
+def test_modules_are_imported(notebook: LiveNotebook) -> None:
+    notebook.run("import math as m\nimport os.path\ndef f(): return m.floor(2.5)")
+    assert notebook.cell("f() + m.ceil(1.5), os.path.basename('a/b')") == (4, "b")
+
+
+def test_future_imports_are_in_force(notebook: LiveNotebook) -> None:
+    notebook.run("from __future__ import annotations")
+    assert notebook.cell("def f(x: Gone): ...\nf.__annotations__") == {"x": "Gone"}
+
+
+def test_a_cell_of_comments_runs(notebook: LiveNotebook) -> None:
+    assert notebook.cell("# nothing") is None

@@ -1,0 +1,119 @@
+"""A rank's namespace and table in this process, to which the notebook's values are sent."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.notebook_double import Notebook
+from xla_nb.program.build import Cell, Program, build_live
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.protocol.definitions import Definitions
+from xla_nb.protocol.live_units import LiveUnits
+from xla_nb.protocol.parcel import Packed, Parcel
+from xla_nb.protocol.units import Sent
+from xla_nb.rank import loader
+
+_ALWAYS = {"__builtins__", "__name__"}
+
+
+class LiveRank:
+    """`values` is its namespace, `remote` are the names that are its own."""
+
+    def __init__(self) -> None:
+        self.main = types.ModuleType("__main__")
+        self.values: dict[str, Any] = vars(self.main)
+        self.table = Definitions()
+        self.sent = Sent()
+        self.remote: set[str] = set()
+
+    def pack(self, held: Mapping[str, object], *names: str) -> Packed:
+        """What a cell needs that uses these names of the notebook."""
+        mine = {n: one for n, one in held.items() if n not in self.remote and n[:2] != "__"}
+        known = self.remote | set(__builtins__) | _ALWAYS  # type: ignore[arg-type]
+        live = LiveUnits(mine, lambda code: None, (), known, tokens=self.sent.tokens)
+        roots = {name: mine[name] for name in names if name in mine}
+        return self.sent.pack(roots, live, self.remote, {})
+
+    def open(self, packed: Packed) -> set[str]:
+        """Open what was packed; returns the names that it had values of."""
+        fd = packed.to_memfd()
+        try:
+            here = sys.modules["__main__"]
+            sys.modules["__main__"] = self.main
+            values = Parcel(fd).open(self.values, table=self.table, but=self.remote)
+        finally:
+            sys.modules["__main__"] = here
+            os.close(fd)
+        return set(values)
+
+    def cell(self, held: Mapping[str, object], *names: str) -> set[str]:
+        """Send what a cell needs; returns the names whose values were sent."""
+        sent = self.open(self.pack(held, *names))
+        self.sent.confirm()
+        return sent
+
+    def run(self, source: str) -> Any:
+        """Run statements or an expression as a cell of the rank's."""
+        try:
+            return eval(source, self.values)
+        except SyntaxError:
+            exec(source, self.values)
+            return None
+
+
+class LiveNotebook(Notebook):
+    """A notebook with one live rank: what a cell binds is that rank's.
+
+    sent   the names whose values the last cell sent
+    notes  what the last cell told the user
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch)
+        self.rank0 = LiveRank()
+        self.sent: set[str] = set()
+        self.notes: tuple[str, ...] = ()
+
+    def later(self, source: str) -> None:
+        """A launched cell, whose definitions the notebook has not executed."""
+        self.pending.append(Cell(f"Cell In[{len(self.cells) + 1}]", source))
+        self.cells.append(self.pending[-1])
+
+    def program(self, source: str) -> Program:
+        rank = self.rank0
+        scope = replace(self.scope, sent=rank.sent, remote=frozenset(rank.remote))
+        cell = Cell(f"Cell In[{len(self.cells) + 1}]", textwrap.dedent(source))
+        return build_live(cell, scope, name="xla_nb_cell")
+
+    def cell(self, source: str) -> Any:
+        """Run a cell on the rank; returns the value of its last expression."""
+        rank, program = self.rank0, self.program(source)
+        self.sent, self.notes = rank.open(program.parcel), program.notes
+        rank.sent.confirm()
+        rank.values.update(rank=0, world_size=4, device="xla:0", lock="the lock")
+        for section in program.sections:
+            exec(compile(section.text, section.label, "exec", program.flags, True), rank.values)
+        before = dict(rank.values)
+        assert program.body is not None
+        body = program.body.label, program.body.first_line, program.body.text
+        table = ModuleMap((), dict(program.sources), program.flags, body)
+        value = loader.run_body(table, rank.values)
+        rank.remote |= {n for n, v in rank.values.items() if before.get(n, rank) is not v}
+        return value
+
+
+def opened_live(monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveNotebook]:
+    """For a fixture."""
+    before = set(linecache.cache)
+    yield LiveNotebook(monkeypatch)
+    for name in set(linecache.cache) - before:
+        del linecache.cache[name]

@@ -1,0 +1,141 @@
+"""Look at what the notebook holds, unit by unit: what there is now, and what that refers to.
+
+A unit whose very objects are those of last time is not pickled again.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import sys
+import types
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from xla_nb.protocol import sharing
+from xla_nb.protocol.glances import glance, same
+from xla_nb.protocol.live_units import EVERYTHING, LiveUnits, UnitPickler
+from xla_nb.protocol.memory_sent import Memory
+from xla_nb.protocol.parcel import Packed, merged
+from xla_nb.protocol.pickling import with_modules_objects
+
+#: A name, or the token of a definition; and what belongs to neither.
+Key: TypeAlias = str | int | None
+REST: Key = None  # what the cell's source reads of modules, and loggers
+
+
+@dataclass
+class Unit:
+    """What was found out of one by pickling it, and what it shares with others.
+
+    `digest` is that of its pickle but for `memory`, the arrays' and tensors'. `glanced` are the
+    objects that it consists of, if these alone tell whether it changed, together with `modules`.
+    `refers` are the definitions in it by token, `names` those that it uses, `labels` those of the
+    cells that its code is from.
+    """
+
+    digest: bytes
+    memory: Memory
+    glanced: list[object] | None
+    modules: tuple[object, ...]
+    refers: Mapping[int, Any]
+    names: Set[str]
+    labels: Set[str]
+    shares: sharing.Parts
+    links: sharing.Links = frozenset()
+
+
+class Look:
+    """One look, by which `live` collects what it does where all is sent. `before` are the units
+    that were sent; `objects` is what there is."""
+
+    def __init__(self, before: Mapping[Key, Unit], live: LiveUnits) -> None:
+        self.objects: dict[Key, Any] = {}
+        self._before = before
+        self._live = live
+        self._units: dict[Key, Unit] = {}
+        self._todo: dict[Key, Any] = {}
+        self._alive: list[Packed] = []  # or an object made for one pickle has the id of another's
+
+    def at(self, names: Mapping[str, object]) -> dict[Key, Unit]:
+        """All that these names lead to."""
+        self._units[REST] = self._pickled(self._live.rest(), {}, None)
+        self._live.used.update(names)
+        self._todo.update(names)
+        while self._todo:
+            key = next(iter(self._todo))
+            obj = self._todo.pop(key)
+            self.objects[key] = obj
+            self._units[key] = unit = self._unit(key, obj)
+            for token, definition in unit.refers.items():
+                if token not in self.objects and not isinstance(definition, enum.Enum | dict):
+                    self._todo.setdefault(token, definition)
+            if isinstance(obj, type):
+                self._live.used.update((one.__name__, one) for one in self._live.subclasses(obj))
+            if not self._todo:
+                self._todo.update(self._named())
+        return self._units
+
+    def _named(self) -> Iterator[tuple[str, object]]:
+        """Names that came up, of code and of definitions."""
+        for name, value in (self._live.used | self._live.named).items():
+            if name not in self.objects and self._live.holds(name):
+                yield name, value
+
+    def _unit(self, key: Key, obj: Any) -> Unit:
+        is_definition = isinstance(key, int)
+        glanced = glance(obj, is_definition)
+        before = self._before.get(key)
+        if before is not None and same(before.glanced, glanced):
+            if is_definition:
+                self._live.look_again(obj, before.names)
+                self._live.seen |= before.labels
+            if before.modules == self._modules(before.names):
+                return before
+        if isinstance(key, int):
+            return self._pickled(self._live.part_of({key: obj}, EVERYTHING), {}, glanced)
+        assert key is not None
+        return self._pickled(self._live.part_of({}, EVERYTHING), {key: obj}, glanced)
+
+    def _modules(self, names: Set[str]) -> tuple[object, ...]:
+        """The modules that code uses by these names, and how many there are: those inside packages
+        may have been imported since."""
+        held = ((self._live.value(name)) for name in sorted(names) if self._live.holds(name))
+        found = tuple(one for one in held if isinstance(one, types.ModuleType))
+        return (*found, len(sys.modules)) if found else ()
+
+    def _pickled(
+        self, live: LiveUnits, values: dict[str, object], glanced: list[object] | None
+    ) -> Unit:
+        made = with_modules_objects(values, live, UnitPickler)
+        self._alive.append(made)
+        self._live.take(live)
+        objects = sharing.changeable(made.writer.memo.copy(), live.owned.has)
+        if live.uses.any:
+            glanced = None
+        if glanced is not None:  # only what it holds itself is the same next time
+            held = set(map(id, glanced))
+            objects = {one: number for one, number in objects.items() if one in held}
+        memory = Memory(made.buffers)
+        pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
+        digest = hashlib.blake2b(made.stream, digest_size=32)
+        digest.update(json.dumps(_layout(made)).encode())
+        return Unit(
+            digest=digest.digest(),
+            memory=memory,
+            glanced=glanced,
+            modules=self._modules(live.names),
+            refers=live.refers,
+            names=live.names,
+            labels=live.seen,
+            shares=sharing.Parts(objects, pieces),
+        )
+
+
+def _layout(made: Packed) -> list[tuple[int, int, int]]:
+    """Which buffers are of the same memory, and where in it."""
+    order: dict[int, int] = {}
+    _, slices = merged([buffer.raw() for buffer in made.buffers])
+    return [(order.setdefault(n, len(order)), start, size) for n, start, size in slices]

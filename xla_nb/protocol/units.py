@@ -1,0 +1,216 @@
+"""What live ranks have of the notebook's, and what has changed since they got it.
+
+A *unit* is a name with its value, or a definition. Each is pickled on its own, to see whether it
+is what was sent. Units that share what can change are sent together, as one graph of objects, so
+that they share it on the ranks as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Hashable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from xla_nb.protocol import modules, parts, sharing
+from xla_nb.protocol.live_units import OURS, LiveUnits, Tokens, UnitPickler
+from xla_nb.protocol.looking import REST, Key, Look, Unit
+from xla_nb.protocol.memory_sent import SentMemory
+from xla_nb.protocol.order import ARGUMENTS
+from xla_nb.protocol.parcel import Packed
+from xla_nb.protocol.pickling import pack
+from xla_nb.protocol.remake import Source
+from xla_nb.wording import listed
+
+
+@dataclass
+class _Staged:
+    """What ranks have once the parcel was taken."""
+
+    parcel: SentParcel
+    units: dict[Key, Unit]
+    sent: set[Key]
+    written: set[int]
+    used: Set[int]
+    dropped: set[int]
+    executed: dict[int, Source]
+
+
+@dataclass(frozen=True)
+class SentParcel(Packed):
+    """Remembers the file that it was written to, whose memory is compared with the notebook's."""
+
+    files: list[int] = field(default_factory=list)
+
+    def write(self, fd: int, share: bool = False) -> int:
+        size = super().write(fd, share)
+        self.close()
+        if self.buffers:
+            self.files.append(os.dup(fd))
+        return size
+
+    def close(self) -> None:
+        while self.files:
+            os.close(self.files.pop())
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Sent:
+    """What one group of live ranks has been sent: `pack` gives what it lacks, and once ranks have
+    that, `confirm`. After the ranks were started anew, `forget`.
+
+    notes     sentences for the user about what `pack` has packed
+    names     those whose values it has packed
+    executed  the definitions that ranks have executed again, by id
+    """
+
+    def __init__(self) -> None:
+        self.tokens = Tokens()
+        self.notes: list[str] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """The ranks have nothing."""
+        self._units: dict[Key, Unit] = {}
+        self._on_ranks: set[int] = set()
+        self._dropped: set[int] = set()
+        self.executed: dict[int, Source] = {}
+        self.names: Set[str] = frozenset()
+        self._sections: set[Hashable] = set()
+        self._asked: set[Hashable] = set()
+        self._staged: _Staged | None = None
+
+    def pack(
+        self,
+        roots: Mapping[str, object],
+        live: LiveUnits,
+        remote: Collection[str],
+        executed: Mapping[int, Source],
+    ) -> Packed:
+        """What ranks lack of these names and of those sent before, but for the `remote` ones.
+
+        `live` collects as it does where all is sent; `executed` are the definitions that are
+        executed again. Raises what pickling raises.
+        """
+        modules.of_this_process().look()
+        self._staged, self.notes = None, []
+        self._units.pop(ARGUMENTS, None)  # of each call anew: what ranks did to the last is over
+        look = Look(self._units, live)
+        units = look.at(self._values(roots, live, remote))
+        sent = self._to_send(units)
+        gone = {key for key in self._units if type(key) is str and key not in units}
+        gone = {name for name in gone if not (name in remote or live.is_newer(name))}
+        final = live.rest() if REST in sent else live.part_of({}, ())
+        final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
+        final.on_ranks = self._on_ranks
+        final.gone = gone, self._dropped
+        packed = pack({key: look.objects[key] for key in _in_order(sent, look)}, final, UnitPickler)
+        live.notes |= final.notes
+        parcel = SentParcel(packed.stream, packed.buffers, packed.writer, packed.about)
+        self.names = {key for key in sent if type(key) is str}
+        refers = final.refers | {
+            t: one for unit in units.values() for t, one in unit.refers.items()
+        }
+        self._staged = _Staged(
+            parcel,
+            units,
+            sent,
+            final.written,
+            set(refers) | {key for key in units if type(key) is int},
+            set(self._dropped),
+            {id(one): executed[id(one)] for one in refers.values() if id(one) in executed},
+        )
+        return parcel
+
+    def lacks(self, section: Hashable) -> bool:
+        """Whether ranks have not executed this source yet."""
+        self._asked.add(section)
+        return section not in self._sections
+
+    def confirm(self) -> None:
+        """The ranks have got what was packed last."""
+        staged, self._staged = self._staged, None
+        if staged is None:
+            return
+        memory = _memory(staged.parcel)
+        for key in staged.sent:
+            staged.units[key].memory.keep(memory)
+        self._units, self.executed = staged.units, staged.executed
+        self._sections |= self._asked
+        lost = self.tokens.only(staged.used)
+        self._on_ranks |= staged.written
+        self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
+        self._on_ranks -= lost
+
+    def _values(
+        self, roots: Mapping[str, object], live: LiveUnits, remote: Collection[str]
+    ) -> dict[str, object]:
+        """The names that are looked at to begin with."""
+        known = (key for key in self._units if type(key) is str)
+        again = {name: live.value(name) for name in known if live.holds(name)}
+        return {n: value for n, value in (again | dict(roots)).items() if n not in remote}
+
+    def _to_send(self, units: dict[Key, Unit]) -> set[Key]:
+        """The units that have changed, with those that share something with them; the others stay
+        as they were when they were sent."""
+        shared = sharing.links({key: unit.shares for key, unit in units.items()})
+        for key, unit in units.items():
+            unit.links = shared.get(key, frozenset())
+        changed = {key for key, unit in units.items() if self._is_changed(key, unit, units)}
+        sent = sharing.together(changed, shared)
+        self._tell(changed, sent, shared)
+        for key in units.keys() - sent:
+            units[key] = replace(self._units[key], links=units[key].links)
+        return sent
+
+    def _is_changed(self, key: Key, unit: Unit, units: Mapping[Key, Unit]) -> bool:
+        before = self._units.get(key)
+        if before is None or before.digest != unit.digest:
+            return True
+        if _among(before.links, units) != _among(unit.links, self._units):
+            return True
+        return unit.memory is not before.memory and not before.memory.is_as_sent(unit.memory)
+
+    def _tell(self, changed: Set[Key], sent: Set[Key], shared: Mapping[Key, sharing.Links]) -> None:
+        """Say which values were sent again although they have not changed."""
+        todo = {key for key in sent - changed if type(key) is str and not key.startswith(OURS)}
+        while todo:
+            group = sharing.together({min(todo)}, shared)
+            with_it = _listed(group & todo)
+            causes = {key for key in group & changed if type(key) is str}
+            fresh = causes - self._units.keys()
+            todo -= group
+            if fresh:
+                verb = "is" if len(fresh) == 1 else "are"
+                start = f"{_listed(fresh)} {verb} new on ranks and was sent"
+            elif causes:
+                start = f"{_listed(causes)} changed in the notebook and was sent again"
+            else:
+                start = "what a function holds changed in the notebook and was sent again"
+            self.notes.append(f"{start}, with {with_it}, which shares what it holds")
+
+
+def _among(links: sharing.Links, units: Mapping[Key, Unit]) -> sharing.Links:
+    return frozenset(link for link in links if link[1] in units)
+
+
+def _listed(keys: Iterable[Any]) -> str:
+    return listed([f"`{key}`" for key in sorted(keys)])
+
+
+def _in_order(sent: Set[Key], look: Look) -> list[str]:
+    """Names, those first whose values are what others may read while they are made."""
+    names = [key for key in look.objects if key in sent and isinstance(key, str)]
+    return sorted(names, key=lambda name: not parts.holds_what_is_ready(look.objects[name]))
+
+
+def _memory(parcel: SentParcel) -> SentMemory:
+    """That of the file, also where it was not sent by one."""
+    try:
+        if parcel.buffers and not parcel.files:
+            os.close(parcel.to_memfd())
+        return SentMemory(parcel, parcel.files)
+    finally:
+        parcel.close()
