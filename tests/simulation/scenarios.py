@@ -1577,6 +1577,7 @@ def two_programs(rank: int) -> list[float]:
             host.leave(f"raised {type(error).__name__}")
         else:
             raise AssertionError("rank 1 had left")
+    host.begin(1)
     return xm.all_reduce("sum", torch.ones(1).to("xla")).cpu().tolist()
 
 

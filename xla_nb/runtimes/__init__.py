@@ -81,7 +81,7 @@ class Prepared(Gauges, Protocol):
     def rank_info(self, rank: int) -> RankInfo:
         """In a rank that has joined."""
 
-    def begin(self, program: int, members: Iterable[int] | None) -> None:
+    def begin(self, number: int, members: Iterable[int] | None) -> None:
         """In a rank that lives on, before each program: its number, higher than the last one's and
         the same on all ranks that run it, which are `members` (None: all)."""
 

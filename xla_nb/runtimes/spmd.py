@@ -125,7 +125,7 @@ class Devices:
             0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(shown)
         )
 
-    def begin(self, program: int, members: Iterable[int] | None) -> None:
+    def begin(self, number: int, members: Iterable[int] | None) -> None:
         """Nothing: one process runs every program."""
 
     def leave(self, reason: str) -> None:

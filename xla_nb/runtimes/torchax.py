@@ -173,7 +173,7 @@ class Processes:
         name = f"{self.world.platform}:{rank}"
         return RankInfo(rank - self.first, self.world.ranks, "jax", name)
 
-    def begin(self, program: int, members: Iterable[int] | None) -> None:
+    def begin(self, number: int, members: Iterable[int] | None) -> None:
         """Nothing: JAX's collectives are part of the compiled program, which does not know."""
 
     def leave(self, reason: str) -> None:

@@ -162,11 +162,11 @@ class Chips:
         shown = described(str(device), attributes)
         return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, shown)
 
-    def begin(self, program: int, members: Iterable[int] | None) -> None:
+    def begin(self, number: int, members: Iterable[int] | None) -> None:
         if self.simulated:
             from xla_nb.simulation import host
 
-            host.begin(program, members)
+            host.begin(number, members)
 
     def leave(self, reason: str) -> None:
         if self.simulated:

@@ -1,4 +1,4 @@
-"""Before any data moves, the ranks of a collective compare what they are about to do.
+"""In a program, the ranks of a collective compare what they are about to do before any data moves.
 
 Every rank gives its operation and source line to the others and reads theirs: on the board, if all
 ranks of the world are on this host and take part, else over the streams. Where a TPU would hang,
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from select import POLLIN
+from select import POLLIN, POLLOUT
 from typing import NoReturn
 
 from xla_nb.simulation.board import Board, Buffer, step_of
@@ -25,19 +25,20 @@ from xla_nb.simulation.frames import (
     absence,
     are_most,
     disagreement,
+    next_frame,
     shorten,
     show,
-    take_frame,
 )
-from xla_nb.simulation.mesh import Mesh, StreamClosed, SwapTimeout
+from xla_nb.simulation.mesh import Mesh, StreamClosed
 from xla_nb.simulation.places import calling_line
+from xla_nb.simulation.swaps import Swap
 from xla_nb.stopwatch import Stopwatch
 from xla_nb.wording import ranks
 
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
-_GLANCE = 0.1  # seconds between two looks at the streams, of those that wait at the board
+_GLANCE = 0.1  # seconds between two looks at what keeps ranks away, and at the own program's end
 _ROOM = 1 << 14  # bytes of a payload that fit the sockets' buffers
-_PATIENCE = 1.0  # seconds that a farewell waits for another thread's collective
+_PATIENCE = 1.0  # seconds that a farewell may take this thread
 
 
 class CollectiveMismatch(RuntimeError):
@@ -67,6 +68,34 @@ class CollectiveWait:
     missing: tuple[int, ...]
 
 
+class Waits:
+    """The collective that this rank waits in, and how long it has waited in all; for any thread."""
+
+    def __init__(self) -> None:
+        self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
+        self._watch = Stopwatch()
+
+    def start(self, operation: str, missing: Callable[[], Iterable[int]]) -> None:
+        self._wait = operation, time.monotonic(), missing
+        self._watch.start()
+
+    def stop(self) -> None:
+        self._wait = None
+        self._watch.stop()
+
+    @property
+    def current(self) -> CollectiveWait | None:
+        current = self._wait
+        if current is None:
+            return None
+        operation, since, missing = current
+        return CollectiveWait(operation, since, tuple(sorted(missing())))
+
+    @property
+    def seconds(self) -> float:
+        return self._watch.seconds
+
+
 @dataclass
 class _Visit:
     """A meeting at the board. `over`: all ranks were there."""
@@ -78,41 +107,31 @@ class _Visit:
 
 
 class Agreement:
-    """The meetings of one rank. A program ends with `leave`, and the next one starts with `begin`.
+    """The meetings of one rank in one program, which ends with `leave`. One thread at a time may
+    meet.
 
-    board: where the whole world meets, if all of it is on one host.
+    board: where the whole world meets, if all of it is on one host. number: the program's, the same
+    on its ranks, which are `members` (default: all).
     """
 
-    def __init__(self, mesh: Mesh, board: Board | None = None) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        board: Board | None = None,
+        waits: Waits | None = None,
+        number: int = 0,
+        members: Iterable[int] | None = None,
+    ) -> None:
         self.mesh = mesh
+        self.number = number
+        self.has_ended = False  # on this rank; threads may still be in it
         self._board = board
-        self._visits: list[_Visit] = []  # of this program: those that are not over, and the last
+        self._waits = waits or Waits()
+        self._members = frozenset(range(mesh.size) if members is None else members)
+        self._visits: list[_Visit] = []  # those that are not over, and the last
         self._owner = os.getpid()
-        self._program = 0
-        self._members = frozenset(range(mesh.size))  # the ranks that run the program
-        self._gone: dict[int, Frame] = {}  # farewells received in this program, by rank
+        self._gone: dict[int, Frame] = {}  # farewells received, by rank
         self._failure: RuntimeError | None = None  # for which this rank is out of step with others
-        self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
-        self._waited = Stopwatch()
-        self._lock = threading.RLock()
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held while meeting and moving data: one collective at a time."""
-        return self._lock
-
-    @property
-    def waiting(self) -> CollectiveWait | None:
-        current = self._wait
-        if current is None:
-            return None
-        operation, since, missing = current
-        return CollectiveWait(operation, since, tuple(sorted(missing())))
-
-    @property
-    def waited(self) -> float:
-        """Seconds of all waits so far, with the one that this rank is in."""
-        return self._waited.seconds
 
     def room(self, members: Sized) -> int:
         """The most bytes of a payload at a meeting of these."""
@@ -120,6 +139,14 @@ class Agreement:
 
     def _are_all(self, members: Sized) -> bool:
         return len(members) == self.mesh.size
+
+    def begin(self) -> None:
+        """Be ready for the others, and drop what is left of earlier programs."""
+        if self._board is not None:
+            self._board.begin(self.mesh.rank, self.number)
+        for rank in self.mesh.streams:
+            with suppress(StreamClosed):  # told to those who wait for it
+                self._look(rank, come=False)
 
     def meet(
         self, what: str, members: Sequence[int], payload: Sequence[Buffer] = ()
@@ -136,7 +163,8 @@ class Agreement:
             )
         if self._failure is not None:
             raise _again(type(self._failure).__name__, str(self._failure))
-        mine = Frame(self._program, shorten(what), calling_line())
+        self.check(what)
+        mine = Frame(self.number, shorten(what), calling_line())
         others = [rank for rank in members if rank != self.mesh.rank]
         self._check_members(mine, others)
         self._check_gone(mine, {}, others)
@@ -146,8 +174,34 @@ class Agreement:
                 return {**self._board.payloads(self._visits[-1].step)}
             return self._meet_over_streams(mine, others, payload)
         finally:
-            self._wait = None
-            self._waited.stop()
+            self._waits.stop()
+
+    def check(self, what: str) -> None:
+        """Raise CollectiveMismatch if the program has ended: what this rank does in a collective
+        now, in a thread, others may not wait for."""
+        if self.has_ended:
+            raise CollectiveMismatch(
+                f"A thread of rank {self.mesh.rank} was in {shorten(what)} after its cell or "
+                "program had ended there. Join threads that call collectives before the end."
+            )
+
+    def confirm(self, what: str, others: Iterable[int]) -> None:
+        """Raise CollectiveMismatch if what was read in memory that these ranks share may be no
+        longer what they had written: one of them gave up meanwhile, or this program has ended."""
+        self.check(what)
+        mine = Frame(self.number, shorten(what), "")
+        for rank in self._poll(self._alive(others), 0):
+            with suppress(StreamClosed):
+                self.mesh.streams[rank].fill()
+        for rank in self._alive(others):
+            self._look(rank)
+        self._check_gone(mine, {}, [rank for rank in others if self._has_given_up(rank)])
+
+    def _alive(self, others: Iterable[int]) -> list[int]:
+        return [rank for rank in others if rank in self.mesh.streams and rank not in self._gone]
+
+    def _has_given_up(self, rank: int) -> bool:
+        return rank in self._gone and bool(self._gone[rank].payload)
 
     def _meet_over_streams(
         self, mine: Frame, others: Sequence[int], payload: Sequence[Buffer]
@@ -160,7 +214,7 @@ class Agreement:
         return {rank: memoryview(frame.payload) for rank, frame in frames.items()}
 
     def _meet_at_board(self, board: Board, mine: Frame, payload: Sequence[Buffer]) -> None:
-        step = self._visits[-1].step + 1 if self._visits else step_of(self._program, 0)
+        step = self._visits[-1].step + 1 if self._visits else step_of(self.number, 0)
         self._visits.append(_Visit(step, mine, payload))
         for visit in self._visits:
             if not visit.over:  # also one that was interrupted: others may still read its message
@@ -173,133 +227,130 @@ class Agreement:
     def _stay(self, board: Board, visit: _Visit) -> None:
         """Be at the board until all ranks are."""
         mine, step = visit.mine, visit.step
+        # Others may still read there what this rank had put up in an earlier program.
+        self._wait_at(board, visit, functools.partial(board.behind, self.number))
         if not board.arrive(self.mesh.rank, step, mine.what.encode(), mine.pack(), visit.payload):
-            missing = functools.partial(board.missing, step)
-            self._wait = mine.what, time.monotonic(), missing
-            self._waited.start()
-            for pause in self._pauses(mine, missing):
-                if board.is_complete(step):
-                    break
-                if not board.wait(step, min(pause, _GLANCE)):
-                    self._glance(board, visit)
+            self._wait_at(board, visit, functools.partial(board.missing, step))
         visit.over, visit.payload = True, ()
 
-    def _glance(self, board: Board, visit: _Visit) -> None:
+    def _wait_at(self, board: Board, visit: _Visit, missing: Callable[[], list[int]]) -> None:
+        if not missing():
+            return
+        self._waits.start(visit.mine.what, missing)
+        for pause in self._pauses(visit.mine, missing):
+            if not missing():
+                break
+            if not board.wait(missing, pause):
+                self._glance(board, visit, missing)
+
+    def _glance(self, board: Board, visit: _Visit, absent: Callable[[], list[int]]) -> None:
         """Raise what keeps ranks from the board, if streams tell: those of the missing ones, or of
         others who know."""
         mine, step = visit.mine, visit.step
         closed = {}
-        for rank in self._poll(self.mesh.streams, 0, mine):
+        for rank in self._poll(self.mesh.streams, 0):
             try:
                 self.mesh.streams[rank].fill()
             except StreamClosed as error:
                 closed[rank] = error
-        if board.is_complete(step):
+        missing = set(absent())
+        if not missing:
             return  # what has come may be the next thing, and need not be a frame
         elsewhere = {}
         for rank in self.mesh.streams:
-            if frame := self._next_frame(rank, come=True):
+            if frame := self._look(rank, take=True):
                 elsewhere[rank] = frame
-        missing = set(board.missing(step))
         for rank, end in closed.items():
             if rank in missing - self._gone.keys() - elsewhere.keys():
                 self._lost(rank, mine, end)
         here = set(range(self.mesh.size)) - missing
         frames = _frames_at(board, step, here) | elsewhere
-        given_up = {rank for rank, frame in self._gone.items() if frame.payload}
+        given_up = {rank for rank in self._gone if self._has_given_up(rank)}
         self._check_gone(mine, frames, missing | given_up)
         if elsewhere:
             failure = CollectiveMismatch(disagreement(frames, missing - elsewhere.keys()))
             self._give_up(failure)
             raise failure
 
-    def begin(self, program: int, members: Iterable[int] | None = None) -> None:
-        """Begin the program of that number, higher than the last one's and the same on all of its
-        ranks, which are `members` (default: all)."""
-        with self._lock:
-            self._program = program
-            everyone = range(self.mesh.size)
-            self._members = frozenset(everyone if members is None else members)
-            self._failure = None
-            self._visits.clear()
-            self._gone.clear()
-
     def leave(self, reason: str) -> None:
-        """Tell all ranks that this one is done, and why; those that wait for it fail at once."""
-        # A thread of the user's may hold the lock in a collective for a long time.
-        locked = self._lock.acquire(timeout=_PATIENCE)
-        data = Frame(self._program, reason, "", farewell=True).pack()
-        for stream in self.mesh.streams.values():
-            with suppress(StreamClosed):
-                stream.send(data)
-        self._program += 1
-        self._visits.clear()
-        self._gone.clear()
-        if locked:
-            self._lock.release()
+        """Tell all ranks that this one is done, and why; those that wait for it fail at once. A
+        thread of this rank that is in a collective fails at its next step."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._tell(Frame(self.number, reason, "", farewell=True))
+            # What does not leave at once waits for one who does not read: not for this thread.
+            rest = threading.Thread(target=self.mesh.flush, name="xla_nb-farewell", daemon=True)
+            if self.mesh.is_sending:
+                rest.start()
+                rest.join(_PATIENCE)
 
     def timeout(self) -> float:
         return float(os.environ.get("XLA_NB_COLLECTIVE_TIMEOUT") or 600)
 
-    def _send(self, frame: Frame, others: Sequence[int]) -> None:
-        data = frame.pack()
+    def _tell(self, frame: Frame) -> None:
+        self._send(frame, self._members - {self.mesh.rank})
+
+    def _send(self, frame: Frame, others: Iterable[int]) -> None:
+        message = frame.pack()
         for rank in others:
             with suppress(StreamClosed):  # its farewell may still be unread
-                self.mesh.streams[rank].send(data)
+                self.mesh.streams[rank].send(message)
 
     def _collect(self, mine: Frame, missing: set[int]) -> dict[int, Frame]:
         frames: dict[int, Frame] = {}
-        self._wait = mine.what, time.monotonic(), missing.copy
-        self._waited.start()
+        self._waits.start(mine.what, missing.copy)
         ready: Iterable[int] = sorted(missing)
         for pause in self._pauses(mine, missing.copy):
             for rank in ready:
                 self._read(rank, mine, frames, missing)
             self._check_gone(mine, frames, missing)
-            if not missing:
+            if not missing and not self.mesh.is_sending:
                 break
-            ready = self._poll(missing, pause, mine)
+            ready = self._poll(missing, pause)
         return frames
 
     def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[float]:
         """How long to wait at most, again and again, while ranks are missing."""
         started, warned, limit = time.monotonic(), False, self.timeout()
-        yield min(limit, _LATE)
-        while (waited := time.monotonic() - started) < limit:
+        waited = 0.0
+        while waited < limit or not waited:
             if waited >= _LATE and not warned:
                 warned = True
                 # In one write, so that lines of ranks sharing a stream do not mix.
                 sys.stderr.write(f"xla_nb: {absence(mine, missing(), waited)}\n")
                 sys.stderr.flush()
-            yield limit - waited if warned else min(limit, _LATE) - waited
+            yield min(limit - waited, _GLANCE)
+            self.check(mine.what)
+            waited = time.monotonic() - started
         raise CollectiveTimeout(absence(mine, missing(), waited))
 
-    def _poll(self, missing: Iterable[int], pause: float, mine: Frame) -> list[int]:
-        try:
-            return self.mesh.poll(dict.fromkeys(missing, POLLIN), pause)
-        except StreamClosed as error:
-            self._lost(error.rank, mine, error)
+    def _poll(self, others: Iterable[int], pause: float) -> list[int]:
+        return self.mesh.poll(dict.fromkeys(others, POLLIN), pause)
 
     def _read(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
         try:
-            frame = self._next_frame(rank)
+            frame = self._look(rank, come=False, take=True)
         except StreamClosed as error:
             self._lost(rank, mine, error)
         if frame:
             frames[rank] = frame
             missing.discard(rank)
 
-    def _next_frame(self, rank: int, come: bool = False) -> Frame | None:
+    def _look(self, rank: int, come: bool = True, take: bool = False) -> Frame | None:
         """What a rank has sent in this program, but for a farewell, which is kept.
 
-        come: only what has been read from its stream already."""
-        frame = take_frame(self.mesh.streams[rank], come)
-        while frame and frame.program < self._program:  # left over from an earlier program
-            frame = take_frame(self.mesh.streams[rank], come)
-        if frame and frame.farewell:
-            self._gone.setdefault(rank, frame)
-            return None
-        return frame
+        come: only what has been read from its stream already. take: once."""
+        stream = self.mesh.streams[rank]
+        with stream.guard:
+            found = next_frame(stream, self.number, come)
+            if found is None:
+                return None
+            frame, length = found
+            if frame.farewell:
+                self._gone.setdefault(rank, frame)
+            if frame.farewell or take:
+                stream.drop(length)
+            return None if frame.farewell else frame
 
     def _check_members(self, mine: Frame, others: Iterable[int]) -> None:
         absent = set(others) - self._members
@@ -330,39 +381,40 @@ class Agreement:
         raise RankLost(f"{self._ended(rank)} while this rank was in {show(mine)}") from cause
 
     def _ended(self, rank: int) -> str:
-        """`rank 2's process ended`. A rank that is alive may have closed its streams because of
-        another; that one's are closed too, and both are named."""
+        """`rank 2's process ended`, and which others too."""
         closed = {rank, *self.mesh.closed()} - (self._gone.keys() - {rank})
         return " or ".join(f"rank {each}'s" for each in sorted(closed)) + " process ended"
 
     def swap(
         self, what: str, out: Mapping[int, memoryview], into: Mapping[int, memoryview]
     ) -> None:
-        """Move bytes between ranks that have met for it: the rank shows as waiting, and errors of
-        streams become ours. Others may have half of the bytes after any error, so the streams are
-        closed then."""
-        self._wait = shorten(what), time.monotonic(), tuple
-        self._waited.start()
+        """Move bytes between ranks that have met for it, of sizes that both know: the rank shows as
+        waiting, and errors of streams become ours. After any of them `break_off`."""
+        self._waits.start(shorten(what), tuple)
         try:
-            self.mesh.swap(out, into, self.timeout())
-        except BaseException as error:
-            failure = self._of_stream(error, what)
-            self._failure = failure or self._raised(error, what)
-            self.mesh.close()
-            if failure:
-                raise failure from error
-            raise
+            self._swap(what, Swap(self.mesh, self.number, out, into))
+        except StreamClosed as error:
+            lost = f"{self._ended(error.rank)} during {shorten(what)}"
+            raise RankLost(lost) from error
         finally:
-            self._wait = None
-            self._waited.stop()
+            self._waits.stop()
 
-    def _of_stream(self, error: BaseException, what: str) -> RuntimeError | None:
-        during = f"during {shorten(what)}"
-        if isinstance(error, SwapTimeout):
-            return CollectiveTimeout(f"{ranks(error.ranks)} stopped {during}")
-        if isinstance(error, StreamClosed):
-            return RankLost(f"{self._ended(error.rank)} {during}")
-        return None
+    def _swap(self, what: str, swap: Swap) -> None:
+        mine = Frame(self.number, shorten(what), calling_line())
+        moved, limit = time.monotonic(), self.timeout()
+        while wanted := swap.wanted:
+            if swap.move():
+                moved = time.monotonic()
+                continue
+            for rank in wanted:
+                self._look(rank)
+            self._check_gone(mine, {}, wanted)
+            self.check(what)
+            if time.monotonic() - moved > limit:
+                raise CollectiveTimeout(f"{ranks(wanted)} stopped during {shorten(what)}")
+            for rank in self.mesh.poll(wanted, _GLANCE):
+                if wanted[rank] & POLLOUT:  # it may say why it reads no more
+                    self.mesh.streams[rank].fill()
 
     def break_off(self, what: str, error: BaseException) -> None:
         """Tell the others, who may wait for this rank in the middle of a collective, that an error
@@ -381,15 +433,12 @@ class Agreement:
         has ended; no collective of this process is in step with theirs any more."""
         self._failure = failure
         name = bytearray(type(failure).__name__.encode())
-        data = Frame(self._program, str(failure), "", name, farewell=True).pack()
-        for stream in self.mesh.streams.values():
-            with suppress(StreamClosed):
-                stream.send(data)
+        self._tell(Frame(self.number, str(failure), "", name, farewell=True))
 
 
 def _frames_at(board: Board, step: int, of: Iterable[int]) -> dict[int, Frame]:
-    found = {rank: Frame.unpack(bytearray(m)) for rank, m in board.messages(step, of).items()}
-    return {rank: each[0] for rank, each in found.items() if each}
+    found = {rank: Frame.unpack(m) for rank, m in board.messages(step, of).items()}
+    return {rank: each for rank, each in found.items() if each}
 
 
 def _again(name: str, message: str) -> RuntimeError:

@@ -15,7 +15,7 @@ import os
 import select
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from struct import Struct
 
@@ -41,11 +41,12 @@ class Board:
         self._size = size
         #: The most bytes of a payload.
         self.room = max(_PAYLOAD, _PAYLOADS // size & -mmap.PAGESIZE)
-        begin = -(-size * (8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
+        begin = -(-size * (2 * 8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
         slots = 2 * size * (_MESSAGE + self.room)
         memory = memoryview(mmap.mmap(-1, begin + slots))
         self._steps = memory[: 8 * size].cast("Q")
-        digests = memory[8 * size : (8 + 2 * _DIGEST) * size]
+        self._programs = memory[8 * size : 16 * size].cast("Q")  # the last that each has begun
+        digests = memory[16 * size : (16 + 2 * _DIGEST) * size]
         self._digests = digests[: _DIGEST * size], digests[_DIGEST * size :]
         self._messages = memory[begin:]
         self._order = threading.Lock()
@@ -57,6 +58,21 @@ class Board:
         """In a rank, before its first meeting: hear the bell from now on."""
         self._ears = select.epoll()
         self._ears.register(self._bell, select.EPOLLIN | select.EPOLLET)  # each ring wakes all once
+
+    def begin(self, rank: int, program: int) -> None:
+        """Say that a rank has begun a program: it reads nothing of earlier ones any more."""
+        self._programs[rank] = program
+        with self._order:
+            pass
+        if not self.behind(program):
+            os.eventfd_write(self._bell, 1)
+
+    def behind(self, program: int) -> list[int]:
+        """The ranks that have not begun it. Nobody may arrive before all have: others may still
+        be at its last step of an earlier program."""
+        if min(self._programs) >= program:
+            return []
+        return [rank for rank, begun in enumerate(self._programs) if begun < program]
 
     def arrive(
         self, rank: int, step: int, what: bytes, message: bytes, payload: Sequence[Buffer] = ()
@@ -92,6 +108,8 @@ class Board:
     def missing(self, step: int) -> list[int]:
         """The ranks that have not arrived. One that is a step ahead has; one of another program
         has not."""
+        if self.is_complete(step):
+            return []
         return [rank for rank, at in enumerate(self._steps) if not step <= at <= step + 1]
 
     def is_agreed(self, step: int) -> bool:
@@ -122,11 +140,12 @@ class Board:
             found[rank] = self._messages[start + _MESSAGE : start + _MESSAGE + length]
         return found
 
-    def wait(self, step: int, seconds: float) -> bool:
-        """Wait until the bell rings, which may be for an earlier step; False if it does not."""
+    def wait(self, missing: Callable[[], object], seconds: float) -> bool:
+        """Wait until nobody is missing or the bell rings, which may be for something else; False if
+        it does not."""
         for _ in range(_TURNS):
             os.sched_yield()
-            if self.is_complete(step):
+            if not missing():
                 return True
         assert self._ears is not None
         return bool(self._ears.poll(seconds))

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from xla_nb.simulation import groups as grouping
 from xla_nb.simulation import levels
-from xla_nb.simulation.agreement import Agreement
 from xla_nb.simulation.board import Buffer
 from xla_nb.simulation.groups import Groups
 from xla_nb.simulation.memory import SharedMemory, Walk
 from xla_nb.simulation.packs import Pack, packed, unpacked, view
+from xla_nb.simulation.programs import Programs
 from xla_nb.wording import listed
 
 _LENGTH = 8  # bytes for the length of a rendezvous's payload
@@ -99,18 +99,22 @@ def _factor(scale: float, dtype: torch.dtype) -> Tensor:
 class Carrier:
     """Performs the collectives of one rank."""
 
-    def __init__(self, agreement: Agreement, memory: SharedMemory | None = None) -> None:
-        self.agreement = agreement
+    def __init__(self, programs: Programs, memory: SharedMemory | None = None) -> None:
+        self.programs = programs
         self.memory = memory
-        self.rank = agreement.mesh.rank
-        self.size = agreement.mesh.size
+        self.rank = programs.rank
+        self.size = programs.size
+        self._lock = programs.lock
 
     def all_reduce(
         self, reduction: Reduction, tensors: Sequence[Tensor], groups: Groups
     ) -> list[Tensor]:
         reduction.check(tensors)
         packs = packed(tensors, rows=1)
-        with self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting:
+        with (
+            self.programs.lock,
+            self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting,
+        ):
             for index, pack in enumerate(packs):
                 pack.put_whole(meeting.all_reduce(index, reduction))
         return unpacked(packs)
@@ -119,7 +123,10 @@ class Carrier:
         for tensor in tensors:
             _check_dim("all_gather", tensor, dim)
         packs = packed(tensors, rows=1)
-        with self._meet("all_gather", tensors, groups, packs, f"dim {dim}") as meeting:
+        with (
+            self.programs.lock,
+            self._meet("all_gather", tensors, groups, packs, f"dim {dim}") as meeting,
+        ):
             for index, pack in enumerate(packs):
                 pack.put_gathered(meeting.gather(index), dim)
         return unpacked(packs)
@@ -137,7 +144,7 @@ class Carrier:
             _check_split("reduce_scatter", tensor, dim, shards, len(self._group(groups)))
         packs = packed([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
         name = f"reduce_scatter {reduction}"
-        with self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
+        with self._lock, self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
                 pack.put_share(reduction.fold(meeting.deal(index)))
         return [shard.movedim(0, dim).contiguous() for shard in unpacked(packs)]
@@ -150,7 +157,10 @@ class Carrier:
         pieces = torch.stack(tensor.chunk(count, split)) if count > 1 else tensor[None]
         packs = packed([pieces], rows=count)
         detail = f"split {split} concat {concat}"
-        with self._meet("all_to_all", [tensor], groups, packs, detail) as meeting:
+        with (
+            self.programs.lock,
+            self._meet("all_to_all", [tensor], groups, packs, detail) as meeting,
+        ):
             received = meeting.deal(0).reshape(pieces.shape)
         return torch.cat(received.unbind(), concat)
 
@@ -161,7 +171,10 @@ class Carrier:
         targets = [int(target) for _, target in pairs]
         detail = f"pairs {grouping.plain(pairs)}"
         packs = packed([tensor], rows=1)
-        with self._meet("collective_permute", [tensor], (), packs, detail) as meeting:
+        with (
+            self.programs.lock,
+            self._meet("collective_permute", [tensor], (), packs, detail) as meeting,
+        ):
             source = dict(zip(targets, sources, strict=True)).get(self.rank)
             target = dict(zip(sources, targets, strict=True)).get(self.rank)
             moved = meeting.move(0, source, target)
@@ -175,18 +188,19 @@ class Carrier:
             return tensor.clone()
         packs = packed([tensor], rows=1)
         pair = [[source, target]]
-        with self._meet("send/recv", [tensor], pair, packs) as meeting:
+        with self._lock, self._meet("send/recv", [tensor], pair, packs) as meeting:
             here = self.rank == target
             moved = meeting.move(0, source if here else None, None if here else target)
         return tensor if moved is None else moved.view(tensor.shape)
 
     def rendezvous(self, payload: bytes) -> list[bytes]:
         """Every rank's payload, of any length, in rank order."""
-        everyone, agreement = range(self.size), self.agreement
+        everyone = range(self.size)
         mine = memoryview(len(payload).to_bytes(_LENGTH, "little") + payload)
         received = [bytearray() for _ in everyone]
         start, longest, what = 0, len(mine), "rendezvous"
-        with agreement.lock:
+        with self._lock:
+            agreement = self.programs.agreement
             room = agreement.room(everyone)
             try:
                 while start < longest:
@@ -236,6 +250,7 @@ class _Meeting:
         packs: Sequence[Pack],
     ) -> None:
         self._carrier = carrier
+        self._agreement = carrier.programs.agreement
         self._what = what
         self._group = group
         self._members = members
@@ -248,34 +263,24 @@ class _Meeting:
         self._part = 0  # how often some of the ranks have met since
 
     def __enter__(self) -> _Meeting:
-        agreement = self._carrier.agreement
-        agreement.lock.acquire()
-        try:
-            self._begin(agreement)
-        except BaseException:
-            agreement.lock.release()
-            raise
-        return self
-
-    def _begin(self, agreement: Agreement) -> None:
+        agreement = self._agreement
         if sum(pack.nbytes for pack in self._packs) <= agreement.room(self._members):
             payload = [view(pack.flat) for pack in self._packs]
             self._rows = self._parse(agreement.meet(self._what, self._members, payload))
-            return
+            return self
         self._find_way()
         try:
             agreement.meet(self._what, self._members)
         except KeyboardInterrupt as error:  # the others will begin without this rank
             agreement.break_off(self._what, error)
             raise
+        return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        agreement = self._carrier.agreement
-        try:
-            if error is not None and self._rows is None:  # others are in the middle of it
-                agreement.break_off(self._what, error)
-        finally:
-            agreement.lock.release()
+        if error is None:
+            self._agreement.confirm(self._what, self._here if self._walk or self._peers else ())
+        elif self._rows is None:  # others are in the middle of it
+            self._agreement.break_off(self._what, error)
 
     def _find_way(self) -> None:
         """How large values go: through memory where all ranks of the group are on this host."""
@@ -296,7 +301,7 @@ class _Meeting:
         """Meet some of the ranks within the collective. Not for what it began with: one that was
         interrupted may begin it anew."""
         self._part += 1
-        self._carrier.agreement.meet(f"{self._what}, part {self._part}", ranks)
+        self._agreement.meet(f"{self._what}, part {self._part}", ranks)
 
     def _parse(self, met: Mapping[int, Buffer]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
@@ -347,7 +352,7 @@ class _Meeting:
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
         self._meet_again(sorted({self._carrier.rank, *out, *into}))
         sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
-        self._carrier.agreement.swap(self._what, sent, received)
+        self._agreement.swap(self._what, sent, received)
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return that of `source`; either may be None."""

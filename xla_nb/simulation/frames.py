@@ -6,13 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 from xla_nb.simulation.mesh import Stream
 from xla_nb.simulation.places import name_line, show_line
 from xla_nb.wording import listed, ranks
 
-_HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether it is a farewell
+_HEAD = Struct("<IIIIB")  # program; lengths of what, where and payload; kind
+_MEETING, _FAREWELL, _DATA = range(3)  # kinds
 _LONGEST = 4000  # characters of an operation that are sent and shown
 
 
@@ -34,33 +36,82 @@ class Frame:
     def pack(self) -> bytes:
         what, where = self.what.encode(), self.where.encode()
         sizes = (len(what), len(where), len(self.payload))
-        head = _HEAD.pack(self.program, *sizes, self.farewell)
+        kind = _FAREWELL if self.farewell else _MEETING
+        head = _HEAD.pack(self.program, *sizes, kind)
         return b"".join((head, what, where, self.payload))
 
     @staticmethod
-    def unpack(data: bytearray) -> tuple[Frame, int] | None:
-        """The frame that the data begin with, and its length; None if they are too short."""
-        if len(data) < _HEAD.size:
-            return None
-        program, what, where, payload, farewell = _HEAD.unpack_from(data)
-        middle = _HEAD.size + what
-        body = middle + where
-        end = body + payload
-        if len(data) < end:
-            return None
-        text = data[_HEAD.size : middle].decode(), data[middle:body].decode()
-        return Frame(program, *text, data[body:end], farewell), end
+    def unpack(message: bytes) -> Frame | None:
+        """The frame of a message, which may be shared memory's; None if it is none."""
+        head = _Head.of(message)
+        return Frame._unpack(head, message) if head and head.length <= len(message) else None
+
+    @staticmethod
+    def _unpack(head: _Head, message: bytes) -> Frame:
+        middle = _HEAD.size + head.what
+        body = middle + head.where
+        text = message[_HEAD.size : middle].decode(), message[middle:body].decode()
+        payload = bytearray(message[body : head.length])
+        return Frame(head.program, *text, payload, head.kind == _FAREWELL)
 
 
-def take_frame(stream: Stream, come: bool = False) -> Frame | None:
-    """The next frame of a stream, or None until all of it has arrived. come: take it from what has
-    been read from the stream already."""
-    while not (found := Frame.unpack(stream.inbox)):
-        if come or not stream.fill():
+class _Head(NamedTuple):
+    program: int
+    what: int
+    where: int
+    payload: int
+    kind: int
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole message."""
+        return _HEAD.size + self.what + self.where + self.payload
+
+    def is_data_of(self, program: int) -> bool:
+        return self.kind == _DATA and self.program == program
+
+    @staticmethod
+    def of(data: bytes) -> _Head | None:
+        return None if len(data) < _HEAD.size else _Head(*_HEAD.unpack_from(data))
+
+
+def next_frame(stream: Stream, program: int, come: bool = False) -> tuple[Frame, int] | None:
+    """A stream's next frame, once all of it has arrived, and its length. It stays there until it is
+    dropped, so that nobody who is interrupted loses it.
+
+    None if it is not one of this program: what is left of earlier ones is dropped, what later ones
+    send stays. come: only what has been read from the stream already.
+    """
+    with stream.guard:
+        while True:
+            inbox = stream.inbox
+            head = _Head.of(inbox)
+            if head and (head.program > program or head.is_data_of(program)):
+                return None
+            if head is None or head.length > len(inbox):
+                if come or not stream.fill():
+                    return None
+            elif head.program < program:
+                stream.drop(head.length)
+            else:
+                return Frame._unpack(head, inbox), head.length
+
+
+def data(program: int, view: memoryview) -> tuple[bytes, memoryview]:
+    """A chunk of data as a message, in parts."""
+    return _HEAD.pack(program, 0, 0, len(view), _DATA), view
+
+
+def enter_data(stream: Stream, program: int) -> tuple[bytes, int] | None:
+    """Enter a stream's next chunk of data: what has been read of it, and how many bytes it has
+    more, for `Stream.pull`. None if nothing or something else comes next."""
+    with stream.guard:
+        next_frame(stream, program)  # drops what is left of earlier programs
+        head = _Head.of(stream.inbox)
+        if head is None or not head.is_data_of(program):
             return None
-    frame, length = found
-    del stream.inbox[:length]
-    return frame
+        begun = stream.enter(_HEAD.size, head.payload)
+        return begun, head.payload - len(begun)
 
 
 def shorten(what: str) -> str:

@@ -20,13 +20,14 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch_xla.experimental import plugins
 
 from xla_nb.simulation import answers
-from xla_nb.simulation.agreement import Agreement, CollectiveWait
+from xla_nb.simulation.agreement import CollectiveWait
 from xla_nb.simulation.board import Board
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
 from xla_nb.simulation.dumps import name_dumps
 from xla_nb.simulation.memory import SharedMemory
 from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
+from xla_nb.simulation.programs import Programs
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
 from xla_nb.topology import addresses
@@ -102,7 +103,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         self._board = Board(share.size) if share.size == share.ranks_here else None
         self._store = Store(share)
         self._alive: list[object] = []  # replacements that torch does not own
-        self.agreement: Agreement | None = None  # in a rank
+        self.programs: Programs | None = None  # in a rank
 
     def physical_chip_count(self) -> int:
         self._mailboxes.expect_ranks()  # xmp.spawn calls this just before it forks them
@@ -128,8 +129,8 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         streams = self._mailboxes.claim(rank) | self._remote_streams(rank)
         if self._board is not None:
             self._board.listen()
-        self.agreement = Agreement(Mesh(rank, share.size, streams), self._board)
-        carrier = Carrier(self.agreement, self._memory)
+        self.programs = Programs(Mesh(rank, share.size, streams), self._board)
+        carrier = Carrier(self.programs, self._memory)
         self._alive = [*carry(carrier), *install_refusals()]
         install_cuts()
         self._answer_rendezvous(carrier)
@@ -151,8 +152,9 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         """Let `init_method="xla://"` use the run's own store, so that runs never share a port."""
 
         def handler(url: str, **_: object) -> Iterator[tuple[dist.Store, int, int]]:
-            with carrier.agreement.lock:
-                carrier.agreement.meet("init_process_group xla://", range(carrier.size))
+            with carrier.programs.lock:
+                everyone = range(carrier.size)
+                carrier.programs.agreement.meet("init_process_group xla://", everyone)
             store = dist.PrefixStore("xla", self._store.open(carrier.rank))
             yield store, carrier.rank, carrier.size
 
@@ -184,31 +186,32 @@ def install(share: HostShare) -> None:
     plugins.using_dynamic_plugins = lambda: True
 
 
-def begin(program: int, members: Iterable[int] | None = None) -> None:
-    """In a rank, before it runs another program; see `Agreement.begin`."""
-    agreement = _agreement()
-    if agreement is not None:
-        agreement.begin(program, members)
+def begin(number: int, members: Iterable[int] | None = None) -> None:
+    """In a rank, before it runs another program; see `Programs.begin`."""
+    programs = _programs()
+    if programs is not None:
+        programs.begin(number, members)
 
 
 def leave(reason: str) -> None:
     """In a rank, after the user's entry; `reason` is "returned" or "raised ValueError"."""
-    agreement = _agreement()
-    if agreement is not None:
-        agreement.leave(reason)
+    programs = _programs()
+    if programs is not None:
+        programs.leave(reason)
 
 
 def waiting() -> CollectiveWait | None:
     """The collective that this rank waits in, if any; safe to call from any thread."""
-    agreement = _agreement()
-    return None if agreement is None else agreement.waiting
+    programs = _programs()
+    return None if programs is None else programs.waits.current
 
 
 def waited() -> float | None:
-    """Seconds that this rank has waited in collectives; safe to call from any thread."""
-    agreement = _agreement()
-    return None if agreement is None else agreement.waited
+    """Seconds that this rank has waited in collectives, with the one that it is in; safe to call
+    from any thread."""
+    programs = _programs()
+    return None if programs is None else programs.waits.seconds
 
 
-def _agreement() -> Agreement | None:
-    return None if _Installed.host is None else _Installed.host.agreement
+def _programs() -> Programs | None:
+    return None if _Installed.host is None else _Installed.host.programs

@@ -1,8 +1,9 @@
-"""The bytes between ranks: one stream to every other rank, and a swap over all of them.
+"""The bytes between ranks: one stream to every other rank.
 
 On one host the streams are socket pairs, which ranks send to each other through mailboxes made
 before the fork, so nothing listens and a launch without collectives costs almost nothing; between
-hosts they are TCP connections made at start. Every wait has a time limit.
+hosts they are TCP connections made at start. A stream never waits, and no exception, an interrupt
+at any moment neither, makes it lose, repeat or forget a byte: ranks outlive their failed programs.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import errno
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from xla_nb.protocol import channel
 from xla_nb.wording import ranks
@@ -22,77 +26,143 @@ _CHUNK = 1 << 16  # bytes read at once
 _GATE = 60.0  # seconds for all ranks of a host to begin
 _PAUSE = 0.005  # seconds until others have taken descriptors out of their mailboxes
 _GREETING = 5.0  # seconds for a connecting rank to send its number
-_SLICE = 0.1  # seconds per system call while waiting
+_NO_WAIT = (socket.MSG_DONTWAIT,)
+_PARTS = 64  # parts of what is sent with one system call
+
+T = TypeVar("T")
 
 
 class StreamClosed(ConnectionError):
-    """The other rank's stream is closed: its process ended, or has left another collective."""
+    """The other rank's stream is closed: its process ended."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(f"The stream to rank {rank} is closed.")
         self.rank = rank
 
 
-class SwapTimeout(TimeoutError):
-    """Some ranks neither sent nor received their bytes in time."""
+@dataclass(frozen=True)
+class _Sending:
+    """What is on its way, and how much of it the socket has accepted, call by call."""
 
-    def __init__(self, missing: tuple[int, ...]) -> None:
-        super().__init__(f"No bytes from {ranks(missing)} in time.")
-        self.ranks = missing
+    parts: tuple[memoryview, ...] = ()
+    accepted: list[int] = field(default_factory=list)
+
+    def rest(self) -> tuple[memoryview, ...]:
+        done = sum(self.accepted)
+        for index, part in enumerate(self.parts):
+            if done < len(part):
+                return (part[done:], *self.parts[index + 1 :])
+            done -= len(part)
+        return ()
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What has been read too early; or else how long a chunk of data is that comes next, and how
+    much of it has been read, call by call."""
+
+    parts: list[bytes]
+    chunk: int = 0
+    taken: list[int] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        return self.chunk - sum(self.taken)
 
 
 class Stream:
-    """A stream of bytes to one rank; bytes read too early wait in `inbox`."""
+    """A stream of bytes to one rank, for several threads.
+
+    What a system call has moved is noted by `extend`, in C: between the two, Python cannot raise
+    what an interrupt raises. Whatever else belongs together is one assignment.
+    """
 
     def __init__(self, rank: int, sock: socket.socket) -> None:
         self.rank = rank
         self.sock = sock
-        self.inbox = bytearray()
+        self.guard = threading.RLock()  # held for several calls that belong together
+        self._sending = _Sending()
+        self._reading = _Reading([b""])
 
-    def send(self, data: bytes) -> None:
-        """Send a few kilobytes, which fit the socket's buffer, so this does not wait."""
-        try:
-            self.sock.sendall(data)
-        except OSError as error:
-            raise StreamClosed(self.rank) from error
+    def send(self, *parts: bytes | memoryview) -> None:
+        """Send these, after what is left of earlier ones: as much as the socket accepts now.
+        `flush` sends the rest."""
+        with self.guard:
+            views = (memoryview(part) for part in parts)
+            self._sending = _Sending((*self._sending.rest(), *views))
+            self.flush()
 
-    def push(self, view: memoryview) -> int:
-        """Send what the socket accepts now; returns the number of bytes."""
-        try:
-            return self.sock.send(view, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise StreamClosed(self.rank) from error
+    def flush(self) -> bool:
+        """Send what is left, as much as the socket accepts now; whether nothing is left."""
+        with self.guard:
+            accepted = self._sending.accepted
+            while rest := self._sending.rest()[:_PARTS]:
+                call = map(self.sock.sendmsg, (rest,), ((),), (socket.MSG_DONTWAIT,))
+                try:
+                    accepted.extend(call)
+                except BlockingIOError:
+                    return False
+                except OSError as error:
+                    self._sending = _Sending()
+                    raise StreamClosed(self.rank) from error
+            self._sending = _Sending()
+            return True
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something may be left to send."""
+        return bool(self._sending.parts)
+
+    @property
+    def inbox(self) -> bytes:
+        """What has been read and is not dropped yet."""
+        with self.guard:
+            if len(self._reading.parts) > 1:
+                self._reading = _Reading([b"".join(self._reading.parts)])
+            return self._reading.parts[0]
+
+    def drop(self, count: int) -> None:
+        """Drop so many bytes of the inbox."""
+        with self.guard:
+            self._reading = _Reading([self.inbox[count:]])
+
+    def enter(self, start: int, length: int) -> bytes:
+        """Drop `start` bytes of the inbox, and the chunk of data after them, of which this returns
+        what has been read. The rest is for `pull`; `fill` skips it."""
+        with self.guard:
+            inbox, end = self.inbox, start + length
+            begun = inbox[start:end]
+            self._reading = _Reading([inbox[end:]], length - len(begun))
+            return begun
 
     def pull(self, view: memoryview) -> int:
-        """Read what is available now into `view`; returns the number of bytes."""
-        if self.inbox:
-            count = min(len(view), len(self.inbox))
-            view[:count] = self.inbox[:count]
-            del self.inbox[:count]
-            return count
-        try:
-            count = self.sock.recv_into(view, 0, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise StreamClosed(self.rank) from error
-        if not count:
-            raise StreamClosed(self.rank)
-        return count
+        """Read of the chunk what is available now; returns the number of bytes."""
+        with self.guard:
+            reading = self._reading
+            if not (room := min(reading.left, len(view))):
+                return 0
+            before = reading.left
+            self._read(reading.taken, map(self.sock.recv_into, (view,), (room,), _NO_WAIT))
+            return before - reading.left
 
     def fill(self) -> bool:
-        """Read what is available now into `inbox`; False if that is nothing."""
+        """Read what is available now into the inbox; False if that is nothing."""
+        with self.guard:
+            reading = self._reading
+            if left := reading.left:
+                skipped = map(self.sock.recv, (min(left, _CHUNK),), _NO_WAIT)
+                return self._read(reading.taken, map(len, skipped))
+            return self._read(reading.parts, map(self.sock.recv, (_CHUNK,), _NO_WAIT))
+
+    def _read(self, into: list[T], call: Iterable[T]) -> bool:
         try:
-            data = self.sock.recv(_CHUNK, socket.MSG_DONTWAIT)
+            into.extend(call)
         except BlockingIOError:
             return False
         except OSError as error:
             raise StreamClosed(self.rank) from error
-        if not data:
+        if not into[-1]:
             raise StreamClosed(self.rank)
-        self.inbox += data
         return True
 
     def is_closed(self) -> bool:
@@ -118,66 +188,44 @@ class Mesh:
         self.size = size
         self.streams = dict(streams)
 
-    def swap(
-        self,
-        outgoing: Mapping[int, memoryview],
-        incoming: Mapping[int, memoryview],
-        timeout: float,
-    ) -> None:
-        """Send to and receive from several ranks at once.
+    def poll(self, wanted: Mapping[int, int], seconds: float) -> list[int]:
+        """Wait until one of these ranks' streams, or more, is ready; returns their ranks. What is
+        left to send to any rank goes on meanwhile."""
+        self._unsent()
+        by_fd, poller = {}, select.poll()
+        for rank, stream in self.streams.items():
+            events = wanted.get(rank, 0) | (select.POLLOUT if stream.is_sending else 0)
+            if events:
+                by_fd[stream.sock.fileno()] = rank
+                poller.register(stream.sock, events)
+        ready = [by_fd[fd] for fd, _ in poller.poll(seconds * 1000)]
+        return [rank for rank in ready if rank in wanted]
 
-        Views are flat bytes of sizes that both sides know. Raises StreamClosed or SwapTimeout; half
-        a message may be in transit then.
-        """
-        out = {rank: view for rank, view in outgoing.items() if len(view)}
-        into = {rank: view for rank, view in incoming.items() if len(view)}
-        while out or into:
-            moved = self._move(out, "push") + self._move(into, "pull")
-            if not moved:
-                self._await(out, into, timeout)
+    @property
+    def is_sending(self) -> bool:
+        """Whether something is left to send."""
+        return any(stream.is_sending for stream in self.streams.values())
 
-    def _move(self, views: dict[int, memoryview], direction: str) -> int:
-        moved = 0
-        for rank, view in list(views.items()):
-            count: int = getattr(self.streams[rank], direction)(view)
-            moved += count
-            if count == len(view):
-                del views[rank]
-            else:
-                views[rank] = view[count:]
-        return moved
+    def flush(self) -> None:
+        """Send what is left; returns when all of it is on its way."""
+        while unsent := self._unsent():
+            poller = select.poll()
+            for stream in unsent:
+                poller.register(stream.sock, select.POLLOUT)
+            poller.poll()
 
-    def _await(self, out: Iterable[int], into: Iterable[int], timeout: float) -> None:
-        wanted = dict.fromkeys(into, select.POLLIN)
-        for rank in out:
-            wanted[rank] = wanted.get(rank, 0) | select.POLLOUT
-        if not self.poll(wanted, timeout):
-            raise SwapTimeout(tuple(sorted(wanted)))
-
-    def poll(self, wanted: Mapping[int, int], timeout: float) -> list[int]:
-        """Wait until at least one of the ranks' streams is ready; returns their ranks."""
-        poller = select.poll()
-        by_fd = {}
-        for rank, events in wanted.items():
-            sock = self.streams[rank].sock
-            if sock.fileno() < 0:
-                raise StreamClosed(rank)
-            by_fd[sock.fileno()] = rank
-            poller.register(sock, events)
-        end = time.monotonic() + timeout
-        while not (ready := poller.poll(min(max(end - time.monotonic(), 0), _SLICE) * 1000)):
-            # Between two waits Python can deliver the KeyboardInterrupt that stops a run.
-            if time.monotonic() >= end:
-                break
-        return [by_fd[fd] for fd, _ in ready]
+    def _unsent(self) -> list[Stream]:
+        """The streams in which something is left to send, after another attempt."""
+        unsent = []
+        for stream in self.streams.values():
+            with suppress(StreamClosed):  # told to those who read from it
+                if stream.is_sending and not stream.flush():
+                    unsent.append(stream)
+        return unsent
 
     def closed(self) -> list[int]:
-        """The ranks from which there is nothing more to read: ended, or alive with their streams
-        closed."""
+        """The ranks whose processes ended and from which there is nothing more to read."""
         return [rank for rank, stream in sorted(self.streams.items()) if stream.is_closed()]
-
-    def close(self) -> None:
-        _close_all(self.streams.values())
 
 
 class Mailboxes:

@@ -1,0 +1,59 @@
+"""The programs that a rank runs, one after another, and which of its threads belong to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from weakref import WeakSet
+
+from xla_nb.simulation.agreement import Agreement, CollectiveMismatch, Waits
+from xla_nb.simulation.board import Board
+from xla_nb.simulation.mesh import Mesh
+
+
+class Programs:
+    """A rank's. The first one, 0, has begun; each ends with `leave` or as the next one begins.
+
+    What a thread is in the middle of stays with the agreement that it has begun with, and ends
+    at its next step.
+    """
+
+    def __init__(self, mesh: Mesh, board: Board | None = None) -> None:
+        self.rank = mesh.rank
+        self.size = mesh.size
+        #: Held while meeting and moving data: one collective at a time.
+        self.lock = threading.RLock()
+        self.waits = Waits()
+        self._mesh = mesh
+        self._board = board
+        self._agreement = Agreement(mesh, board, self.waits)
+        self._older: WeakSet[threading.Thread] = WeakSet()  # threads of earlier programs
+
+    @property
+    def agreement(self) -> Agreement:
+        """The running program's. Raises CollectiveMismatch in a thread of an earlier one."""
+        thread = threading.current_thread()
+        if thread in self._older:
+            raise CollectiveMismatch(
+                f"Thread {thread.name!r} of rank {self.rank}, started in an earlier cell, "
+                "called a collective. Join threads that call collectives before their cell ends."
+            )
+        return self._agreement
+
+    def begin(self, number: int, members: Iterable[int] | None = None) -> None:
+        """Begin the program of that number, higher than the last one's and the same on its ranks,
+        which are `members` (default: all). Called in the thread that runs it."""
+        last = self._agreement
+        if number <= last.number:
+            raise ValueError(f"Program {number} cannot follow program {last.number}.")
+        last.leave("ended")
+        here = threading.current_thread()
+        # Not those that Python did not start, as autograd's: they work for any program.
+        own = {here, *(t for t in threading.enumerate() if isinstance(t, threading._DummyThread))}
+        self._older = WeakSet({*threading.enumerate()} - own)
+        self._agreement = Agreement(self._mesh, self._board, self.waits, number, members)
+        self._agreement.begin()
+
+    def leave(self, reason: str) -> None:
+        """End the running program; see `Agreement.leave`."""
+        self._agreement.leave(reason)
