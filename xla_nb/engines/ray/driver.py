@@ -20,9 +20,11 @@ from typing import Any
 from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
-from xla_nb.errors import XlaNbError
+from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.linux import name_process, watch_parent
 from xla_nb.topology.chips import asks_to_simulate
+
+_NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
 
 
 class Driver:
@@ -74,7 +76,7 @@ class Driver:
                     self._tasks[request["id"]].cancel()
             case "fetch":
                 self._fetch(request, *fds)
-            case "signal" | "kill" | "ask":
+            case "signal" | "kill" | "ask" | "end":
                 self._control_run(request)
 
     def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
@@ -141,7 +143,10 @@ class Driver:
                 await self._leave(self._relays[run])
 
     async def _started(self, launch: Launch) -> Relay:
-        """Start on the held hosts; once more on fresh ones if those have died."""
+        """Start on the held hosts; once more on fresh ones if those have died. A program of live
+        ranks goes where these are."""
+        if launch.request.turn is not None:
+            return await self._handed(launch, launch.request.turn.group)
         while True:
             async with self._order:
                 group = await self._cluster.hosts(launch.wish)
@@ -155,6 +160,15 @@ class Driver:
                 await self._leave(relay)
             else:
                 return relay
+
+    async def _handed(self, launch: Launch, group: str) -> Relay:
+        if group not in self._relays:
+            raise LaunchError(_NO_GROUP)
+        live = self._relays[group]
+        live.group.runs.add(launch.request.run)
+        relay = self._relays[launch.request.run] = Relay(launch, live.group, live)
+        await relay.start(launch)
+        return relay
 
     async def _leave(self, relay: Relay) -> None:
         """A run is over: release its hosts if one is lost, and forget what cannot be fetched."""
@@ -181,6 +195,8 @@ class Driver:
                 relay.kill()
             case "ask":
                 relay.ask()
+            case "end":
+                relay.end()
 
     def _fetch(self, request: dict[str, Any], into: int) -> None:
         relay = self._relays.get(request["run"])

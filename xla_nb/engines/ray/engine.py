@@ -181,6 +181,10 @@ class RayEngine:
         with in_memory(pickle.dumps((request, fit.env, program))) as file:
             return self._cluster.launch(self._options, (parcel, file), waiting)
 
+    def end(self, run: str) -> None:
+        """Tell the live ranks of this run, on all hosts, that there is nothing more to come."""
+        self._cluster.send({"do": "end", "run": run})
+
     def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
         """Seat the hosts that a launch would get; they are held for it. Raises LaunchError."""
         fd = os.memfd_create("xla_nb-seats", os.MFD_CLOEXEC)

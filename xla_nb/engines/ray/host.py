@@ -30,7 +30,7 @@ from xla_nb.protocol.order import HostGroup, Request
 from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.tidying import tidy
-from xla_nb.runtimes.fit import fit_to_machine
+from xla_nb.runtimes.fit import Fit, fit_to_machine
 from xla_nb.topology import addresses
 from xla_nb.topology.chips import count_chips
 
@@ -154,14 +154,7 @@ class HostAgent:
 
     def _start(self, part: Part, parcel: bytes) -> _Running:
         request, group = part.request, part.host_group
-        fit = fit_to_machine(
-            request.runtime,
-            request.n,
-            request.user_env,
-            _environ(self._environ, part.env),
-            hosts=group.hosts,
-            sets=part.sets,
-        )
+        fit = Fit("", None, {}, ()) if request.turn is not None else self._fit(part)
         # Unique because hosts may share a home, and a launch may be repeated on others of them.
         name = f"{request.run}-{group.index}-{uuid.uuid4().hex[:6]}"
         files = Record.create(name, "parts")
@@ -185,6 +178,21 @@ class HostAgent:
         running = _Running(part.name, files, feed, several=group.hosts > 1)
         running.queue(events.Notice(text=text, once=True) for text in fit.notices)
         return running
+
+    def _fit(self, part: Part) -> Fit:
+        request = part.request
+        return fit_to_machine(
+            request.runtime,
+            request.n,
+            request.user_env,
+            _environ(self._environ, part.env),
+            hosts=part.host_group.hosts,
+            sets=part.sets,
+        )
+
+    def end(self, run: str) -> None:
+        """Live ranks get nothing more."""
+        self._engine.end(run)
 
     def news(self, run: str, seen: int) -> HostNews:
         """What is new since answer number `seen`; waits for news, but not for long."""

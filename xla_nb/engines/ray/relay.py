@@ -55,14 +55,16 @@ class Launch:
 
 
 class Relay:
-    """A run on its hosts, and what they send home."""
+    """A run on its hosts, and what they send home. A program of live ranks has their seats:
+    `live`."""
 
-    def __init__(self, launch: Launch, group: ActorGroup) -> None:
+    def __init__(self, launch: Launch, group: ActorGroup, live: Relay | None = None) -> None:
         self.group = group
         self.run = launch.request.run
         self.forgotten = False
         self._events = launch.events
         self._mirror = Mirror(Path(launch.request.record))
+        self._live = live
         self._seats: list[int] = []  # the indices of the actors in seat order
         self._sending = asyncio.Lock()
         self._left = 0
@@ -106,6 +108,12 @@ class Relay:
         """Each host's part of the run, in seat order."""
         group = self.group
         hosts = group.hosts_in_order()
+        if self._live is not None:
+            self._seats, count = self._live._seats, len(self._live._seats)
+            return [
+                Part(name, launch.request, HostGroup(count, index), launch.program)
+                for index, name in enumerate(self._live._names)
+            ]
         seats = group.seats(launch.wish.slices)
         self._seats = [hosts.index(seat.host) for seat in seats]
         address = None
@@ -207,6 +215,11 @@ class Relay:
         self.forgotten = True
         for actor in self.group.actors:
             actor.forget.remote(self.run)
+
+    def end(self) -> None:
+        """Live ranks get nothing more."""
+        for actor in self.group.actors:
+            actor.end.remote(self.run)
 
     def ask(self) -> None:
         for actor in self.group.actors:

@@ -1,0 +1,54 @@
+"""Live ranks on the hosts of a Ray cluster."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def live(on_ray):
+    """A kernel with two live ranks on each of two hosts."""
+    on_ray.ok("%xla_start -n 2 --on ray --hosts 2", timeout=300)
+    yield on_ray
+    on_ray.ok("%xla_shutdown")
+
+
+def results(live, body, line=""):
+    live.ok(f"%%xla {line} -o got_\n{body}")
+    return live.value("dict(got_.results)")
+
+
+def test_ranks_of_all_hosts_keep_what_a_cell_binds(live):
+    live.ok("%%xla\nkept = rank * 10")
+    assert results(live, "kept + world_size") == "{0: 4, 1: 14, 2: 24, 3: 34}"
+
+
+def test_what_the_notebook_changed_is_new_on_all_hosts(live):
+    live.ok("import numpy as np\nseen = np.zeros(3)")
+    live.ok("%%xla\nseen += rank")
+    assert results(live, "float(seen.sum())") == "{0: 0.0, 1: 3.0, 2: 6.0, 3: 9.0}"
+    live.ok("seen[0] = 5")
+    assert results(live, "float(seen.sum())") == "{0: 5.0, 1: 5.0, 2: 5.0, 3: 5.0}"
+
+
+def test_a_cell_may_run_on_ranks_of_one_host_or_of_several(live):
+    assert results(live, "rank", "2-3") == "{2: 2, 3: 3}"
+    assert results(live, "rank", "1,2") == "{1: 1, 2: 2}"
+
+
+def test_after_a_rank_of_another_host_has_raised_sums_are_right(live):
+    live.ok("%%xla\nimport torch, torch_xla.core.xla_model as xm")
+    total = "xm.all_reduce('sum', torch.full(({},), rank + 1.0).to(device)).cpu().sum().item()"
+    for size in (3, 100_000):
+        for raising in (3, 0):
+            before = f"if rank == {raising}: raise ValueError('no')\n"
+            shown = live.run(f"%%xla\n{before}{total.format(size)}")
+            assert f"Rank {raising} failed" in shown.error
+            assert results(live, total.format(2)) == "{0: 20.0, 1: 20.0, 2: 20.0, 3: 20.0}"
+
+
+def test_a_stopped_cell_leaves_the_ranks_alive(live):
+    live.ok(
+        "%%xla --bg -o waits\nimport time\nbefore = rank\nprint('here', flush=True)\ntime.sleep(600)"
+    )
+    live.ok("while not all('here' in waits.output(r) for r in range(4)): pass")
+    live.ok("waits.stop()\nwaits.join_end()")
+    assert results(live, "before") == "{0: 0, 1: 1, 2: 2, 3: 3}"
