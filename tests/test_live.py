@@ -94,6 +94,8 @@ def test_a_value_that_ranks_cannot_open_fails_the_cell_and_is_sent_again(live):
 def test_a_name_bound_on_both_sides_is_the_ranks(live):
     live.ok("both = 'notebook'")
     live.ok("%%xla\nboth = 'ranks'")
+    assert "`both` is the ranks'" in str(live.ok("%%xla\nboth").data)
+    assert "`both` is the ranks'" not in str(live.ok("%%xla\nboth").data)
     live.ok("def says(): return both")
     assert results(live, "both, says()") == "{0: ('ranks', 'ranks'), 1: ('ranks', 'ranks')}"
     assert live.value("both") == "'notebook'"
@@ -193,6 +195,27 @@ def test_restarted_ranks_have_nothing_of_the_former_ones(kernel):
     kernel.ok("%xla_restart anew")
     assert "name 'gone' is not defined" in kernel.run("%%xla --group anew\ngone").error
     kernel.ok("%xla_shutdown anew")
+
+
+def test_replayed_cells_bring_the_ranks_to_where_they_were(kernel):
+    kernel.ok("%xla_start -n 2 --name again")
+    kernel.ok("%%xla --group again\nsteps = [rank]")
+    kernel.run("%%xla --group again\nsteps.append('lost')\n1 / 0")
+    kernel.ok("%%xla --group again 1\nsteps.append('one')")
+    assert "Cell In[" in kernel.ok("%xla_restart again --replay").stdout
+    kernel.ok("%%xla --group again -o played\nsteps")
+    assert kernel.value("dict(played.results)") == "{0: [0], 1: [1, 'one']}"
+    kernel.ok("%xla_shutdown again")
+
+
+def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
+    kernel.ok("%xla_start -n 1 --name fails\nfails_now = False")
+    kernel.ok("%%xla --group fails\nassert not fails_now\nfirst = 1")
+    kernel.ok("%%xla --group fails\nsecond = 2")
+    kernel.ok("fails_now = True")
+    assert "AssertionError" in kernel.run("%xla_restart fails --replay").error
+    assert "name 'second' is not defined" in kernel.run("%%xla --group fails\nsecond").error
+    kernel.ok("%xla_shutdown fails")
 
 
 # ---------------------------------------------------------------- in code

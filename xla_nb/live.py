@@ -18,7 +18,7 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Cell, Program, Scope, build_call, build_group, build_live
 from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.run import options as run_options
-from xla_nb.run.group import Group, LastingRun
+from xla_nb.run.group import Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
@@ -106,6 +106,20 @@ def end_all() -> None:
         end(name)
 
 
+def restart(name: str = DEFAULT, *, replay: bool = False) -> Group:
+    """End the live ranks of that name, and start as many again.
+
+    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now.
+    Raises UsageError where there are none, and RunFailed for that cell.
+    """
+    old = end(name)
+    group = start(old.options, name)
+    for each in old.history if replay else ():
+        print(f"{each.cell.label} again …", flush=True)
+        run_cell(group, each.cell, replace(each.options, bg=False, keep_going=False), each.members)
+    return group
+
+
 def run_cell(
     group: Group,
     cell: Cell,
@@ -115,13 +129,15 @@ def run_cell(
 ) -> Run:
     """Run a cell's text on live ranks, and show it as a launched cell is. Raises as
     `xla_nb.spawn` does."""
-    return _run(
-        group,
-        lambda scope, name: build_live(cell, scope, name=name),
-        options,
-        members,
-        launched,
-    )
+
+    def begun(run: Run) -> None:
+        group.remember(run, Played(cell, options, members))
+        launched(run)
+
+    def build(scope: Scope, name: str) -> Program:
+        return build_live(cell, scope, name=name)
+
+    return _run(group, build, options, members, begun)
 
 
 def _run(
@@ -244,16 +260,20 @@ class Ranks:
 
 
 def ranks(name: str = DEFAULT, **options: object) -> Ranks:
-    """Start live ranks, with the options of `xla_nb.spawn`: `n`, `runtime`, `on`, `hosts`,
-    `slices`, `wait`, `simulate`, `env`, and for what they run `timeout`, `grace`, `keep_going`,
-    `hang_after`, `hang_stop`, `view`. Use it in a `with` block, or call `close()`.
+    """Live ranks of that name: those that are there, or, with options, new ones.
 
-    Raises UsageError where there are live ranks of that name, and as `xla_nb.spawn` does.
+    Options are those of `xla_nb.spawn`: `n`, `runtime`, `on`, `hosts`, `slices`, `wait`,
+    `simulate`, `env`, and for what they run `timeout`, `grace`, `keep_going`, `hang_after`,
+    `hang_stop`, `view`. Use it in a `with` block, which ends them, or call `close()`.
+
+    Raises UsageError for options where there are live ranks of that name, and as `xla_nb.spawn`
+    does.
     """
-    known = {*OF_GROUP, *OF_CELL}
+    known = [*dict.fromkeys((*OF_GROUP, *OF_CELL))]
     if strange := options.keys() - known:
         raise UsageError(f"Unknown option {listed(sorted(strange))}. Choose {listed(known)}.")
     here = notebook.current()
     asked = {**dict.fromkeys(run_options.OPTIONS), **options}
     chosen = run_options.options(run_options.completed(asked, here.settings if here else {}))
-    return Ranks(start(chosen, name), chosen)
+    group = started(chosen, name) if not options else start(chosen, name)
+    return Ranks(group, chosen)

@@ -18,7 +18,7 @@ from xla_nb.wording import ranks
 
 def parsers() -> list[Parser]:
     """Those of the magics with options."""
-    return [_cell_parser(), _start_parser()]
+    return [_cell_parser(), _start_parser(), _restart_parser(), _shutdown_parser()]
 
 
 def _cell_parser() -> Parser:
@@ -35,7 +35,13 @@ def _start_parser() -> Parser:
     return made
 
 
-def _name_parser(prog: str) -> Parser:
+def _restart_parser() -> Parser:
+    made = _shutdown_parser("%xla_restart")
+    made.add_argument("--replay", action="store_true")
+    return made
+
+
+def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
     made = parser(prog, ())
     made.add_argument("name", nargs="?", default=live.DEFAULT)
     return made
@@ -98,16 +104,18 @@ class LiveMagics(Magics):
 
     @line_magic
     def xla_restart(self, line: str) -> None:
-        """End live ranks and start as many again, which have nothing yet: `%xla_restart [NAME]`."""
-        name = parsed(_name_parser("%xla_restart"), line)["name"]
-        options = live.of(name).options
-        live.end(name)
-        self._tell("Restarted", live.start(options, name))
+        """End live ranks and start as many again, which have nothing yet: `%xla_restart [NAME]`.
+
+        --replay runs the cells that had succeeded once more, in order, with their text of then and
+        what the notebook holds now; it stops at the first that fails.
+        """
+        words = parsed(_restart_parser(), line)
+        self._tell("Restarted", live.restart(words["name"], replay=words["replay"]))
 
     @line_magic
     def xla_shutdown(self, line: str) -> None:
         """End live ranks, and with them what they hold: `%xla_shutdown [NAME]`."""
-        name = parsed(_name_parser("%xla_shutdown"), line)["name"]
+        name = parsed(_shutdown_parser(), line)["name"]
         self._tell("Ended", live.end(name))
 
     def _options(self, words: dict[str, Any]) -> Options:

@@ -151,7 +151,7 @@ class Notebook:
                 if problem or wanted.names == missing:
                     names = listed((f"`{name}`" for name in sorted(wanted.names)), most=3)
                     problem = problem or f"{names}: the launched cell left it without a value."
-                    raise ProgramError(f"{problem} No rank was started.") from None
+                    raise ProgramError(f"{problem} Nothing was run.") from None
                 missing = wanted.names
 
     def begun(self, cell: Cell, program: Program, run: Run) -> None:

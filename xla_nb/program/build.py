@@ -49,6 +49,7 @@ class Program:
     those of earlier cells that it has not executed either. `futures` are in force for the module
     and the body. `script` is a script's file and, if `python -m` was given one, the name of its
     module. `notes` are for the user. `drops`: None takes the place of a result that cannot be sent.
+    `both` are the names of a live cell that are the ranks', and that the notebook has too.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Program:
     script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     drops: bool = False
+    both: tuple[str, ...] = ()
 
     @property
     def flags(self) -> int:
@@ -175,5 +177,6 @@ def _assembled(
         futures=tuple(sorted(needs.futures)),
         script=needs.script,
         notes=tuple(needs.notes),
+        both=tuple(sorted(needs.both)),
         **fields,
     )

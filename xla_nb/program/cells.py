@@ -123,9 +123,7 @@ def unreadable(cell: Cell, error: Exception) -> ProgramError:
     elif isinstance(error, RecursionError | MemoryError):
         line, problem = _too_deep(cell.source), "this is nested too deeply"
         advice = "Split it into several statements"
-    return ProgramError(
-        f"{cell.label}, line {line}: {problem}. {advice}. No rank was started.{shown}"
-    )
+    return ProgramError(f"{cell.label}, line {line}: {problem}. {advice}. Nothing was run.{shown}")
 
 
 def _pointed(error: SyntaxError) -> str:

@@ -85,6 +85,7 @@ class Dependencies:
         self._sent = scope.sent
         self._remote = scope.remote
         self._known = _BUILTINS | _MODULE_NAMES | self._remote
+        self.both: set[str] = set()  # names of a live cell that the notebook has as well
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
@@ -114,6 +115,7 @@ class Dependencies:
         self._imports.paths |= plan.names.paths
         self._imports.read(plan.tree)
         self._need(plan.names.wanted())
+        self.both = set(plan.names.wanted()) & self._remote & self._values.keys()
         if plan.entry is not None and plan.entry not in self._bound:
             self._need([plan.entry])
         self.sources[plan.cell.label] = plan.cell.source
@@ -178,7 +180,7 @@ class Dependencies:
                     origin = f"{source.label}, line {source.first_line}"
                     details = refusals.described(definition, origin)
                     told = refusals.refusal(source.name, details, problem)
-                    raise ShippingError(f"{told} No rank was started.") from None
+                    raise ShippingError(f"{told} Nothing was run.") from None
                 executed[id(definition)] = source
                 self.notes.append(_executed_again(source, problem))
                 continue
@@ -358,7 +360,7 @@ class Dependencies:
             path = refusals.path_to_culprit(value, lambda part: self._can_be_sent(part, executed))
             shown = origins.name_of(value) if name == ENTRY else name
             refusal = refusals.refusal(shown or "the function", details, problem, path)
-            raise ShippingError(f"{refusal} No rank was started.") from None
+            raise ShippingError(f"{refusal} Nothing was run.") from None
         return value, self._source(found), problem
 
     def _can_be_sent(self, value: object, executed: Mapping[int, Source]) -> bool:

@@ -147,7 +147,7 @@ class MissingNames:
             hint, advice = "", "Make it a parameter; only cells without a function have it"
         return (
             f"{label}, line {line}: name '{name}' is not defined in this cell or in the notebook."
-            f"{hint} {advice}. No rank was started."
+            f"{hint} {advice}. Nothing was run."
         )
 
 

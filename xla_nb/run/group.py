@@ -6,11 +6,11 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from xla_nb.engines.base import Engine
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.program.build import Program
+from xla_nb.program.build import Cell, Program
 from xla_nb.protocol import events
 from xla_nb.protocol.order import Turn
 from xla_nb.protocol.units import Sent
@@ -23,6 +23,11 @@ from xla_nb.runtimes.fit import OnWait
 from xla_nb.wording import ranks
 
 _TICK = 0.1
+_BOTH = (
+    "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
+    "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
+    "leaves the name to the notebook"
+)
 _STOPPED = "Stopped because the live ranks were to end"
 
 
@@ -35,6 +40,15 @@ class LastingRun(Run):
             super()._act(now)
 
 
+@dataclass(frozen=True)
+class Played:
+    """A cell that ran on live ranks, to run it again."""
+
+    cell: Cell
+    options: Options
+    members: tuple[int, ...] | None
+
+
 class Group:
     """Live ranks, called `name`.
 
@@ -44,16 +58,19 @@ class Group:
     remote   the names that programs have bound on ranks, each with the label of the one that did so
              last
     sent     what they have been sent of the notebook's
+    history  the cells that have succeeded, oldest first
     """
 
     def __init__(self, name: str, run: Run, engine: Engine, options: Options) -> None:
         self.name, self.run, self.options = name, run, options
         self.remote: dict[str, str] = {}
         self.sent = Sent()
+        self.history: list[Played] = []
         self._engine = engine
         self.number = 0
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
+        self._both: set[str] = set()  # names of which it was said that both sides have them
 
     @property
     def world(self) -> tuple[int, ...]:
@@ -101,6 +118,7 @@ class Group:
         """
         chosen = self.world if members is None else members
         self.check(chosen)
+        program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
         self.number += 1
         whole = chosen == self.world
         turn = Turn(self.run.name, self.number, None if whole else chosen, frozenset(self.remote))
@@ -113,6 +131,16 @@ class Group:
         self.run.take(began)
         run.at_end(lambda run: self._over(run, number))
         return run
+
+    def remember(self, run: Run, played: Played) -> None:
+        """Have the history include a cell if it succeeds."""
+        run.at_end(lambda run: self.history.append(played) if run.ok else None)
+
+    def _told_of_both(self, names: Iterable[str]) -> list[str]:
+        """Say, the first time, whose a name is that both sides have bound."""
+        fresh = [name for name in names if name not in self._both]
+        self._both.update(fresh)
+        return [_BOTH.format(name=name, label=self.remote[name]) for name in fresh]
 
     def check(self, members: Iterable[int]) -> None:
         """Raises UsageError where one of these ranks cannot be given a program now."""

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module")
 def live(on_ray):
@@ -47,7 +49,8 @@ def test_after_a_rank_of_another_host_has_raised_sums_are_right(live):
 
 def test_a_stopped_cell_leaves_the_ranks_alive(live):
     live.ok(
-        "%%xla --bg -o waits\nimport time\nbefore = rank\nprint('here', flush=True)\ntime.sleep(600)"
+        "%%xla --bg -o waits\nimport time\nbefore = rank\n"
+        "print('here', flush=True)\ntime.sleep(600)"
     )
     live.ok("while not all('here' in waits.output(r) for r in range(4)): pass")
     live.ok("waits.stop()\nwaits.join_end()")
