@@ -96,7 +96,7 @@ def _of(value: object, path: str, deadline: Deadline, above: tuple[int, ...]) ->
     else:
         inside = _inside(value, deadline)
         if inside is None:
-            yield Opaque(path, value, f"xla_nb cannot compare a {_name(value)}")
+            yield Opaque(path, value, f"values of type {_name(value)} cannot be compared")
             return
         yield Plain(path, value, f"{_name(value)} {len(inside)}".encode())
         for step, held in inside:

@@ -258,12 +258,12 @@ def _unreadable(value: Any) -> str:
     own = (static.held_by_class(kind) for kind in static.mro(type(value)))
     dispatch = next(kept["__torch_dispatch__"] for kept in own if "__torch_dispatch__" in kept)
     if dispatch is not static.held_by_class(torch.Tensor)["__torch_dispatch__"]:
-        return f"xla_nb cannot compare a {hostile.name_of(type(value))}"
+        return f"values of type {hostile.name_of(type(value))} cannot be compared"
     with torch._C.DisableTorchFunction():
         if value.layout is not torch.strided or value.is_quantized or value.is_nested:
-            return "xla_nb compares dense tensors only"
+            return "only dense tensors can be compared"
         place = value.device.type
-    return "" if place in ("cpu", "xla") else f"xla_nb cannot read a tensor on device {place}"
+    return "" if place in ("cpu", "xla") else f"tensors on device {place} cannot be compared"
 
 
 def _array(value: Any, deadline: Deadline) -> Any:

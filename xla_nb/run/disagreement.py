@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from xla_nb.run.comparing import Compared, ComparedLeaf, Group
 from xla_nb.run.elements import Difference
-from xla_nb.wording import in_one_line, listed, ranks, several, shortened
+from xla_nb.wording import in_one_line, ranks, several, shortened
 
 _LONGEST = 40  # characters of a value or a type
 _GROUPS = 4  # that are told one by one
@@ -57,8 +57,8 @@ def details(one: Compared) -> list[str]:
 def _detail(leaf: ComparedLeaf) -> str:
     name = _named(leaf)
     if leaf.verdict == "different":
-        who = _who(leaf)
-        told = [*([who] if who else []), *_by_how_much(leaf), *_norms(leaf)]
+        who = [_who(leaf)] if leaf.path else []  # else it is said of the variable
+        told = [*who, *_by_how_much(leaf), *_nans(leaf), *_norms(leaf)]
         return f"{name}{'; '.join(told)}"
     if leaf.verdict == "equal but for NaN":
         return f"{name}{several(leaf.groups[0].leaf.nans, 'element')} NaN on every rank"
@@ -94,8 +94,7 @@ def _by_how_much(leaf: ComparedLeaf) -> list[str]:
         return told
     if any(group.leaf.value for group in leaf.groups):
         return [_each(leaf.groups, "", lambda group: group.leaf.value or group.leaf.kind)]
-    nans = _each(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
-    return [*_elements(leaf), *([nans] if nans else [])]
+    return _elements(leaf)
 
 
 def _elements(leaf: ComparedLeaf) -> list[str]:
@@ -118,6 +117,11 @@ def _largest(known: Iterable[Difference]) -> list[str]:
     return [f"largest difference {max(gaps):.3g}"] if gaps else []
 
 
+def _nans(leaf: ComparedLeaf) -> list[str]:
+    told = _each(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
+    return [told] if told else []
+
+
 def _norms(leaf: ComparedLeaf) -> list[str]:
     if any(group.leaf.value or group.leaf.norm is None for group in leaf.groups):
         return []
@@ -126,13 +130,13 @@ def _norms(leaf: ComparedLeaf) -> list[str]:
 
 
 def _each(groups: Sequence[Group], label: str, form: Callable[[Group], str]) -> str:
-    """`shape (4, 3) on ranks 0-2 and (5, 3) on rank 3`; "" if it is the same on all ranks."""
+    """`shape (4, 3) (ranks 0-2), (5, 3) (rank 3)`; "" if it is the same on all ranks."""
     alike: dict[str, list[int]] = {}
     for group in groups:
         alike.setdefault(in_one_line(form(group), _LONGEST), []).extend(group.ranks)
     if len(alike) < 2:
         return ""
-    told = [f"{text} on {ranks(who)}" for text, who in alike.items()]
+    told = [f"{text} ({ranks(who)})" for text, who in alike.items()]
     more = len(told) - _GROUPS
     told[_GROUPS:] = [f"{more} more"] if more > 0 else []
-    return f"{label} {listed(told)}".strip()
+    return f"{label} {', '.join(told)}".strip()
