@@ -9,12 +9,15 @@ from __future__ import annotations
 import importlib
 import reprlib
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from xla_nb.protocol import hostile
 from xla_nb.rank import static
 from xla_nb.rank.deadline import Deadline
 from xla_nb.wording import in_one_line
+
+T = TypeVar("T")
 
 _LONGEST = 80  # characters
 _SECONDS = 0.5  # for a repr of the user's
@@ -42,11 +45,16 @@ def of_tensor(tensor: Any) -> str:
     return f"{hostile.name_of(type(tensor))} {shape} {dtype.removeprefix('torch.')}"
 
 
-def _guarded(value: object) -> str:
+def unread(look: Callable[[], T]) -> T:
+    """What `look` returns; in this thread it cannot read tensors that are on a device."""
     if "torch" not in sys.modules:
-        return in_one_line(_Short().repr(value), _LONGEST)
+        return look()
     with _tensors_unread():
-        return in_one_line(_Short().repr(value), _LONGEST)
+        return look()
+
+
+def _guarded(value: object) -> str:
+    return unread(lambda: in_one_line(_Short().repr(value), _LONGEST))
 
 
 class _Short(reprlib.Repr):
