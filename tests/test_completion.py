@@ -4,12 +4,14 @@ import builtins
 from types import SimpleNamespace
 
 import pytest
+from IPython.core import completer
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from tests.support.kernel import Notebook
 from xla_nb import completion
 from xla_nb.magics import _spawn_parser
+from xla_nb.protocol.inspection import Completions, Match
 from xla_nb.run.options import OPTIONS, SETTINGS
 
 
@@ -81,3 +83,46 @@ def test_an_ipython_without_matchers_offers_them_too(monkeypatch):
     (offers,) = shell.strdispatchers["complete_command"].s_matches("%xla_config")
     assert offers(_at("%xla_config dropin=")) == ["on", "off"]
     assert offers(_at("%xla_config")) == []
+
+
+# ---------------------------------------------------------------- what ranks offer
+
+
+def of_ranks(text, fragment, *names, knows=True, closing="", after=""):
+    """The cell with each completion behind `text`, in a shell with a matcher that answers this."""
+    if not hasattr(completer, "context_matcher"):
+        pytest.skip("IPython before 8.6 has no matchers")
+    offered = Completions(fragment, tuple(Match(n, "instance") for n in names), knows, closing)
+
+    @completer.context_matcher(identifier="of_ranks")
+    def matcher(context):
+        return completion.of_ranks(offered, after)
+
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.Completer.use_jedi = False
+    shell.Completer.custom_matchers.append(matcher)
+    shell.user_ns["model"] = "a text"
+    with completer.provisionalcompleter():
+        found = list(shell.Completer.completions(text + after, len(text)))
+    return {text[: one.start] + one.text + (text + after)[one.end :] for one in found}
+
+
+def test_attributes_that_ranks_know_come_instead_of_the_notebooks():
+    assert of_ranks("model.", "", "weight", "bias") == {"model.weight", "model.bias"}
+    assert of_ranks("f(model.we", "we", "weight") == {"f(model.weight"}
+
+
+def test_names_of_ranks_stand_beside_the_notebooks():
+    found = of_ranks("mod", "mod", "models", knows=False)
+    assert {"model", "models"} <= found
+
+
+@pytest.mark.parametrize("after", ["", '"]', "]", '"'])
+def test_a_key_is_ended_once(after):
+    found = of_ranks('d["ke', "ke", "key", closing='"]', after=after)
+    assert found == {'d["key"]' if after != '"' else 'd["key"'}
+
+
+def test_words_for_older_ipython_begin_with_what_is_typed():
+    offered = Completions("we", (Match("weight", "instance"),), True)
+    assert completion.words_of_ranks(offered, "model.we") == ["model.weight"]

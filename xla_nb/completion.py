@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from xla_nb.protocol.inspection import Completions
 from xla_nb.run.options import LIMITS, OPTIONS, OWN, SETTINGS
 
 #: What is offered at the end of a line, of which `symbol` is the word at the cursor.
@@ -74,3 +75,38 @@ def _config(line: str, symbol: str) -> list[str]:
     if equals:
         return list(options[name].choices) if name in options else []
     return [*(f"{name}=" for name in options), "reset"]
+
+
+# ---------------------------------------------------------------- what ranks offer
+
+
+def of_ranks(offered: Completions, after: str = "") -> dict[str, Any]:
+    """What ranks offer, as IPython's `context_matcher` gives it (from 8.6).
+
+    after: the line behind the cursor; what is there of the end of a key is not added to it. Nothing
+    else is offered for an object that the ranks know."""
+    from IPython.core.completer import SimpleCompletion
+
+    found = [
+        SimpleCompletion(text=match.text + _rest(offered.closing, after), type=match.kind)
+        for match in offered.matches
+    ]
+    return {
+        "completions": found,
+        "matched_fragment": offered.fragment,
+        "suppress": offered.knows and bool(found),
+        "ordered": True,
+    }
+
+
+def words_of_ranks(offered: Completions, symbol: str, after: str = "") -> list[str]:
+    """The same for IPython's hook, which replaces `symbol`, the word at the cursor."""
+    start = symbol.removesuffix(offered.fragment)
+    return [start + match.text + _rest(offered.closing, after) for match in offered.matches]
+
+
+def _rest(closing: str, after: str) -> str:
+    """What of a key's end is not behind the cursor already."""
+    if after.startswith(closing[:1]):
+        return ""
+    return closing[:-1] if after.startswith(closing[-1:]) else closing

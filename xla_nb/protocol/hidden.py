@@ -24,7 +24,8 @@ def attributes(obj: object) -> dict[str, Any]:
         return {}
     get = ctypes.pythonapi.PyObject_GenericGetDict
     get.restype, get.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_void_p)
-    held: dict[str, Any] = get(obj, None)
+    # ctypes would ask the object itself whether it is a py_object.
+    held: dict[str, Any] = get(ctypes.py_object(obj), None)
     return held
 
 

@@ -1,0 +1,297 @@
+"""A rank's variables as it describes them."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.support.fork_job import environment
+from xla_nb.protocol.plain import made
+from xla_nb.protocol.variables import BLOCK, REST, Variable
+from xla_nb.rank import variables
+from xla_nb.rank.variables import describe, names_of, values
+
+
+def one(value, **options):
+    (variable,) = describe({"it": value}, ["it"], **options)
+    return variable
+
+
+def test_only_names_of_the_users_are_listed():
+    ours = {"rank": 0, "lock": object()}
+    namespace = {**ours, "os": os, "_": 1, "__name__": "m", "b": 2, "a": 1}
+    assert names_of(namespace, ours) == ["a", "b"]
+    assert names_of({**namespace, "lock": "mine"}, ours) == ["a", "b", "lock"]
+
+
+def test_what_is_left_out_is_described_if_named():
+    assert [one.name for one in describe({"_x": 1, "os": os}, ["_x", "os", "gone"])] == ["_x", "os"]
+
+
+def test_a_description_survives_json():
+    namespace = {"model": nn.Linear(2, 2), "x": 1, "t": torch.tensor([float("nan"), float("inf")])}
+    told = describe(namespace, list(namespace))
+    again = json.loads(json.dumps([dataclasses.asdict(one) for one in told], allow_nan=False))
+    assert [made(Variable, fields) for fields in again] == told
+
+
+def test_a_tensor_is_told_with_shape_dtype_device_and_bytes():
+    told = one(torch.zeros(4, 3, dtype=torch.bfloat16))
+    assert (told.type, told.shape, told.dtype, told.device, told.nbytes) == (
+        "Tensor",
+        (4, 3),
+        "bfloat16",
+        "cpu",
+        24,
+    )
+    assert told.text == "Tensor (4, 3) bfloat16"
+
+
+def test_a_single_number_is_told_by_its_value():
+    assert one(torch.tensor(2.5)).text == "2.5"
+    assert one(np.float32(2.5)).text == "2.5"
+    assert one(0.1).text == "0.1"
+
+
+def test_tensors_that_are_shared_are_counted_once():
+    weight = torch.zeros(10)
+    assert one([weight, weight, torch.zeros(2)]).nbytes == 48
+
+
+def test_a_property_is_never_run_and_a_repr_is_bounded(monkeypatch):
+    monkeypatch.setattr("xla_nb.rank.short_repr._SECONDS", 0.05)
+    over = threading.Event()
+
+    class Slow:
+        @property
+        def boom(self):
+            raise AssertionError("the property was run")
+
+        def __getattr__(self, name):
+            raise AssertionError("its __getattr__ was run")
+
+        def __repr__(self):
+            over.wait()
+            return "slow"
+
+    told = one(Slow())
+    over.set()
+    assert told.text == "<Slow: its repr() took longer than 0.05 s>"
+    assert [leaf.state for leaf in told.leaves] == ["known"]
+
+
+def test_a_name_that_takes_too_long_is_told_and_the_others_are_described():
+    grown = ["a"]
+    for _ in range(45):
+        grown = [grown, grown]
+    slow, quick = describe({"slow": grown, "quick": 1}, ["slow", "quick"], each_within=0.2)
+    assert slow.leaves[-1].state == "late"
+    assert slow.leaves[-1].why == "looking at it took longer than 0.2 s"
+    assert quick.leaves[0].state == "known"
+
+
+def test_what_is_left_when_all_time_is_over_is_told_without_content():
+    told = describe({f"x{n}": torch.ones(2) for n in range(3)}, ["x0", "x1", "x2"], all_within=0)
+    assert [leaf.state for one in told for leaf in one.leaves] == ["late"] * 3
+
+
+def test_a_thousand_names_are_a_small_message():
+    namespace = {f"x{number}": torch.zeros(number) for number in range(1000)}
+    told = describe(namespace, names_of(namespace, {}))
+    assert len(told) == 1000
+    assert len(json.dumps([dataclasses.asdict(one) for one in told])) < 400_000
+
+
+def test_leaves_beyond_the_first_are_told_as_one(monkeypatch):
+    monkeypatch.setattr(variables, "MOST", 3)
+    tensors = [torch.zeros(1) for _ in range(10)]
+    before = one(tensors)
+    assert [leaf.path for leaf in before.leaves] == ["", "[0]", "[1]", REST]
+    assert before.leaves[-1].kind == "8 more"
+    assert before.nbytes == 40
+    tensors[9][0] = 1
+    assert one(tensors).leaves[-1].digest != before.leaves[-1].digest
+    tensors[9] = torch.zeros(1, device="meta")
+    assert (one(tensors).leaves[-1].state, one(tensors).leaves[-1].digest) == ("opaque", "")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(2, device="meta"),
+        lambda: torch.eye(2).to_sparse(),
+        lambda: np.array([object()]),
+        lambda: (n for n in ()),
+    ],
+)
+def test_what_cannot_be_compared_is_said(make):
+    (leaf,) = one(make()).leaves
+    assert leaf.state == "opaque"
+    assert leaf.why
+
+
+def test_a_tensor_class_with_its_own_elements_is_not_compared():
+    class Wrapper(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, call, kinds, args=(), kwargs=None):
+            raise AssertionError("the user's code was run")
+
+    (leaf,) = one(torch.Tensor._make_subclass(Wrapper, torch.zeros(2))).leaves
+    assert leaf.why == f"values of type {Wrapper.__qualname__} cannot be compared"
+
+
+def test_values_are_given_by_name_and_path():
+    model = nn.Linear(2, 1)
+    weight, half, gone = values(
+        {"model": model, "half": torch.ones(2, dtype=torch.bfloat16)},
+        [("model", ".weight"), ("half", ""), ("model", ".gone")],
+    )
+    assert np.frombuffer(weight.data, weight.dtype).tolist() == model.weight.flatten().tolist()
+    assert np.frombuffer(half.data, half.dtype).tolist() == [1.0, 1.0]
+    assert gone.why == "it is not there any more"
+
+
+def test_values_that_are_too_many_are_given_by_block():
+    (told,) = values({"x": torch.zeros(3 * BLOCK // 4)}, [("x", "")], room=BLOCK)
+    assert told.data is None
+    assert len(told.blocks) == 3
+
+
+# ---------------------------------------------------------------- with torch_xla
+
+SCRIPT = """
+import json
+import torch, torch_xla
+from torch_xla.debug import metrics
+from xla_nb.rank.variables import describe, values
+
+class Holder:
+    def __init__(self, tensor):
+        self.tensor = tensor
+    def __repr__(self):
+        return f"Holder({self.tensor!r}, {self.tensor.shape[0]})"
+
+class Summed(Holder):
+    def __repr__(self):
+        return f"Summed({self.tensor.sum().item()})"
+
+def counted():
+    counters = {name: metrics.counter_value(name) for name in metrics.counter_names()}
+    data = {name: metrics.metric_data(name)[0] for name in metrics.metric_names()}
+    return counters | data
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 3, device="xla")).sum()
+    loss.backward()
+    optimizer.step()
+    torch_xla.sync(wait=True)
+    return loss
+
+model = torch.nn.Linear(3, 2).to("xla")
+optimizer = torch.optim.AdamW(model.parameters())
+step()
+loss = step()
+base = torch.ones(4, 3, device="xla")
+view, table = base[0], base.t()
+data = torch.nn.Parameter(torch.ones(2, device="xla"))
+
+def recorded():
+    base.add_(1)
+    data.data.add_(1)
+    torch_xla.sync(wait=True)
+    return base * 2
+
+for _ in range(2):
+    pending = recorded()
+    step()
+pending = recorded()
+names = dict(
+    model=model, optimizer=optimizer, loss=loss, base=base, view=view, table=table, data=data,
+    pending=pending, rows=[pending, loss], holder=Holder(pending), summed=Summed(pending),
+    moved=torch.ones(2).to("xla"),
+)
+before = counted()
+told = describe(names, list(names))
+sent = values(names, [("model", ".weight"), ("pending", "")])
+after = counted()
+weight = model.weight.detach().cpu()
+step()
+later = counted()
+print(json.dumps({
+    "changed": sorted(name for name in after if after[name] != before.get(name)),
+    "states": {one.name: [leaf.state for leaf in one.leaves if leaf.device.startswith("xla")]
+               for one in told},
+    "texts": {one.name: one.text for one in told},
+    "same": describe({"w": weight}, ["w"])[0].leaves[0].digest
+            == next(leaf.digest for leaf in told[0].leaves if leaf.path == ".weight"),
+    "sent": [sent[0].data == weight.numpy().tobytes(), sent[1].why],
+    "computed": {one.name: [leaf.value or leaf.norm for leaf in one.leaves]
+                 for one in describe(names, ["pending", "view", "data"], compute=True)},
+    "compilations": later["UncachedCompile"] - before["UncachedCompile"],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def lazily():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        check=False,
+        env={**environment(), "PJRT_DEVICE": "CPU"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+#: What torch_xla counts when a value that is there is read.
+READING = {"DeviceLockWait", "UnwrapXlaData", "InboundData", "TransferFromDeviceTime"}
+
+
+def test_nothing_is_recorded_compiled_or_executed(lazily):
+    assert set(lazily["changed"]) <= READING
+
+
+def test_a_step_that_was_compiled_is_not_compiled_anew_afterwards(lazily):
+    assert lazily["compilations"] == 0
+
+
+def test_values_that_are_there_are_read(lazily):
+    for name in ("model", "optimizer", "loss", "base", "moved"):
+        assert set(lazily["states"][name]) == {"known"}, name
+    assert lazily["same"]
+    assert lazily["sent"][0] is True
+
+
+def test_values_that_are_only_recorded_are_pending(lazily):
+    assert lazily["states"]["pending"] == ["pending"]
+    assert lazily["states"]["rows"] == ["pending", "known"]
+    assert lazily["sent"][1] == "it is not computed yet"
+
+
+@pytest.mark.parametrize("name", ["view", "table", "data"])
+def test_a_tensor_whose_memory_was_written_to_through_another_is_pending(lazily, name):
+    assert lazily["states"][name] == ["pending"]
+
+
+def test_a_repr_of_the_users_cannot_make_a_tensor_compute(lazily):
+    assert lazily["texts"]["holder"] == "Holder(Tensor (4, 3) float32, 4)"
+    assert lazily["texts"]["summed"].startswith("<Summed instance at ")  # as it raised
+    assert lazily["texts"]["rows"].startswith("[Tensor (4, 3) float32, Tensor ()")
+
+
+def test_pending_values_are_computed_if_asked(lazily):
+    assert lazily["computed"] == {
+        "pending": [pytest.approx((12 * 8**2) ** 0.5)],
+        "view": [pytest.approx((3 * 4**2) ** 0.5)],
+        "data": [pytest.approx((2 * 4**2) ** 0.5)],
+    }

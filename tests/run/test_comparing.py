@@ -1,0 +1,140 @@
+"""Whether ranks agree on their variables."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.support.variables import asked_of, compared, only
+from xla_nb.protocol.variables import Leaf, Variable
+from xla_nb.run.comparing import compare
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+def different(one):
+    return [leaf for leaf in one.leaves if leaf.verdict == "different"]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1, 1, 1], "equal"),
+        ([1, 1, 2], "different"),
+        (["a", "a"], "equal"),
+        ([torch.ones(2), torch.ones(2)], "equal"),
+        ([torch.ones(2), torch.ones(2).double()], "different"),
+        ([torch.ones(2), np.ones(2, "f4")], "different"),
+        ([torch.tensor([math.nan]), torch.tensor([math.nan])], "equal but for NaN"),
+        ([torch.tensor([math.nan]), torch.tensor([1.0])], "different"),
+        ([torch.tensor([0.0]), torch.tensor([-0.0])], "equal"),
+        ([[1, 2.0], [1.0, 2]], "equal"),
+        ([{"a": 1}, {"a": 1, "b": 2}], "different"),
+        ([(x for x in ""), (x for x in "")], "not compared"),
+        ([5], "alone"),
+    ],
+)
+def test_the_verdict(values, verdict):
+    assert only(*values).verdict == verdict
+
+
+def test_a_name_that_some_ranks_lack_is_said():
+    (one,) = compared({"writer": "w"}, {}, {})
+    assert one.verdict == "not on all"
+    assert (list(one.by_rank), one.missing) == ([0], (1, 2))
+
+
+def test_the_majority_and_who_deviates():
+    one = only(*(torch.full((2,), value) for value in (1.0, 1.0, 2.0, 1.0)))
+    (leaf,) = one.leaves
+    assert (leaf.majority, leaf.deviating) == ((0, 1, 3), (2,))
+    assert one.usual.leaves[0].digest == one.by_rank[0].leaves[0].digest
+
+
+def test_without_a_majority_all_deviate():
+    (leaf,) = only(0.1, 0.2, 0.3).leaves
+    assert (leaf.majority, leaf.deviating) == ((), (0, 1, 2))
+
+
+def test_a_model_is_compared_by_parameter():
+    odd = model()
+    with torch.no_grad():
+        odd[1].weight[0, :3] += 0.5
+    one = only(model(), model(), odd)
+    (leaf,) = different(one)
+    assert leaf.path == ".1.weight"
+    assert leaf.deviating == one.deviating == (2,)
+    figures = leaf.groups[1].difference
+    assert (figures.count, figures.of) == (3, 8)
+    assert figures.largest == pytest.approx(0.5)
+
+
+def test_equal_ranks_are_asked_for_no_values():
+    assert asked_of(compared({"m": model()}, {"m": model()}, counted=False)) == []
+
+
+def test_one_rank_of_each_group_is_asked_for_its_values():
+    namespaces = [{"it": torch.full((2,), float(value))} for value in (1, 2, 1, 2)]
+    asked = asked_of(compared(*namespaces, counted=False))
+    assert asked == [(0, [("it", "")]), (1, [("it", "")])]
+
+
+def test_values_of_other_shapes_are_not_asked_for():
+    assert asked_of([only(torch.ones(2), torch.ones(3), counted=False)]) == []
+
+
+def test_a_pending_value_is_no_difference():
+    told = [pending("x"), pending("x"), known("x")]
+    (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
+    assert one.verdict == "pending"
+    assert sorted(one.leaves[0].unknown) == [0, 1]
+
+
+def test_ranks_that_know_their_values_may_differ_though_another_is_pending():
+    told = [pending("x"), known("x", digest="a"), known("x", digest="b")]
+    (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
+    assert one.verdict == "different"
+    assert one.deviating == (1, 2)
+
+
+def test_a_pending_value_of_another_shape_is_a_difference():
+    told = [known("x"), known("x"), pending("x", shape=(9,))]
+    (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
+    assert (one.verdict, one.deviating) == ("different", (2,))
+
+
+def test_a_rank_that_had_no_time_is_not_said_to_differ():
+    late = dataclasses.replace(
+        known("x"), leaves=(Leaf("", "Net", "late", why="looking at it took longer than 10 s"),)
+    )
+    whole = dataclasses.replace(
+        known("x"), leaves=(Leaf("", "Net", "known", digest="a"), *known("x", path=".w").leaves)
+    )
+    (one,) = compare({0: [whole], 1: [late]})
+    assert one.verdict == "not compared"
+
+
+def test_those_that_differ_come_first():
+    names = [one.name for one in compared({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 2, "c": 1})]
+    assert names == ["b", "a", "c"]
+
+
+def test_a_thousand_names_of_many_ranks_are_compared():
+    namespace = {f"x{number}": number for number in range(1000)}
+    assert {one.verdict for one in compared(*[namespace] * 8)} == {"equal"}
+
+
+def known(name, shape=(2,), digest="a", path=""):
+    leaf = Leaf(path, "Tensor", "known", shape, "float32", "xla:0", 8, digest, 0, 1.0)
+    return Variable(name, "Tensor", (leaf,), shape=shape, dtype="float32")
+
+
+def pending(name, shape=(2,)):
+    leaf = Leaf("", "Tensor", "pending", shape, "float32", "xla:0", 8)
+    return Variable(name, "Tensor", (leaf,), shape=shape, dtype="float32")

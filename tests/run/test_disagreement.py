@@ -1,0 +1,103 @@
+"""How ranks disagree, in words."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.variables import compared, only
+from xla_nb.run import disagreement
+
+
+def linear(weight, rate=0.1):
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.constant_(model.weight, weight)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1, 1], "equal"),
+        ([1], ""),
+        ([1, 1, 2, 1], "rank 2 differs"),
+        ([1, 1, 1, 2, 3], "ranks 3, 4 differ"),
+        ([1, 2], "both ranks differ"),
+        ([1, 2, 3], "no majority"),
+        ([torch.tensor(math.nan)] * 2, "equal but for NaN"),
+        ([(x for x in ""), (x for x in "")], "not compared"),
+        ([[torch.ones(1), (x for x in "")]] * 2, "equal where compared"),
+    ],
+)
+def test_the_verdict_is_short(values, told):
+    assert disagreement.verdict(only(*values)) == told
+
+
+def test_a_name_of_some_ranks():
+    (one,) = compared({"x": 1}, {"x": 1}, {})
+    assert disagreement.verdict(one) == "only on ranks 0, 1"
+
+
+def test_a_sentence_names_rank_parameter_and_figures():
+    one = only(linear(1.0), linear(1.0), linear(1.5))
+    assert disagreement.sentence(one) == (
+        "rank 2 (weight: 4 of 4 elements, largest difference 0.5)"
+    )
+
+
+def test_a_sentence_without_figures():
+    one = only(linear(1.0), linear(1.0), linear(1.5), counted=False)
+    assert disagreement.sentence(one) == "rank 2 (weight: different elements)"
+
+
+def test_a_sentence_without_a_majority_names_all():
+    assert disagreement.sentence(only(0.1, 0.2)) == "0.1 (rank 0), 0.2 (rank 1)"
+
+
+def test_many_parameters_are_counted():
+    one = only(*(nn.Sequential(*(linear(weight) for _ in range(9))) for weight in (1.0, 1.0, 2.0)))
+    assert disagreement.sentence(one).endswith("largest difference 1; 6 more differ)")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([0.1, 0.1, 0.2], "0.1 (ranks 0, 1), 0.2 (rank 2)"),
+        ([1, 1, 1.0], "type int (ranks 0, 1), float (rank 2)"),
+        (
+            [torch.ones(2), torch.ones(2), torch.ones(3)],
+            "shape (2,) (ranks 0, 1), (3,) (rank 2); norm 1.41421 (ranks 0, 1), 1.73205 (rank 2)",
+        ),
+        (
+            [torch.ones(2), torch.ones(2), torch.tensor([math.nan, 1.0])],
+            "1 of 2 elements; NaN elements 0 (ranks 0, 1), 1 (rank 2); "
+            "norm 1.41421 (ranks 0, 1), 1 (rank 2)",
+        ),
+        ([{"a"}, {"a"}, {"b"}], "different contents"),
+    ],
+)
+def test_details_say_what_differs(values, told):
+    assert disagreement.details(only(*values)) == [told]
+
+
+def test_details_name_the_leaf_and_its_ranks():
+    assert disagreement.details(only({"lr": 0.1}, {"lr": 0.1}, {"lr": 0.2})) == [
+        "['lr']: rank 2 differs; 0.1 (ranks 0, 1), 0.2 (rank 2)"
+    ]
+
+
+def test_a_leaf_that_ranks_lack_is_said():
+    assert disagreement.details(only({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}))[-1] == (
+        "['b']: rank 0 differs; missing on rank 0"
+    )
+
+
+def test_equal_ranks_have_no_details():
+    assert disagreement.details(only(linear(1.0), linear(1.0))) == []
+
+
+def test_why_a_leaf_is_not_compared_is_said():
+    assert disagreement.details(only([(x for x in "")], [(x for x in "")])) == [
+        "[0]: values of type generator cannot be compared"
+    ]

@@ -1,0 +1,68 @@
+"""In which cell ranks drifted apart."""
+
+import pytest
+import torch
+
+from tests.run.test_comparing import pending
+from tests.support.variables import compared
+from xla_nb.run.comparing import compare
+from xla_nb.run.drift import Watch
+
+EQUAL = compared({"x": torch.ones(2)}, {"x": torch.ones(2)}, {"x": torch.ones(2)})
+APART = compared({"x": torch.ones(2)}, {"x": torch.ones(2)}, {"x": torch.zeros(2)})
+PENDING = compare({rank: [pending("x")] for rank in range(3)})
+WHO = "rank 2 (2 of 2 elements, largest difference 1)"
+
+
+@pytest.fixture
+def watch():
+    return Watch(["x"])
+
+
+def test_the_cell_in_which_ranks_drifted_apart_is_told_once(watch):
+    assert watch.after("Cell In[6]", EQUAL) == []
+    assert watch.after("Cell In[7]", APART) == [
+        f"`x` differs between ranks since Cell In[7]: {WHO}"
+    ]
+    assert watch.after("Cell In[8]", APART) == []
+
+
+def test_it_is_told_again_after_they_have_agreed(watch):
+    for cell, state in ("In[1]", EQUAL), ("In[2]", APART), ("In[3]", EQUAL):
+        watch.after(cell, state)
+    (line,) = watch.after("In[4]", APART)
+    assert "since In[4]" in line
+
+
+def test_cells_after_which_the_value_was_pending_may_have_been_it(watch):
+    watch.after("Cell In[4]", EQUAL)
+    assert watch.after("Cell In[5]", PENDING) == []
+    assert watch.after("Cell In[6]", APART) == [
+        "`x` differs between ranks after Cell In[6]; last known to be equal after Cell In[4]: "
+        + WHO
+    ]
+
+
+def test_ranks_that_differed_from_the_start_are_not_blamed_on_a_cell(watch):
+    assert watch.after("Cell In[3]", APART) == [
+        f"`x` differs between ranks already when first compared, after Cell In[3]: {WHO}"
+    ]
+
+
+def test_a_name_that_a_rank_lacks_is_told(watch):
+    watch.after("Cell In[1]", EQUAL)
+    gone = compared({"x": torch.ones(2)}, {}, {"x": torch.ones(2)})
+    assert watch.after("Cell In[2]", gone) == [
+        "`x` differs between ranks since Cell In[2]: missing on rank 1"
+    ]
+
+
+def test_names_that_are_not_watched_are_not_told():
+    assert Watch(["y"]).after("Cell In[1]", APART) == []
+
+
+def test_values_are_worth_asking_for_only_if_they_will_be_told(watch):
+    assert watch.new(EQUAL) == []
+    assert watch.new(APART) == APART
+    watch.after("Cell In[1]", APART)
+    assert watch.new(APART) == []

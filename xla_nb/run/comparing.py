@@ -1,0 +1,232 @@
+"""Whether ranks agree on their variables, from what they tell of them. Pure.
+
+Two rounds: from the digests of all ranks follows who differs; for the leaves that do, one rank of
+each group of equal ones is asked for the values, from which follows by how much.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from xla_nb.protocol.variables import Leaf, Values, Variable
+from xla_nb.run.elements import Difference, difference
+
+#: equal             all ranks have the same
+#: equal but for NaN the same, NaN in the same places
+#: different         at least two ranks have something else
+#: not on all        some ranks do not have it; those that have it agree
+#: pending           a rank has only recorded it; those that know it agree
+#: not compared      it cannot be compared, or there was no time; the rest of it agrees
+#: alone             there is only one rank
+Verdict = Literal[
+    "equal", "equal but for NaN", "different", "not on all", "pending", "not compared", "alone"
+]
+#: From the most telling one.
+_ORDER: tuple[Verdict, ...] = (
+    "different",
+    "not on all",
+    "pending",
+    "not compared",
+    "equal but for NaN",
+    "equal",
+    "alone",
+)
+#: Leaves of a variable whose values are asked for; groups of ranks of a leaf.
+_LEAVES, _GROUPS = 32, 8
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that have the same; how the elements differ from those of the first group, if known."""
+
+    ranks: tuple[int, ...]
+    leaf: Leaf
+    difference: Difference | None = None
+
+
+@dataclass(frozen=True)
+class ComparedLeaf:
+    """A leaf over all ranks.
+
+    groups   the ranks that know it, those with the same in a group, the largest first
+    missing  those that have the variable, but not the leaf
+    unknown  those that do not know its elements, and what they tell instead
+    """
+
+    path: str
+    verdict: Verdict
+    groups: tuple[Group, ...] = ()
+    missing: tuple[int, ...] = ()
+    unknown: Mapping[int, Leaf] = field(default_factory=dict)
+
+    @property
+    def majority(self) -> tuple[int, ...]:
+        """More than half of the ranks that have it, if so many agree."""
+        known = sum(len(group.ranks) for group in self.groups)
+        largest = self.groups[0].ranks if self.groups else ()
+        return largest if 2 * len(largest) > known + len(self.missing) else ()
+
+    @property
+    def deviating(self) -> tuple[int, ...]:
+        """The ranks that differ from the majority; all if there is none."""
+        if self.verdict != "different":
+            return ()
+        everyone = {*self.missing, *(rank for group in self.groups for rank in group.ranks)}
+        return tuple(sorted(everyone.difference(self.majority)))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A variable over all ranks.
+
+    by_rank    what each rank that has it tells
+    missing    the ranks that do not have it
+    leaves     those that are not equal on all ranks come first
+    """
+
+    name: str
+    verdict: Verdict
+    by_rank: Mapping[int, Variable]
+    missing: tuple[int, ...]
+    leaves: tuple[ComparedLeaf, ...]
+
+    @property
+    def usual(self) -> Variable:
+        """The variable as a rank has it that differs the least often."""
+        odd = Counter(rank for leaf in self.leaves for rank in leaf.deviating)
+        return self.by_rank[min(self.by_rank, key=lambda rank: (odd[rank], rank))]
+
+    @property
+    def deviating(self) -> tuple[int, ...]:
+        return tuple(sorted({rank for leaf in self.leaves for rank in leaf.deviating}))
+
+
+def compare(
+    told: Mapping[int, Sequence[Variable]], values: Mapping[int, Iterable[Values]] | None = None
+) -> list[Compared]:
+    """Every variable that a rank has, in the order of names; by name, those that differ first.
+
+    told    what each rank tells of its variables (`rank.variables.describe`)
+    values  what ranks answered to `questions`; without it nothing is known of how much differs
+    """
+    answers = {
+        (rank, one.name, one.path): one for rank, them in (values or {}).items() for one in them
+    }
+    by_name: dict[str, dict[int, Variable]] = {}
+    for rank in sorted(told):
+        for variable in told[rank]:
+            by_name.setdefault(variable.name, {})[rank] = variable
+    found = [_compared(name, by_rank, sorted(told), answers) for name, by_rank in by_name.items()]
+    return sorted(found, key=lambda one: (one.verdict != "different", one.name))
+
+
+def questions(compared: Iterable[Compared]) -> dict[int, list[tuple[str, str]]]:
+    """By rank, the names and paths whose values it is to be asked for (`rank.variables.values`)."""
+    asked: dict[int, list[tuple[str, str]]] = {}
+    for one in compared:
+        for leaf in [leaf for leaf in one.leaves if _is_countable(leaf)][:_LEAVES]:
+            for group in leaf.groups[:_GROUPS]:
+                asked.setdefault(group.ranks[0], []).append((one.name, leaf.path))
+    return asked
+
+
+def _is_countable(leaf: ComparedLeaf) -> bool:
+    """Whether its elements stand side by side; a single number is told by its value."""
+    if len(leaf.groups) < 2:
+        return False
+    first = leaf.groups[0].leaf
+    same = all(
+        (one.leaf.shape, one.leaf.dtype) == (first.shape, first.dtype) for one in leaf.groups
+    )
+    has_elements = first.shape is not None or first.norm is not None
+    return same and has_elements and not first.value
+
+
+_Answers = Mapping[tuple[int, str, str], Values]
+
+
+def _compared(
+    name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int], answers: _Answers
+) -> Compared:
+    by_path: dict[str, dict[int, Leaf]] = {}
+    for rank, variable in by_rank.items():
+        for leaf in variable.leaves:
+            by_path.setdefault(leaf.path, {})[rank] = leaf
+    leaves = [
+        _compared_leaf(name, path, found, by_rank, answers) for path, found in by_path.items()
+    ]
+    leaves.sort(key=lambda leaf: _ORDER.index(leaf.verdict))
+    missing = tuple(rank for rank in ranks if rank not in by_rank)
+    verdicts: set[Verdict] = {leaf.verdict for leaf in leaves}
+    if missing:
+        verdicts.add("not on all")
+    worst = min(verdicts, key=_ORDER.index)
+    return Compared(name, "alone" if len(ranks) == 1 else worst, by_rank, missing, tuple(leaves))
+
+
+def _compared_leaf(
+    name: str,
+    path: str,
+    found: Mapping[int, Leaf],
+    by_rank: Mapping[int, Variable],
+    answers: _Answers,
+) -> ComparedLeaf:
+    sets = _alike(found)
+    groups = tuple(
+        Group(tuple(ranks), found[ranks[0]], _between(name, path, sets[0], ranks, answers))
+        for ranks in sets
+    )
+    grouped = {rank for ranks in sets for rank in ranks}
+    unknown = {rank: leaf for rank, leaf in found.items() if rank not in grouped}
+    missing = _missing(found, by_rank)
+    return ComparedLeaf(path, _verdict(groups, missing, unknown), groups, missing, unknown)
+
+
+def _alike(found: Mapping[int, Leaf]) -> list[list[int]]:
+    """The ranks that have the same, the largest group first. Where not even the forms agree, ranks
+    that do not know their elements are among those whose form they have."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    known = {rank: leaf for rank, leaf in found.items() if leaf.state == "known"}
+    for rank, leaf in known.items():
+        alike.setdefault((_form(leaf), leaf.digest), []).append(rank)
+    if len({_form(leaf) for leaf in found.values() if leaf.state != "late"}) > 1:
+        for rank, leaf in found.items():
+            if leaf.state in ("pending", "opaque"):
+                same = (key for key in alike if key[0] == _form(leaf))
+                alike.setdefault(next(same, (_form(leaf), "")), []).append(rank)
+    return sorted(map(sorted, alike.values()), key=lambda ranks: (-len(ranks), ranks))
+
+
+def _form(leaf: Leaf) -> tuple[object, ...]:
+    return leaf.kind, leaf.shape, leaf.dtype
+
+
+def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tuple[int, ...]:
+    """The ranks without this leaf, but for those that had no time for all of theirs."""
+    return tuple(
+        rank
+        for rank, variable in by_rank.items()
+        if rank not in found and not any(leaf.state == "late" for leaf in variable.leaves)
+    )
+
+
+def _between(
+    name: str, path: str, first: Sequence[int], other: Sequence[int], answers: _Answers
+) -> Difference | None:
+    one, two = (answers.get((ranks[0], name, path)) for ranks in (first, other))
+    return None if first is other or one is None or two is None else difference(one, two)
+
+
+def _verdict(
+    groups: Sequence[Group], missing: Sequence[int], unknown: Mapping[int, Leaf]
+) -> Verdict:
+    if len(groups) > 1 or missing:
+        return "different"
+    if any(leaf.state == "pending" for leaf in unknown.values()):
+        return "pending"
+    if unknown:
+        return "not compared"
+    return "equal but for NaN" if groups[0].leaf.nans else "equal"

@@ -1,0 +1,85 @@
+"""The ranks' variables as a notebook shows them: a table as HTML, and the same as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from xla_nb.run.comparing import Compared, Verdict
+from xla_nb.views import variables
+from xla_nb.views.saved.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
+from xla_nb.views.saved.tags import chip, div, escaped, faint
+from xla_nb.views.variables import TITLES, Row
+
+_SIGNS: dict[Verdict, tuple[str, str]] = {
+    "different": ("≠", RED),
+    "not on all": ("◔", AMBER),
+    "pending": ("◌", GREY),
+    "not compared": ("?", GREY),
+    "equal but for NaN": ("=", AMBER),
+    "equal": ("=", GREEN),
+}
+_CELL = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px;text-align:left"
+
+
+class Variables(Mapping[str, Compared]):
+    """The variables of live ranks, by name, and whether the ranks agree on them.
+
+    ranks: how many ranks were asked."""
+
+    def __init__(self, compared: Sequence[Compared], ranks: int) -> None:
+        self._compared = {one.name: one for one in compared}
+        self.ranks = ranks
+
+    def __getitem__(self, name: str) -> Compared:
+        return self._compared[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._compared)
+
+    def __len__(self) -> int:
+        return len(self._compared)
+
+    def __repr__(self) -> str:
+        return variables.as_text(list(self.values()), self.ranks)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/html": self._repr_html_(), "text/plain": repr(self)}
+
+    def _repr_html_(self) -> str:
+        compared = list(self.values())
+        style = f"{SANS};font-size:13px;line-height:1.5;margin:4px 0;padding:5px 12px"
+        notes = (div("font-size:12px", faint(note)) for note in variables.notes(compared))
+        return (
+            f'<div dir="ltr" style="{style};border:1px solid {EDGE};border-radius:6px">'
+            + div("", escaped(variables.summary(compared, self.ranks)))
+            + _table(variables.rows(compared))
+            + "".join(notes)
+            + "</div>"
+        )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    shown = [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
+    if not shown:
+        return ""
+    head = "".join(
+        f'<th scope="col" style="{_CELL};font-weight:500">{faint(TITLES[n])}</th>' for n in shown
+    )
+    body = "".join(_row(row, shown) for row in rows)
+    style = "border-collapse:collapse;margin:2px 0;border:0;line-height:1.5"
+    table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return div("overflow-x:auto", table)
+
+
+def _row(row: Row, shown: Sequence[int]) -> str:
+    *cells, last = (escaped(row.cells[n]) for n in shown)
+    if row.verdict in _SIGNS:
+        last = f"{chip(*_SIGNS[row.verdict])} {last}"
+    drawn = "".join(f'<td style="{_CELL};{MONO}">{cell}</td>' for cell in cells)
+    line = f'<tr style="background:transparent">{drawn}<td style="{_CELL}">{last}</td></tr>'
+    if not row.lines:
+        return line
+    below = "".join(div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)
+    style = f"{_CELL};padding-left:24px"
+    cell = f'<td colspan="{len(shown)}" style="{style}">{below}</td>'
+    return f'{line}<tr style="background:transparent">{cell}</tr>'
