@@ -1,5 +1,7 @@
 """`%%xla` in a real kernel: ranks that live on between cells."""
 
+import re
+
 import pytest
 
 
@@ -216,6 +218,71 @@ def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
     assert "AssertionError" in kernel.run("%xla_restart fails --replay").error
     assert "name 'second' is not defined" in kernel.run("%%xla --group fails\nsecond").error
     kernel.ok("%xla_shutdown fails")
+
+
+# ---------------------------------------------------------------- what ranks are asked
+
+
+def test_variables_are_shown_with_the_ranks_that_deviate(live):
+    live.ok("%%xla\ndrift = torch.full((4,), 1.0 if rank == 0 else 3.0)\nsame = [1, 2]")
+    shown = live.ok("%xla_vars drift same").result
+    assert "4 of 4 elements; largest difference 2" in shown
+    assert re.search("same +list .* equal", shown)
+    assert live.value("xla_nb.ranks().vars('same')['same'].verdict") == "'equal'"
+
+
+def test_a_watched_variable_is_told_in_the_cell_in_which_ranks_drift_apart(live):
+    live.ok("%%xla\nweights = torch.zeros(2)")
+    live.ok("%xla_vars --watch weights")
+    assert "weights" not in live.ok("%%xla\nweights += 1").stdout
+    shown = live.ok("%%xla\nif rank == 1: weights[0] = 9")
+    assert f"`weights` differs between ranks since Cell In[{shown.number}]" in shown.stdout
+    assert "weights" not in live.ok("%%xla\n1").stdout
+    live.ok("%xla_vars --watch")
+
+
+def test_asking_for_variables_computes_nothing_on_the_device(live):
+    live.ok(
+        "%%xla\nimport torch_xla.debug.metrics as met\nlazy = torch.ones(5).to(device) * 3\n"
+        "def executed(): return met.metric_data('ExecuteTime')"
+    )
+    before = results(live, "(executed() or [0])[0]")
+    assert "pending" in live.ok("%xla_vars lazy").result
+    assert results(live, "(executed() or [0])[0]") == before
+    assert "equal" in live.ok("%xla_vars --compute lazy").result
+
+
+def test_what_ranks_are_asked_leaves_no_run(live):
+    before = live.value("len(__import__('xla_nb.run.recorded').run.recorded.entries())")
+    live.ok("%xla_vars")
+    assert live.value("len(__import__('xla_nb.run.recorded').run.recorded.entries())") == before
+
+
+def completed(live, code):
+    reply = live.client.complete(code, len(code), reply=True, timeout=60)
+    return reply["content"]["matches"]
+
+
+def test_tab_offers_the_ranks_names_and_attributes(live):
+    live.ok("%%xla\nclass Offered:\n    attribute_of_it = 1\nonly_on_ranks = Offered()")
+    assert "only_on_ranks" in completed(live, "%%xla\nonly_on")
+    assert completed(live, "%%xla --timeout 5\nx = 1\nonly_on_ranks.attr") == ["attribute_of_it"]
+    assert "only_on_ranks" not in completed(live, "only_on")
+
+
+def test_tab_in_a_cell_for_busy_ranks_offers_the_notebooks_own(live):
+    live.ok("%%xla --bg -o busy_\nimport time\ntime.sleep(600)")
+    live.ok("of_the_notebook = 1")
+    assert "of_the_notebook" in completed(live, "%%xla\nof_the_note")
+    live.ok("busy_.stop()\nbusy_.join_end()")
+
+
+def test_a_question_mark_shows_what_rank_0_has(live):
+    live.ok("%%xla\ndef documented(a, b=2):\n    'What it does.'\n    return a")
+    shown = live.ok("%%xla\ndocumented?").stdout
+    assert "Signature:      documented(a, b=2)" in shown
+    assert "What it does." in shown
+    assert "return a" in live.ok("%%xla\ndocumented??").stdout
 
 
 # ---------------------------------------------------------------- in code

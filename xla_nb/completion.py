@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +14,16 @@ from xla_nb.run.options import LIMITS, OPTIONS, OWN, SETTINGS
 #: What is offered at the end of a line, of which `symbol` is the word at the cursor.
 _Offer = Callable[[str, str], list[str]]
 _NAME = "xla_nb"
+_LIVE = re.compile(r"%%xla(\s|$)")
 
 
-def turn_on(shell: Any, parsers: Sequence[argparse.ArgumentParser]) -> None:
-    """Tell IPython's completer, once in a shell; `parsers`: those of magics with options."""
+def turn_on(
+    shell: Any,
+    parsers: Sequence[argparse.ArgumentParser],
+    ranks_offer: Callable[[str, str], Completions | None] = lambda line, before: None,
+) -> None:
+    """Tell IPython's completer, once in a shell; `parsers`: those of magics with options.
+    `ranks_offer`: what ranks have at the end of a cell's text, by the line of its %%xla."""
     offers: dict[str, _Offer] = {one.prog: functools.partial(_flags, one) for one in parsers}
     offers["%xla_config"] = _config
     try:
@@ -34,7 +41,11 @@ def turn_on(shell: Any, parsers: Sequence[argparse.ArgumentParser]) -> None:
             def matched(context: Any) -> dict[str, Any]:
                 return _of_context(offers, context)
 
+            def of_cell(context: Any) -> dict[str, Any]:
+                return _of_cell(ranks_offer, context)
+
             matchers.append(context_matcher(identifier=_NAME)(matched))
+            matchers.append(context_matcher(identifier=f"{_NAME}_ranks")(of_cell))
 
 
 def _of_context(offers: dict[str, _Offer], context: Any) -> dict[str, Any]:
@@ -78,6 +89,20 @@ def _config(line: str, symbol: str) -> list[str]:
 
 
 # ---------------------------------------------------------------- what ranks offer
+
+
+def _of_cell(ranks_offer: Callable[[str, str], Completions | None], context: Any) -> dict[str, Any]:
+    """What ranks offer inside a %%xla cell, as IPython's `context_matcher` gives it."""
+    lines = context.full_text.split("\n")
+    line = lines[context.cursor_line] if context.cursor_line < len(lines) else ""
+    start = next((n for n, each in enumerate(lines) if _LIVE.match(each)), None)
+    if start is None or start >= context.cursor_line:
+        return {"completions": [], "suppress": False}
+    before = [*lines[start + 1 : context.cursor_line], line[: context.cursor_position]]
+    offered = ranks_offer(lines[start], "\n".join(before))
+    if offered is None:
+        return {"completions": [], "suppress": False}
+    return of_ranks(offered, line[context.cursor_position :])
 
 
 def of_ranks(offered: Completions, after: str = "") -> dict[str, Any]:

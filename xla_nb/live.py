@@ -13,9 +13,17 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from xla_nb import api, notebook
-from xla_nb.errors import LaunchError, UsageError
-from xla_nb.program.build import Cell, Program, Scope, build_call, build_group, build_live
+from xla_nb import api, live_questions, notebook
+from xla_nb.errors import LaunchError, UsageError, XlaNbError
+from xla_nb.program.build import (
+    Cell,
+    Program,
+    Scope,
+    build_call,
+    build_group,
+    build_live,
+)
+from xla_nb.protocol import events
 from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.run import options as run_options
 from xla_nb.run.group import Group, LastingRun, Played
@@ -23,6 +31,7 @@ from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.views.picture import ShownRun
+from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
 from xla_nb.wording import ranks as numbered
 
@@ -162,7 +171,22 @@ def _run(
         program = made(api.script())
     with api.telling() as on_wait:
         run = group.launch(program, options, members, resolve, on_wait, ShownRun)
-    return api.shown(run, options, launched)
+    try:
+        return api.shown(run, options, launched)
+    finally:
+        if run.done and group.watch.names:
+            _tell_of_drift(group, run.label)
+
+
+def _tell_of_drift(group: Group, label: str) -> None:
+    """Say which of the watched variables have drifted apart in a cell."""
+    try:
+        told = live_questions.drifted(group, group.watch, label)
+    except XlaNbError as problem:  # a rank is gone, which has been told
+        told = [f"The watched variables could not be compared: {problem}"]
+    for text in told:
+        group.run.take(events.Notice(text=text))
+        print(text)
 
 
 # ---------------------------------------------------------------- in code
@@ -176,6 +200,7 @@ class Ranks:
     push(x=1)            bind names on the ranks
     pull("x", rank=0)    what a name holds on a rank
     ranks["x"]           the same of every rank: {rank: value}
+    vars()               all variables, and whether the ranks agree on them
     """
 
     def __init__(self, group: Group, options: Options) -> None:
@@ -241,6 +266,13 @@ class Ranks:
     def __getitem__(self, name: str) -> Mapping[int, Any]:
         """What a name, or an expression, holds on every rank."""
         return self._held(name, None)
+
+    def vars(self, *names: str, compute: bool = False) -> Variables:
+        """The variables that these names hold, by default all, and whether the ranks agree on them.
+
+        compute: tensors that are recorded and not computed yet are computed first; else they are
+        told as pending."""
+        return live_questions.variables(self._group, names, compute=compute)
 
     def _held(self, name: str, members: tuple[int, ...] | None) -> Mapping[int, Any]:
         cell = Cell(f"`{name}`", name)

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import live, notebook
+from xla_nb import live, live_questions, notebook
+from xla_nb.errors import XlaNbError
 from xla_nb.lines import Parser, expanded, parsed, parser
+from xla_nb.protocol.inspection import Completions
 from xla_nb.run import options as run_options
+from xla_nb.run.drift import Watch
 from xla_nb.run.group import Group
 from xla_nb.run.options import Options, Word
 from xla_nb.run.run import Run
-from xla_nb.wording import ranks
+from xla_nb.views import help
+from xla_nb.views.saved.variables import Variables
+from xla_nb.wording import listed, ranks
+
+_QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 
 
 def parsers() -> list[Parser]:
     """Those of the magics with options."""
-    return [_cell_parser(), _start_parser(), _restart_parser(), _shutdown_parser()]
+    return [_cell_parser(), _start_parser(), _restart_parser(), _shutdown_parser(), _vars_parser()]
+
+
+def offered(line: str, before: str) -> Completions | None:
+    """What ranks offer in a cell with this line at its top, up to the cursor."""
+    try:
+        words = parsed(_cell_parser(), line.partition("%%xla")[2])
+        return live_questions.completions(live.of(words["group"]), before)
+    except XlaNbError:  # the line is not finished, or there are no ranks
+        return None
 
 
 def _cell_parser() -> Parser:
@@ -44,6 +61,15 @@ def _restart_parser() -> Parser:
 def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
     made = parser(prog, ())
     made.add_argument("name", nargs="?", default=live.DEFAULT)
+    return made
+
+
+def _vars_parser() -> Parser:
+    made = parser("%xla_vars", ())
+    made.add_argument("names", nargs="*", type=Word)
+    made.add_argument("--group", default=live.DEFAULT)
+    made.add_argument("--compute", action="store_true")
+    made.add_argument("--watch", action="store_true")
     return made
 
 
@@ -79,6 +105,9 @@ class LiveMagics(Magics):
         filled = expanded(self.notebook, line)
         words = parsed(_cell_parser(), filled)
         chosen, out, name = words.pop("ranks"), words.pop("out"), words.pop("group")
+        if question := _QUESTION.fullmatch(cell):
+            self._explain(live.of(name), question[1], question[2])
+            return None
         out = None if out is None else run_options.variable("-o", out)
         members = None if chosen is None else run_options.numbers("RANKS", chosen)
         options = self._options(words)
@@ -117,6 +146,34 @@ class LiveMagics(Magics):
         """End live ranks, and with them what they hold: `%xla_shutdown [NAME]`."""
         name = parsed(_shutdown_parser(), line)["name"]
         self._tell("Ended", live.end(name))
+
+    @line_magic
+    def xla_vars(self, line: str) -> Variables | None:
+        """Show the variables of live ranks, and whether the ranks agree on them.
+
+            %xla_vars [NAME…] [--group NAME] [--compute]
+            %xla_vars --watch NAME…
+
+        Without names it shows all. Tensors that are recorded on the device and not computed yet
+        are told as pending; --compute computes them first. --watch compares the named variables
+        after each cell, and says in which one ranks drifted apart; without names it ends that.
+        """
+        words = parsed(_vars_parser(), line)
+        group = live.of(words["group"])
+        names = [run_options.variable("%xla_vars", name) for name in words["names"]]
+        if not words["watch"]:
+            return live_questions.variables(group, names, compute=bool(words["compute"]))
+        group.watch = Watch(names)
+        if names:
+            print(f"Compared after each cell: {listed(f'`{name}`' for name in names)}.")
+            for text in live_questions.drifted(group, group.watch, "%xla_vars"):
+                print(text)
+        return None
+
+    def _explain(self, group: Group, expression: str, marks: str) -> None:
+        """Answer `name?` as IPython does, with what rank 0 has."""
+        about = live_questions.about(group, expression, source=marks == "??")
+        print("Rank 0 is busy." if about is None else help.as_text(about, 0))
 
     def _options(self, words: dict[str, Any]) -> Options:
         asked = {**dict.fromkeys(run_options.OPTIONS), **words}

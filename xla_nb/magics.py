@@ -44,7 +44,9 @@ def load(shell: InteractiveShell) -> None:
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
     dropin.install()
-    completion.turn_on(shell, [_spawn_parser(), _topology_parser(), *live_magics.parsers()])
+    completion.turn_on(
+        shell, [_spawn_parser(), _topology_parser(), *live_magics.parsers()], live_magics.offered
+    )
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch

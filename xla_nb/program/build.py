@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.program.cells import Cell, Pending, Section, future_flags, unreadable
-from xla_nb.program.dependencies import Dependencies
+from xla_nb.program.dependencies import ENTRY, Dependencies
 from xla_nb.program.entry import check_live, check_planned
 from xla_nb.program.names import Names
 from xla_nb.program.origins import name_of, star_names
 from xla_nb.program.scope import OnlyTheRunHas, Scope
 from xla_nb.program.split import RANK_NAMES, live_cell, split_cell
+from xla_nb.protocol.live import Live
+from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
+from xla_nb.protocol.pickling import pack
 
 __all__ = [
     "RANK_NAMES",
@@ -32,6 +35,7 @@ __all__ = [
     "build_call",
     "build_group",
     "build_live",
+    "build_question",
 ]
 
 
@@ -119,6 +123,14 @@ def _built(
         binds=tuple(sorted(keeps | _bound(plan.names))),
         keeps=tuple(sorted(keeps)),
     )
+
+
+def build_question(
+    question: Callable[..., object], args: tuple[object, ...], *, name: str
+) -> Program:
+    """A call of what ranks have themselves, which takes nothing of the notebook's along."""
+    values = {ENTRY: question, ARGUMENTS: args}
+    return Program(name, pack(values, Live({}, lambda code: None, joins=False)), entry=ENTRY)
 
 
 def build_live(cell: Cell, scope: Scope, *, name: str) -> Program:

@@ -65,7 +65,11 @@ def _told(one: Compared, cell: str, seen: _Seen) -> str:
     what = sentence(one) if one.verdict == "different" else f"missing on {ranks(one.missing)}"
     since = f"since {cell}"
     if not seen.equal:
-        since = f"after {cell}" if seen.last else f"already when first compared, after {cell}"
+        first = "already when first compared"
+        if cell.startswith("%"):  # before any cell
+            since = first
+        else:
+            since = f"after {cell}" if seen.last else f"{first}, after {cell}"
     elif seen.equal != seen.last:
         since = f"after {cell}; last known to be equal after {seen.equal}"
     return f"`{one.name}` differs between ranks {since}: {what}"

@@ -15,6 +15,7 @@ from xla_nb.protocol import events
 from xla_nb.protocol.order import Turn
 from xla_nb.protocol.units import Sent
 from xla_nb.run import sentences
+from xla_nb.run.drift import Watch
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
@@ -59,6 +60,7 @@ class Group:
              last
     sent     what they have been sent of the notebook's
     history  the cells that have succeeded, oldest first
+    watch    the variables that are compared after each cell
     """
 
     def __init__(self, name: str, run: Run, engine: Engine, options: Options) -> None:
@@ -66,6 +68,7 @@ class Group:
         self.remote: dict[str, str] = {}
         self.sent = Sent()
         self.history: list[Played] = []
+        self.watch = Watch(())
         self._engine = engine
         self.number = 0
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
@@ -119,17 +122,45 @@ class Group:
         chosen = self.world if members is None else members
         self.check(chosen)
         program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
-        self.number += 1
-        whole = chosen == self.world
-        turn = Turn(self.run.name, self.number, None if whole else chosen, frozenset(self.remote))
-        own = replace(options, n=len(chosen))
-        run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn)
-        self.sent.confirm()
+        run = self._launch(program, options, chosen, resolve, on_wait, kind)
         number = self.number
-        self._programs[run] = chosen
+        self.sent.confirm()
         began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
         self.run.take(began)
         run.at_end(lambda run: self._over(run, number))
+        return run
+
+    def ask(
+        self,
+        program: Program,
+        options: Options,
+        members: tuple[int, ...],
+        resolve: Callable[[str], object],
+    ) -> Run:
+        """Have ranks answer a question, of which nothing is recorded for long. Raises as `launch`
+        does."""
+        self.check(members)
+        run = self._launch(program, options, members, resolve, kept=False)
+        run.at_end(self._leave)
+        return run
+
+    def _launch(
+        self,
+        program: Program,
+        options: Options,
+        chosen: tuple[int, ...],
+        resolve: Callable[[str], object],
+        on_wait: OnWait = lambda seconds, what: None,
+        kind: type[Run] = Run,
+        *,
+        kept: bool = True,
+    ) -> Run:
+        self.number += 1
+        members = None if chosen == self.world else chosen
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote))
+        own = replace(options, n=len(chosen))
+        run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)
+        self._programs[run] = chosen
         return run
 
     def remember(self, run: Run, played: Played) -> None:
@@ -179,6 +210,9 @@ class Group:
             self.remote.pop(name, None)
         headline = sentences.headline(run.state)
         self.run.take(events.ProgramEnded(number=number, ok=run.ok, headline=headline))
+        self._leave(run)
+
+    def _leave(self, run: Run) -> None:
         del self._programs[run]
 
     def end(self) -> None:

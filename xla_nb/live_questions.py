@@ -1,0 +1,103 @@
+"""What live ranks are asked between cells: their variables, completions, what an object is.
+
+Each question is a program of theirs that leaves no record and is no part of their history.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from xla_nb import notebook
+from xla_nb.errors import XlaNbError
+from xla_nb.program.build import build_question
+from xla_nb.protocol.inspection import About, Completions
+from xla_nb.rank import questions
+from xla_nb.rank.entries import WithoutIndex
+from xla_nb.run import comparing
+from xla_nb.run.comparing import Compared
+from xla_nb.run.drift import Watch
+from xla_nb.run.group import Group
+from xla_nb.views.saved.variables import Variables
+
+#: Seconds for what Tab offers, and for `name?`.
+_COMPLETION, _HELP = 0.2, 5.0
+_WITHDRAWN = 5.0  # seconds that ranks have for a question that is not to be answered any more
+T = TypeVar("T")
+
+
+def ask(
+    group: Group,
+    question: Callable[..., T],
+    args: tuple[object, ...] = (),
+    members: tuple[int, ...] | None = None,
+    *,
+    within: float | None = None,
+) -> dict[int, T]:
+    """What ranks answer to a question between two programs; it leaves no record.
+
+    Raises UsageError where one of them is busy, RunFailed, and TimeoutError after `within` seconds,
+    when the question is withdrawn."""
+    chosen = group.world if members is None else members
+    group.check(chosen)
+    here = notebook.current()
+    program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
+    resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
+    run = group.ask(program, replace(group.options, grace=_WITHDRAWN), chosen, resolve)
+    try:
+        if not run.join_end(within):
+            raise TimeoutError
+        run.check()
+        return dict(run.results)
+    finally:
+        run.stop("Withdrawn")
+        run.join_end()
+        run.record.discard()
+
+
+def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False) -> Variables:
+    """The variables of a group, by default all that its cells have. Raises as a cell does."""
+    return Variables(compared(group, names, compute=compute), len(group.world))
+
+
+def compared(group: Group, names: Sequence[str], *, compute: bool = False) -> list[Compared]:
+    """Variables over the ranks; of those that differ, by how much."""
+    told = ask(group, questions.variables, (tuple(names), compute))
+    first = comparing.compare(told)
+    wanted = comparing.questions(first)
+    answers = {
+        rank: ask(group, questions.values, (asked,), (rank,))[rank]
+        for rank, asked in wanted.items()
+    }
+    return comparing.compare(told, answers) if answers else first
+
+
+def drifted(group: Group, watch: Watch, label: str) -> list[str]:
+    """What is to be said of watched variables after a cell."""
+    told = ask(group, questions.variables, (tuple(watch.names), False))
+    first = comparing.compare(told)
+    fresh = watch.new(first)
+    return watch.after(label, compared(group, [one.name for one in fresh]) if fresh else first)
+
+
+def completions(group: Group, before: str) -> Completions | None:
+    """What rank 0 offers at the end of a cell up to the cursor; None where it is busy, or cannot
+    tell in time."""
+    return _soon(group, questions.completions, (before,), _COMPLETION)
+
+
+def about(group: Group, expression: str, *, source: bool) -> About | None:
+    """What rank 0 knows of an object; None where it is busy."""
+    return _soon(group, questions.about, (expression, source), _HELP)
+
+
+def _soon(
+    group: Group, question: Callable[..., T], args: tuple[object, ...], within: float
+) -> T | None:
+    first = group.alive[:1]
+    try:
+        return ask(group, question, args, first, within=within)[first[0]] if first else None
+    except (XlaNbError, TimeoutError):
+        return None
