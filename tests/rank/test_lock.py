@@ -172,3 +172,49 @@ def test_it_is_counted_how_often_a_process_has_got_it():
     lock.acquire()
     lock.release()
     assert lock.taken == 2
+
+
+# ---------------------------------------------------------------- after a program
+
+
+def test_a_rank_that_has_it_still_gives_it_back_once():
+    lock = SharedLock()
+    lock.belongs_to(1)
+    lock.acquire()
+    assert lock.let_go() is True
+    assert lock.let_go() is False
+    assert lock.acquire(False) is True
+    lock.release()
+
+
+def test_one_that_is_interrupted_as_it_gets_it_or_gives_it_back_still_has_it():
+    lock = SharedLock()
+    lock.belongs_to(1)
+    lock._semlock.acquire()  # as `acquire` does first, and `release` last
+    assert lock.let_go() is True
+    assert lock.acquire(False) is True
+    lock.release()
+
+
+def test_that_of_another_rank_stays():
+    lock = SharedLock()
+    lock.belongs_to(0)
+    in_a_process(take_as, lock, 3)
+    assert lock.let_go() is False
+    assert lock.acquire(False) is False
+
+
+def test_one_that_another_process_gave_back_is_not_given_back_twice():
+    lock = SharedLock()
+    lock.belongs_to(0)
+    lock.acquire()
+    in_a_process(lock.release)
+    assert lock.let_go() is False
+    in_a_process(take_as, lock, 3)
+    assert lock.let_go() is False
+    assert lock.acquire(False) is False
+
+
+def take_as(lock, rank):
+    lock.belongs_to(rank)
+    return lock.acquire(False)

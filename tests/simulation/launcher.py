@@ -19,9 +19,11 @@ from typing import Any
 
 import torch.distributed as dist
 import torch_xla.distributed.xla_multiprocessing as xmp
+from torch_xla._internal import pjrt
 
-from tests.simulation import scenarios
+from tests.simulation import programs, scenarios
 from tests.support.fork_job import fork_job
+from xla_nb.runtimes import xla
 from xla_nb.simulation import host
 
 
@@ -72,14 +74,25 @@ def run_job(job: dict[str, Any]) -> None:
     if not (child := os.fork()):  # as a cell's code may, before the ranks start
         os._exit(0)
     os.waitpid(child, 0)
+    pjrt.initialize_multiprocess = enter
     xmp.spawn(run_rank, args=(job["scenario"], job["folder"]), start_method="fork")
 
 
+own_way_in = pjrt.initialize_multiprocess
+
+
+def enter(local_rank: int, processes: int) -> None:
+    """A rank's way in, as in a run: its function runs in the main thread, which gets signals."""
+    xla._run_single_devices_in_the_main_thread()
+    own_way_in(local_rank, processes)
+
+
 def run_rank(rank: int, scenario: str, folder: str) -> None:
-    signal.alarm(60)  # no test waits forever
+    signal.alarm(int(os.environ.get("ALARM", "60")))  # no test waits forever
     result: tuple[str, Any]
     try:
-        result = "returned", getattr(scenarios, scenario)(rank)
+        module = scenarios if hasattr(scenarios, scenario) else programs
+        result = "returned", getattr(module, scenario)(rank)
         host.leave("returned")
     except BaseException as error:
         host.leave(f"raised {type(error).__name__}")

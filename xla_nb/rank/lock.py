@@ -1,7 +1,7 @@
 """The `lock` that the ranks of a host share: multiprocessing's, which also knows who holds it.
 
-A rank that ends with the lock leaves it locked for ever. The meter of a rank that waits reads here
-for whom, so that this can be told.
+A process that ends with the lock leaves it locked for ever; a rank that lives on gives it back
+after each program. The meter of a rank that waits reads here for whom, so that this can be told.
 """
 
 from __future__ import annotations
@@ -67,6 +67,17 @@ class SharedLock(synchronize.Lock):
     def release(self) -> None:
         self._holder[0] = 0  # before the next one may have it
         self._semlock.release()
+
+    def let_go(self) -> bool:
+        """Give it back if this rank has it still, after its program; whether it had."""
+        # The semaphore's own count: an interrupt may have come before the holder's number.
+        if not self._semlock._count() or self._holder[0] not in (0, self._own_number()):
+            return False
+        try:
+            self.release()
+        except ValueError:  # another process has done so
+            return False
+        return True
 
     def __enter__(self) -> bool:
         return self.acquire()

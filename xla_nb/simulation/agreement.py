@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from select import POLLIN, POLLOUT
+from select import POLLIN
 from typing import NoReturn
 
 from xla_nb.simulation.board import Board, Buffer, step_of
@@ -38,6 +38,7 @@ from xla_nb.wording import ranks
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
 _GLANCE = 0.1  # seconds between two looks at what keeps ranks away, and at the own program's end
 _ROOM = 1 << 14  # bytes of a payload that fit the sockets' buffers
+_OF_ALL = "rendezvous", "init_process_group"  # operations without groups
 _PATIENCE = 1.0  # seconds that a farewell may take this thread
 
 
@@ -356,10 +357,10 @@ class Agreement:
         absent = set(others) - self._members
         if absent:
             operation, do = mine.what.partition(" ")[0], "does" if len(absent) == 1 else "do"
+            groups = "" if operation in _OF_ALL else ", or give it groups of the ranks that run it"
             raise CollectiveMismatch(
                 f"{operation} needs {ranks(absent)}, which {do} not run this cell (it runs on "
-                f"{ranks(self._members)}). Run it on all ranks, or give the collective groups of "
-                "those that run."
+                f"{ranks(self._members)}). Run the cell on all ranks{groups}."
             )
 
     def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
@@ -412,9 +413,7 @@ class Agreement:
             self.check(what)
             if time.monotonic() - moved > limit:
                 raise CollectiveTimeout(f"{ranks(wanted)} stopped during {shorten(what)}")
-            for rank in self.mesh.poll(wanted, _GLANCE):
-                if wanted[rank] & POLLOUT:  # it may say why it reads no more
-                    self.mesh.streams[rank].fill()
+            swap.hear(self.mesh.poll(wanted, _GLANCE))
 
     def break_off(self, what: str, error: BaseException) -> None:
         """Tell the others, who may wait for this rank in the middle of a collective, that an error

@@ -33,6 +33,7 @@ from xla_nb.simulation.torch_names import carry
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
+_NUMBER = 4  # bytes, of how often process groups were made
 _START = timedelta(seconds=120)  # for other hosts to start
 
 
@@ -149,13 +150,18 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         return streams
 
     def _answer_rendezvous(self, carrier: Carrier) -> None:
-        """Let `init_method="xla://"` use the run's own store, so that runs never share a port."""
+        """Let `init_method="xla://"` use the run's own store, so that runs never share a port, and
+        each time other keys in it."""
+        done = 0
 
         def handler(url: str, **_: object) -> Iterator[tuple[dist.Store, int, int]]:
+            nonlocal done
             with carrier.programs.lock:
-                everyone = range(carrier.size)
-                carrier.programs.agreement.meet("init_process_group xla://", everyone)
-            store = dist.PrefixStore("xla", self._store.open(carrier.rank))
+                mine = [done.to_bytes(_NUMBER, "little")]
+                what, everyone = "init_process_group xla://", range(carrier.size)
+                met = carrier.programs.agreement.meet(what, everyone, mine)
+                done = 1 + max(int.from_bytes(each, "little") for each in met.values())
+            store = dist.PrefixStore(f"xla/{done}", self._store.open(carrier.rank))
             yield store, carrier.rank, carrier.size
 
         _rendezvous_handlers["xla"] = handler

@@ -7,7 +7,7 @@ than a chunk.
 from __future__ import annotations
 
 import select
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from xla_nb.simulation.frames import data, enter_data
 from xla_nb.simulation.mesh import Mesh
@@ -40,6 +40,12 @@ class Swap:
         that only receives, too."""
         ready = dict.fromkeys(self._into, select.POLLIN)
         return ready | dict.fromkeys(self._out, select.POLLIN | select.POLLOUT)
+
+    def hear(self, ready: Iterable[int]) -> None:
+        """Read what those say of them that only receive."""
+        for rank in ready:
+            if rank not in self._into:
+                self._mesh.streams[rank].fill()
 
     def move(self) -> int:
         """Send and receive what is possible now; returns the number of bytes. Raises

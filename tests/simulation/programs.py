@@ -1,0 +1,397 @@
+"""Ranks that run many programs, as cells of a notebook, of which many fail.
+
+The plan of each program follows from a seed, so that every rank knows what it is to do, and what
+each collective must give. No rank waits for others between two programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from torch import Tensor
+
+from xla_nb.simulation import host
+from xla_nb.simulation.agreement import Agreement, CollectiveMismatch
+from xla_nb.simulation.collectives import Reduction
+from xla_nb.simulation.memory import Walk
+from xla_nb.simulation.swaps import Swap
+
+SIZES = (3, 40_000, 150_000)  # numbers: of a frame, of a board, of memory or swaps
+FAILURES = (
+    "nothing",
+    "raises before",
+    "raises after",
+    "raises inside",
+    "is interrupted",
+    "is interrupted twice",
+    "returns early",
+    "calls another",
+)
+
+
+class Bad(Exception):
+    """What the plan tells a rank to raise."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the members of a program do. `victim` fails so at step `at`."""
+
+    number: int
+    members: tuple[int, ...]
+    steps: tuple[tuple[str, int, tuple[tuple[int, ...], ...]], ...]  # operation, numbers, groups
+    victim: int
+    failure: str
+    at: int
+    delay: float  # seconds until an interrupt
+
+
+def plan(seed: int, number: int, size: int) -> Plan:
+    """The program of that number: even ones do not fail, and run on all ranks."""
+    choose = random.Random(f"{seed} {number}")
+    everyone = range(size)
+    checks = number % 2 == 0
+    members: Sequence[int] = everyone
+    if not checks and choose.random() < 0.3:
+        members = sorted(choose.sample(everyone, choose.randint(2, size)))
+    steps = []
+    for index in range(len(SIZES) * 2 if checks else choose.randint(1, 4)):
+        count = SIZES[index % 3] if checks else choose.choice(SIZES)
+        operations = ["sum", "gather", "exchange", "rendezvous"]
+        if len(members) < size:
+            operations.remove("rendezvous")
+        groups = _groups(choose, members, size)
+        steps.append((choose.choice(operations), count, groups))
+    failure = "nothing" if checks else choose.choice(FAILURES)
+    at = choose.randrange(len(steps))
+    return Plan(
+        number,
+        tuple(members),
+        tuple(steps),
+        choose.choice(members),
+        failure,
+        at,
+        choose.choice((0, 0.0005, 0.002, 0.01)) * choose.random(),
+    )
+
+
+def _groups(choose: random.Random, members: Sequence[int], size: int) -> tuple[Any, ...]:
+    """All ranks, or groups of the members of equal size."""
+    whole = len(members) == size
+    if whole and choose.random() < 0.6:
+        return ()
+    shuffled = choose.sample(members, len(members))
+    count = choose.choice([n for n in range(2, len(members) + 1) if len(members) % n == 0])
+    return tuple(tuple(shuffled[n : n + count]) for n in range(0, len(members), count))
+
+
+def values(number: int, step: int, rank: int, count: int) -> Tensor:
+    """Whole numbers, so that sums are exact in any order."""
+    return (torch.arange(count) % 97 + 7 * number + 31 * step + 1000 * rank).float()
+
+
+def call(step: int, plan: Plan, rank: int) -> None:
+    """Perform a step and compare what comes back."""
+    operation, count, groups = plan.steps[step]
+    group = next((each for each in groups if rank in each), range(xr.world_size()))
+    rows = [values(plan.number, step, other, count) for other in group]
+    lists = [list(each) for each in groups] or None
+    if operation == "rendezvous":
+        sent = [values(plan.number, step, other, count).numpy().tobytes() for other in ALL]
+        assert xm.rendezvous(f"{step}", sent[rank], []) == sent, "a wrong payload"
+        return
+    mine = values(plan.number, step, rank, count).to("xla")
+    if operation == "sum":
+        got, right = xm.all_reduce("sum", mine, groups=lists), sum(rows[1:], rows[0])
+    elif operation == "gather":
+        got, right = xm.all_gather(mine, groups=lists), torch.cat(rows)
+    else:
+        parts, here = len(group), list(group).index(rank)
+        whole = count // parts * parts
+        got = xm.all_to_all(mine[:whole], 0, 0, parts, groups=lists)
+        right = torch.cat([row[:whole].chunk(parts)[here] for row in rows])
+    assert torch.equal(got.cpu(), right), f"{operation} of {count} numbers is wrong"
+
+
+ALL: list[int] = []
+
+
+def run(plan: Plan, rank: int) -> None:
+    for step in range(len(plan.steps)):
+        fails = plan.victim == rank and plan.at == step
+        if fails and plan.failure == "raises before":
+            raise Bad
+        if fails and plan.failure == "returns early":
+            return
+        if fails and plan.failure == "calls another":
+            xm.all_reduce("max", torch.ones(5).to("xla"), groups=[list(plan.members)])
+            return
+        with inside(plan) if fails else nothing():
+            call(step, plan, rank)
+        if fails and plan.failure == "raises after":
+            raise Bad
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def inside(plan: Plan) -> Iterator[None]:
+    """The victim fails in the middle of a collective: as it reduces, between two chunks of its
+    memory or of a swap, or as it waits."""
+    if plan.failure.startswith("is interrupted"):
+        with interrupted(plan.delay, 2 if plan.failure.endswith("twice") else 1):
+            yield
+        return
+    if plan.failure != "raises inside":
+        yield
+        return
+    owner, name = [(Reduction, "fold"), (Walk, "_collect"), (Swap, "_push"), (Agreement, "_poll")][
+        plan.number // 2 % 4
+    ]
+    own = getattr(owner, name)
+    counted = iter(range(1000))
+
+    def fail(*arguments: Any) -> Any:
+        if next(counted) == plan.number % 3:
+            raise Bad
+        return own(*arguments)
+
+    setattr(owner, name, fail)
+    try:
+        yield
+    finally:
+        setattr(owner, name, own)
+
+
+SENDERS: list[threading.Thread] = []
+
+
+@contextmanager
+def interrupted(delay: float, times: int) -> Iterator[None]:
+    """A real signal at any moment of the rest of the program, or after it."""
+
+    def send() -> None:
+        for _ in range(times):
+            time.sleep(delay)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    SENDERS.append(threading.Thread(target=send))
+    SENDERS[-1].start()
+    yield
+
+
+def interrupt(_: int, frame: FrameType | None) -> None:
+    """Raise where the program is; ignored between two, as between cells."""
+    while frame is not None:
+        if frame.f_code is run.__code__:
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+
+def many_programs(rank: int) -> dict[str, int]:
+    """How often each kind of program has ended how, on this rank."""
+    seed, count = int(os.environ["SEED"]), int(os.environ["PROGRAMS"])
+    size = xr.world_size()
+    ALL[:] = range(size)
+    signal.signal(signal.SIGINT, interrupt)
+    ends: dict[str, int] = {}
+    for number in range(1, count + 1):
+        program = plan(seed, number, size)
+        if rank not in program.members:
+            continue
+        host.begin(number, program.members if len(program.members) < size else None)
+        end = how(lambda program=program: run(program, rank), program, rank)  # type: ignore[misc]
+        host.leave(end)
+        ends[end] = ends.get(end, 0) + 1
+        while SENDERS:
+            SENDERS.pop().join()
+    return ends
+
+
+def how(work: Callable[[], None], plan: Plan, rank: int) -> str:
+    """How a rank has ended; fails if that is not as the plan allows."""
+    try:
+        work()
+    except (Bad, KeyboardInterrupt) as error:
+        assert plan.victim == rank, f"{plan}: {error!r}"
+        return f"raised {type(error).__name__}"
+    except CollectiveMismatch as error:
+        assert plan.failure not in ("nothing",), f"{plan}: {error}"
+        return "raised CollectiveMismatch"
+    except BaseException as error:
+        raise AssertionError(f"rank {rank} in {plan}: {error!r}") from error
+    return "returned"
+
+
+# ---------------------------------------------------------------- one behaviour each
+
+
+def told(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except CollectiveMismatch as error:
+        return str(error)
+    return "nothing"
+
+
+def summed(rank: int, count: int = 3, groups: list[list[int]] | None = None) -> float:
+    """The largest number of a sum of the ranks' numbers plus 1."""
+    return (
+        xm.all_reduce("sum", torch.full((count,), rank + 1.0).to("xla"), groups=groups).max().item()
+    )
+
+
+def on_some_ranks(rank: int) -> list[object]:
+    """Program 1 runs on ranks 0 and 2, and program 2 on all."""
+    found: list[object] = []
+    if rank in (0, 2):
+        host.begin(1, [0, 2])
+        found += [summed(rank, count, [[0, 2]]) for count in SIZES]
+        found += [told(lambda: summed(rank)), told(lambda: summed(rank, groups=[[0, 2], [1, 3]]))]
+        found += [
+            told(lambda: summed(rank, groups=[[0, 2, 3], [1]])),
+            told(lambda: xm.rendezvous("all")),
+        ]
+        host.leave("returned")
+    host.begin(2)
+    return [*found, summed(rank)]
+
+
+def process_groups(rank: int) -> list[object]:
+    """Rank 0 raises before the process group is there; then it is, with a group in it that a later
+    program uses alone, and at last it is made anew."""
+    host.begin(1)
+    found: list[object] = []
+    init = functools.partial(dist.init_process_group, "xla", init_method="xla://")
+    if rank == 0:
+        host.leave("raised ValueError")
+    else:
+        found.append("Rank 0 raised ValueError while" in told(init))
+        host.leave("raised CollectiveMismatch")
+    host.begin(2)
+    init()
+    pair = dist.new_group([1, 3])
+    host.leave("returned")
+    if rank in (1, 3):
+        host.begin(3, [1, 3])
+        value = torch.full((2,), float(rank)).to("xla")
+        dist.all_reduce(value, group=pair)
+        found.append(value.cpu().tolist())
+        found.append(told(lambda: dist.all_reduce(value)).partition(",")[0])
+        host.leave("returned")
+    host.begin(4)
+    dist.destroy_process_group()
+    init()
+    gloo = dist.new_group(backend="gloo")
+    number = torch.ones(1)
+    dist.all_reduce(number, group=gloo)
+    dist.destroy_process_group()
+    init()
+    dist.all_reduce(number, group=dist.new_group(backend="gloo"))
+    return [*found, number.item()]
+
+
+def a_thread_that_outlives_its_program(rank: int) -> list[object]:
+    """A thread of rank 0 waits for the others as its program ends there."""
+    begun = Path(os.environ["FOLDER"], "begun")
+    found: list[object] = []
+    host.begin(1)
+    if rank == 0:
+        thread = threading.Thread(target=lambda: found.append(told(lambda: summed(rank, SIZES[2]))))
+        thread.start()
+        until(lambda: host.waiting() is not None)
+    else:
+        until(begun.exists)
+    host.leave("returned")
+    host.begin(2)
+    begun.touch()
+    right = [summed(rank, count) for count in SIZES]
+    if rank == 0:
+        thread.join()
+    return [*found, *right]
+
+
+def a_thread_that_is_busy_in_a_collective(rank: int) -> list[object]:
+    """One of rank 0 is in the middle of an all_reduce, with its memory, when the next program
+    begins there; the others have given up."""
+    found: list[object] = []
+    gather, begun, goes_on = Walk._collect, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> None:
+        if threading.current_thread() is thread:
+            begun.set()
+            assert goes_on.wait(60)
+        gather(*arguments)
+
+    def call() -> None:
+        found.append(told(lambda: summed(rank, SIZES[2])))
+
+    Walk._collect = slow  # type: ignore[method-assign]
+    host.begin(1)
+    thread = threading.Thread(target=call)
+    if rank == 0:
+        thread.start()
+        assert begun.wait(60)
+    else:
+        call()
+    host.leave("returned")
+    host.begin(2)
+    threading.Timer(0.2, goes_on.set).start()
+    right = [summed(rank, count) for count in SIZES]
+    if rank == 0:
+        thread.join()
+    return [*found, *right]
+
+
+def a_thread_of_an_earlier_program(rank: int) -> list[object]:
+    """It calls a collective while the main thread does the same."""
+    found: list[object] = []
+    starts = threading.Event()
+
+    def call() -> None:
+        starts.wait()
+        found.append(told(lambda: summed(rank + 100)))
+
+    host.begin(1)
+    thread = threading.Thread(target=call, name="trainer")
+    thread.start()
+    host.leave("returned")
+    told_between = told(lambda: summed(rank))
+    host.begin(2)
+    starts.set()
+    found.append(summed(rank))
+    thread.join()
+    return [told_between, *sorted(found, key=str)]
+
+
+def ends_without_having_read(rank: int) -> float:
+    """Rank 3 takes no part in a thousand programs, of which others tell each other the ends."""
+    if rank != 3:
+        for number in range(1, 1001):
+            host.begin(number, [0, 1, 2])
+            host.leave("returned")
+    host.begin(1001)
+    return summed(rank)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.01)
