@@ -96,6 +96,6 @@ def _see_class(cls: type, seen: list[object]) -> None:
         raise _Unclear
     seen += cls.__name__, cls.__qualname__, *cls.__bases__, _END
     for name, part in vars(cls).items():
-        if not parts.is_made_by_type(cls, part):
+        if name != "__slotnames__" and not parts.is_made_by_type(cls, part):
             seen.append(name)
             _see(part, seen)

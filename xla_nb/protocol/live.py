@@ -294,6 +294,7 @@ class Live:
         given: dict[str, Any] = {
             n: content.pop(n) for n in ("__module__", "__slots__") if n in content
         }
+        content.pop("__slotnames__", None)  # what pickle notes there, once it has had an instance
         registered = None
         if isinstance(cls, abc.ABCMeta):
             content.pop("_abc_impl", None)
@@ -435,7 +436,7 @@ _VIEWS = {*map(type, [{}.keys(), {}.values(), {}.items()])}
 _VIEWS |= {*map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()])}
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
-    types.CellType: Live._cell,
+    types.CellType: lambda live, cell: live._cell(cell),
     types.BuiltinFunctionType: _builtin,
     types.MethodType: lambda _, method: refusals.reduce_method(method),
     functools._lru_cache_wrapper: Live._cache,

@@ -1,0 +1,230 @@
+"""Random programs of small graphs of objects: after each cell a rank sees what the notebook holds.
+
+Both sides are compared as graphs: two names that share an object in the notebook share one on the
+rank, and definitions stay the objects that they were there.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+
+from tests.support.live_ranks import LiveNotebook, opened_live
+
+notebook = pytest.fixture(opened_live)
+
+_CLASSES, _FUNCTIONS, _VALUES = ("A", "B"), ("f", "g", "h"), ("u", "v", "w", "x", "y", "z")
+_PLAIN = (int, float, str, bytes, bool, type(None))
+
+
+class _Steps:
+    """Statements at random, over names that are there."""
+
+    def __init__(self, seed: int) -> None:
+        self.pick = random.Random(seed)
+
+    def statement(self, held: dict[str, Any]) -> str:
+        made = [getattr(self, name) for name in dir(self) if name[:3] == "do_"]
+        while True:
+            text = self.pick.choice(made)(held)
+            if text:
+                return str(text)
+
+    def _one(self, held: dict[str, Any], *kinds: Any) -> str | None:
+        known = (n for n in (*_VALUES, *_FUNCTIONS, *_CLASSES) if n in held)
+        names = [name for name in known if isinstance(held[name], kinds)]
+        return self.pick.choice(names) if names else None
+
+    def _value(self, held: dict[str, Any]) -> str:
+        fresh = ["[]", "{}", "1.5", "'text'", "(1, 2)", "numpy.arange(6.0)", "[[1], {}]"]
+        names = [n for n in (*_VALUES, *_FUNCTIONS, *_CLASSES) if n in held]
+        made = [f"{n}()" for n in _CLASSES if n in held]
+        return self.pick.choice([*fresh, *names, *names, *made])
+
+    def do_bind(self, held: dict[str, Any]) -> str:
+        return f"{self.pick.choice(_VALUES)} = {self._value(held)}"
+
+    def do_equal(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, list, dict, numpy.ndarray)
+        return name and f"{name} = {name}.copy()"
+
+    def do_delete(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, object)
+        return name and f"del {name}"
+
+    def do_append(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, list)
+        return name and f"{name}.append({self._value(held)})"
+
+    def do_pop(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, list)
+        return name and held[name] and f"{name}.pop()"
+
+    def do_item(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, dict)
+        return name and f"{name}[{self.pick.choice('abc')!r}] = {self._value(held)}"
+
+    def do_attribute(self, held: dict[str, Any]) -> str | None:
+        kinds = tuple(held[n] for n in _CLASSES if n in held)
+        name = self._one(held, *kinds) if kinds else None
+        return name and f"{name}.{self.pick.choice('pq')} = {self._value(held)}"
+
+    def do_write(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, numpy.ndarray)
+        return name and f"{name}[{self.pick.randrange(2)}] += 1"
+
+    def do_view(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, numpy.ndarray)
+        end = self.pick.choice(["[1:]", "[::2]", "[:4]"])
+        return name and held[name].size > 4 and f"{self.pick.choice(_VALUES)} = {name}{end}"
+
+    def do_define(self, held: dict[str, Any]) -> str:
+        name, other = self.pick.choice(_FUNCTIONS), self.pick.choice((*_FUNCTIONS, *_VALUES))
+        default = self.pick.choice(["None", "1", self._value(held)])
+        return f"def {name}(a={default}):\n    return a, {other}, {self.pick.randrange(3)}"
+
+    def do_close(self, held: dict[str, Any]) -> str:
+        name = self.pick.choice(_FUNCTIONS)
+        return (
+            f"def make(part):\n    def {name}():\n        nonlocal part\n        part = [part]\n"
+            f"        return part\n    def twin(): return part, {name}\n    return {name}, twin\n"
+            f"{name}, {self.pick.choice(_VALUES)} = make({self._value(held)})\ndel make"
+        )
+
+    def do_call(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, types.FunctionType)
+        closes = name and held[name].__closure__ and held[name].__name__ != "twin"
+        return f"{name}()" if closes else None
+
+    def do_class(self, held: dict[str, Any]) -> str:
+        name = self.pick.choice(_CLASSES)
+        base = self.pick.choice(["object", *(n for n in _CLASSES if n in held)])
+        if name != "B" and base == "B":
+            base = "object"
+        return (
+            f"class {name}({base}):\n    n = {self.pick.randrange(3)}\n"
+            f"    def m(self): return super().__init__(), {self.pick.choice(_VALUES)}"
+        )
+
+    def do_patch(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, type)
+        return name and f"{name}.{self.pick.choice('nm')} = {self._value(held)}"
+
+    def do_unpatch(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, type)
+        own = [n for n in "nm" if name and n in vars(held[name])]
+        return f"del {name}.{self.pick.choice(own)}" if own else None
+
+    def do_annotate(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, types.FunctionType)
+        return name and f"{name}.note = {self._value(held)}"
+
+    def do_defaults(self, held: dict[str, Any]) -> str | None:
+        name = self._one(held, types.FunctionType)
+        arguments = name and held[name].__code__.co_argcount
+        return f"{name}.__defaults__ = ({self._value(held)},)" if arguments else None
+
+
+class _Same:
+    """Whether two graphs are the same, each object of one standing for one of the other."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+        self.there: dict[int, Any] = {}
+        self.back: dict[int, Any] = {}
+        self.arrays: list[tuple[Any, Any]] = []
+
+    def check(self, one: Any, other: Any, path: str) -> None:
+        if isinstance(one, _PLAIN):
+            assert type(one) is type(other) and one == other, f"{path}: {one!r} is {other!r}"
+            return
+        if isinstance(one, types.ModuleType) or getattr(one, "__module__", "") == "builtins":
+            assert one is other, path
+            return
+        if type(one) is not tuple:
+            if id(one) in self.there or id(other) in self.back:
+                assert self.there.get(id(one)) is other, f"{path}: is another object"
+                assert self.back.get(id(other)) is one, f"{path}: is another object"
+                return
+            self.there[id(one)], self.back[id(other)] = other, one
+        if isinstance(one, numpy.ndarray):
+            assert one.tolist() == other.tolist(), path
+            self.arrays.append((one, other))
+            return
+        ours, theirs = dict(self.parts(one)), dict(self.parts(other))
+        assert list(ours) == list(theirs) or set(ours) == set(theirs), f"{path}: {ours} {theirs}"
+        for name, part in ours.items():
+            self.check(part, theirs[name], f"{path}{name}")
+
+    def parts(self, one: Any) -> Iterator[tuple[str, Any]]:
+        yield " type", type(one) if type(one) is not type else "class"
+        match one:
+            case list() | tuple():
+                yield from ((f"[{n}]", part) for n, part in enumerate(one))
+            case dict():
+                yield from ((f"[{key!r}]", part) for key, part in one.items())
+            case types.FunctionType():
+                yield " code", one.__code__.co_code + repr(one.__code__.co_consts[1:]).encode()
+                yield " name", one.__qualname__
+                yield " defaults", one.__defaults__
+                yield from ((f" closes[{n}]", c) for n, c in enumerate(one.__closure__ or ()))
+                yield from ((f".{name}", part) for name, part in vars(one).items())
+            case types.CellType():
+                yield " content", one.cell_contents
+            case type():
+                yield " bases", one.__bases__
+                given = "__dict__", "__weakref__", "__doc__", "__slotnames__"
+                yield from ((f".{n}", p) for n, p in vars(one).items() if n not in given)
+            case _:
+                yield from ((f".{name}", part) for name, part in vars(one).items())
+
+    def check_memory(self) -> None:
+        for n, (one, other) in enumerate(self.arrays):
+            for also, its in self.arrays[:n]:
+                shares = numpy.shares_memory(one, also)
+                assert numpy.shares_memory(other, its) == shares, "memory is shared otherwise"
+
+
+def _definitions(found: dict[int, Any], back: dict[int, Any]) -> list[tuple[Any, Any]]:
+    kinds = types.FunctionType, type
+    pairs = [(back[id(other)], other) for other in found.values()]
+    return [(one, other) for one, other in pairs if isinstance(one, kinds)]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_rank_sees_what_the_notebook_holds(notebook: LiveNotebook, seed: int) -> None:
+    steps, rank = _Steps(seed), notebook.rank0
+    notebook.run("import numpy")
+    names = {"numpy", *_VALUES, *_FUNCTIONS, *_CLASSES}
+    text, known = [], list[tuple[Any, Any]]()
+    for _ in range(8):
+        for _ in range(steps.pick.randrange(4)):
+            text.append(steps.statement(notebook.values))
+            notebook.run(text[-1])
+        if steps.pick.randrange(5) == 0:  # a launch that failed, and ranks have opened it or not
+            packed = rank.pack(notebook.values, *names)
+            if steps.pick.randrange(2):
+                rank.open(packed)
+        text.append("# sent")
+        before = {n for n in names if n in notebook.values}
+        rank.cell(notebook.values, *before)
+        same = _Same(names)
+        told = "\n".join(text)
+        for name in sorted(names):
+            assert (name in notebook.values) == (name in rank.values), f"{name}\n{told}"
+            if name in before:
+                try:
+                    same.check(notebook.values[name], rank.values[name], name)
+                except AssertionError as wrong:
+                    raise AssertionError(f"{wrong}\n{told}") from None
+        same.check_memory()
+        for one, other in known:
+            now = same.there.get(id(one))
+            assert now is None or now is other, f"{one} is another\n{told}"
+        known = _definitions(same.there, same.back)
+        assert rank.cell(notebook.values, *before) == set(), f"sent again\n{told}"
