@@ -645,7 +645,7 @@ def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook)
     shown = notebook.run("crashing.stop('Enough'); crashing.wait(60)")
     assert "RunFailed: Enough" in shown.error
     assert "rank 0: exited with status 7 before its function returned" in shown.error
-    assert "rank 1: killed by SIGSEGV" in shown.error
+    assert "rank 1: crashed with SIGSEGV" in shown.error
 
 
 def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):

@@ -142,6 +142,16 @@ def test_a_killed_rank_names_the_signal(run, observer):
     assert trouble.told
 
 
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(-9, "killed by SIGKILL"), (-11, "crashed with SIGSEGV"), (3, "exited with status 3")],
+)
+def test_a_row_says_how_its_process_died(run, observer, status, how):
+    started(run, 0)
+    run.state.apply(events.ProcessDied(pid=100, status=status))
+    assert (card(observer, 0).phase, card(observer, 0).detail) == ("died", how)
+
+
 def test_a_lost_host_is_named_by_its_ranks_and_by_the_run(run, observer):
     run.state.apply(events.HostsPlaced(names=("a", "b")))
     for first, host in enumerate("ab"):

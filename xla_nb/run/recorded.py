@@ -34,7 +34,7 @@ class RecordedRun:
 
     results      {rank: value}, unpickled at first use; run[2] is rank 2's
     ok           every rank returned its value
-    errors       {rank: error} of the ranks that failed or were killed
+    errors       {rank: error} of the ranks that failed or died
     output(rank) what a rank printed
     history      what ranks reported with xla_nb.report
     displays     {rank: list} of what ranks displayed, the newest of each
@@ -294,8 +294,7 @@ def _no_result(rank: int, phase: Phase) -> str:
         return f"Rank {rank} is {phase}, so it has no result yet."
     if phase == "stopped":
         return f"Rank {rank} was stopped, so it has no result."
-    how = "failed" if phase == "failed" else "was killed"
-    return f"Rank {rank} {how}, so it has no result. See run.errors[{rank}]."
+    return f"Rank {rank} {phase}, so it has no result. See run.errors[{rank}]."
 
 
 def _find_returned(state: RunState, files: Record) -> None:

@@ -25,7 +25,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.+)$')
 _ENDS = {
     "finished": "returned",
     "failed": "failed",
-    "killed": "died",
+    "died": "died",
     "stopped": "been stopped",
 }
 

@@ -346,8 +346,8 @@ def _phase(
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "finished":
         return f"returned {rank.preview}" if rank.preview not in ("", "None") else ""
-    if rank.phase == "killed" and rank.lost:
-        return sentences.death(state, rank)
+    if rank.phase == "died":
+        return sentences.death_in_short(state, rank)
     if rank.phase == "running" and sample is not None and sample.returned:
         return "sending its result"
     if rank.phase == "running" and sample is not None and sample.operation:

@@ -21,7 +21,7 @@ Phase = Literal[
     "finished",
     "early",
     "failed",
-    "killed",
+    "died",
     "stopped",
 ]
 
