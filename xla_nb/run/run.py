@@ -218,6 +218,10 @@ class Run(RecordedRun):
                 self._told_who_stays = True  # that they have some time: they have not
                 self.take(events.Notice(text=f"Stopped again: {sent.name} for {ranks(staying)}."))
 
+    def stops_because(self, why: str) -> None:
+        """Say why the run stops, where that is not known to who stops it. Stops nothing."""
+        self.take(events.StopRequested(why=why))
+
     def _running(self) -> list[int]:
         """The ranks whose functions run."""
         return [r.rank for r in self.state.ranks.values() if r.pid and r.phase not in ENDED]

@@ -111,7 +111,7 @@ class RunState:
             case events.ProcessDied():
                 self._died(event)
             case events.StopRequested():
-                self.stopping = self.stopping or event.why
+                self.stopping = event.why
             case events.SignalSent():
                 self.sent.add(event.number)
             case events.HangReported():
