@@ -281,6 +281,16 @@ def test_a_rank_that_has_ended_has_no_time_to_go(run, observer):
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, None),)
 
 
+def test_what_a_rank_reported_is_shown_as_far_as_it_can_be_read(run, observer):
+    row = b'[0, 5.0, null, {"loss": 0.5}]\n'
+    run.record.history(0).write_bytes(row + b"[1, NaN, null, {}]\n")
+    run.record.history(1).write_bytes(row.replace(b"0.5", b"1" + b"0" * 400) + row)
+    observer.sample()
+    seen = observer.snapshot()
+    assert [one.lines for one in seen.series] == [{0: [(0, 0.5)]}]
+    assert ["history is damaged" in notice for notice in seen.notices] == [True, True]
+
+
 # ---------------------------------------------------------------- output
 
 

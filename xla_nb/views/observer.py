@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from xla_nb import ansi, wording
+from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
 from xla_nb.record.figures import Rows
 from xla_nb.record.sample import INPUT, LOCK, Sample
@@ -95,6 +96,7 @@ class Observer:
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
         self._rows: dict[int, Rows] = {}
+        self._damage: dict[int, str] = {}  # of what a rank reported
         self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
         self._tracks: dict[int, Track] = {}
@@ -156,10 +158,16 @@ class Observer:
             self._take_sample(rank)
             if rank not in self._rows:
                 self._rows[rank] = Rows(self.run.record.history(rank))
-            for row in self._rows[rank].new():
-                since = row.at - (self.run.state.started or row.at)
-                for name, value in row.figures.items():
-                    self._line(name, rank).add(row.step, value, since)
+            try:
+                self._take_rows(rank)
+            except XlaNbError as damage:  # what could be read is shown
+                self._damage[rank] = str(damage)
+
+    def _take_rows(self, rank: int) -> None:
+        for row in self._rows[rank].new():
+            since = row.at - (self.run.state.started or row.at)
+            for name, value in row.figures.items():
+                self._line(name, rank).add(row.step, value, since)
 
     def _take_sample(self, rank: int) -> None:
         before, now = self._samples.get(rank), self.run.sample(rank)
@@ -203,7 +211,7 @@ class Observer:
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
             hang=self._hang(),
-            notices=tuple(_notices(self.run)),
+            notices=(*_notices(self.run), *map(ansi.plain, self._damage.values())),
             bar=bar,
             unit="device" if shared else "rank",
             cards=cards,
@@ -256,7 +264,6 @@ class Observer:
     def card(self, rank: RankState) -> Card:
         sample = self._samples.get(rank.rank)
         track = self._tracks.get(rank.rank) or Track()
-        pace = track.pace
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         phase, since = _phase(rank, sample, self.run.state.started)
@@ -274,7 +281,7 @@ class Observer:
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended else self._cpu.get(rank.rank),
-            step=None if pace is None else pace.step,
+            step=track.step,
             waits=track.waits,
             lane=track.lane,
             bars=tuple(
