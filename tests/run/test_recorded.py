@@ -563,7 +563,7 @@ def test_a_run_that_hangs_is_listed_with_its_verdict(made):
     ("why", "headline"),
     [
         ("Stopped by %xla_stop", "Stopped by %xla_stop; hang: Rank 1 hangs"),
-        ("Rank 1 hangs", "Rank 1 hangs"),  # --hang-stop
+        ("Stopped at a hang: Rank 1 hangs", "Stopped at a hang: Rank 1 hangs"),
     ],
 )
 def test_a_run_that_was_stopped_in_a_hang_is_listed_with_both(made, why, headline):

@@ -382,3 +382,8 @@ def test_many_groups_are_all_there_but_only_some_with_their_stack():
 )
 def test_what_has_ended_a_hang_is_told(now, stopped, sentence):
     assert why_over([0, 1], now, stopped) == sentence
+
+
+def test_of_many_ranks_that_got_on_the_first_are_named():
+    told = "Ranks 0, 2, 4, 6, and 28 more made progress"
+    assert why_over(range(0, 64, 2), [at(rank) for rank in range(64)], []) == told

@@ -439,6 +439,14 @@ def test_a_hang_that_is_over_is_a_note_with_what_it_was(run, observer):
     assert "is over (Rank 1 made progress). It was: Rank 1 hangs" in note
 
 
+def test_the_note_of_a_hang_of_many_ranks_is_a_line_or_two(run, observer):
+    hang(run, verdict="; ".join(f"ranks {n}, {n + 2} are at Cell In[3], line 9" for n in range(64)))
+    run.state.apply(events.HangOver(why="Ranks 0, 2, 4, 6, and 28 more made progress"))
+    (note,) = observer.snapshot().notices
+    assert len(note) == 200
+    assert "It was: ranks 0, 2 are" in note
+
+
 def test_the_next_report_takes_the_place_of_the_former(run, observer):
     hang(run)
     observer.snapshot()

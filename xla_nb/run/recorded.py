@@ -381,7 +381,7 @@ def entries() -> list[Entry]:
 
 def _with_hang(headline: str, hang: str) -> str:
     """What a list says of a run; a hang that stopped it is its headline already."""
-    if not hang or hang == headline:
+    if not hang or hang in headline:
         return headline
     return f"hang: {hang}" if not headline else f"{headline}; hang: {hang}"
 

@@ -41,6 +41,7 @@ _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least and the most for one stream.
 _EXCERPTS, _SHORTEST, _LONGEST = 1200, 3, 25
 _LAST_LINE = 200  # characters of a card's last line
+_NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
 
 @dataclass(frozen=True)
@@ -359,8 +360,9 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
         return "sending its result"
     if rank.phase == "running" and sample is not None and sample.operation:
         if sample.operation == LOCK:
-            holder = f", which {wording.ranks(sample.missing)} holds" if sample.missing else ""
-            return f"for `lock`{holder}"
+            whose = f"{wording.ranks(sample.missing)} holds" if sample.missing else ""
+            whose = "it holds itself" if sample.missing == (rank.rank,) else whose
+            return f"for `lock`, which {whose}" if whose else "for `lock`"
         if sample.operation == INPUT:
             return "for an answer in the notebook"
         late = f", for {wording.ranks(sample.missing)}" if sample.missing else ""
@@ -390,8 +392,9 @@ def _notices(run: RecordedRun) -> Iterator[str]:
         yield ansi.plain(text)
     hang = run.state.hang
     if hang is not None and hang.over:
-        told = f"The hang reported at {facts.clock(hang.report.at)} is over ({hang.over}). It was: "
-        yield ansi.plain(told + hang.report.verdict)
+        at = facts.time_of_day(hang.report.at)
+        told = f"The hang reported at {at} is over ({hang.over}). It was: "
+        yield wording.shortened(ansi.plain(told + hang.report.verdict), _NOTE)
     if over and not run.record.path.exists():
         yield "The files of this run were removed, and its output and what it reported with them."
 

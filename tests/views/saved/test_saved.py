@@ -277,6 +277,13 @@ def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
     assert {"open": ""} not in Page(saved.render_html(whole)).named("details")
 
 
+def test_a_hang_that_is_the_title_is_told_once() -> None:
+    stopped = snapshot(hang=hanging(), headline="Stopped at a hang: Rank 1 hangs", ok=False)
+    stopped = replace(stopped, diagnosis=None)
+    for shown in both(stopped):
+        assert shown.count("Rank 1 hangs") == 1
+
+
 def test_the_stacks_of_a_hang_are_bounded() -> None:
     html, text = both(snapshot(hang=hanging(groups=16, lines=400)))
     assert len(html) < 45_000
