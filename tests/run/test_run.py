@@ -303,7 +303,7 @@ def test_an_ended_run_has_a_summary_in_its_record(start):
     job = start(*ranks(2), finished(1), failed(0))
     job.ends()
     written = json.loads((job.run.record.path / "run.json").read_text())
-    assert written.pop("elapsed") == round(job.run.elapsed, 3)
+    assert written.pop("elapsed") == job.run.elapsed
     assert written.pop("bytes") > 0
     happened = (job.run.record.path / "events.jsonl").read_bytes()
     assert written.pop("events") == hashlib.sha256(happened).hexdigest()

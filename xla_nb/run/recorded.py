@@ -62,6 +62,7 @@ class RecordedRun:
         self.state = RunState()
         self._definitions = Definitions(label, resolve, named)
         self._results: dict[int, Any] = {}
+        self._elapsed: float | None = None  # as the notebook that launched it has told
 
     @classmethod
     def open(
@@ -81,6 +82,7 @@ class RecordedRun:
         _refuse_strange(files.path, trust)
         summary = whole.summary(files)
         run = cls(files.path.name, summary.cell if summary else "", files, resolve)
+        run._elapsed = summary.elapsed if summary else None
         try:
             run._fold(summary)
         except whole.Damaged as damage:
@@ -114,12 +116,14 @@ class RecordedRun:
 
     @property
     def elapsed(self) -> float:
+        if self._elapsed is not None:
+            return self._elapsed
         started = self.state.started
         if started is None:
             return 0.0
         ranks = [rank.ended for rank in self.state.ranks.values() if rank.ended is not None]
         over = max(ranks, default=self.state.ended) if self.state.settled else None
-        return (time.time() if over is None else over) - started
+        return round((time.time() if over is None else over) - started, 3)
 
     @property
     def results(self) -> dict[int, Any]:
@@ -280,7 +284,7 @@ class RecordedRun:
             "outcome": self.state.outcome,
             "headline": sentences.headline(self.state),
             "hang": sentences.hang(self.state),
-            "elapsed": round(self.elapsed, 3),
+            "elapsed": self.elapsed,
             "ranks": ranks,
         }
 

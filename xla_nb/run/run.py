@@ -135,7 +135,9 @@ class Run(RecordedRun):
 
     @property
     def elapsed(self) -> float:
-        return (self._settled or time.monotonic()) - self._began
+        if self._settled is None:
+            return time.monotonic() - self._began
+        return round(self._settled - self._began, 3)  # as the record has it
 
     @property
     def _patience(self) -> float:
