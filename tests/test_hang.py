@@ -130,7 +130,8 @@ def test_with_hang_stop_the_run_is_stopped_and_the_verdict_is_its_headline(noteb
     assert "No progress for" in shown.error or "have waited" in shown.error or "joining" in verdict
     assert "Hang report: " in shown.stderr
     assert notebook.value("deadlock.state.outcome") == "'stopped'"
-    assert notebook.value("deadlock.state.stopping == deadlock.state.hang.report.verdict") == "True"
+    told = "f'Stopped at a hang: {deadlock.state.hang.report.verdict}'"
+    assert notebook.value(f"deadlock.state.stopping == {told}") == "True"
 
 
 def test_a_clock_that_is_off_tells_nothing_of_ranks_that_only_wait(helped):

@@ -645,7 +645,20 @@ def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook)
     shown = notebook.run("crashing.stop('Enough'); crashing.wait(60)")
     assert "RunFailed: Enough" in shown.error
     assert "rank 0: exited with status 7 before its function returned" in shown.error
-    assert "rank 1: killed by SIGSEGV" in shown.error
+    assert "rank 1: crashed with SIGSEGV" in shown.error
+
+
+def test_what_raises_while_it_stops_shows_no_frame_of_ours(notebook):
+    notebook.ok(
+        "%%xla_spawn -n 1 --bg -o unclean\nimport time\nprint('up', flush=True)\ntry:\n"
+        "    time.sleep(600)\nexcept BaseException as error:\n"
+        "    raise ValueError('unclean') from error"
+    )
+    notebook.ok("while not unclean.output(0): __import__('time').sleep(0.02)")
+    shown = notebook.run("unclean.stop('Enough'); unclean.wait(60)")
+    assert "RunFailed: Enough; rank 0 failed while it stopped" in shown.error
+    assert "    time.sleep(600)\nKeyboardInterrupt\n" in shown.error
+    assert "in _interrupt" not in shown.error
 
 
 def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):

@@ -2,7 +2,16 @@
 
 import pytest
 
-from xla_nb.wording import in_one_line, listed, ranks, several, shortened
+from xla_nb.wording import (
+    cause_in_short,
+    cause_of_death,
+    in_one_line,
+    in_past,
+    listed,
+    ranks,
+    several,
+    shortened,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +47,21 @@ def test_a_long_text_ends_with_an_ellipsis_within_its_length():
     assert shortened("abcdef", 6) == "abcdef"
     assert shortened("abcdefg", 6) == "abcde…"
     assert in_one_line("a\n  b\tc", 6) == "a b c"
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "in_short"),
+    [
+        (-9, "was killed by SIGKILL, often out of memory; check dmesg", "killed by SIGKILL"),
+        (-15, "was killed by SIGTERM", "killed by SIGTERM"),
+        (-11, "crashed with SIGSEGV in native code", "crashed with SIGSEGV"),
+        (-6, "crashed with SIGABRT; see the rank's output", "crashed with SIGABRT"),
+        (-7, "crashed with SIGBUS, often because /dev/shm is full", "crashed with SIGBUS"),
+        (-2, "was interrupted (SIGINT)", "interrupted (SIGINT)"),
+        (-99, "was killed by signal 99", "killed by signal 99"),
+        (3, "exited with status 3 before its function returned", "exited with status 3"),
+    ],
+)
+def test_only_what_was_killed_is_told_so(status, told, in_short):
+    assert in_past(cause_of_death(status)) == told
+    assert cause_in_short(status) == in_short

@@ -243,8 +243,13 @@ def release() -> None:
 
 
 @atexit.register
-def close() -> None:
-    """End every process that launches have left running."""
+def close(why: str = "") -> None:
+    """End every process that launches have left running. `why`: a headline for their runs; by
+    default that this process ends."""
+    ends = loop.KERNEL_ENDED if picture.shell() else "Stopped because its program ended"
+    for run in living():
+        if not run.state.stopping and not run.state.settled:
+            run.stops_because(why or ends)
     for provider in _providers().values():
         provider.close()
 

@@ -61,7 +61,7 @@ def unload(shell: InteractiveShell) -> None:
     dropin.uninstall()
     guard.of(shell).turn_off()
     live.end_all()
-    api.close()
+    api.close("Stopped by %unload_ext xla_nb")
 
 
 def _callbacks(shell: InteractiveShell) -> Sequence[tuple[str, Callable[..., None]]]:

@@ -60,13 +60,22 @@ def in_one_line(text: str, longest: int) -> str:
 
 
 def cause_of_death(status: int, lack: int | None = None) -> str:
-    """A rank's exit status in words: `killed by SIGKILL, …`, `exited with status 1 …`.
+    """A rank's exit status in words: `killed by SIGKILL, …`, `crashed with SIGSEGV …`, `exited with
+    status 1 …`.
 
     lack: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
     if status >= 0:
         return f"exited with status {status} before its function returned"
-    hints = {"SIGABRT": ": native code aborted; see the rank's output"}
-    return _killed(status, hints, lack)
+    return _signalled(status, {"SIGABRT": "; see the rank's output"}, lack)
+
+
+def cause_in_short(status: int, lack: int | None = None) -> str:
+    """The same without advice: `killed by SIGKILL`, `exited with status 1`."""
+    if lack is not None:
+        return "killed for lack of memory"
+    if status >= 0:
+        return f"exited with status {status}"
+    return _by_signal(_signal(status))
 
 
 #: With which a process of ours ends that SIGTERM has asked to, as shells write it.
@@ -76,23 +85,44 @@ TERMINATED = 128 + signal.SIGTERM
 def ending(status: int, lack: int | None = None) -> str:
     """How a process of ours ended, behind its name: `was killed by SIGKILL, …`; `lack` as above."""
     status = -signal.SIGTERM if status == TERMINATED else status
-    return f"exited with status {status}" if status >= 0 else f"was {_killed(status, {}, lack)}"
+    if status >= 0:
+        return f"exited with status {status}"
+    return in_past(_signalled(status, {}, lack))
 
 
-def _killed(status: int, more: Mapping[str, str], lack: int | None) -> str:
+def in_past(cause: str) -> str:
+    """`was killed by SIGKILL`, `exited with status 1`: the end of a process behind its name."""
+    return cause if cause.startswith(("exited", "crashed")) else f"was {cause}"
+
+
+#: With which a process ends by a fault of its own code; any other one is somebody's.
+_CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
+
+
+def _signalled(status: int, more: Mapping[str, str], lack: int | None) -> str:
     if lack is not None:
         limit = f" (the container's limit is {size(lack)})" if lack else ""
         return f"killed by the kernel for lack of memory{limit}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    if name == "SIGINT":
-        return "interrupted (SIGINT)"
+    name = _signal(status)
     hints = {
         "SIGKILL": ", often out of memory; check dmesg",
-        "SIGSEGV": ", a crash in native code",
+        "SIGSEGV": " in native code",
+        "SIGFPE": " in native code",
+        "SIGILL": " in native code",
         "SIGBUS": ", often because /dev/shm is full",
         **more,
     }
-    return f"killed by {name}{hints.get(name, '')}"
+    return f"{_by_signal(name)}{hints.get(name, '')}"
+
+
+def _by_signal(name: str) -> str:
+    if name == "SIGINT":
+        return "interrupted (SIGINT)"
+    return f"crashed with {name}" if name in _CRASHES else f"killed by {name}"
+
+
+def _signal(status: int) -> str:
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

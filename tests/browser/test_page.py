@@ -343,14 +343,14 @@ def test_errors_stand_above_the_ranks_with_links_to_the_output(panel: Panel) -> 
     panel.tell(
         troubles=[
             trouble(0, 2, 3, who="ranks 0, 2, 3 failed, rank 0 first", **more),
-            trouble(1, who="rank 1 killed", phase="killed"),
+            trouble(1, who="rank 1 died", phase="died"),
         ]
     )
     troubles = panel.page.get_by_role("region", name="Errors").locator(".xn-trouble")
     expect(troubles.nth(0)).to_contain_text("ranks 0, 2, 3 failed, rank 0 first")
     expect(troubles.nth(0)).to_contain_text("rank 3: other shapes")
     expect(troubles.nth(0).locator("details pre")).to_contain_text("RuntimeError: shapes")
-    expect(troubles.nth(1)).to_contain_text("rank 1 killed")
+    expect(troubles.nth(1)).to_contain_text("rank 1 died")
     errors = panel.page.get_by_role("region", name="Errors").bounding_box()
     cards = panel.page.get_by_role("listbox", name="Ranks").bounding_box()
     assert errors and cards and errors["y"] < cards["y"]
@@ -528,7 +528,7 @@ def test_many_ranks_are_sorted_by_trouble_or_by_rank(opened: Opener) -> None:
     long = time.time() - 60
     worst = {
         5: card(5, "waiting", since=long),
-        7: card(7, "killed"),
+        7: card(7, "died"),
         9: card(9, "failed"),
         11: card(11, "early"),
     }
@@ -593,7 +593,7 @@ def test_256_ranks_are_tiles_with_the_details_of_the_one_under_the_pointer(opene
 def on_hosts(hosts: int, each: int, lost: int | None = None) -> list[dict[str, Any]]:
     """The cards of ranks on several hosts, one of them lost."""
     of = [rank // each for rank in range(hosts * each)]
-    phase = {lost: "killed"}
+    phase = {lost: "died"}
     return [card(r, phase.get(host, "running"), host=f"w-{host}") for r, host in enumerate(of)]
 
 
@@ -636,8 +636,8 @@ def test_a_lost_host_comes_first_with_the_reason(opened: Opener) -> None:
     panel.tell(about=lost, cards=on_hosts(16, 4, lost=7)[28:32])
     panel.page.wait_for_function("document.querySelector('.xn-host strong').innerText === 'w-7'")
     expect(host(panel, "w-7")).to_contain_text("lost · its node is gone")
-    expect(host(panel, "w-7")).to_have_attribute("data-phase", "killed")
-    expect(panel.page.get_by_text("16 hosts, 1 lost")).to_have_attribute("data-phase", "killed")
+    expect(host(panel, "w-7")).to_have_attribute("data-phase", "died")
+    expect(panel.page.get_by_text("16 hosts, 1 lost")).to_have_attribute("data-phase", "died")
 
 
 def test_a_lost_host_without_ranks_is_shown(opened: Opener) -> None:
@@ -654,7 +654,7 @@ def test_ranks_are_found_by_host_number_phase_and_line(opened: Opener) -> None:
     for words, found in {
         "W-12": ["w-12"],
         "rank 41": ["w-10"],
-        "killed": ["w-7"],
+        "died": ["w-7"],
         "": None,
     }.items():
         panel.page.get_by_label("Find ranks").fill(words)
@@ -1400,7 +1400,7 @@ LIGHT_THEME = (
 @pytest.mark.parametrize("ranks", [8, 64])
 def test_all_text_is_large_and_dark_enough(opened: Opener, theme: str, ranks: int) -> None:
     panel = opened(css=theme)
-    phases = ("running", "waiting", "compiling", "failed", "killed", "early", "finished", "stopped")
+    phases = ("running", "waiting", "compiling", "failed", "died", "early", "finished", "stopped")
     every = {"step": 0.1, "waits": 0.2, "rss": 1 << 29, "detail": "in all_reduce, for rank 1"}
     facts = [fact("steps", "2"), fact("fallbacks", "aten::x 1"), fact("compiles", "6 in 2 s")]
     panel.begin(

@@ -29,7 +29,7 @@ RESULTS = {
     "Reduce(lambda: raising(Quit()))": ("ResultError", "Quit"),
     "Reduce(lambda: raising(Mute()))": ("ResultError", "Mute"),
     "Reduce(lambda: raising(RecursionError()))": ("ResultError", "deep recursion"),
-    "Reduce(lambda: os._exit(4))": ("Killed", "exited with status 4"),
+    "Reduce(lambda: os._exit(4))": ("Died", "exited with status 4"),
     "(i for i in range(3))": ("ResultError", "generator"),
 }
 #: Exceptions: what a rank raises, its kind, and a part of its message.
@@ -38,7 +38,7 @@ RAISED = {
     "Str(lambda: time.sleep(600))": ("Str", "its str() took longer than"),
     "Str(lambda: sys.exit(0))": ("Str", "its str() raised SystemExit"),
     "Str(lambda: 5)": ("Str", "its str() raised TypeError"),
-    "Str(lambda: os._exit(5))": ("Killed", "exited with status 5"),
+    "Str(lambda: os._exit(5))": ("Died", "exited with status 5"),
     "noted(ValueError('a'), 5)": ("ValueError", "a"),
     "noted(ValueError('a'), [Mute(), '\\ud800'])": ("ValueError", "a"),
     "Noted('a')": ("Noted", "a"),

@@ -274,6 +274,10 @@ def test_a_loop_counts_finished_items(book):
     assert (done, loop.done, loop.total, loop.finished) == ([0, 1, 2], 3, 3, True)
 
 
+def test_a_label_that_no_front_end_could_be_sent_is_told_in_ascii(book):
+    assert progress("abc", label="a\ud800").label == "a\\ud800"
+
+
 def test_a_loop_is_listed_from_its_first_item(book):
     loop = progress(range(3), label="a")
     assert book.loops == []
@@ -287,6 +291,13 @@ def test_nested_loops_are_listed_outermost_first(book):
         for _ in progress(range(1), label="batches"):
             seen.append(names(book))
     assert seen == [["epochs", "batches"]] * 2
+
+
+def test_items_are_counted_once_and_not_those_in_which_another_loop_begins(book):
+    for _ in progress(range(2)):
+        list(progress(range(5)))
+    list(progress(range(3)))
+    assert book.items == 13
 
 
 def test_a_finished_loop_is_listed_until_the_next_begins(book):

@@ -54,6 +54,13 @@ def test_seconds_are_finite_numbers_and_may_be_missing(name):
     assert not getattr(decode(json.dumps(body).encode()), name)
 
 
+@pytest.mark.parametrize("name", json.loads(encode(FULL)))
+def test_each_figure_has_its_type(name):
+    body = json.loads(encode(FULL)) | {name: ["x", [None]]}
+    with pytest.raises(ValueError, match="not a sample"):
+        decode(json.dumps(body).encode())
+
+
 def test_a_sample_is_one_line():
     written = encode(FULL)
     assert written.endswith(b"\n")
@@ -81,6 +88,16 @@ def test_a_partial_sample_is_refused(cut):
         b'{"loops": [], "missing": [], "at": 1, "since": 1, "invented": 1}',
         b'{"loops": [], "missing": [], "at": "noon", "since": 1}',
         b'{"loops": [], "missing": [], "at": NaN, "since": 1}',
+        b'{"at": 1, "since": 1, "loops": [{"label": "a", "done": "one", "total": 2, "rate": 1.0}]}',
+        b'{"at": 1, "since": 1, "loops": [{"label": "a", "done": 1, "total": [], "rate": 1.0}]}',
+        b'{"at": 1, "since": 1, "loops": [{"label": "a", "done": 1, "total": 2, "rate": NaN}]}',
+        b'{"at": 1, "since": 1, "loops": [{"label": 7, "done": 1, "total": 2, "rate": 1.0}]}',
+        b'{"at": 1, "since": 1, "loops": [{"label": "a"}]}',
+        b'{"at": 1, "since": 1, "missing": ["one"]}',
+        b'{"at": 1, "since": 1, "fallbacks": {"aten::add": "often"}}',
+        b'{"at": 1, "since": 1, "activity": "asleep"}',
+        b'{"at": 1, "since": 1, "rss": 1' + b"0" * 400 + b"}",
+        rb'{"at": 1, "since": 1, "place": "\ud800"}',
         b"[" * 100_000,
         b"\xff\xfe",
     ],

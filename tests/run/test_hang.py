@@ -152,7 +152,7 @@ def test_with_zero_the_clock_is_off(run):
 
 def test_a_report_stops_the_run_if_it_is_to(run):
     (report,) = Watched(run, stops=True).at(300)
-    assert run.stopped == [report.verdict]
+    assert run.stopped == [f"Stopped at a hang: {report.verdict}"]
 
 
 def test_it_goes_on_otherwise(watched):

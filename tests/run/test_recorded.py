@@ -1,6 +1,5 @@
 """A run as its record tells it, without the process that launched it."""
 
-import ast
 import json
 import os
 import shutil
@@ -293,8 +292,8 @@ def test_a_run_whose_kernel_is_gone_has_ended_and_its_ranks_were_killed(made):
     made.returns(0, 42)
     made.loses_its_kernel()
     run = made.opened()
-    assert phases(run) == ["finished", "killed"]
-    assert (run.ok, run.results, run.errors[1].kind) == (False, {0: 42}, "Killed")
+    assert phases(run) == ["finished", "died"]
+    assert (run.ok, run.results, run.errors[1].kind) == (False, {0: 42}, "Died")
 
 
 def test_a_run_whose_kernel_is_gone_ended_when_it_was_last_heard_of(made):
@@ -388,7 +387,7 @@ def test_a_record_whose_events_are_damaged_is_refused(mixed, change):
 @pytest.mark.parametrize("change", DAMAGE.values(), ids=DAMAGE)
 def test_a_record_whose_events_do_not_lead_to_its_end_is_refused(mixed, change):
     forget_the_count(mixed)
-    assert phases(mixed.opened()) == ["finished", "failed", "killed"]
+    assert phases(mixed.opened()) == ["finished", "failed", "died"]
     damage(mixed, change)
     with pytest.raises(UsageError, match=r"The record of .* is damaged: .*events\.jsonl "):
         mixed.opened()
@@ -447,7 +446,7 @@ def test_half_a_last_event_of_a_run_whose_kernel_is_gone_is_passed_over(made, cu
     made.loses_its_kernel()
     damage(made, lambda data: data + lines_of(data)[-1][:cut])
     run = made.opened()
-    assert (phases(run), run.results) == (["finished", "killed"], {0: 42})
+    assert (phases(run), run.results) == (["finished", "died"], {0: 42})
 
 
 @pytest.mark.parametrize("name", ["a line that is none", "a number that is none", "no first line"])
@@ -563,7 +562,7 @@ def test_a_run_that_hangs_is_listed_with_its_verdict(made):
     ("why", "headline"),
     [
         ("Stopped by %xla_stop", "Stopped by %xla_stop; hang: Rank 1 hangs"),
-        ("Rank 1 hangs", "Rank 1 hangs"),  # --hang-stop
+        ("Stopped at a hang: Rank 1 hangs", "Stopped at a hang: Rank 1 hangs"),
     ],
 )
 def test_a_run_that_was_stopped_in_a_hang_is_listed_with_both(made, why, headline):
@@ -637,8 +636,7 @@ def test_a_run_from_its_record_is_as_it_was_when_it_lived(reopened, what):
 
 
 def test_a_run_from_its_record_took_as_long_as_when_it_lived(reopened):
-    lived, read = ast.literal_eval(reopened.value("lived.elapsed, reopened.elapsed"))
-    assert 0 < read <= lived
+    assert reopened.value("0 < lived.elapsed == reopened.elapsed") == "True"
 
 
 def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monkeypatch):

@@ -239,7 +239,7 @@ def test_when_nobody_is_left_at_the_other_end_the_run_has_ended(start):
     job = start(*ranks(2), finished(0))
     job.hangs_up()
     assert job.run._ended.wait(PATIENCE)
-    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "killed"]
+    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "died"]
 
 
 def test_when_the_engine_knows_why_nobody_is_left_every_host_was_lost(start, engine):
@@ -247,7 +247,7 @@ def test_when_the_engine_knows_why_nobody_is_left_every_host_was_lost(start, eng
     job = start(*on_hosts("left", "right"), finished(0))
     job.hangs_up()
     assert job.run._ended.wait(PATIENCE)
-    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "killed"]
+    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "died"]
     assert [host.lost for host in job.run.state.hosts.values()] == ["", engine.lost]
     assert recorded(job.run)[-1].why == engine.lost
 
@@ -277,7 +277,7 @@ def test_a_run_that_cannot_be_followed_any_longer_is_ended_and_says_why(
     monkeypatch.setattr(job.run, "_act", broken)
     assert job.run._ended.wait(PATIENCE)
     assert engine.killed == ["r1"]
-    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "killed"]
+    assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "died"]
     with pytest.raises(RunFailed, match=r"followed the run ended by TypeError: sum\(\) is mine"):
         job.run.wait(PATIENCE)
 
@@ -303,7 +303,7 @@ def test_an_ended_run_has_a_summary_in_its_record(start):
     job = start(*ranks(2), finished(1), failed(0))
     job.ends()
     written = json.loads((job.run.record.path / "run.json").read_text())
-    assert written.pop("elapsed") == round(job.run.elapsed, 3)
+    assert written.pop("elapsed") == job.run.elapsed
     assert written.pop("bytes") > 0
     happened = (job.run.record.path / "events.jsonl").read_bytes()
     assert written.pop("events") == hashlib.sha256(happened).hexdigest()

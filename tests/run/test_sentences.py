@@ -75,13 +75,13 @@ def test_ranks_that_follow_with_the_same_error_at_the_same_line_still_only_follo
 
 def test_ranks_that_died_alike_are_counted_together():
     died = [events.ProcessDied(pid=pid, status=-11) for pid in (101, 103)]
-    headline = "2 of 4 ranks failed (rank 1 first): killed by SIGSEGV, a crash in native code"
+    headline = "2 of 4 ranks died (rank 1 first): crashed with SIGSEGV in native code"
     assert sentences.headline(run_of(*died)) == headline
 
 
 def test_of_ranks_that_died_differently_the_headline_has_the_first():
     died = [events.ProcessDied(pid=101, status=-11), events.ProcessDied(pid=103, status=3)]
-    headline = "Rank 1 was killed by SIGSEGV, a crash in native code; 1 other failed differently"
+    headline = "Rank 1 crashed with SIGSEGV in native code; 1 other failed differently"
     assert sentences.headline(run_of(*died)) == headline
 
 
@@ -122,7 +122,7 @@ def test_a_killed_rank_is_told_with_its_signal():
         sentences.headline(state)
         == "Rank 2 was killed by SIGKILL, often out of memory; check dmesg"
     )
-    assert sentences.errors(state)[2].kind == "Killed"
+    assert sentences.errors(state)[2].kind == "Died"
 
 
 def test_a_rank_that_the_kernel_killed_is_told_with_the_limit():
@@ -143,7 +143,7 @@ def test_ranks_that_died_before_they_began_are_told_with_what_ended_their_proces
     ):
         state.apply(event)
     assert {error.message.split(":")[0] for error in sentences.errors(state).values()} == {
-        "killed by SIGABRT"
+        "crashed with SIGABRT; see the rank's output"
     }
 
 
@@ -238,7 +238,7 @@ def test_ranks_that_were_lost_without_their_host_are_told_with_the_reason():
         events.JobEnded(status=-11),
     ):
         state.apply(event)
-    why = "their job was killed by SIGSEGV, a crash in native code"
+    why = "their job crashed with SIGSEGV in native code"
     assert sentences.headline(state) == f"Ranks 0, 2 were lost: {why}"
     assert str(sentences.errors(state)[0]) == f"lost: {why}"
 
@@ -253,3 +253,17 @@ def test_a_rank_that_somebody_interrupted_is_told_with_its_line():
         state.apply(event)
     told = "Rank 0 was interrupted (SIGINT) at Cell In[3], line 2"
     assert sentences.headline(state) == told
+
+
+def test_what_fails_while_it_stops_is_told_behind_why_it_stopped():
+    stop = events.StopRequested(why="Timed out after 2 s (timeout)")
+    state = run_of(stop, failed(1), failed(0), ranks=2)
+    told = "Timed out after 2 s (timeout); ranks 0, 1 failed while they stopped"
+    assert sentences.headline(state) == told
+    state = run_of(stop, events.ProcessDied(pid=101, status=-11), ranks=2)
+    assert sentences.headline(state).endswith("; rank 1 died while it stopped")
+
+
+def test_a_run_whose_ranks_all_returned_finished_although_it_was_to_stop():
+    state = run_of(events.StopRequested(why="Stopped by an interrupt"), finished(0), ranks=1)
+    assert sentences.headline(state) == "1 rank finished, although asked to stop"

@@ -69,7 +69,7 @@ def test_the_first_failure_is_remembered_as_the_first():
 
 def test_a_dead_process_kills_the_rank_that_ran_in_it():
     state = fold(*started(2), events.ProcessDied(pid=101, status=-9))
-    assert state.ranks[1].phase == "killed"
+    assert state.ranks[1].phase == "died"
     assert state.ranks[1].death == -9
     assert state.first_trouble == 1
 
@@ -79,7 +79,7 @@ def test_a_dead_process_of_two_ranks_kills_both():
     for rank in (0, 1):
         state.apply(events.RankStarted(rank=rank, local_rank=rank, pid=7, device="xla:0"))
     state.apply(events.ProcessDied(pid=7, status=-11))
-    assert [state.ranks[r].phase for r in (0, 1)] == ["killed", "killed"]
+    assert [state.ranks[r].phase for r in (0, 1)] == ["died", "died"]
 
 
 def test_a_process_that_ends_after_its_rank_finished_changes_nothing():
@@ -103,11 +103,11 @@ def test_a_process_that_died_before_it_became_a_rank_is_trouble():
         ((15,), -15, "stopped"),
         ((15,), 1, "stopped"),  # a handler of the user's
         ((15, 9), -9, "stopped"),
-        ((), -11, "killed"),
-        ((), -9, "killed"),  # somebody else's
-        ((), 7, "killed"),
-        ((15,), -6, "killed"),
-        ((15, 9), -11, "killed"),
+        ((), -11, "died"),
+        ((), -9, "died"),  # somebody else's
+        ((), 7, "died"),
+        ((15,), -6, "died"),
+        ((15, 9), -11, "died"),
     ],
 )
 def test_what_ends_by_the_stop_was_stopped_and_what_crashes_then_was_killed(sent, status, phase):
@@ -121,7 +121,7 @@ def test_what_ends_by_the_stop_was_stopped_and_what_crashes_then_was_killed(sent
 def test_the_end_of_the_job_ends_every_rank():
     state = fold(*started(2), finished(0), events.JobEnded(status=-9))
     assert state.ranks[0].phase == "finished"
-    assert state.ranks[1].phase == "killed"
+    assert state.ranks[1].phase == "died"
     assert state.settled
 
 
@@ -146,7 +146,7 @@ def test_a_job_that_ends_before_its_ranks_are_known_refuses_them_with_its_end():
 def test_a_rank_that_was_interrupted_while_nobody_stops_the_run_is_the_trouble():
     follows = replace(failed(1), follows=True)
     state = fold(*started(2), follows, events.RankStopped(rank=0))
-    assert (state.ranks[0].phase, state.ranks[0].death) == ("killed", -2)
+    assert (state.ranks[0].phase, state.ranks[0].death) == ("died", -2)
     assert state.first_trouble == 0
 
 
@@ -270,7 +270,7 @@ def test_a_death_is_that_of_the_process_on_its_own_host():
     assert [rank.phase for rank in state.ranks.values()] == [
         "running",
         "running",
-        "killed",
+        "died",
         "running",
     ]
     assert state.first_trouble == 2
@@ -289,8 +289,8 @@ def test_a_job_that_ends_before_its_ranks_is_trouble_for_the_other_hosts():
     assert [rank.phase for rank in state.ranks.values()] == [
         "running",
         "running",
-        "killed",
-        "killed",
+        "died",
+        "died",
     ]
     assert state.troubled
 
@@ -301,7 +301,7 @@ def test_a_lost_host_takes_its_ranks_with_it():
         "running",
         "running",
         "finished",
-        "killed",
+        "died",
     ]
     assert state.ranks[3].lost == "its node died"
     assert state.first_trouble == 3
@@ -314,7 +314,7 @@ def test_a_lost_host_is_the_cause_of_what_its_loss_does_to_others(stop):
     consequence = replace(failed(0), follows=True)
     state = fold(*two_hosts(), consequence, *stop, events.HostLost(host="b", why="its node died"))
     assert state.first_trouble == 2
-    assert state.ranks[2].phase == "killed"
+    assert state.ranks[2].phase == "died"
 
 
 def test_a_host_that_is_lost_after_a_failure_of_its_own_kind_is_not_its_cause():

@@ -105,7 +105,7 @@ CASES = {
         "sending its result",
     ),
     "the one has ended": (
-        [reduces(0, 1), ended(1, "killed")],
+        [reduces(0, 1), ended(1, "died")],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which has died",
     ),
     "each waits for the other": (
@@ -187,7 +187,7 @@ CASES = {
         "Rank 1 holds `lock` and has returned; ranks 0, 2 wait for it at Cell In[3], line 7",
     ),
     "the lock of one that died": (
-        [locks(0, 1, lasting=2.0, quiet=2.0), ended(1, "killed")],
+        [locks(0, 1, lasting=2.0, quiet=2.0), ended(1, "died")],
         "Rank 1 holds `lock` and has died; rank 0 waits for it at Cell In[3], line 7",
     ),
     "the lock of one that is elsewhere": (
@@ -382,3 +382,8 @@ def test_many_groups_are_all_there_but_only_some_with_their_stack():
 )
 def test_what_has_ended_a_hang_is_told(now, stopped, sentence):
     assert why_over([0, 1], now, stopped) == sentence
+
+
+def test_of_many_ranks_that_got_on_the_first_are_named():
+    told = "Ranks 0, 2, 4, 6, and 28 more made progress"
+    assert why_over(range(0, 64, 2), [at(rank) for rank in range(64)], []) == told

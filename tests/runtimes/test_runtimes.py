@@ -182,7 +182,7 @@ def test_a_killed_torchax_rank_is_named_and_aborts_no_other(torchax):
     assert "Rank 1 was killed by SIGKILL" in shown.result.splitlines()[0]
     assert "SIGABRT" not in shown.stdout + shown.result
     phases = ast.literal_eval(torchax.value("[r.phase for r in broken.state.ranks.values()]"))
-    assert phases[1] == "killed"
+    assert phases[1] == "died"
     assert {phases[0], phases[2]} <= {"failed", "stopped"}
 
 

@@ -29,6 +29,9 @@ class Run(RecordedRun):
     def stop(self, why):
         self.stopped.append(why)
 
+    def stops_because(self, why):
+        self.state.apply(events.StopRequested(why=why))
+
     def prints(self, rank, written, stream="out"):
         with self.record.log(rank, stream).open("ab") as file:
             file.write(written if isinstance(written, bytes) else written.encode())

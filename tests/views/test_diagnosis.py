@@ -165,7 +165,11 @@ def test_ranks_waited_for_in_different_places_have_none():
         (card(1, "compiling"), ", compiling at line 5"),
         (Card(1, phase="starting"), ", still starting"),
         (card(1, "finished"), ", which has returned"),
-        (card(1, "waiting", 7, 1.0, LOCK, (0,)), ", waiting for `lock` at line 7"),
+        (card(1, "waiting", 7, 1.0, LOCK), ", which waits for `lock` at line 7"),
+        (
+            card(1, "waiting", 7, 1.0, LOCK, (0,)),
+            ", which waits for `lock` at line 7, held by rank 0",
+        ),
         (card(1, "waiting", 7, 1.0, "all_gather f32[2]"), ", in all_gather at line 7"),
         (card(1, place="Cell In[2], line 4"), ", at Cell In[2], line 4"),
         (card(1, place=""), ""),
@@ -179,6 +183,18 @@ def test_a_wait_for_the_lock_names_who_holds_it():
     cards = waiting(0, 9.0, (1,), LOCK), card(1, line=4)
     assert said(*cards) == "Rank 0 has waited 9 s for `lock`, which rank 1 holds, at line 4"
     assert said(waiting(0, 9.0, (), LOCK), card(1)) == "Rank 0 has waited 9 s for `lock`"
+
+
+def test_of_ranks_that_wait_for_one_that_waits_for_the_lock_the_one_that_holds_it_is_named():
+    late = card(1, "waiting", 7, 1.0, LOCK, (2,))
+    cards = waiting(0, 9.0, (1,)), late, waiting(2, 9.0, (1,))
+    told = "2 ranks have waited 9 s for rank 1, which waits for `lock` at line 7, held by rank 2"
+    assert said(*cards) == f"{told}, one of the 2"
+
+
+def test_a_rank_that_waits_for_the_lock_that_it_holds_is_told_so():
+    told = "Rank 0 has waited 9 s for `lock`, which it holds itself"
+    assert said(waiting(0, 9.0, (0,), LOCK), card(1)) == told
 
 
 # ---------------------------------------------------------------- the slowest rank

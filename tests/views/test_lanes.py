@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_nb.record.sample import Loop, Sample
+from xla_nb.record.sample import Sample
 from xla_nb.views.lanes import Track, share
 from xla_nb.views.snapshot import Slot
 
@@ -152,12 +152,23 @@ def test_a_step_leaves_compiling_and_waiting_out():
     assert made.pace.step == pytest.approx(0.1)
 
 
-def test_the_items_of_a_loop_are_steps_where_there_are_no_markers():
-    def at(second, done):
-        return second, {"loops": (Loop(label="", done=done, total=10, rate=None),)}
+def test_items_in_which_a_graph_was_executed_are_steps_where_there_are_no_markers():
+    made = track(*((100.0 + n, {"items": 5 * n, "graphs": 5 * n}) for n in range(4)))
+    assert (made.pace.steps, made.pace.step) == (10, pytest.approx(0.2))
 
-    made = track(at(100.0, 0), at(101.0, 5), at(102.0, 9), at(103.0, 3), at(104.0, 7))
-    assert (made.pace.steps, made.pace.step) == (11, pytest.approx(3 / 11))
+
+def test_items_of_a_loop_that_executes_nothing_are_no_steps():
+    assert track(*((100.0 + n, {"items": 5 * n, "graphs": 7}) for n in range(9))).pace is None
+
+
+def test_under_jax_whose_executions_nobody_counts_items_are_steps():
+    jax = {"clients": {"jax": 1}}
+    assert track(*((100.0 + n, {"items": 5 * n} | jax) for n in range(4))).pace.steps == 10
+
+
+def test_the_time_of_a_step_is_told_once_samples_are_close_enough_to_know_it():
+    assert track(*stepping(2, 0.3)).step is None
+    assert track(*stepping(9, 0.3)).step == pytest.approx(0.3, rel=0.1)
 
 
 def test_compilations_are_counted_with_their_line():

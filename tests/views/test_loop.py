@@ -2,6 +2,7 @@
 
 import io
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -63,3 +64,20 @@ def test_an_interrupt_loses_no_line(tmp_path):
     run.prints(0, "one\n")
     follow(run, view)
     assert written(view.out) == "[0] one\n"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_interrupt_of_a_kernel_that_is_to_end_is_told_as_its_end(tmp_path, monkeypatch, ends):
+    run = Run(tmp_path, looks=6)
+    shell = SimpleNamespace(exit_now=False)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+
+    def draw():
+        if not run.state.stopping:
+            run.state.apply(events.StopRequested(why="Stopped by an interrupt"))
+            shell.exit_now = ends
+        return 0.0
+
+    follow(run, SimpleNamespace(draw=draw, finish=lambda: None))
+    told = "the kernel was shut down or restarted" if ends else "an interrupt"
+    assert run.state.stopping.endswith(told)

@@ -142,6 +142,16 @@ def test_a_killed_rank_names_the_signal(run, observer):
     assert trouble.told
 
 
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(-9, "killed by SIGKILL"), (-11, "crashed with SIGSEGV"), (3, "exited with status 3")],
+)
+def test_a_row_says_how_its_process_died(run, observer, status, how):
+    started(run, 0)
+    run.state.apply(events.ProcessDied(pid=100, status=status))
+    assert (card(observer, 0).phase, card(observer, 0).detail) == ("died", how)
+
+
 def test_a_lost_host_is_named_by_its_ranks_and_by_the_run(run, observer):
     run.state.apply(events.HostsPlaced(names=("a", "b")))
     for first, host in enumerate("ab"):
@@ -269,6 +279,16 @@ def test_a_rank_that_has_ended_has_no_time_to_go(run, observer):
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, 15.0),)
     run.state.apply(failure(0, "boom"))
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, None),)
+
+
+def test_what_a_rank_reported_is_shown_as_far_as_it_can_be_read(run, observer):
+    row = b'[0, 5.0, null, {"loss": 0.5}]\n'
+    run.record.history(0).write_bytes(row + b"[1, NaN, null, {}]\n")
+    run.record.history(1).write_bytes(row.replace(b"0.5", b"1" + b"0" * 400) + row)
+    observer.sample()
+    seen = observer.snapshot()
+    assert [one.lines for one in seen.series] == [{0: [(0, 0.5)]}]
+    assert ["history is damaged" in notice for notice in seen.notices] == [True, True]
 
 
 # ---------------------------------------------------------------- output
@@ -417,6 +437,14 @@ def test_a_hang_that_is_over_is_a_note_with_what_it_was(run, observer):
     assert snapshot.hang is None
     (note,) = snapshot.notices
     assert "is over (Rank 1 made progress). It was: Rank 1 hangs" in note
+
+
+def test_the_note_of_a_hang_of_many_ranks_is_a_line_or_two(run, observer):
+    hang(run, verdict="; ".join(f"ranks {n}, {n + 2} are at Cell In[3], line 9" for n in range(64)))
+    run.state.apply(events.HangOver(why="Ranks 0, 2, 4, 6, and 28 more made progress"))
+    (note,) = observer.snapshot().notices
+    assert len(note) == 200
+    assert "It was: ranks 0, 2 are" in note
 
 
 def test_the_next_report_takes_the_place_of_the_former(run, observer):

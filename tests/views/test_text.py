@@ -417,7 +417,7 @@ def test_that_a_hang_is_over_is_told_once_and_so_is_the_next_one(run, view):
     run.state.apply(events.HangOver(why="Rank 1 made progress"))
     view.draw()
     view.draw()
-    assert view.err.getvalue().count("No hang any more: Rank 1 made progress\n") == 1
+    assert view.err.getvalue().count("The hang is over: Rank 1 made progress\n") == 1
     hang(run, verdict="Rank 1 is stopped")
     view.draw()
     assert view.err.getvalue().count("Hang report: ") == 2

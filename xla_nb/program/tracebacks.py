@@ -60,9 +60,8 @@ def _in_full(
         told.stack = traceback.StackSummary.from_list(_without_ours(told.stack))
         told.__cause__ = told.__context__ = None
     else:
-        told.stack = traceback.StackSummary.from_list(_before_our_raise(told.stack))
+        told.stack = _as_users(told.stack)
         _cut_chained(told, labels)
-        told.stack = _without_loops(told.stack)
     frames = told.stack
     text = "".join(told.format()).rstrip()
     if ours:
@@ -71,8 +70,8 @@ def _in_full(
 
 
 def _cut_chained(told: traceback.TracebackException, labels: Container[str]) -> None:
-    """Start the errors that it was raised from at the notebook too: JAX gives its causes the whole
-    stack of the process."""
+    """Start the errors that it was raised from at the notebook too, and leave our frames out: JAX
+    gives its causes the whole stack of the process, and an interrupt is raised by us."""
     chained, seen = [told.__cause__, told.__context__], {id(told)}
     while chained:
         error = chained.pop()
@@ -80,7 +79,7 @@ def _cut_chained(told: traceback.TracebackException, labels: Container[str]) -> 
             continue
         seen.add(id(error))
         first = next((n for n, frame in enumerate(error.stack) if frame.filename in labels), 0)
-        error.stack = traceback.StackSummary.from_list(list(error.stack)[first:])
+        error.stack = _as_users(list(error.stack)[first:])
         chained += [error.__cause__, error.__context__]
 
 
@@ -160,7 +159,12 @@ def _without_loops(frames: Sequence[traceback.FrameSummary]) -> traceback.StackS
     )
 
 
-def _before_our_raise(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
+def _as_users(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
+    """Without our frames, but for those of a fault of ours."""
+    return _without_loops(_before_our_raise(frames))
+
+
+def _before_our_raise(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """Without our innermost frames where xla_nb itself raises a ValueError, say, for the user. A
     fault of ours has no `raise` there, and keeps them."""
     kept = _before_ours(frames)

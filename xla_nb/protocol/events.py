@@ -199,7 +199,8 @@ class JobFailed(OfHost):
 
 @dataclass(frozen=True, kw_only=True)
 class StopRequested(Event):
-    """The notebook has asked every rank to stop; `why` is a headline for people."""
+    """The notebook has asked every rank to stop; `why` is a headline for people. Another one says
+    why, where that was not known at first."""
 
     why: str
 

@@ -12,7 +12,7 @@ import threading
 from multiprocessing import pool
 from typing import Any
 
-from xla_nb.wording import cause_of_death
+from xla_nb.wording import cause_of_death, in_past
 
 _here = threading.local()  # of a Pool's own thread: the results that are waited for
 _Pool: Any = pool.Pool
@@ -41,10 +41,9 @@ def _join_exited_workers(workers: list[Any]) -> bool:
     # Not looked up before: one that ends between the two would be joined and never told.
     statuses = [worker.exitcode for worker in before if worker not in workers and worker.exitcode]
     if statuses:
-        how = f"{'was ' if statuses[0] < 0 else ''}{cause_of_death(statuses[0])}"
         error = HelperLost(
-            f"A process of the Pool {how}, so its task is lost. Read its error, if it had one, in "
-            "this rank's stderr."
+            f"A process of the Pool {in_past(cause_of_death(statuses[0]))}, so its task is lost. "
+            "Read its error, if it had one, in this rank's stderr."
         )
         for result in list(_here.results.values()):
             with contextlib.suppress(KeyError):  # it was there in the meantime

@@ -214,6 +214,7 @@ class Meter:
             data_waited=self._book.loading.seconds,
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
+            items=self._book.items,
             returned=self._returned(),
             locks=self._lock.taken if self._lock is not None else 0,
             fallbacks=counts.fallbacks,

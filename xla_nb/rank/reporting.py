@@ -63,7 +63,7 @@ class Progress(Generic[T]):
 
     def __init__(self, iterable: Iterable[T], *, total: float | None, label: str) -> None:
         self._iterable = iterable
-        self.label = str(label)
+        self.label = str(label).encode(errors="backslashreplace").decode()
         self.total = _length(iterable) if total is None else _total(total)
         self.done = 0
         self.finished = False
@@ -75,12 +75,16 @@ class Progress(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         self.done, self.finished = 0, False
-        for book in _open_books():
+        books = _open_books()
+        for book in books:
             book.begin(self)
         try:
             for item in _items(self._iterable):
+                begun = [book.begun for book in books]
                 yield item
                 self.done += 1
+                for book, before in zip(books, begun, strict=True):
+                    book.items += book.begun == before
         finally:
             self.finished = True
 
@@ -138,13 +142,17 @@ class Book:
 
     losses: tells of rows that did not fit on the disk
     executed: the number of graphs run so far, None where they are not counted
-    loading: runs while the rank waits for data"""
+    loading: runs while the rank waits for data
+    begun: loops that have begun
+    items: items done of all loops, but of those in which another loop began"""
 
     path: Path
     losses: Losses | None = None
     executed: Callable[[], int | None] = _not_counted
     loading: Stopwatch = field(default_factory=Stopwatch)
     loops: list[Progress[Any]] = field(default_factory=list)
+    begun: int = 0
+    items: int = 0
     _count: int = 0
     _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report
     _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
@@ -163,6 +171,7 @@ class Book:
         """Add a loop; finished loops are shown until the next one begins."""
         running = (other for other in self.loops if other is not loop and not other.finished)
         self.loops = [*running, loop]
+        self.begun += 1
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         values = {name: _snapshot(name, value) for name, value in figures.items()}

@@ -6,6 +6,7 @@ A row is one call of `report`: its number, its time, its step and its figures by
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,10 +42,13 @@ def decode(line: bytes) -> Row:
     try:
         number, at, step, figures = json.loads(line)
         step = number if step is None else step
-        numbers = {type(each) for each in (number, at, step, *figures.values())}
-    except (TypeError, AttributeError, RecursionError) as problem:
+        numbers = (number, at, step, *figures.values())
+        are_numbers = {type(each) for each in numbers} <= {int, float, bool}
+        # A whole number of thousands of digits is none to what draws it.
+        infinite = are_numbers and [not math.isfinite(each) for each in numbers]
+    except (TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise ValueError(f"not a row: {line[:200]!r}") from problem
-    if not numbers <= {int, float, bool}:
+    if not infinite or any(infinite[:2]):
         raise ValueError(f"not a row: {line[:200]!r}")
     return Row(number, at, step, figures)
 

@@ -7,9 +7,10 @@ when the rank is killed, and costs nothing where nobody reads it.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Literal
+
+from xla_nb.protocol import plain
 
 Activity = Literal["running", "compiling", "waiting"]
 #: The operation of a rank that waits for the `lock` that ranks share.
@@ -45,6 +46,7 @@ class Sample:
     data_waited     seconds of waiting for a loader's next batch so far
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
+    items           items done of loops under `xla_nb.progress`, but of those in which another began
     returned        its function has returned, and the result is on its way
     locks           times that the process has got the `lock`
     fallbacks       calls of each `aten::` operator that fell back to the CPU
@@ -69,6 +71,7 @@ class Sample:
     data_waited: float = 0.0
     steps: int = 0
     graphs: int = 0
+    items: int = 0
     returned: bool = False
     locks: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
@@ -84,18 +87,6 @@ def encode(sample: Sample) -> bytes:
 def decode(data: bytes) -> Sample:
     """The sample that `encode` wrote. Raises ValueError for anything else, such as half of one."""
     try:
-        body = json.loads(data)
-        loops = tuple(Loop(**loop) for loop in body.pop("loops"))
-        missing = tuple(body.pop("missing"))
-        sample = Sample(loops=loops, missing=missing, **body)
-        if not all(map(math.isfinite, _times(sample))):
-            raise ValueError("not a sample: a time is not finite")
-    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as problem:
+        return plain.made(Sample, json.loads(data))
+    except (ValueError, RecursionError) as problem:
         raise ValueError(f"not a sample: {data[:200]!r}") from problem
-    return sample
-
-
-def _times(sample: Sample) -> tuple[float, ...]:
-    waits = sample.waited or 0.0, sample.lock_waited, sample.data_waited
-    compiles = sample.compile_seconds, sample.compiling
-    return sample.at, sample.since, sample.cpu, *compiles, *waits

@@ -145,7 +145,7 @@ class HangWatch:
             )
         )
         if self._stops:
-            self._run.stop(told)
+            self._run.stop(f"Stopped at a hang: {told}")  # its times are those of the stop
 
     def _reasons(self, standings: list[Standing], share: float = 1.0) -> frozenset[_Reason]:
         """What is wrong, one reason for a rank; ranks are quiet after this share of the time."""

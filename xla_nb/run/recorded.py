@@ -34,7 +34,7 @@ class RecordedRun:
 
     results      {rank: value}, unpickled at first use; run[2] is rank 2's
     ok           every rank returned its value
-    errors       {rank: error} of the ranks that failed or were killed
+    errors       {rank: error} of the ranks that failed or died
     output(rank) what a rank printed
     history      what ranks reported with xla_nb.report
     displays     {rank: list} of what ranks displayed, the newest of each
@@ -62,6 +62,7 @@ class RecordedRun:
         self.state = RunState()
         self._definitions = Definitions(label, resolve, named)
         self._results: dict[int, Any] = {}
+        self._elapsed: float | None = None  # as the notebook that launched it has told
 
     @classmethod
     def open(
@@ -81,6 +82,7 @@ class RecordedRun:
         _refuse_strange(files.path, trust)
         summary = whole.summary(files)
         run = cls(files.path.name, summary.cell if summary else "", files, resolve)
+        run._elapsed = summary.elapsed if summary else None
         try:
             run._fold(summary)
         except whole.Damaged as damage:
@@ -114,12 +116,14 @@ class RecordedRun:
 
     @property
     def elapsed(self) -> float:
+        if self._elapsed is not None:
+            return self._elapsed
         started = self.state.started
         if started is None:
             return 0.0
         ranks = [rank.ended for rank in self.state.ranks.values() if rank.ended is not None]
         over = max(ranks, default=self.state.ended) if self.state.settled else None
-        return (time.time() if over is None else over) - started
+        return round((time.time() if over is None else over) - started, 3)
 
     @property
     def results(self) -> dict[int, Any]:
@@ -280,7 +284,7 @@ class RecordedRun:
             "outcome": self.state.outcome,
             "headline": sentences.headline(self.state),
             "hang": sentences.hang(self.state),
-            "elapsed": round(self.elapsed, 3),
+            "elapsed": self.elapsed,
             "ranks": ranks,
         }
 
@@ -294,8 +298,7 @@ def _no_result(rank: int, phase: Phase) -> str:
         return f"Rank {rank} is {phase}, so it has no result yet."
     if phase == "stopped":
         return f"Rank {rank} was stopped, so it has no result."
-    how = "failed" if phase == "failed" else "was killed"
-    return f"Rank {rank} {how}, so it has no result. See run.errors[{rank}]."
+    return f"Rank {rank} {phase}, so it has no result. See run.errors[{rank}]."
 
 
 def _find_returned(state: RunState, files: Record) -> None:
@@ -382,7 +385,7 @@ def entries() -> list[Entry]:
 
 def _with_hang(headline: str, hang: str) -> str:
     """What a list says of a run; a hang that stopped it is its headline already."""
-    if not hang or hang == headline:
+    if not hang or hang in headline:
         return headline
     return f"hang: {hang}" if not headline else f"{headline}; hang: {hang}"
 

@@ -141,7 +141,9 @@ class Run(RecordedRun):
 
     @property
     def elapsed(self) -> float:
-        return (self._settled or time.monotonic()) - self._began
+        if self._settled is None:
+            return time.monotonic() - self._began
+        return round(self._settled - self._began, 3)  # as the record has it
 
     @property
     def _patience(self) -> float:
@@ -238,6 +240,10 @@ class Run(RecordedRun):
             if again and staying:
                 self._told_who_stays = True  # that they have some time: they have not
                 self.take(events.Notice(text=f"Stopped again: {sent.name} for {ranks(staying)}."))
+
+    def stops_because(self, why: str) -> None:
+        """Say why the run stops, where that is not known to who stops it. Stops nothing."""
+        self.take(events.StopRequested(why=why))
 
     def _running(self) -> list[int]:
         """The ranks whose functions run."""

@@ -6,17 +6,18 @@ Pure functions, so that a notebook, a terminal and a saved run say the same.
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xla_nb.protocol.events import RankFailed
 from xla_nb.run.state import RankState, RunState
-from xla_nb.wording import cause_of_death, listed, ranks, several
+from xla_nb.wording import cause_in_short, cause_of_death, in_past, listed, ranks, several
 
 
 @dataclass(frozen=True)
 class RankError:
     """Why a rank has no result: `place` is the notebook's line, `traceback` may be empty. The
-    `kind` of a rank whose process died is "Killed", its message the cause."""
+    `kind` of a rank whose process died is "Died", its message the cause."""
 
     rank: int
     kind: str
@@ -25,7 +26,7 @@ class RankError:
     traceback: str
 
     def __str__(self) -> str:
-        if self.kind == KILLED:
+        if self.kind == DIED:
             return self.message
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
@@ -44,13 +45,13 @@ class RankError:
     def in_short(self) -> str:
         """Place and first line: `failed at Cell In[3], line 7: ValueError: boom`."""
         line = self.first_line
-        if self.kind == KILLED:
-            return _in_past(line)
+        if self.kind == DIED:
+            return in_past(line)
         return f"failed at {self.place}: {line}" if self.place else f"failed: {line}"
 
 
 #: The kind of error of a rank whose process died.
-KILLED = "Killed"
+DIED = "Died"
 #: That of ranks that called different collectives; its first line says which did what.
 _MISMATCH = "CollectiveMismatch"
 
@@ -61,8 +62,8 @@ def errors(state: RunState) -> dict[int, RankError]:
     for rank in state.ranks.values():
         if rank.failure is not None:
             by_rank[rank.rank] = error_of(rank.failure)
-        elif rank.phase == "killed":
-            by_rank[rank.rank] = RankError(rank.rank, KILLED, death(state, rank), rank.place, "")
+        elif rank.phase == "died":
+            by_rank[rank.rank] = RankError(rank.rank, DIED, death(state, rank), rank.place, "")
     return by_rank
 
 
@@ -82,15 +83,17 @@ def death(state: RunState, rank: RankState) -> str:
     return f"{cause_of_death(rank.death, rank.lack)}{where}"
 
 
+def death_in_short(state: RunState, rank: RankState) -> str:
+    """The same in a few words: `killed by SIGKILL`."""
+    if rank.lost or rank.death is None:
+        return death(state, rank)
+    return cause_in_short(rank.death, rank.lack)
+
+
 def _before_it_began(state: RunState) -> str:
     """How a rank ended whose process had not told its number: as all those did, if alike."""
     causes = {cause_of_death(stray.status, stray.lack) for stray in state.strays}
     return causes.pop() if len(causes) == 1 else "ended by an unknown cause"
-
-
-def _in_past(cause: str) -> str:
-    """`was killed by SIGKILL`, `exited with status 1`: the end of a process behind its name."""
-    return cause if cause.startswith("exited") else f"was {cause}"
 
 
 def headline(state: RunState) -> str:
@@ -107,16 +110,25 @@ def headline(state: RunState) -> str:
         return _failed(state, first, list(by_rank.values()))
     if state.strays:
         stray = state.strays[0]
-        return f"A process of the run {_in_past(cause_of_death(stray.status, stray.lack))}"
-    if state.stopping:
-        return state.stopping
+        return f"A process of the run {in_past(cause_of_death(stray.status, stray.lack))}"
+    if state.stopping and not state.ok:
+        return f"{state.stopping}{_failed_meanwhile(by_rank)}"
     phases = [rank.phase for rank in state.ranks.values()]
     if not phases:
         return "Starting" if state.ended is None else "No rank was started"
     devices = sum(len(rank.devices) for rank in state.ranks.values())
     total = several(devices, "device") if devices else several(len(phases), "rank")
     counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
-    return f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
+    told = f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
+    return f"{told}, although asked to stop" if state.stopping else told
+
+
+def _failed_meanwhile(by_rank: Mapping[int, RankError]) -> str:
+    """`; rank 1 failed while it stopped`: of a run that was stopped while nothing was wrong."""
+    if not by_rank:
+        return ""
+    failed = "died" if all(error.kind == DIED for error in by_rank.values()) else "failed"
+    return f"; {ranks(by_rank)} {failed} while {'it' if len(by_rank) == 1 else 'they'} stopped"
 
 
 def hang(state: RunState) -> str:
@@ -158,14 +170,14 @@ def _failed_alike(same: list[RankError], ranks: int) -> str:
         return f"Rank {first.rank} {first.in_short}"
     everybody = "Both ranks" if ranks == 2 else f"All {ranks:,} ranks"
     who = everybody if len(same) == ranks else f"{len(same):,} of {ranks:,} ranks"
-    place = f"at {first.place}" if first.place and first.kind != KILLED else ""
+    place = f"at {first.place}" if first.place and first.kind != DIED else ""
     if not place:
         how = f"(rank {first.rank} first)"
     elif len({error.place for error in same}) == 1:
         how = f"(rank {first.rank} first) {place}"
     else:
         how = f"(rank {first.rank} first, {place})"
-    return f"{who} failed {how}: {first.first_line}"
+    return f"{who} {'died' if first.kind == DIED else 'failed'} {how}: {first.first_line}"
 
 
 def _is_same(state: RunState, first: RankError, other: RankError) -> bool:

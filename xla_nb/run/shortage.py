@@ -48,6 +48,6 @@ def _last_words(rank: RankState, stderr: Callable[[int], str]) -> str:
     if rank.failure is not None:
         workers = stderr(rank.rank) if "DataLoader worker" in rank.failure.message else ""
         return f"{rank.failure.text}\n{rank.failure.message}\n{workers}"
-    if rank.phase in ("starting", "killed"):
+    if rank.phase in ("starting", "died"):
         return stderr(rank.rank)
     return ""

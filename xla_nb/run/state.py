@@ -13,10 +13,10 @@ from typing import Literal
 from xla_nb.protocol import events
 from xla_nb.wording import ending
 
-Phase = Literal["starting", "running", "finished", "failed", "killed", "stopped"]
+Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
 #: Phases a rank does not leave.
-ENDED: frozenset[Phase] = frozenset({"finished", "failed", "killed", "stopped"})
+ENDED: frozenset[Phase] = frozenset({"finished", "failed", "died", "stopped"})
 
 
 @dataclass
@@ -124,7 +124,7 @@ class RunState:
             case events.ProcessDied():
                 self._died(event)
             case events.StopRequested():
-                self.stopping = self.stopping or event.why
+                self.stopping = event.why
             case events.SignalSent():
                 self.sent.add(event.number)
             case events.HangReported():
@@ -287,7 +287,7 @@ class RunState:
         rank = self._rank(event.rank)
         if not self.stopping and rank.phase not in ENDED:
             rank.death = -signal.SIGINT
-            rank.end("killed", event.at)
+            rank.end("died", event.at)
             self._trouble(rank.rank)
         rank.end("stopped", event.at)
 
@@ -323,7 +323,7 @@ class RunState:
             if rank.phase in ENDED:
                 continue
             rank.death, rank.lack = event.status, event.lack
-            rank.end("stopped" if self._is_of_the_stop(event.status) else "killed", event.at)
+            rank.end("stopped" if self._is_of_the_stop(event.status) else "died", event.at)
             self._trouble(rank.rank)
 
     def _is_of_the_stop(self, status: int) -> bool:
@@ -348,7 +348,7 @@ class RunState:
         is_the_cause = self._lacks_cause
         for rank in left:
             rank.lost = event.why
-            rank.end("killed" if is_the_cause or not self.stopping else "stopped", event.at)
+            rank.end("died" if is_the_cause or not self.stopping else "stopped", event.at)
             self._trouble(rank.rank)
         if is_the_cause and left:
             self.first_trouble = left[0].rank
@@ -366,7 +366,7 @@ class RunState:
         for rank in self._on(event.host):
             if rank.phase not in ENDED:
                 rank.lost = "" if self.stopping else why
-                rank.end("stopped" if self.stopping else "killed", event.at)
+                rank.end("stopped" if self.stopping else "died", event.at)
                 if event.host:  # the other hosts' ranks go on, and must not for long
                     self._trouble(rank.rank)
         if why and not self.ranks and not self.stopping and self.refused is None:

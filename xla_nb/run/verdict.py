@@ -17,7 +17,7 @@ from xla_nb.run.standing import Standing
 from xla_nb.run.state import ENDED
 from xla_nb.wording import in_one_line, listed, ranks, shortened
 
-_MOST = 4  # clauses of a verdict; descriptions of the ranks that others wait for
+_MOST = 4  # clauses of a verdict; descriptions of the ranks that others wait for; spans of ranks
 _GROUPS, _STACK = 16, 4000  # groups with a stack; characters of one
 _LONGEST = 60  # characters of a call or an operation
 _OURS = "/xla_nb/rank/"  # the iterator of `xla_nb.progress`, say, and what calls the entry
@@ -25,7 +25,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.+)$')
 _ENDS = {
     "finished": "returned",
     "failed": "failed",
-    "killed": "died",
+    "died": "died",
     "stopped": "been stopped",
 }
 
@@ -335,12 +335,12 @@ def why_over(before: Iterable[int], standings: Iterable[Standing], stopped: Iter
     on = [rank for rank in before if rank not in ended]
     said = []
     if ended:
-        said.append(f"{ranks(ended)} {'has' if len(ended) == 1 else 'have'} ended")
+        said.append(f"{ranks(ended, _MOST)} {'has' if len(ended) == 1 else 'have'} ended")
     again = [rank for rank in on if rank in set(stopped)]
     if again:
-        said.append(f"{ranks(again)} {'is' if len(again) == 1 else 'are'} no longer stopped")
+        said.append(f"{ranks(again, _MOST)} {'is' if len(again) == 1 else 'are'} no longer stopped")
     moved = [rank for rank in on if rank not in again]
     if moved:
-        said.append(f"{ranks(moved)} made progress")
+        said.append(f"{ranks(moved, _MOST)} made progress")
     sentence = listed(said)
     return sentence[:1].upper() + sentence[1:]

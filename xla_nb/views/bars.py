@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from xla_nb.record.sample import Loop
 from xla_nb.views.snapshot import Bar
+from xla_nb.wording import several
 
 _NUMBER = r"([\d.]+)([kMGTP]?)"
 _TQDM = re.compile(
@@ -53,24 +55,35 @@ def bar(loop: Loop) -> Bar:
 
 
 def together(bars: Iterable[Bar]) -> Bar | None:
-    """One bar for the bars of all ranks: where their loops are alike it is that of the slowest
-    rank, else the sum of all, which is said. It is done when the last of them is."""
-    each = list(bars)
-    if not each:
+    """One bar for the bars of all ranks; of loops with other labels those of the most ranks. Where
+    their loops are alike it is that of the slowest rank, else the sum of all, which is said. It is
+    done when the last of them is."""
+    every = list(bars)
+    if not every:
         return None
+    label = Counter(one.label for one in every).most_common(1)[0][0]
+    each = [one for one in every if one.label == label]
     totals = [one.total for one in each]
     rates = [one.rate for one in each if one.rate is not None]
     etas = [one.eta for one in each if one.eta is not None]
     eta = max(etas) if etas else None
-    if len(set(totals)) == 1:
-        slowest = min(each, key=lambda one: one.done)
-        which = "" if len({one.done for one in each}) == 1 else " (slowest rank)"
-        label = f"{slowest.label}{which}".strip()
-        return Bar(label, slowest.done, slowest.total, min(rates) if rates else None, eta)
-    return Bar(
-        f"{each[0].label} (sum of {len(each)} ranks)".strip(),
-        sum(one.done for one in each),
-        None if None in totals else math.fsum(total for total in totals if total is not None),
-        sum(rates) if rates else None,
-        eta,
-    )
+    if len(set(totals)) > 1:
+        return Bar(
+            _of(label, "sum", each),
+            sum(one.done for one in each),
+            None if None in totals else math.fsum(filter(None, totals)),
+            sum(rates) if rates else None,
+            eta,
+        )
+    slowest = min(each, key=lambda one: one.done)
+    if len({one.done for one in each}) > 1:
+        # Without a total, one that has done less may have less to do.
+        label = _of(label, "least" if slowest.total is None else "slowest", each)
+    elif len(each) < len(every):
+        label = f"{label or 'progress'} ({len(each):,} of {several(len(every), 'rank')})"
+    return Bar(label, slowest.done, slowest.total, min(rates) if rates else None, eta)
+
+
+def _of(label: str, which: str, each: Sequence[Bar]) -> str:
+    """`train (slowest of 4 ranks)`."""
+    return f"{label or 'progress'} ({which} of {several(len(each), 'rank')})"

@@ -177,8 +177,10 @@ def _waited_for(snapshot: Snapshot) -> Diagnosis | None:
     long = f"{who} {have} waited {up}{lasting(_longest(waiting))} for"
     if locked and not missing:
         return Diagnosis(f"{long} `lock`", "warning", ())
+    if locked and [card.rank for card in waiting] == list(missing):
+        return Diagnosis(f"{long} `lock`, which it holds itself", "warning", missing)
     whom = ranks(missing)
-    where = _where([by_rank[rank] for rank in missing], snapshot)
+    where = _where([by_rank[rank] for rank in missing], waiting, snapshot)
     if locked:
         return Diagnosis(f"{long} `lock`, which {whom} holds{where}", "warning", missing)
     return Diagnosis(f"{long} {whom}{where}", "warning", missing)
@@ -191,7 +193,8 @@ def _missing(card: Card, by_rank: Mapping[int, Card]) -> tuple[int, ...]:
     def came(other: Card) -> bool:
         if other.phase in ENDED or other.phase == "early":
             return other.since is not None and card.sample.at <= other.since
-        return other.phase == "waiting" and other.sample.operation == card.sample.operation
+        same = other.sample.operation == card.sample.operation
+        return other.phase == "waiting" and same and card.sample.operation != LOCK
 
     return tuple(
         rank for rank in card.sample.missing if rank in by_rank and not came(by_rank[rank])
@@ -207,28 +210,37 @@ def _longest(cards: Iterable[Card]) -> float:
     return max(map(_waited, cards))
 
 
-def _where(cards: Sequence[Card], snapshot: Snapshot) -> str:
+def _where(cards: Sequence[Card], waiting: Sequence[Card], snapshot: Snapshot) -> str:
     """`, at line 6`, or what they do there; nothing where they do different things."""
-    told = {_does(card, snapshot) for card in cards}
+    told = {_does(card, waiting, snapshot) for card in cards}
     return told.pop() if len(told) == 1 else ""
 
 
-def _does(card: Card, snapshot: Snapshot) -> str:
+def _does(card: Card, waiting: Sequence[Card], snapshot: Snapshot) -> str:
     at = f" at {_line(card.place, snapshot)}" if card.place else ""
-    sample = card.sample
     if card.phase == "starting":
         return ", still starting"
     if card.phase in ENDED or card.phase == "early":
         return f", which has {'returned' if card.phase in ('finished', 'early') else 'ended'}"
     if card.phase == "compiling":
         return f", compiling{at}"
+    if card.phase == "waiting" and card.sample.operation == LOCK:
+        return f", which waits for `lock`{at}{_holder(card, waiting)}"
     if card.phase == "waiting":
-        return (
-            f", waiting for `lock`{at}" if sample.operation == LOCK else f", in {_name(card)}{at}"
-        )
-    if sample.returned:
+        return f", in {_name(card)}{at}"
+    if card.sample.returned:
         return ", sending its result"
     return f",{at}" if at else ""
+
+
+def _holder(card: Card, waiting: Sequence[Card]) -> str:
+    """Who holds the lock that a rank waits for, if that is known; it may be one that waits for this
+    rank."""
+    holders = card.sample.missing
+    if not holders:
+        return ""
+    of_them = len(waiting) > 1 and holders[0] in {other.rank for other in waiting}
+    return f", held by {ranks(holders)}{f', one of the {len(waiting):,}' if of_them else ''}"
 
 
 def _name(card: Card) -> str:

@@ -105,6 +105,11 @@ def minute(epoch: float) -> str:
     return _local(epoch, "%Y-%m-%d %H:%M")
 
 
+def time_of_day(epoch: float) -> str:
+    """Local time to the second, `22:39:30`: of a run whose date is told."""
+    return _local(epoch, "%H:%M:%S")
+
+
 def clock(epoch: float) -> str:
     """Local time to the second, with the date: it may be read much later."""
     return _local(epoch, "%H:%M:%S on %Y-%m-%d")

@@ -21,6 +21,7 @@ _GAP = 20.0  # seconds between two samples, from which on what was between them 
 _PACE = 20.0  # seconds of steps that are looked at, or more:
 _STEPS = 10  # until there are so many, if the lane has them
 _APART = 0.9  # seconds between two marks that are kept
+_SURE = 2.5  # seconds of steps, from which their time is told: samples are 0.25 s apart
 _PLACES = 20  # samples taken while compiling, whose lines are kept
 
 
@@ -112,6 +113,11 @@ class Track:
             self._pace = _pace(list(self._marks), self._places)
         return self._pace
 
+    @property
+    def step(self) -> float | None:
+        """Seconds of its last steps each; None until some seconds of them were seen."""
+        return None if self.pace is None or self.pace.seconds < _SURE else self.pace.step
+
     # ---------------------------------------------------------- the lane
 
     def _fill(self, before: _Totals, now: _Totals) -> None:
@@ -175,23 +181,31 @@ class Track:
 
 
 class _Counter:
-    """Steps of a rank: step markers, or else the items of its innermost loop under
-    `xla_nb.progress`, which begins anew in each round of an outer one."""
+    """Steps of a rank: step markers, or else items of its loops under `xla_nb.progress` in which it
+    executed a graph. Nobody counts what JAX executes: there every item is one."""
 
     def __init__(self) -> None:
         self.steps = 0
         self._before: tuple[bool, int] | None = None
+        self._graphs = 0
 
     def has_stepped(self, sample: Sample) -> bool:
         """Count the steps of a sample. False for the first one: a step may have begun long ago."""
-        marks = sample.steps > 0 or not sample.loops
-        done = sample.steps if marks else sample.loops[-1].done
+        marks = sample.steps > 0
+        done = sample.steps if marks else sample.items
         before, self._before = self._before, (marks, done)
-        if before is None or before[0] != marks:
+        if before is None or (before[0] != marks and before[1]):
+            self._graphs = sample.graphs
             return False
-        new = done - before[1] if done >= before[1] else done
+        new = max(0, done - before[1])
+        if new == 0:
+            return False
+        executed = sample.graphs > self._graphs or "jax" in sample.clients
+        self._graphs = sample.graphs
+        if not (marks or executed):
+            return False
         self.steps += new
-        return new > 0
+        return True
 
 
 def _totals(sample: Sample) -> _Totals:

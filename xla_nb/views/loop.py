@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from xla_nb.errors import Interrupted
 from xla_nb.run.run import Run
@@ -18,6 +19,8 @@ from xla_nb.views import asking
 
 #: Why a run has stopped that the user interrupted.
 INTERRUPTED = "Stopped by an interrupt"
+#: The same where the kernel was interrupted since it is to end, which is known a moment later.
+KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 
 _TOO_LATE = "All ranks had returned; `xla_nb.open_run({!r})` has their results."
 
@@ -55,6 +58,8 @@ def follow(run: Run, view: View) -> None:
                 if len(interrupts) > answered:
                     answered += 1
                     run.stop(INTERRUPTED)  # a second time: less time to stop
+                if run.state.stopping == INTERRUPTED and _ends_here():
+                    run.stops_because(KERNEL_ENDED)
                 pause = view.draw()
                 asking.serve(run, interrupts)
                 with run.changed:
@@ -80,6 +85,12 @@ def follow_behind(run: Run, view: View) -> None:
 
     run.shown.clear()
     threading.Thread(target=shown, name=f"{run.name}-view", daemon=True).start()
+
+
+def _ends_here() -> bool:
+    """Whether the kernel has been told to end; the request is handled in another thread."""
+    ipython: Any = sys.modules.get("IPython")
+    return bool(ipython and getattr(ipython.get_ipython(), "exit_now", False))
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from xla_nb import ansi, wording
+from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
 from xla_nb.record.figures import Rows
 from xla_nb.record.sample import INPUT, LOCK, Sample
@@ -40,6 +41,7 @@ _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least and the most for one stream.
 _EXCERPTS, _SHORTEST, _LONGEST = 1200, 3, 25
 _LAST_LINE = 200  # characters of a card's last line
+_NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Observer:
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
         self._rows: dict[int, Rows] = {}
+        self._damage: dict[int, str] = {}  # of what a rank reported
         self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
         self._tracks: dict[int, Track] = {}
@@ -156,10 +159,16 @@ class Observer:
             self._take_sample(rank)
             if rank not in self._rows:
                 self._rows[rank] = Rows(self.run.record.history(rank))
-            for row in self._rows[rank].new():
-                since = row.at - (self.run.state.started or row.at)
-                for name, value in row.figures.items():
-                    self._line(name, rank).add(row.step, value, since)
+            try:
+                self._take_rows(rank)
+            except XlaNbError as damage:  # what could be read is shown
+                self._damage[rank] = str(damage)
+
+    def _take_rows(self, rank: int) -> None:
+        for row in self._rows[rank].new():
+            since = row.at - (self.run.state.started or row.at)
+            for name, value in row.figures.items():
+                self._line(name, rank).add(row.step, value, since)
 
     def _take_sample(self, rank: int) -> None:
         before, now = self._samples.get(rank), self.run.sample(rank)
@@ -203,7 +212,7 @@ class Observer:
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
             hang=self._hang(),
-            notices=tuple(_notices(self.run)),
+            notices=(*_notices(self.run), *map(ansi.plain, self._damage.values())),
             bar=bar,
             unit="device" if shared else "rank",
             cards=cards,
@@ -256,7 +265,6 @@ class Observer:
     def card(self, rank: RankState) -> Card:
         sample = self._samples.get(rank.rank)
         track = self._tracks.get(rank.rank) or Track()
-        pace = track.pace
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         phase, since = _phase(rank, sample, self.run.state.started)
@@ -274,7 +282,7 @@ class Observer:
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended else self._cpu.get(rank.rank),
-            step=None if pace is None else pace.step,
+            step=track.step,
             waits=track.waits,
             lane=track.lane,
             bars=tuple(
@@ -346,14 +354,15 @@ def _phase(
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "finished":
         return f"returned {rank.preview}" if rank.preview not in ("", "None") else ""
-    if rank.phase == "killed" and rank.lost:
-        return sentences.death(state, rank)
+    if rank.phase == "died":
+        return sentences.death_in_short(state, rank)
     if rank.phase == "running" and sample is not None and sample.returned:
         return "sending its result"
     if rank.phase == "running" and sample is not None and sample.operation:
         if sample.operation == LOCK:
-            holder = f", which {wording.ranks(sample.missing)} holds" if sample.missing else ""
-            return f"for `lock`{holder}"
+            whose = f"{wording.ranks(sample.missing)} holds" if sample.missing else ""
+            whose = "it holds itself" if sample.missing == (rank.rank,) else whose
+            return f"for `lock`, which {whose}" if whose else "for `lock`"
         if sample.operation == INPUT:
             return "for an answer in the notebook"
         late = f", for {wording.ranks(sample.missing)}" if sample.missing else ""
@@ -383,8 +392,9 @@ def _notices(run: RecordedRun) -> Iterator[str]:
         yield ansi.plain(text)
     hang = run.state.hang
     if hang is not None and hang.over:
-        told = f"The hang reported at {facts.clock(hang.report.at)} is over ({hang.over}). It was: "
-        yield ansi.plain(told + hang.report.verdict)
+        at = facts.time_of_day(hang.report.at)
+        told = f"The hang reported at {at} is over ({hang.over}). It was: "
+        yield wording.shortened(ansi.plain(told + hang.report.verdict), _NOTE)
     if over and not run.record.path.exists():
         yield "The files of this run were removed, and its output and what it reported with them."
 

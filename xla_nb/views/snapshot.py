@@ -21,7 +21,7 @@ Phase = Literal[
     "finished",
     "early",
     "failed",
-    "killed",
+    "died",
     "stopped",
 ]
 
@@ -79,7 +79,7 @@ class Card:
     line      the last line it printed, plain text of at most 200 characters
     cpu       processor time per second between the last two samples; 1.0 is one core
     step      seconds that its last steps took it each, without compiling and waiting for others;
-              None until two were seen
+              None until some seconds of them were seen
     waits     share of the last 20 s, from 0 to 1, in which it waited for others, compiling apart;
               None where that cannot be seen
     lane      the last 60 s, oldest first; a gap is time of which nothing is known

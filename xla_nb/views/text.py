@@ -180,7 +180,7 @@ class TextView:
             yield from _places(hang)
         if hang.over and not self._was_over:
             self._was_over = True
-            yield f"No hang any more: {clean(hang.over)}"
+            yield f"The hang is over: {clean(hang.over)}"
 
     def _write(self, out: list[str], err: list[str]) -> None:
         if out or err:

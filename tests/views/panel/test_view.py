@@ -242,13 +242,13 @@ def trouble(*ranks, first=False):
 
 
 def test_an_error_names_its_ranks_and_the_first_of_them(observer):
-    cards = (*(Card(rank, "failed") for rank in range(4)), Card(4, "killed"))
+    cards = (*(Card(rank, "failed") for rank in range(4)), Card(4, "died"))
     troubles = (trouble(2, 0, 1, first=True), trouble(4))
     several = PanelNews().of(snapshot(*cards, troubles=troubles), observer)["troubles"]
-    assert [one["who"] for one in several] == ["ranks 0-2 failed, rank 2 first", "rank 4 killed"]
+    assert [one["who"] for one in several] == ["ranks 0-2 failed, rank 2 first", "rank 4 died"]
     assert [one["open"] for one in several] == [True, False]
     (alone,) = PanelNews().of(snapshot(*cards, troubles=troubles[1:]), observer)["troubles"]
-    assert (alone["who"], alone["open"]) == ("rank 4 killed", True)
+    assert (alone["who"], alone["open"]) == ("rank 4 died", True)
 
 
 def test_a_hang_is_sent_with_its_groups_once_and_then_that_there_is_none(observer):

@@ -277,6 +277,13 @@ def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
     assert {"open": ""} not in Page(saved.render_html(whole)).named("details")
 
 
+def test_a_hang_that_is_the_title_is_told_once() -> None:
+    stopped = snapshot(hang=hanging(), headline="Stopped at a hang: Rank 1 hangs", ok=False)
+    stopped = replace(stopped, diagnosis=None)
+    for shown in both(stopped):
+        assert shown.count("Rank 1 hangs") == 1
+
+
 def test_the_stacks_of_a_hang_are_bounded() -> None:
     html, text = both(snapshot(hang=hanging(groups=16, lines=400)))
     assert len(html) < 45_000
@@ -410,7 +417,7 @@ def spread(hosts: int, each: int, lost: str = "worker-1") -> Snapshot:
     ranks = tuple(
         replace(card, host=f"worker-{card.rank // each}") for card in cards(hosts * each, "running")
     )
-    ranks = tuple(replace(card, phase="killed") if card.host == lost else card for card in ranks)
+    ranks = tuple(replace(card, phase="died") if card.host == lost else card for card in ranks)
     names = tuple(f"worker-{number}" for number in range(hosts))
     return snapshot(hosts=names, lost={lost: "its node is gone"}, cards=ranks, ok=None)
 
@@ -420,7 +427,7 @@ def test_a_lost_host_comes_first(hosts: int, each: int) -> None:
     html, text = both(spread(hosts, each))
     assert f"{hosts} hosts, 1 lost" in html
     assert f"{hosts} hosts, 1 lost" in text
-    lost = f"worker-1† lostits node is gone† {each} killed"
+    lost = f"worker-1† lostits node is gone† {each} died"
     assert html.index(lost) < html.index(f"worker-0● {each} running")
     lost = f"worker-1 († lost: its node is gone): ranks {each}"
     assert text.index(lost) < text.index("worker-0: ranks 0")
@@ -449,7 +456,7 @@ def test_each_rank_is_a_row_under_named_columns() -> None:
     head, *ranks = rows(saved.render_html(spread(3, 2)))
     assert head == ["rank", "state", ""]
     assert [row[0] for row in ranks] == [str(rank) for rank in range(6)]
-    assert ranks[2] == ["2", "† killed after 11.5 s", "pid 102, device xla:2, host worker-1"]
+    assert ranks[2] == ["2", "† died after 11.5 s", "pid 102, device xla:2, host worker-1"]
     figures = sample(rss=1 << 30, steps=7), sample(rss=2 << 30, steps=8)
     measured = (replace(card, sample=one) for card, one in zip(cards(2), figures, strict=True))
     head, *ranks = rows(saved.render_html(snapshot(cards=tuple(measured))))
@@ -544,7 +551,7 @@ def test_each_of_a_few_ranks_has_a_line_in_the_text() -> None:
     assert sum(line.startswith("rank ") for line in lines) == 16
 
 
-PHASES: tuple[Phase, ...] = ("running", "failed", "finished", "killed", "waiting", "compiling")
+PHASES: tuple[Phase, ...] = ("running", "failed", "finished", "died", "waiting", "compiling")
 
 
 def mixed(count: int) -> tuple[Card, ...]:
@@ -560,7 +567,7 @@ def test_each_of_many_ranks_has_a_tile_with_a_tooltip() -> None:
 
 def test_phases_in_trouble_come_first() -> None:
     for shown in both(snapshot(cards=mixed(256))):
-        marks = ("✗ 43 failed", "† 43 killed", "◔ 42 waiting", "◍ 42 compiling", "● 43 running")
+        marks = ("✗ 43 failed", "† 43 died", "◔ 42 waiting", "◍ 42 compiling", "● 43 running")
         at = [shown.index(mark) for mark in marks]
         assert at == sorted(at)
         assert shown.index("● 43 running") < shown.index("✓ 43 finished")

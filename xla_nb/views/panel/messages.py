@@ -209,7 +209,7 @@ def _bar(bar: Bar) -> dict[str, Any]:
 def _trouble(trouble: Trouble, snapshot: Snapshot) -> dict[str, Any]:
     """`open`: show the traceback at once."""
     phases = {card.rank: card.phase for card in snapshot.cards}
-    phase = "killed" if phases.get(trouble.ranks[0]) == "killed" else "failed"
+    phase = "died" if phases.get(trouble.ranks[0]) == "died" else "failed"
     alone = len(snapshot.troubles) == 1
     first = "" if alone else facts.first_to_fail(trouble)
     who = f"{wording.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"

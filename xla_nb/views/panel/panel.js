@@ -84,8 +84,8 @@ const readAbout = reader({
 // --- words ---
 
 // Most urgent first; the style sheet gives each a shape and a color.
-const PHASES = "early failed killed waiting compiling starting running stopped finished".split(" ");
-const OVER = new Set(["finished", "early", "failed", "killed", "stopped"]);
+const PHASES = "early failed died waiting compiling starting running stopped finished".split(" ");
+const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
 const LEVELS = ["calm", "warning", "bad"];
 // What a rank's seconds go into, in the order of a slot's numbers.
 const KINDS = { compiling: "compiling", running: "running", others: "waiting for others", data: "waiting for data" };
@@ -835,7 +835,7 @@ class Head {
 		put(this.ranks, about.simulated ? `${total} of a simulated TPU host` : total);
 		show(this.host, about.host);
 		put(this.host, about.host);
-		mark(this.host, "data-phase", about.lost.size ? "killed" : null);
+		mark(this.host, "data-phase", about.lost.size ? "died" : null);
 		put(this.elapsed, over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed));
 		for (const words of this.bar.words) show(words, bar);
 	}
@@ -1062,7 +1062,7 @@ class Tile {
 
 /** How urgent a rank is. Short waits do not count, or ranks would jump at every step. */
 function urgency({ phase, since }, now) {
-	const first = ["early", "failed", "killed"].indexOf(phase);
+	const first = ["early", "failed", "died"].indexOf(phase);
 	if (first >= 0) return first;
 	return phase === "waiting" && since !== null && now - since > 5 ? 3 : 4;
 }
@@ -1079,7 +1079,7 @@ class Host {
 	}
 
 	set(ranks, counted, why) {
-		mark(this.node, "data-phase", why === undefined ? null : "killed");
+		mark(this.node, "data-phase", why === undefined ? null : "died");
 		put(this.lost, why === undefined ? "" : joined("lost", why));
 		mark(this.cards, "data-ranks", ranks);
 		tally(this.counts, counted);

@@ -41,7 +41,8 @@ def as_text(snapshot: Snapshot) -> list[str]:
     hang = snapshot.hang
     if hang is None:
         return []
-    lines = ["", f"hang: {facts.cut(hang.verdict, _LONGEST)} (report of {facts.clock(hang.at)})"]
+    verdict = "" if hang.verdict in facts.title(snapshot) else facts.cut(hang.verdict, _LONGEST)
+    lines = ["", " ".join(filter(None, ("hang:", verdict, f"(report of {facts.clock(hang.at)})")))]
     for group in hang.groups:
         at = f" at {facts.cut(group.place, 200)}" if group.place else ""
         note = f": {facts.cut(group.note, 300)}" if group.note else ""

@@ -13,7 +13,7 @@ from xla_nb.views.saved import bounds, style
 from xla_nb.views.saved.tags import bit, div, escaped, mark
 from xla_nb.views.snapshot import Card, Snapshot
 
-_LOST = style.PHASES["killed"]
+_LOST = style.PHASES["died"]
 
 
 def by_host(snapshot: Snapshot) -> dict[str, list[Card]]:
@@ -27,7 +27,7 @@ def by_host(snapshot: Snapshot) -> dict[str, list[Card]]:
     def calm(name: str) -> int:
         if name in snapshot.lost:
             return 0
-        return 1 if any(card.phase in ("early", "failed", "killed") for card in groups[name]) else 2
+        return 1 if any(card.phase in ("early", "failed", "died") for card in groups[name]) else 2
 
     return {name: groups[name] for name in sorted(groups, key=calm)}
 

@@ -39,7 +39,7 @@ class _Look:
 PHASES: dict[Phase, _Look] = {
     "early": _Look("⚑", RED),
     "failed": _Look("✗", RED),
-    "killed": _Look("†", "#bf3989"),
+    "died": _Look("†", "#bf3989"),
     "stopped": _Look("■", GREY),
     "waiting": _Look("◔", GREY),
     "compiling": _Look("◍", AMBER),
@@ -47,7 +47,7 @@ PHASES: dict[Phase, _Look] = {
     "running": _Look("●", BLUE),
     "finished": _Look("✓", GREEN),
 }
-TROUBLED = ("early", "failed", "killed", "stopped", "waiting")
-ENDED = ("early", "failed", "killed", "stopped", "finished")
+TROUBLED = ("early", "failed", "died", "stopped", "waiting")
+ENDED = ("early", "failed", "died", "stopped", "finished")
 #: Heads the messages of ranks that failed with the same error but other words.
 OTHERS = "same error, different message"
