@@ -136,6 +136,12 @@ def test_below_time_a_cell_runs_as_well(live):
     assert "Wall time" in shown.stdout
 
 
+def test_a_cell_tells_what_it_has_compiled_itself(live):
+    step = "%%xla\nimport torch, torch_xla\n(torch.ones(7).to(device) * 3 - 1).cpu()"
+    assert "compiles 1" in live.ok(step).result
+    assert "compiles" not in live.ok(step).result
+
+
 # ---------------------------------------------------------------- what goes wrong
 
 
@@ -165,7 +171,11 @@ def test_a_collective_of_ranks_that_do_not_run_the_cell_is_refused_by_name(live)
 
 
 def test_a_stopped_cell_leaves_the_ranks_alive(live):
-    live.ok("%%xla --bg -o waits\nimport time\nbefore = rank\ntime.sleep(600)")
+    live.ok(
+        "%%xla --bg -o waits\nimport time\nbefore = rank\n"
+        "print('here', flush=True)\ntime.sleep(600)"
+    )
+    live.ok("while not all('here' in waits.output(r) for r in range(2)): pass")
     live.ok("waits.stop()\nwaits.join_end()")
     assert "Stopped by run.stop()" in live.value("repr(waits)")
     assert results(live, "before") == "{0: 0, 1: 1}"

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from xla_nb.program import tracebacks
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
+from xla_nb.rank.since import LockSince
 from xla_nb.record import private, sample
 from xla_nb.record.full_disk import Losses, is_of_disk
 from xla_nb.record.sample import Activity, Loop, Sample
@@ -117,7 +118,7 @@ class Meter:
         answer: Callable[[str, str], None],
         every: int,
         losses: Losses | None = None,
-        lock: SharedLock | None = None,
+        lock: SharedLock | LockSince | None = None,
         returned: Callable[[], bool] = lambda: False,
     ) -> None:
         """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call

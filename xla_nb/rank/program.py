@@ -22,6 +22,7 @@ from xla_nb.protocol.order import ARGUMENTS, Request
 from xla_nb.rank import asking, displays, leftovers, loader, reporting
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter
+from xla_nb.rank.since import GaugesSince, LockSince
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
 from xla_nb.record.full_disk import Losses
@@ -87,12 +88,12 @@ class OnRank:
                 book,
                 record.sample(rank),
                 program.table.sources,
-                asking.WithQuestions(self.runtime, asker),
+                asking.WithQuestions(GaugesSince(self.runtime), asker),
                 record.stacks_request,
                 answer,
                 every,
                 losses,
-                self.lock,
+                LockSince(self.lock),
                 lambda: rank in program.returned,
             ):
                 return self._returned()
