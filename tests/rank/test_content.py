@@ -60,6 +60,12 @@ def test_all_nans_are_one_and_counted_and_not_in_the_norm():
     assert (looked_at(one).nans, looked_at(one).norm) == (2, 5.0)
 
 
+@pytest.mark.filterwarnings("error")
+def test_odd_numbers_warn_of_nothing():
+    bits = torch.tensor([0x7FA00000, 0x7F800000, 0x00000001, 0x7F7FFFFF], dtype=torch.int32)
+    assert looked_at(bits.view(torch.float32)).nans == 1
+
+
 def test_zeros_of_both_signs_are_equal():
     assert looked_at(torch.tensor([-0.0])).digest == looked_at(torch.tensor([0.0])).digest
 

@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 from tests.support.fork_job import environment
+from xla_nb.errors import LaunchError
 from xla_nb.protocol.plain import made
 from xla_nb.protocol.variables import BLOCK, REST, Variable
 from xla_nb.rank import variables
 from xla_nb.rank.variables import describe, names_of, values
+from xla_nb.runtimes import torchax_versions
 
 
 def one(value, **options):
@@ -95,6 +97,16 @@ def test_a_name_that_takes_too_long_is_told_and_the_others_are_described():
     assert slow.leaves[-1].state == "late"
     assert slow.leaves[-1].why == "looking at it took longer than 0.2 s"
     assert quick.leaves[0].state == "known"
+
+
+def test_a_name_that_cannot_be_looked_at_does_not_keep_the_others_from_it(monkeypatch):
+    def fails(value):
+        raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(variables.lazy_values, "on_host", fails)
+    lost, kept = describe({"lost": torch.ones(1), "kept": 1}, ["lost", "kept"])
+    assert lost.leaves[0].why == "reading it raised RuntimeError: the device is lost"
+    assert kept.leaves[0].state == "known"
 
 
 def test_what_is_left_when_all_time_is_over_is_told_without_content():
@@ -242,15 +254,20 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def lazily():
+    return run(SCRIPT, PJRT_DEVICE="CPU")
+
+
+def run(script, **variables):
+    """What a script prints as JSON, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         check=False,
-        env={**environment(), "PJRT_DEVICE": "CPU"},
+        env={**environment(), **variables},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 #: What torch_xla counts when a value that is there is read.
@@ -295,3 +312,48 @@ def test_pending_values_are_computed_if_asked(lazily):
         "view": [pytest.approx((3 * 4**2) ** 0.5)],
         "data": [pytest.approx((2 * 4**2) ** 0.5)],
     }
+
+
+# ---------------------------------------------------------------- with JAX
+
+JAX = """
+import json
+import jax, jax.numpy as jnp, torch, torchax
+from xla_nb.rank.variables import describe, values
+
+with torchax.default_env():
+    model = torch.nn.Linear(2, 1).to("jax")
+    half = torch.ones(3, device="jax", dtype=torch.bfloat16)
+gone = jnp.ones(2)
+gone.delete()
+names = {"model": model, "half": half, "array": jnp.arange(3.0), "gone": gone}
+told = {one.name: one for one in describe(names, list(names))}
+as_array = describe({"x": jnp.ones(3)}, ["x"])[0].leaves[0].digest
+(sent,) = values(names, [("half", "")])
+print(json.dumps({
+    "states": {name: [leaf.state for leaf in one.leaves] for name, one in told.items()},
+    "half": [told["half"].dtype, told["half"].device, told["half"].leaves[0].digest == as_array],
+    "gone": told["gone"].leaves[0].why,
+    "sent": [sent.dtype, len(sent.data)],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_jax():
+    try:
+        torchax_versions.check_versions()
+    except LaunchError as missing:
+        pytest.skip(str(missing))
+    return run(JAX, JAX_PLATFORMS="cpu")
+
+
+def test_jax_arrays_and_torchax_tensors_are_read(on_jax):
+    assert on_jax["half"] == ["bfloat16", "jax:0", True]
+    assert {*on_jax["states"]["model"], *on_jax["states"]["array"]} == {"known"}
+    assert on_jax["sent"] == ["<f4", 12]
+
+
+def test_an_array_whose_memory_is_gone_is_said(on_jax):
+    assert on_jax["states"]["gone"] == ["opaque"]
+    assert "reading it raised RuntimeError: Array has been deleted" in on_jax["gone"]

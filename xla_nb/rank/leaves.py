@@ -123,7 +123,11 @@ def _are_numbers(value: object) -> bool:
     return int not in kinds or all(abs(item) <= _LARGEST_INT for item in items if type(item) is int)
 
 
-_WITH_ELEMENTS = static.is_tensor, static.is_array, _is_number, _are_numbers
+def _is_jax(value: object) -> bool:
+    return static.jax_array(value) is not None
+
+
+_WITH_ELEMENTS = static.is_tensor, static.is_array, _is_number, _are_numbers, _is_jax
 
 
 # ---------------------------------------------------------------- what is inside

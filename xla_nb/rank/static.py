@@ -42,6 +42,14 @@ def is_array(value: object) -> bool:
     return is_one(value, "numpy", "ndarray") or is_one(value, "numpy", "generic")
 
 
+def jax_array(value: object) -> Any:
+    """The JAX array that this is, or that a torchax tensor has its elements in; else None."""
+    held = value
+    if is_one(value, "torchax.tensor", "Tensor"):
+        held = attributes(value).get("_elem")
+    return held if is_one(held, "jax", "Array") else None
+
+
 def is_module(value: object) -> bool:
     """Whether it is a model of torch's."""
     return is_one(value, "torch.nn", "Module")

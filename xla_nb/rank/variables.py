@@ -15,7 +15,7 @@ import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from xla_nb.protocol import hostile
+from xla_nb.protocol import hostile, jax_values
 from xla_nb.protocol.variables import LARGEST, REST, Leaf, State, Values, Variable
 from xla_nb.rank import lazy_values, static
 from xla_nb.rank.content import Incomparable, blocks, content, pieces
@@ -109,15 +109,17 @@ def _values(name: str, path: str, value: Any, room: int, deadline: Deadline) -> 
         return Values(name, path, why="it is not there any more")
     try:
         why = _unreadable(value)
-        if why or (static.is_tensor(value) and lazy_values.is_pending(value)):
+        if why or (_is_pending(value)):
             return Values(name, path, why=why or "it is not computed yet")
         array = _array(value, deadline)
         if _wire_size(array) > room:
             return Values(name, path, blocks=blocks(array, deadline))
         parts = list(pieces(array, deadline))
         data = b"".join(part.view(numpy.uint8).data for part in parts if part.size)
-    except (Incomparable, hostile.TooLong) as problem:
-        return Values(name, path, why=str(problem))
+    except hostile.TooLong as problem:
+        return Values(name, path, why=f"reading it took {problem}")
+    except Exception as problem:
+        return Values(name, path, why=_why(problem))
     return Values(name, path, parts[0].dtype.str, data)
 
 
@@ -136,24 +138,22 @@ class _Looked:
         self._known: dict[int, tuple[Any, Leaf]] = {}  # with the tensor, so that its id stays
 
     def variable(self, name: str, value: object, deadline: Deadline) -> Variable:
-        kind = hostile.name_of(type(value))
-        told, late = _Leaves(), ""
+        kind, told = hostile.name_of(type(value)), _Leaves()
         try:
             if self._compute:
                 lazy_values.compute(list(_pending(value, deadline)))
             for found in leaves(value, deadline):
                 told.add(self._leaf(found, deadline), id(_held(found)))
-            text = short_repr(value, deadline)
         except hostile.TooLong as problem:
-            late, text = f"looking at it took {problem}", ""
-        if late:
-            told.add(Leaf("", kind, "late", why=late))
+            told.add(Leaf("", kind, "late", why=f"looking at it took {problem}"))
+        except Exception as problem:
+            told.add(Leaf("", kind, "opaque", why=_why(problem)))
         lone = told.first if len(told.leaves) == 1 and told.first.shape is not None else None
         return Variable(
             name,
             kind,
             told.all(),
-            lone.value if lone and lone.value else text,
+            lone.value if lone and lone.value else _text(value, deadline),
             lone.shape if lone else None,
             _common(leaf.dtype for leaf in told.leaves if leaf.shape is not None),
             _common(leaf.device for leaf in told.leaves if leaf.shape is not None),
@@ -174,15 +174,26 @@ class _Looked:
         return dataclasses.replace(known[1], path=found.path)
 
 
+def _text(value: object, deadline: Deadline) -> str:
+    try:
+        return short_repr(value, deadline)
+    except hostile.TooLong:
+        return ""
+
+
 def _held(found: Found) -> object:
     return found.value
 
 
 def _pending(value: object, deadline: Deadline) -> Iterator[Any]:
     for found in leaves(value, deadline):
-        is_tensor = isinstance(found, Elements) and static.is_tensor(found.value)
-        if is_tensor and not _unreadable(found.value) and lazy_values.is_pending(found.value):
+        is_readable = isinstance(found, Elements) and not _unreadable(found.value)
+        if is_readable and _is_pending(found.value):
             yield found.value
+
+
+def _is_pending(value: object) -> bool:
+    return static.is_tensor(value) and lazy_values.is_pending(value)
 
 
 class _Leaves:
@@ -222,15 +233,22 @@ def _of_elements(value: Any, kind: str, is_computed: bool, deadline: Deadline) -
         why = _unreadable(value)
         if why:
             return Leaf("", kind, "opaque", **about, why=why)
-        if not is_computed and static.is_tensor(value) and lazy_values.is_pending(value):
+        if not is_computed and _is_pending(value):
             return Leaf("", kind, "pending", **about)
         known = content(_array(value, deadline), deadline)
-    except Incomparable as problem:
-        return Leaf("", kind, "opaque", **about, why=str(problem))
     except hostile.TooLong as problem:
         return Leaf("", kind, "late", **about, why=f"reading it took {problem}")
+    except Exception as problem:
+        return Leaf("", kind, "opaque", **about, why=_why(problem))
     text = repr(value) if type(value) in (int, float) else known.value
     return Leaf("", kind, "known", **about, **{**vars(known), "value": text})
+
+
+def _why(problem: Exception) -> str:
+    """Also of what a device says where its memory is gone, such as that of a donated array."""
+    said = in_one_line(hostile.message_of(problem), 120)
+    kind = hostile.name_of(type(problem))
+    return said if type(problem) is Incomparable else f"reading it raised {kind}: {said}"
 
 
 def _about(value: Any) -> dict[str, Any]:
@@ -240,6 +258,10 @@ def _about(value: Any) -> dict[str, Any]:
             size = value.numel() * value.element_size()
             shape, device = tuple(map(int, value.shape)), str(value.device)
             return {"shape": shape, "dtype": _dtype(value), "device": device, "nbytes": size}
+    array = static.jax_array(value)
+    if array is not None:
+        size = math.prod(array.shape) * array.dtype.itemsize
+        return {"shape": array.shape, "dtype": _dtype(array), "device": "jax", "nbytes": size}
     if static.is_array(value):
         array = importlib.import_module("numpy").asarray(value)
         return {"shape": array.shape, "dtype": _dtype(array), "nbytes": array.nbytes}
@@ -251,7 +273,10 @@ def _dtype(array: Any) -> str:
 
 
 def _unreadable(value: Any) -> str:
-    """Why a tensor's elements cannot be read; "" if they can."""
+    """Why the elements of a tensor or JAX array cannot be read; "" if they can."""
+    array = static.jax_array(value)
+    if array is not None:
+        return "" if jax_values.is_here(array) else "this rank has only a part of it"
     if not static.is_tensor(value):
         return ""
     torch: Any = importlib.import_module("torch")
@@ -268,14 +293,15 @@ def _unreadable(value: Any) -> str:
 
 def _array(value: Any, deadline: Deadline) -> Any:
     """The elements, as something that `content` takes."""
-    if static.is_tensor(value):
-        is_lazy = lazy_values.is_lazy(value)
-        return (
-            deadline.within(lambda: lazy_values.on_host(value))
-            if is_lazy
-            else lazy_values.on_host(value)
-        )
     numpy: Any = importlib.import_module("numpy")
+    array = static.jax_array(value)
+    if array is not None:
+        found = deadline.within(lambda: numpy.asarray(array))
+        return found.astype("float32") if found.dtype.kind == "V" else found  # bfloat16, say
+    if static.is_tensor(value):
+        if lazy_values.is_lazy(value):
+            return deadline.within(lambda: lazy_values.on_host(value))
+        return lazy_values.on_host(value)
     return numpy.asarray(value) if static.is_array(value) else numpy.array(value, dtype="float64")
 
 
