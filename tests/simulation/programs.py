@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from torch import Tensor
@@ -395,3 +396,37 @@ def ends_without_having_read(rank: int) -> float:
 def until(condition: Callable[[], bool]) -> None:
     while not condition():
         time.sleep(0.01)
+
+
+def what_a_failed_program_left_pending(rank: int) -> list[object]:
+    """Program 1 fails on rank 0 after, and inside of, collectives whose results nobody has read;
+    then single ranks execute what is pending."""
+
+    def fails(value: Tensor) -> Tensor:
+        reduced = xm.all_reduce("sum", value + 1)
+        if rank == 0:
+            raise Bad
+        return reduced * 2
+
+    host.begin(1)
+    in_place = torch.full((2,), float(rank)).to("xla") + 1
+    xm.all_reduce("sum", [in_place])
+    pending = xm.all_reduce("sum", in_place * 2) + rank
+    for call in (
+        fails,
+        torch_xla.compile(fails, full_graph=True),
+        torch.compile(fails, backend="openxla"),
+    ):
+        try:
+            call(in_place)
+        except Bad:
+            continue
+    host.leave("raised Bad" if rank == 0 else "returned")
+    host.begin(2, [rank])
+    waited = host.waited()
+    torch_xla.sync()
+    found = [in_place.cpu().tolist(), (pending - rank).cpu().tolist()]
+    alone = host.waited() == waited
+    host.leave("returned")
+    host.begin(3)
+    return [*found, alone, torch_xla._XLAC._get_allow_execution(), summed(rank)]

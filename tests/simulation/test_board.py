@@ -201,3 +201,35 @@ def test_a_child_of_a_rank_is_refused(pair) -> None:
     pair[0]._owner = os.getppid()
     with pytest.raises(RuntimeError, match="A child process of rank 0 called all_reduce"):
         pair[0].meet("all_reduce", range(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [(b"", None), (b"CollectiveMismatch", "rank 1 raised KeyError during all_gather")],
+)
+def test_what_a_rank_shared_in_memory_is_not_trusted_once_it_has_given_up(pair, name, says) -> None:
+    early, late = pair
+    what = "rank 1 raised KeyError during all_gather" if says else "returned"
+    late.mesh.streams[0].send(Frame(0, what, "", bytearray(name), farewell=True).pack())
+    if says is None:
+        early.confirm("all_reduce", [1])
+    else:
+        with pytest.raises(CollectiveMismatch, match=says):
+            early.confirm("all_reduce", [1])
+
+
+def test_a_rank_arrives_in_a_new_program_once_all_have_begun_it(pair) -> None:
+    board = pair[0]._board
+    ahead, behind = (Agreement(each.mesh, each._board, number=1) for each in pair)
+    ahead.begin()
+    assert board.behind(1) == [1]
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(ahead.meet("sum", range(2))))
+    thread.start()
+    while not (wait := ahead._waits.current) or wait.missing != (1,):
+        thread.join(0.001)
+    assert board.missing(ANOTHER) == [0, 1]  # rank 0 has not put its message up
+    behind.begin()
+    behind.meet("sum", range(2))
+    thread.join()
+    assert found == [{0: b"", 1: b""}]

@@ -1,6 +1,8 @@
-"""The streams between hosts: ranks find each other, and strangers are turned away."""
+"""The streams between ranks lose nothing; those of two hosts find each other, and strangers are
+turned away."""
 
 import contextlib
+import signal
 import socket
 import threading
 
@@ -94,3 +96,69 @@ def test_a_silent_stranger_does_not_block_the_ranks(connected, monkeypatch):
 def test_a_rank_that_does_not_connect_is_named(store):
     with pytest.raises(TimeoutError, match=r"rank 1 did not connect within 0\.01 s"):
         mesh.connect_hosts(store, HERE, 0, [1], 0.01)
+
+
+# ---------------------------------------------------------------- what streams move
+
+
+@pytest.fixture
+def joined():
+    """A stream to rank 1, and rank 1's to rank 0."""
+    ends = socket.socketpair()
+    yield mesh.Stream(1, ends[0]), mesh.Stream(0, ends[1])
+    for end in ends:
+        end.close()
+
+
+def test_what_the_socket_does_not_accept_goes_later_and_before_all_else(joined):
+    here, there = joined
+    here.send(bytes(1_000_000), b"first")
+    assert here.is_sending
+    here.send(b"second")
+    while there.inbox[1_000_000:] != b"firstsecond":
+        here.flush()
+        there.fill()
+    assert not here.is_sending
+
+
+def test_interrupts_at_any_moment_lose_and_repeat_nothing(joined):
+    """Each message is there once and whole, but for one that was not begun when it was
+    interrupted."""
+    here, there = joined
+    messages = iter([number.to_bytes(4, "big") * 1000 for number in range(5000)])
+    with interrupted_often() as interrupts:
+        while True:
+            try:
+                for message in messages:
+                    here.send(message)
+                    there.fill()
+                break
+            except KeyboardInterrupt:
+                interrupts.append(1)
+    here.send(b"end")
+    while not there.inbox.endswith(b"end"):
+        here.flush()
+        there.fill()
+    got = there.inbox[:-3]
+    numbers = [int.from_bytes(got[start : start + 4], "big") for start in range(0, len(got), 4000)]
+    assert got == b"".join(number.to_bytes(4, "big") * 1000 for number in numbers)
+    assert len(interrupts) > 10
+    assert len(numbers) + len(interrupts) >= 5000
+    assert numbers == sorted(set(numbers))
+
+
+@contextlib.contextmanager
+def interrupted_often():
+    """Raise in the stream's code, wherever that is."""
+
+    def interrupt(_, frame):
+        if frame.f_code.co_filename == mesh.__file__:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        yield []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -96,3 +96,9 @@ def test_a_thread_of_an_earlier_program_is_refused(simulate: Simulate) -> None:
 
 def test_a_rank_that_takes_no_part_for_long_holds_nobody_up(simulate: Simulate) -> None:
     assert simulate("ends_without_having_read").values() == [10.0] * 4
+
+
+def test_what_a_failed_program_left_pending_needs_no_other_rank(simulate: Simulate) -> None:
+    """Collectives are executed as they are called: none is among the recorded operations."""
+    found = simulate("what_a_failed_program_left_pending").values()
+    assert found == [[[10.0] * 2, [80.0] * 2, True, True, 10.0]] * 4
