@@ -230,6 +230,12 @@ def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
     kernel.ok("%xla_shutdown fails")
 
 
+def test_a_lock_that_a_cell_leaves_locked_is_free_for_the_next(live):
+    shown = live.ok("%%xla\nif rank == 1: lock.acquire()")
+    assert "Rank 1 ended the cell with the `lock`" in str(shown.data) + shown.stdout
+    assert results(live, "with lock:\n    held = rank\nheld") == "{0: 0, 1: 1}"
+
+
 # ---------------------------------------------------------------- what ranks are asked
 
 

@@ -214,6 +214,8 @@ def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -
         _log_to(program, index)
         _run(job, program, index, before)
     finally:
+        if job.lock.let_go():
+            program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
         cell.tell_names(program, index)
         flush()
         _log_to(job.program, index)
