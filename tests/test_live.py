@@ -142,6 +142,27 @@ def test_a_cell_tells_what_it_has_compiled_itself(live):
     assert "compiles" not in live.ok(step).result
 
 
+def test_spawned_processes_find_what_cells_have_defined(kernel):
+    kernel.ok("%xla_start -n 1 --name spawns\nfactor = 3\ndef of_notebook(x): return x * factor")
+    kernel.ok(
+        "%%xla --group spawns\nimport torch\nshift = 10\n"
+        "def of_cell(x):\n    return of_notebook(x) + shift"
+    )
+    kernel.ok(
+        "%%xla --group spawns\nclass Squares(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, i): return of_cell(i)"
+    )
+    kernel.ok(
+        "%%xla --group spawns -o spawned\n"
+        "loader = torch.utils.data.DataLoader(\n"
+        "    Squares(), batch_size=4, num_workers=1, multiprocessing_context='spawn')\n"
+        "next(iter(loader)).tolist()"
+    )
+    assert kernel.value("spawned[0]") == "[10, 13, 16, 19]"
+    kernel.ok("%xla_shutdown spawns")
+
+
 # ---------------------------------------------------------------- what goes wrong
 
 
@@ -234,6 +255,14 @@ def test_a_lock_that_a_cell_leaves_locked_is_free_for_the_next(live):
     shown = live.ok("%%xla\nif rank == 1: lock.acquire()")
     assert "Rank 1 ended the cell with the `lock`" in str(shown.data) + shown.stdout
     assert results(live, "with lock:\n    held = rank\nheld") == "{0: 0, 1: 1}"
+
+
+def test_ranks_without_a_cell_for_long_end_and_say_so(kernel):
+    kernel.ok("%xla_start -n 1 --name idler --idle 0.2s")
+    kernel.ok("live_ = __import__('xla_nb.live').live.of('idler')\nlive_.run.join_end()")
+    shown = kernel.run("%%xla --group idler\n1")
+    assert "ended after 0.2 s without a cell (--idle)" in shown.error
+    kernel.ok("%xla_restart idler\n%xla_shutdown idler")
 
 
 # ---------------------------------------------------------------- what ranks are asked

@@ -53,9 +53,9 @@ def _groups() -> dict[str, Group]:
     return {}
 
 
-def start(options: Options, name: str = DEFAULT) -> Group:
-    """Start live ranks, and wait until all are there. Raises UsageError where there are some of
-    that name, and as `xla_nb.spawn` does."""
+def start(options: Options, name: str = DEFAULT, idle: float | None = None) -> Group:
+    """Start live ranks, and wait until all are there; they end when no program has come for `idle`
+    seconds. Raises UsageError where there are some of that name, and as `xla_nb.spawn` does."""
     api.refuse_ranks()
     held = _groups().get(name)
     if held is not None and held.alive:
@@ -71,7 +71,7 @@ def start(options: Options, name: str = DEFAULT) -> Group:
     try:
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
-            group = Group(name, run, engine, options)
+            group = Group(name, run, engine, options, idle)
             group.wait_until_ready()
     except KeyboardInterrupt:
         raise LaunchError("Interrupted before all ranks were there; they are ended.") from None
@@ -122,7 +122,7 @@ def restart(name: str = DEFAULT, *, replay: bool = False) -> Group:
     Raises UsageError where there are none, and RunFailed for that cell.
     """
     old = end(name)
-    group = start(old.options, name)
+    group = start(old.options, name, old.idle)
     for each in old.history if replay else ():
         print(f"{each.cell.label} again …", flush=True)
         run_cell(group, each.cell, replace(each.options, bg=False, keep_going=False), each.members)
@@ -301,11 +301,14 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
     Raises UsageError for options where there are live ranks of that name, and as `xla_nb.spawn`
     does.
     """
+    idle = options.pop("idle", None)
     known = [*dict.fromkeys((*OF_GROUP, *OF_CELL))]
     if strange := options.keys() - known:
         raise UsageError(f"Unknown option {listed(sorted(strange))}. Choose {listed(known)}.")
     here = notebook.current()
     asked = {**dict.fromkeys(run_options.OPTIONS), **options}
     chosen = run_options.options(run_options.completed(asked, here.settings if here else {}))
-    group = started(chosen, name) if not options else start(chosen, name)
-    return Ranks(group, chosen)
+    if not options and idle is None:
+        return Ranks(started(chosen, name), chosen)
+    seconds = None if idle is None else run_options.duration("idle", idle)
+    return Ranks(start(chosen, name, seconds), chosen)

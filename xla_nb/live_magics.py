@@ -19,7 +19,7 @@ from xla_nb.run.options import Options, Word
 from xla_nb.run.run import Run
 from xla_nb.views import help
 from xla_nb.views.saved.variables import Variables
-from xla_nb.wording import listed, ranks
+from xla_nb.wording import listed, ranks, several
 
 _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 
@@ -48,6 +48,7 @@ def _cell_parser() -> Parser:
 
 def _start_parser() -> Parser:
     made = parser("%xla_start", live.OF_GROUP)
+    made.add_argument("--idle", type=Word)
     made.add_argument("--name", default=live.DEFAULT)
     return made
 
@@ -125,11 +126,14 @@ class LiveMagics(Magics):
         """Start live ranks for %%xla: `%xla_start -n 8`, `%xla_start --runtime spmd --name big`.
 
         The options are those of %%xla_spawn that say what ranks there are: -n, --runtime, --on,
-        --hosts, --slices, --wait, --simulate, --env, --grace; and --name, where there are several.
+        --hosts, --slices, --wait, --simulate, --env, --grace; --name, where there are several; and
+        --idle 30m, which ends them, and gives chips and hosts back, when no cell has come for so
+        long.
         """
         words = parsed(_start_parser(), line)
-        name = words.pop("name")
-        self._tell("Started", live.start(self._options(words), name))
+        name, idle = words.pop("name"), words.pop("idle")
+        seconds = None if idle is None else run_options.duration("--idle", idle)
+        self._tell("Started", live.start(self._options(words), name, seconds))
 
     @line_magic
     def xla_restart(self, line: str) -> None:
@@ -181,4 +185,6 @@ class LiveMagics(Magics):
 
     @staticmethod
     def _tell(what: str, group: Group) -> None:
-        print(f"{what} {ranks(list(group.world))}.")
+        devices = sum(len(rank.devices) for rank in group.run.state.ranks.values())
+        of = f", a process with {several(devices, 'device')}" if devices else ""
+        print(f"{what} {ranks(list(group.world))}{of}.")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.kernel import Notebook
 from xla_nb.engines import local
+from xla_nb.runtimes.fit import Fit
 
 SPAWN = "%%xla_spawn -n 2 "
 
@@ -386,3 +387,24 @@ def test_packages_that_do_not_fit_into_memory_are_not_said_to_be_missing(kind, p
     told = local._import_failed(kind, problem)
     assert "do not fit into memory here" in told
     assert "pip" not in told
+
+
+# ---------------------------------------------------------------- chips that live ranks have
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "share"),
+    [
+        ({}, {}, True),
+        ({"TPU_VISIBLE_CHIPS": "0,1"}, {}, True),
+        ({"TPU_VISIBLE_CHIPS": "0,1"}, {"TPU_VISIBLE_CHIPS": "1,2"}, True),
+        ({"TPU_VISIBLE_CHIPS": "0,1"}, {"TPU_VISIBLE_DEVICES": "2,3"}, False),
+    ],
+)
+def test_two_launches_share_chips_unless_each_names_its_own(mine, theirs, share):
+    one, other = (Fit("TPU", None, env, ()) for env in (mine, theirs))
+    assert local.share_chips(one, other) is share
+
+
+def test_on_a_simulated_host_launches_share_no_chips():
+    assert not local.share_chips(Fit("CPU", 2, {}, ()), Fit("CPU", 2, {}, ()))

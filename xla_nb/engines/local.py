@@ -89,6 +89,7 @@ class LocalEngine:
             files = (parcel, order_file)
             if request.turn is not None:
                 return self._hand(request.turn.group, files)
+            self._refuse_taken_chips(fit)
             if not request.lives:
                 return self._start(request.run, files, fit.imports, waiting)
             control, theirs = channel.pair()
@@ -98,8 +99,14 @@ class LocalEngine:
                 except BaseException:
                     control.close()
                     raise
-            self._groups[request.run] = _Group(control, self._servers[fit.imports])
+            self._groups[request.run] = _Group(control, self._servers[fit.imports], fit)
             return feed
+
+    def _refuse_taken_chips(self, fit: Fit) -> None:
+        """A chip serves one process: raise LaunchError where live ranks have those of a launch."""
+        for live in self._groups.values():
+            if live.alive and share_chips(live.fit, fit):
+                raise LaunchError(_TAKEN)
 
     def _hand(self, group: str, files: tuple[int, ...]) -> ChildFeed:
         """Hand a program to live ranks. Raises LaunchError."""
@@ -202,15 +209,38 @@ _WAS_STOPPED = f"{_SERVER.capitalize()} had been stopped (SIGSTOP), and was cont
 
 
 _NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
+_TAKEN = (
+    "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
+    "cell on them (%%xla), or end them with %xla_shutdown: what they hold is lost then. To share "
+    "the chips, give both launches some of their own (--env TPU_VISIBLE_CHIPS=0,1)."
+)
+
+
+def share_chips(one: Fit, other: Fit) -> bool:
+    """Whether two launches on this machine want the same TPU chips. Without TPU_VISIBLE_CHIPS a
+    process wants all (torch_xla/_internal/tpu.py, which calls it TPU_VISIBLE_DEVICES as well)."""
+    if {one.device, other.device} != {"TPU"}:
+        return False
+    mine, theirs = (
+        fit.env.get("TPU_VISIBLE_CHIPS") or fit.env.get("TPU_VISIBLE_DEVICES") or ""
+        for fit in (one, other)
+    )
+    return not (mine and theirs) or bool(set(mine.split(",")) & set(theirs.split(",")))
 
 
 @dataclass
 class _Group:
-    """Live ranks: the socket that brings them programs, and the server that has forked their
-    job."""
+    """Live ranks: the socket that brings them programs, the server that has forked their job, and
+    what they got of the machine."""
 
     control: socket.socket
     server: _Server
+    fit: Fit
+
+    @property
+    def alive(self) -> bool:
+        """Their job has not ended: nobody else writes to the socket, or closes it."""
+        return not channel.ready(self.control, 0)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # they have ended

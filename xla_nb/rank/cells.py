@@ -69,8 +69,10 @@ class Cell:
         program.table.sources.update(table.sources)  # those of former cells count as well
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
-        loader.use(self._parcel)
-        Parcel(self._parcel).open(namespace, table=made, but=self.turn.remote)
+        try:
+            Parcel(self._parcel).open(namespace, table=made, but=self.turn.remote)
+        finally:
+            os.close(self._parcel)
         loader.execute_sections(path, table, namespace)
         self._before = dict(namespace)
 
@@ -97,16 +99,12 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._parcel: int | None = None  # the last program's: what it has spawned reads it
 
     def next(self) -> Cell | None:
         """Wait for the next program; None once there will be no more."""
         message, fds, _, _ = socket.recv_fds(self._sock, len(_GO), 3)
         if not message:
             return None
-        if self._parcel is not None:
-            os.close(self._parcel)
-        self._parcel = fds[1]
         return Cell(*fds)
 
     def done(self) -> None:

@@ -48,6 +48,7 @@ from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
 from xla_nb.rank.program import Loaded
+from xla_nb.rank.snapshot import Snapshots
 from xla_nb.record.files import Record
 from xla_nb.record.output import capture
 from xla_nb.runtimes import Runtime
@@ -255,7 +256,8 @@ def _load(
             namespace = vars(loader.load(path, opened, keeper.before_cell))
             keeping = keeper.start(namespace, loader.another_parcel(), sender)
         else:
-            namespace, keeping = vars(loader.load(path, opened)), None
+            take = Snapshots().take if order.request.lives else lambda: None
+            namespace, keeping = vars(loader.load(path, opened, before_spawn=take)), None
         parcel.forget()
     except BaseException as error:
         raise _raised(order.request.label, error, table) from error

@@ -89,14 +89,15 @@ class _Main(types.ModuleType):
     process that multiprocessing spawns must import the program: by the name in the module's
     `__spec__`, which it prefers to `__file__`. `inspect` finds classes of a launched cell there."""
 
-    __slots__ = ("_program",)  # no global of the cell's
+    __slots__ = ("_before_spawn", "_program")  # no globals of the cell's
 
-    def __init__(self, program: Path) -> None:
+    def __init__(self, program: Path, before_spawn: Callable[[], None]) -> None:
         super().__init__("__main__")
-        self._program = program
+        self._program, self._before_spawn = program, before_spawn
 
     @property
     def __spec__(self) -> importlib.machinery.ModuleSpec | None:  # type: ignore[override]
+        self._before_spawn()
         return importlib.util.spec_from_file_location(self._program.stem, self._program)
 
     def __getattr__(self, name: str) -> str:
@@ -112,13 +113,15 @@ def load(
     path: Path,
     check: Callable[[], str | None] = lambda: None,
     before_last: Callable[[dict[str, Any]], None] = lambda namespace: None,
+    before_spawn: Callable[[], None] = lambda: None,
 ) -> types.ModuleType:
     """Execute the program's file as ``__main__``, importable under its own name as well.
 
     `check` is called after every statement; a message that it returns is raised as a CellError.
-    `before_last` gets the namespace before the last section that is a cell's.
+    `before_last` gets the namespace before the last section that is a cell's. `before_spawn` is
+    called before a process is spawned that will import the file.
     """
-    module = _Main(path)
+    module = _Main(path, before_spawn)
     shell = RankShell()
     vars(module).update(get_ipython=lambda: shell, display=displays.display)
     # A spawned helper has the file as `__mp_main__`, and sends objects of its classes back so.

@@ -5,6 +5,7 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -63,8 +64,13 @@ class Group:
     watch    the variables that are compared after each cell
     """
 
-    def __init__(self, name: str, run: Run, engine: Engine, options: Options) -> None:
-        self.name, self.run, self.options = name, run, options
+    def __init__(
+        self, name: str, run: Run, engine: Engine, options: Options, idle: float | None = None
+    ) -> None:
+        """idle: seconds without a program after which they end."""
+        self.name, self.run, self.options, self.idle = name, run, options, idle
+        self._why_ended = ""
+        self._timer: threading.Timer | None = None
         self.remote: dict[str, str] = {}
         self.sent = Sent()
         self.history: list[Played] = []
@@ -90,6 +96,8 @@ class Group:
     @property
     def why_lost(self) -> str:
         """Why not all of its ranks can be given a program; empty if they can."""
+        if self._why_ended:
+            return self._why_ended
         if self.alive == self.world and self.world:
             return ""
         return sentences.headline(self.run.state).rstrip(".")
@@ -100,11 +108,13 @@ class Group:
         while not self.run.done and not state.troubled:
             with self.run.changed:
                 if state.has_all_ranks and self.alive == self.world:
-                    return
+                    break
                 self.run.changed.wait(_TICK)
             waiting()
-        self.end()
-        self.run.check()
+        else:
+            self.end()
+            self.run.check()
+        self._wait_for_more()
 
     def launch(
         self,
@@ -155,6 +165,7 @@ class Group:
         *,
         kept: bool = True,
     ) -> Run:
+        self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
         turn = Turn(self.run.name, self.number, members, frozenset(self.remote))
@@ -214,9 +225,28 @@ class Group:
 
     def _leave(self, run: Run) -> None:
         del self._programs[run]
+        self._wait_for_more()
+
+    def _wait_for_more(self) -> None:
+        """End the ranks where nothing comes for too long."""
+        if self.idle is not None and not self._programs and not self._why_ended:
+            self._cancel()
+            self._timer = threading.Timer(self.idle, self._end_idle)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _end_idle(self) -> None:
+        if not self._programs:
+            self._why_ended = f"ended after {self.idle:g} s without a cell (--idle)"
+            self.end()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def end(self) -> None:
         """End all ranks, and what they run."""
+        self._cancel()
         running = list(self._programs)
         for run in running:
             run.stop(_STOPPED)
