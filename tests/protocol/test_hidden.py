@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.notebook_double import opened
+from xla_nb.protocol import hidden
 
 notebook = pytest.fixture(opened)
 
@@ -49,3 +50,14 @@ def test_they_are_on_a_rank_what_they_are_in_the_notebook(notebook):
     on_a_rank = notebook.rank(program)
     assert on_a_rank == notebook.values["f"](0)
     assert not program.notes
+
+
+def test_an_object_is_not_asked_for_its_class():
+    class Asked:
+        @property
+        def __class__(self):
+            raise AssertionError("the user's code was run")
+
+    made = Asked()
+    made.held = 1
+    assert hidden.attributes(made) == {"held": 1}

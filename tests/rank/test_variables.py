@@ -314,6 +314,37 @@ def test_pending_values_are_computed_if_asked(lazily):
     }
 
 
+SHARDED = """
+import json
+import numpy as np, torch, torch_xla
+import torch_xla.distributed.spmd as xs, torch_xla.runtime as xr
+from torch_xla.debug import metrics
+from xla_nb.rank.variables import describe, values
+xr.use_spmd()
+mesh = xs.Mesh(np.arange(4), (4,), ("x",))
+whole, parts = torch.ones(4).to("xla"), torch.ones(4).to("xla")
+xs.mark_sharding(parts, mesh, ("x",))
+torch_xla.sync(wait=True)
+before = metrics.metric_data("CompileTime")
+told = describe({"whole": whole, "parts": parts}, ["whole", "parts"])
+(sent,) = values({"parts": parts}, [("parts", "")])
+print(json.dumps({
+    "states": [one.leaves[0].state for one in told],
+    "whys": [told[1].leaves[0].why, sent.why],
+    "quiet": metrics.metric_data("CompileTime") == before,
+    "computed": describe({"parts": parts}, ["parts"], compute=True)[0].leaves[0].norm,
+}))
+"""
+
+
+def test_a_sharded_tensor_is_gathered_only_if_asked():
+    told = run(SHARDED, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4")
+    assert told["states"] == ["known", "opaque"]
+    assert told["whys"] == ["it is sharded, and reading it would compute"] * 2
+    assert told["quiet"]
+    assert told["computed"] == 2.0
+
+
 # ---------------------------------------------------------------- with JAX
 
 JAX = """

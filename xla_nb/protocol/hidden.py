@@ -20,7 +20,7 @@ def hides_its_dict(kind: type) -> bool:
 
 def attributes(obj: object) -> dict[str, Any]:
     """What holds the attributes of an instance, if it can have any."""
-    if type(obj).__dictoffset__ == 0:
+    if type.__dict__["__dictoffset__"].__get__(type(obj)) == 0:
         return {}
     get = ctypes.pythonapi.PyObject_GenericGetDict
     get.restype, get.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_void_p)

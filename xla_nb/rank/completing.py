@@ -37,7 +37,7 @@ def complete(namespace: Mapping[str, object], text: str) -> Completions:
     name = _NAME.search(line)
     if name is None:
         return Completions()
-    bound = {one: lookup.kind_of(held) for one, held in namespace.items() if type(one) is str}
+    bound = {one: lookup.kind_of(held) for one, held in list(namespace.items()) if type(one) is str}
     return Completions(name[1], _public(bound, name[1]))
 
 

@@ -53,6 +53,16 @@ def _is_outdated(torch: Any, native: Any, tensor: Any, inner: Any) -> bool:
     return bool(native._xla_get_tensor_id(newest) != native._xla_get_tensor_id(inner))
 
 
+def is_sharded(tensor: Any) -> bool:
+    """Whether reading it would gather it from several devices, which compiles and executes."""
+    torch: Any = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():
+        if tensor.device.type != "xla":
+            return False
+        native: Any = importlib.import_module("torch_xla")._XLAC
+        return native._get_xla_sharding_spec(_computed(torch, tensor)) not in ("", "{replicated}")
+
+
 def compute(tensors: Sequence[Any]) -> None:
     """Let torch_xla compute these, in one graph. All ranks have to ask for the same ones: their
     graphs may have collectives."""

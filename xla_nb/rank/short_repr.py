@@ -92,7 +92,8 @@ def _tensors_unread() -> Any:
             if call in texts:
                 return of_tensor(given[0])
             name = getattr(call, "__name__", "")
-            if name != "__get__" and call not in harmless and any(map(_is_on_device, given)):
+            inputs = (*given, *(named or {}).values())
+            if name != "__get__" and call not in harmless and any(map(_is_on_device, inputs)):
                 raise Unread(f"{name} of a tensor on a device")
             return call(*given, **(named or {}))
 
@@ -100,6 +101,8 @@ def _tensors_unread() -> Any:
 
 
 def _is_on_device(value: object) -> bool:
+    if type(value) in (list, tuple):
+        return any(map(_is_on_device, value))  # type: ignore[call-overload]
     if not static.is_tensor(value):
         return False
     with sys.modules["torch"]._C.DisableTorchFunction():

@@ -79,7 +79,7 @@ def is_plain_object(value: object) -> bool:
     """Whether all that an instance holds is in `attributes`: its class is written in Python, and
     derived from no type that keeps something of its own."""
     kind = type(value)
-    if not kind.__flags__ & _HEAP:
+    if not type.__dict__["__flags__"].__get__(kind) & _HEAP:
         return False
     slots = sum(
         type(member) is types.MemberDescriptorType

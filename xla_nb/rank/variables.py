@@ -28,6 +28,7 @@ from xla_nb.wording import in_one_line
 MOST = 2000
 #: Seconds for all names, and for one of them.
 ALL, EACH = 20.0, 10.0
+_SHARDED = "it is sharded, and reading it would compute"
 _TEXT = 60  # characters of a plain value
 
 
@@ -35,7 +36,7 @@ def names_of(namespace: Mapping[str, object], ours: Mapping[str, object]) -> lis
     """The user's names, sorted: no modules, no `_names`, not what `ours` has put there."""
     return sorted(
         name
-        for name, value in namespace.items()
+        for name, value in list(namespace.items())  # a thread of the user's may bind more
         if type(name) is str
         and not name.startswith("_")
         and type(value) is not types.ModuleType
@@ -109,8 +110,10 @@ def _values(name: str, path: str, value: Any, room: int, deadline: Deadline) -> 
         return Values(name, path, why="it is not there any more")
     try:
         why = _unreadable(value)
-        if why or (_is_pending(value)):
-            return Values(name, path, why=why or "it is not computed yet")
+        why = why or ("it is not computed yet" if _is_pending(value) else "")
+        why = why or (_SHARDED if _is_sharded(value) else "")
+        if why:
+            return Values(name, path, why=why)
         array = _array(value, deadline)
         if _wire_size(array) > room:
             return Values(name, path, blocks=blocks(array, deadline))
@@ -196,6 +199,10 @@ def _is_pending(value: object) -> bool:
     return static.is_tensor(value) and lazy_values.is_pending(value)
 
 
+def _is_sharded(value: object) -> bool:
+    return static.is_tensor(value) and lazy_values.is_sharded(value)
+
+
 class _Leaves:
     """The leaves of a variable; those after the first MOST are told as one."""
 
@@ -235,6 +242,8 @@ def _of_elements(value: Any, kind: str, is_computed: bool, deadline: Deadline) -
             return Leaf("", kind, "opaque", **about, why=why)
         if not is_computed and _is_pending(value):
             return Leaf("", kind, "pending", **about)
+        if not is_computed and _is_sharded(value):
+            return Leaf("", kind, "opaque", **about, why=_SHARDED)
         known = content(_array(value, deadline), deadline)
     except hostile.TooLong as problem:
         return Leaf("", kind, "late", **about, why=f"reading it took {problem}")
