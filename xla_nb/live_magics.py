@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import live, live_questions, notebook
-from xla_nb.errors import XlaNbError
+from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.lines import Parser, expanded, parsed, parser
 from xla_nb.protocol.inspection import Completions
 from xla_nb.run import options as run_options
@@ -19,7 +19,7 @@ from xla_nb.run.options import Options, Word
 from xla_nb.run.run import Run
 from xla_nb.views import help
 from xla_nb.views.saved.variables import Variables
-from xla_nb.wording import listed, ranks, several
+from xla_nb.wording import listed, ranks, several, shortened
 
 _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 
@@ -41,9 +41,17 @@ def offered(line: str, before: str) -> Completions | None:
 def _cell_parser() -> Parser:
     made = parser("%%xla", live.OF_CELL)
     made.add_argument("ranks", nargs="?", type=Word)
+    made.add_argument("--at", type=Word, action="append")
     made.add_argument("-o", "--out", type=Word)
     made.add_argument("--group", default=live.DEFAULT)
     return made
+
+
+def _place(word: str) -> tuple[str, int]:
+    axis, equals, index = word.partition("=")
+    if not equals or not axis or not index.isdecimal():
+        raise UsageError(f"--at must be AXIS=INDEX, such as dp=0, not {shortened(word, 60)!r}.")
+    return axis, int(index)
 
 
 def _start_parser() -> Parser:
@@ -89,8 +97,9 @@ class LiveMagics(Magics):
     def xla(self, line: str, cell: str) -> Run | None:
         """Run the cell on live ranks: they keep what it binds, and the next cell finds it.
 
-            %%xla [RANKS] [-o NAME] [--group NAME] [--timeout TIME] [--grace TIME] [--keep-going]
-                  [--hang-after TIME] [--hang-stop] [--view VIEW] [--bg]
+            %%xla [RANKS] [--at AXIS=INDEX] [-o NAME] [--group NAME] [--timeout TIME]
+                  [--grace TIME] [--keep-going] [--hang-after TIME] [--hang-stop]
+                  [--view VIEW] [--bg]
 
         The first cell starts the ranks, with the defaults of %xla_config or as %xla_start did.
         `rank`, `world_size`, `device` and `lock` are there. What %%xla cells bind belongs to the
@@ -98,6 +107,8 @@ class LiveMagics(Magics):
         last expression is each rank's result.
 
         RANKS       ranks that run it: 0, 0,2 or 1-3 (default: all)
+        --at        those at this index of an axis of a mesh that a cell has made (a DeviceMesh of
+                    ranks, or JAX's); it can be repeated
         -o NAME     also bind the Run to NAME, even if it fails
         --group     which live ranks, where there are several (%xla_start --name)
 
@@ -110,10 +121,14 @@ class LiveMagics(Magics):
             self._explain(live.of(name), question[1], question[2])
             return None
         out = None if out is None else run_options.variable("-o", out)
+        places = dict(map(_place, words.pop("at") or ()))
         members = None if chosen is None else run_options.numbers("RANKS", chosen)
+        if places and members:
+            raise UsageError("%%xla: give ranks or --at, not both.")
         options = self._options(words)
         launched = self.notebook.cell(line, cell, "%%xla")
         group = live.started(self._options({}), name)
+        members = live_questions.at(group, places) if places else members
 
         def begun(run: Run) -> None:
             if out:

@@ -6,12 +6,12 @@ Each question is a program of theirs that leaves no record and is no part of the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from xla_nb import notebook
-from xla_nb.errors import XlaNbError
+from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.program.build import build_question
 from xla_nb.protocol.inspection import About, Completions
 from xla_nb.rank import questions
@@ -21,6 +21,7 @@ from xla_nb.run.comparing import Compared
 from xla_nb.run.drift import Watch
 from xla_nb.run.group import Group
 from xla_nb.views.saved.variables import Variables
+from xla_nb.wording import listed
 
 #: Seconds for what Tab offers, and for `name?`.
 _COMPLETION, _HELP = 0.2, 5.0
@@ -80,6 +81,21 @@ def drifted(group: Group, watch: Watch, label: str) -> list[str]:
     first = comparing.compare(told)
     fresh = watch.new(first)
     return watch.after(label, compared(group, [one.name for one in fresh]) if fresh else first)
+
+
+def at(group: Group, places: Mapping[str, int]) -> tuple[int, ...]:
+    """The ranks that are at these indices of a mesh's axes. Raises UsageError where there are
+    none."""
+    found = ask(group, questions.position)
+    axes = sorted({axis for position in found.values() for axis in position})
+    if strange := sorted(places.keys() - set(axes)):
+        have = f"The meshes there have {listed(axes)}." if axes else "There is no mesh of ranks."
+        raise UsageError(f"--at: the ranks have no mesh with an axis {listed(strange)}. {have}")
+    ranks = [rank for rank, position in found.items() if places.items() <= position.items()]
+    if not ranks:
+        named = listed([f"{axis}={index}" for axis, index in places.items()])
+        raise UsageError(f"--at: no rank is at {named}.")
+    return tuple(sorted(ranks))
 
 
 def completions(group: Group, before: str) -> Completions | None:
