@@ -29,11 +29,16 @@ class LiveRank:
     """`values` is its namespace, `remote` are the names that are its own."""
 
     def __init__(self) -> None:
+        self.sent = Sent()
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Lose everything."""
         self.main = types.ModuleType("__main__")
         self.values: dict[str, Any] = vars(self.main)
         self.table = Definitions()
-        self.sent = Sent()
         self.remote: set[str] = set()
+        self.sent.forget()
 
     def pack(self, held: Mapping[str, object], *names: str) -> Packed:
         """What a cell needs that uses these names of the notebook."""
@@ -114,6 +119,10 @@ class LiveNotebook(Notebook):
 def opened_live(monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveNotebook]:
     """For a fixture."""
     before = set(linecache.cache)
-    yield LiveNotebook(monkeypatch)
+    made = LiveNotebook(monkeypatch)
+    yield made
+    made.rank0.values.clear()  # which pytest holds
+    made.values.clear()
+    made.rank0.sent.forget()
     for name in set(linecache.cache) - before:
         del linecache.cache[name]

@@ -61,7 +61,7 @@ class Look:
 
     def at(self, names: Mapping[str, object]) -> dict[Key, Unit]:
         """All that these names lead to."""
-        self._units[REST] = self._pickled(self._live.rest(), {}, None)
+        self._units[REST] = self._pickled(self._live.rest(), {})
         self._live.used.update(names)
         self._todo.update(names)
         while self._todo:
@@ -95,9 +95,9 @@ class Look:
             if before.modules == self._modules(before.names):
                 return before
         if isinstance(key, int):
-            return self._pickled(self._live.part_of({key: obj}, EVERYTHING), {}, glanced)
+            return self._pickled(self._live.part_of({key: obj}, EVERYTHING), {}, before, glanced)
         assert key is not None
-        return self._pickled(self._live.part_of({}, EVERYTHING), {key: obj}, glanced)
+        return self._pickled(self._live.part_of({}, EVERYTHING), {key: obj}, before, glanced)
 
     def _modules(self, names: Set[str]) -> tuple[object, ...]:
         """The modules that code uses by these names, and how many there are: those inside packages
@@ -107,7 +107,11 @@ class Look:
         return (*found, len(sys.modules)) if found else ()
 
     def _pickled(
-        self, live: LiveUnits, values: dict[str, object], glanced: list[object] | None
+        self,
+        live: LiveUnits,
+        values: dict[str, object],
+        before: Unit | None = None,
+        glanced: list[object] | None = None,
     ) -> Unit:
         made = with_modules_objects(values, live, UnitPickler)
         self._alive.append(made)
@@ -118,7 +122,7 @@ class Look:
         if glanced is not None:  # only what it holds itself is the same next time
             held = set(map(id, glanced))
             objects = {one: number for one, number in objects.items() if one in held}
-        memory = Memory(made.buffers)
+        memory = Memory(made.buffers, None if before is None else before.memory)
         pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())

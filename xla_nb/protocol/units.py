@@ -18,7 +18,7 @@ from xla_nb.protocol.looking import REST, Key, Look, Unit
 from xla_nb.protocol.memory_sent import SentMemory
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.pickling import pack
+from xla_nb.protocol.pickling import pack, with_modules_objects
 from xla_nb.protocol.remake import Source
 from xla_nb.wording import listed
 
@@ -106,7 +106,9 @@ class Sent:
         final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
         final.on_ranks = self._on_ranks
         final.gone = gone, self._dropped
-        packed = pack({key: look.objects[key] for key in _in_order(sent, look)}, final, UnitPickler)
+        values = {key: look.objects[key] for key in _in_order(sent, look)}
+        asked = pack if sent else with_modules_objects  # which is all that an empty one takes
+        packed = asked(values, final, UnitPickler)
         live.notes |= final.notes
         parcel = SentParcel(packed.stream, packed.buffers, packed.writer, packed.about)
         self.names = {key for key in sent if type(key) is str}
@@ -157,12 +159,12 @@ class Sent:
         as they were when they were sent."""
         shared = sharing.links({key: unit.shares for key, unit in units.items()})
         for key, unit in units.items():
-            unit.links = shared.get(key, frozenset())
+            units[key] = _with(unit, shared.get(key, frozenset()))
         changed = {key for key, unit in units.items() if self._is_changed(key, unit, units)}
         sent = sharing.together(changed, shared)
         self._tell(changed, sent, shared)
         for key in units.keys() - sent:
-            units[key] = replace(self._units[key], links=units[key].links)
+            units[key] = _with(self._units[key], units[key].links)
         return sent
 
     def _is_changed(self, key: Key, unit: Unit, units: Mapping[Key, Unit]) -> bool:
@@ -171,7 +173,12 @@ class Sent:
             return True
         if _among(before.links, units) != _among(unit.links, self._units):
             return True
-        return unit.memory is not before.memory and not before.memory.is_as_sent(unit.memory)
+        if unit.memory is before.memory:  # it was not even pickled
+            return False
+        if not before.memory.is_as_sent(unit.memory):
+            return True
+        before.memory.stays(unit.memory)
+        return False
 
     def _tell(self, changed: Set[Key], sent: Set[Key], shared: Mapping[Key, sharing.Links]) -> None:
         """Say which values were sent again although they have not changed."""
@@ -190,6 +197,10 @@ class Sent:
             else:
                 start = "what a function holds changed in the notebook and was sent again"
             self.notes.append(f"{start}, with {with_it}, which shares what it holds")
+
+
+def _with(unit: Unit, links: sharing.Links) -> Unit:
+    return unit if unit.links == links else replace(unit, links=links)
 
 
 def _among(links: sharing.Links, units: Mapping[Key, Unit]) -> sharing.Links:

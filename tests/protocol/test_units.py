@@ -1,0 +1,450 @@
+"""A live rank gets what changed in the notebook since it was sent, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from tests.support.live_ranks import opened_live
+from tests.support.notebook_double import importable_folder
+
+notebook = pytest.fixture(opened_live)
+local = pytest.fixture(importable_folder)
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "written", "seen"),
+    [
+        ("x = [1]", "x.append(2)", "x == [1, 2]"),
+        ("x = {'a': {1}}", "x['a'].add(2)", "x == {'a': {1, 2}}"),
+        ("x = numpy.zeros(4)", "x[2] = 5", "x.tolist() == [0, 0, 5, 0]"),
+        ("x = numpy.zeros(4)", "x[1:3][1] = 5", "x.tolist() == [0, 0, 5, 0]"),
+        ("x = [numpy.zeros(8)[::2]]", "x[0][1] = 5", "x[0].tolist() == [0, 5, 0, 0]"),
+        ("x = numpy.array([[1], 'a'], object)", "x[0].append(2)", "x[0] == [1, 2]"),
+        ("x = torch.zeros(3)", "x.untyped_storage()[0] = 1", "x.view(torch.uint8)[0] == 1"),
+        ("x = {'w': torch.zeros(3)}", "x['w'].add_(2)", "x['w'].tolist() == [2, 2, 2]"),
+        ("x = torch.nn.Linear(2, 2)", "x.bias.data.fill_(3)", "x.bias.tolist() == [3, 3]"),
+        ("x = bytearray(b'ab')", "x[0] = 99", "x == b'cb'"),
+        ("x = 1.5", "x = 2.5", "x == 2.5"),
+        ("x = A()", "x.a = 2", "x.a == 2"),
+    ],
+)
+def test_what_is_written_in_place_is_sent(notebook, made, written, seen):
+    notebook.run(f"import numpy, torch\nclass A: pass\n{made}")
+    notebook.cell("x, numpy, torch")
+    notebook.run(written)
+    assert notebook.cell(f"bool({seen})")
+    assert notebook.sent == {"x"}
+    notebook.cell("x")
+    assert notebook.sent == set()
+
+
+@pytest.mark.parametrize("change", ["x.append(2)", "x[0].add(5)"])
+def test_what_ranks_changed_stays_where_the_notebook_did_not(notebook, change):
+    notebook.run("x = [{1}]\ndef f(): return x")
+    notebook.cell(f"f(); {change}")
+    assert notebook.cell("x == f() and x != [{1}]")
+    assert notebook.sent == set()
+
+
+def test_an_equal_value_is_not_sent_again(notebook):
+    notebook.run("import numpy\nx = [1]\ny = numpy.ones(3)")
+    notebook.cell("x, y")
+    notebook.run("x = [1]\ny = numpy.ones(3)")
+    notebook.cell("x, y")
+    assert notebook.sent == set()
+
+
+def test_a_cycle_is_sent_once(notebook):
+    notebook.run("x = [1]\nx.append(x)")
+    assert notebook.cell("x[1] is x")
+    notebook.cell("x")
+    assert notebook.sent == set()
+    notebook.run("x.append(2)")
+    assert notebook.cell("x[1] is x and x[2]") == 2
+
+
+def test_a_deleted_name_is_gone(notebook):
+    notebook.run("x = y = 1")
+    notebook.cell("x, y")
+    notebook.run("del x")
+    notebook.cell("y")
+    assert "x" not in notebook.rank0.values
+
+
+def test_a_name_that_ranks_bound_is_not_sent(notebook):
+    notebook.run("x = 1\ndef f(): return x")
+    notebook.cell("f()")
+    notebook.cell("x = 2")
+    notebook.run("x = 3")
+    assert notebook.cell("f()") == 2
+    assert notebook.sent == set()
+
+
+def test_a_name_that_ranks_have_no_more_is_the_notebooks_again(notebook):
+    notebook.run("x = 1")
+    notebook.cell("x = 2")
+    notebook.cell("del x")
+    notebook.rank0.remote -= {"x"}
+    assert notebook.cell("x") == 1
+
+
+def test_what_was_not_taken_is_sent_again(notebook):
+    notebook.run("x = [1]\ndef f(): return x")
+    notebook.cell("f()")
+    notebook.run("x.append(2)\ndef f(): return x, 2")
+    notebook.program("f()")  # and its launch fails
+    assert notebook.cell("f()") == ([1, 2], 2)
+    assert notebook.sent == {"f", "x"}
+
+
+def test_ranks_that_were_started_anew_get_everything(notebook):
+    notebook.run("x = [1]\nclass A: pass\ndef f(): return x, A")
+    notebook.cell("f()")
+    notebook.rank0.start_again()
+    assert notebook.cell("f()[0]") == [1]
+    assert notebook.sent == {"A", "f", "x"}
+
+
+# --- what values share ------------------------------------------------------------------------
+
+
+def test_values_that_share_an_object_share_it_on_ranks(notebook):
+    notebook.run("x = [1]\ny = {'x': x}")
+    assert notebook.cell("y['x'] is x")
+    notebook.run("y['z'] = 2")
+    assert notebook.cell("y['x'] is x")
+    assert notebook.sent == {"x", "y"}
+    assert notebook.notes == (
+        "`y` changed in the notebook and was sent again, with `x`, which shares what it holds",
+    )
+
+
+def test_a_new_value_that_shares_with_an_old_one_is_told(notebook):
+    notebook.run("x = [1]")
+    notebook.cell("x")
+    notebook.run("y = [x]")
+    assert notebook.cell("y[0] is x")
+    assert notebook.notes == (
+        "`y` is new on ranks and was sent, with `x`, which shares what it holds",
+    )
+
+
+def test_values_that_share_no_more_are_apart_on_ranks(notebook):
+    notebook.run("x = [1]\ny = [x]")
+    notebook.cell("x, y")
+    notebook.run("x = [1]")
+    assert notebook.cell("y[0] is not x")
+
+
+def test_constants_are_not_shared(notebook):
+    notebook.run(
+        "import numpy, torch\nk = ('a' * 99, 7)\nx = [k, numpy.ones(2)]\ny = [k, x[1] + 1]"
+    )
+    notebook.run("v, w = [torch.float32, torch.device('cpu')], [torch.float32, torch.ones(1)]")
+    notebook.cell("x, y, v, w")
+    notebook.run("x.append(1)\nv.append(1)")
+    notebook.cell("x, y, v, w")
+    assert notebook.sent == {"v", "x"}
+
+
+def test_a_model_and_its_optimizer_stay_one(notebook):
+    notebook.run("import torch\nmodel = torch.nn.Linear(2, 2)")
+    notebook.run("opt = torch.optim.SGD(model.parameters(), 0.1)")
+    notebook.cell("model, opt")
+    notebook.run("opt.param_groups[0]['lr'] = 0.5")
+    assert notebook.cell("opt.param_groups[0]['params'][0] is model.weight")
+    assert notebook.sent == {"model", "opt"}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "x = torch.zeros(4)\ny = x[1:]",
+        "x = numpy.zeros(4)\ny = x[1:]",
+        "x = numpy.zeros(8)\ny = x[1::2]",
+        "x = numpy.zeros(4)\ny = torch.from_numpy(x)[1:]",
+    ],
+)
+def test_values_that_share_memory_share_it_on_ranks(notebook, made):
+    notebook.run(f"import numpy, torch\n{made}")
+    notebook.cell("x, y, numpy, torch")
+    notebook.run("y[0] = 5")
+    assert notebook.cell("y[0] = 6; x[1] == 6")
+    assert notebook.sent == {"x", "y"}
+
+
+def test_memory_that_is_shared_no_more_is_apart_on_ranks(notebook):
+    notebook.run("import numpy\nx = numpy.zeros(4)\ny = x[1:]")
+    notebook.cell("x, y")
+    notebook.run("y = y.copy()")
+    assert notebook.cell("y[0] = 6; x[1] == 0")
+
+
+# --- definitions ------------------------------------------------------------------------------
+
+
+def test_an_edited_function_is_the_new_one_inside_functions_that_ranks_hold(notebook):
+    notebook.run("def g(): return 1\ndef f(): return g()\ntable = {'f': lambda: g()}")
+    notebook.cell("mine = [f, table['f']]")
+    notebook.run("def g(): return 2")
+    assert notebook.cell("[each() for each in mine]") == [2, 2]
+    assert notebook.sent == {"g"}
+
+
+def test_a_function_that_a_value_holds_is_the_one_under_its_name(notebook):
+    notebook.run("def f(): return 1\ntable = {'f': f, 'l': lambda: 2}")
+    assert notebook.cell("table['f'] is f and table['l']()") == 2
+    notebook.run("table['g'] = f")
+    assert notebook.cell("table['g'] is f and table['f'] is f")
+    assert notebook.sent == {"table"}
+
+
+def test_a_function_changed_in_place_stays_the_same_function(notebook):
+    notebook.run("def f(a=1): return a\nf.x = f.y = 1\nt = [f]")
+    notebook.cell("mine = f; t")
+    notebook.run(
+        "def g(a): return -a\nf.__code__, f.__defaults__, f.x = g.__code__, (3,), 2\ndel f.y"
+    )
+    assert notebook.cell("mine is f and t[0] is f and f(), vars(f)") == (-3, {"x": 2})
+
+
+def test_functions_share_the_variables_that_they_close_over(notebook):
+    notebook.run(
+        """
+        def counter(n):
+            def up():
+                nonlocal n
+                n += 1
+                return n
+            def now(): return n
+            return up, now
+        up, now = counter(0)
+        """
+    )
+    assert notebook.cell("up(); up(); now()") == 2
+    assert notebook.cell("now()") == 2  # the notebook's is still 0
+    notebook.run("for _ in range(7): up()")
+    assert notebook.cell("now()") == 7
+    assert notebook.cell("up(); now()") == 8
+    notebook.run("now.note = 1")
+    assert notebook.cell("up(); now()") == 9
+
+
+def test_a_variable_without_a_value_has_none_on_ranks(notebook):
+    notebook.run(
+        """
+        def make():
+            part = 1
+            def f(): return part
+            def forget():
+                nonlocal part
+                del part
+            return f, forget
+        f, forget = make()
+        """
+    )
+    assert notebook.cell("f()") == 1
+    notebook.run("forget()")
+    with pytest.raises(NameError, match="part"):
+        notebook.cell("f()")
+
+
+def test_a_class_patched_in_place_is_so_for_instances_that_ranks_hold(notebook):
+    notebook.run("class A:\n    n = k = 1\n    def m(self): return 1")
+    notebook.cell("mine, cls = A(), A")
+    notebook.run("A.m = lambda self: 2\nA.n = 3\ndel A.k")
+    assert notebook.cell("A is cls and (mine.m(), mine.n, hasattr(A, 'k'))") == (2, 3, False)
+
+
+def test_a_class_executed_again_is_another_one(notebook):
+    notebook.run("class A:\n    n = 1\na = A()")
+    notebook.cell("mine = A(); a")
+    notebook.run("class A:\n    n = 2")
+    assert notebook.cell("type(mine) is type(a), isinstance(mine, A), mine.n, A().n") == (
+        *(True, False),
+        *(1, 2),
+    )
+
+
+def test_an_instance_of_a_class_that_ranks_have_is_of_that_class(notebook):
+    notebook.run("class A: pass")
+    notebook.cell("mine = A()")
+    notebook.run("a = A()")
+    assert notebook.cell("type(a) is A is type(mine)")
+    assert notebook.sent == {"a"}
+
+
+def test_a_subclass_of_a_class_that_ranks_have_extends_that(notebook):
+    notebook.run("class A:\n    def m(self): return 1")
+    notebook.cell("mine = A")
+    notebook.run("class B(A):\n    def m(self): return super().m() + 1")
+    assert notebook.cell("issubclass(B, mine) and B().m()") == 2
+    assert notebook.sent == {"B"}
+
+
+def test_subclasses_go_along(notebook):
+    notebook.run("class A: pass")
+    notebook.cell("A")
+    notebook.run("class B(A): pass")
+    assert notebook.cell("[each.__name__ for each in A.__subclasses__()]") == ["B"]
+
+
+def test_members_of_an_enum_are_the_ones_that_ranks_have(notebook):
+    notebook.run(
+        """
+        import enum
+        class Color(enum.Enum):
+            RED = 1
+            BLUE = 2
+        class Flag(enum.Flag):
+            A = 1
+            B = 2
+        """
+    )
+    notebook.run("both = Flag.A | Flag.B")
+    notebook.cell("mine = Color.RED, Flag.A | Flag.B; both")
+    notebook.run("c = [Color.RED, both]\nColor.note = lambda self: 3")
+    assert notebook.cell("c[0] is Color.RED is mine[0] and c[1] is mine[1] and c[0].note()") == 3
+
+
+def test_an_instance_whose_class_uses_names_while_it_is_made_finds_them(notebook):
+    notebook.run(
+        """
+        import math
+        SCALE = [2]
+        def scaled(x): return math.floor(x) * SCALE[0]
+        class A:
+            def __init__(self, x): self.x = x
+            def __getstate__(self): return self.x
+            def __setstate__(self, x): self.x = scaled(x)
+        a = A(1.5)
+        """
+    )
+    assert notebook.cell("a.x") == 2
+
+
+def test_functions_of_another_namespace_share_their_globals(notebook):
+    notebook.run("space = {}\nexec('n = 1\\ndef f(): return n\\ndef g(v): global n; n = v', space)")
+    notebook.run("f, g = space['f'], space['g']\ndel space")
+    assert notebook.cell("g(5); f()") == 5
+    notebook.run("g.note = 1")
+    notebook.cell("g(6)")
+    assert notebook.cell("f()") == 6
+
+
+def test_a_recursive_function_that_was_redefined_calls_itself(notebook):
+    notebook.run("def f(n): return 0 if n == 0 else 1 + f(n - 1)")
+    assert notebook.cell("f(3)") == 3
+    notebook.run("def f(n): return 0 if n == 0 else 2 + f(n - 1)")
+    assert notebook.cell("f(3)") == 6
+
+
+def test_what_a_function_reads_of_a_module_of_ones_own_follows(notebook, local):
+    (local / "own_settings.py").write_text("CFG = {}\ndef get(): return CFG\n")
+    notebook.run(
+        "import own_settings\nown_settings.CFG['a'] = 1\ndef f(): return own_settings.get()"
+    )
+    notebook.cell("f()")
+    notebook.run("own_settings.CFG['a'] = 2")
+    program = notebook.program("f()")
+    assert b"own_settings" in bytes(program.parcel.stream)
+
+
+def test_what_nothing_in_the_notebook_refers_to_is_not_kept(notebook):
+    notebook.run("class A:\n    def m(self): return 1\ndef f(): return A")
+    notebook.cell("f()")
+    sizes = []
+    for n in range(20):
+        notebook.run(f"class A:\n    def m(self): return super().__init__(), {n}")
+        gc.collect()
+        notebook.cell("f()().m()")
+        sizes.append(len(notebook.rank0.table))
+    assert sizes[-1] == sizes[4]
+
+
+def test_a_former_class_that_comes_back_is_the_one_that_ranks_knew(notebook):
+    notebook.run("class A:\n    def m(self): return 1\nold = [A()]")
+    notebook.cell("mine = A()")
+    notebook.run("class A:\n    def m(self): return 2")
+    notebook.cell("A")
+    assert notebook.cell("type(old[0]) is type(mine) and old[0].m()") == 1
+
+
+# --- large memory -----------------------------------------------------------------------------
+
+_LARGE = 16 << 20
+
+
+def test_one_byte_of_large_memory_is_noticed(notebook):
+    notebook.values["x"] = x = numpy.zeros(_LARGE, numpy.uint8)
+    notebook.cell("x")
+    for place in (0, 1, _LARGE // 2, _LARGE - 1):
+        notebook.cell("x")
+        assert notebook.sent == set()
+        x[place] = 7
+        assert notebook.cell(f"x[{place}]") == 7
+        x[place] = 7
+        notebook.cell("x")
+        assert notebook.sent == set()
+
+
+def test_large_memory_that_two_names_share_is_noticed_for_both(notebook):
+    notebook.values["x"] = x = numpy.zeros(_LARGE, numpy.uint8)
+    notebook.values["y"] = x[1:]
+    notebook.cell("x, y")
+    notebook.cell("x, y")
+    x[5 << 20] = 3
+    assert notebook.cell("x[5 << 20] == y[(5 << 20) - 1] == 3")
+
+
+def test_large_memory_is_noticed_after_a_launch_that_failed(notebook):
+    notebook.values["x"] = x = numpy.zeros(_LARGE, numpy.uint8)
+    notebook.cell("x")
+    x[5 << 20] = 3
+    notebook.program("x")
+    assert notebook.cell("x[5 << 20]") == 3
+
+
+def test_large_memory_is_noticed_after_another_value_could_not_be_sent(notebook):
+    notebook.values["x"] = x = numpy.zeros(_LARGE, numpy.uint8)
+    notebook.cell("x")
+    x[5 << 20] = 3
+    notebook.values["y"] = [], (n for n in ())
+    with pytest.raises(Exception, match="y"):
+        notebook.cell("x, y")
+    del notebook.values["y"]
+    assert notebook.cell("x[5 << 20]") == 3
+
+
+def test_large_memory_of_a_tensor_is_noticed(notebook):
+    notebook.values["x"] = x = torch.zeros(_LARGE // 4)
+    notebook.cell("x")
+    notebook.cell("x")
+    x[7] += 1
+    assert notebook.cell("float(x[7])") == 1
+
+
+def test_large_memory_in_a_shared_mapping_is_compared(notebook):
+    notebook.values["x"] = x = torch.zeros(_LARGE // 4).share_memory_()
+    notebook.cell("x")
+    notebook.cell("x")
+    x[7] += 1
+    assert notebook.cell("float(x[7])") == 1
+
+
+def test_files_are_closed_where_memory_is_sent_again_and_again(notebook):
+    notebook.values["x"] = x = numpy.zeros(_LARGE, numpy.uint8)
+    notebook.cell("x")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(10):
+        x += 1
+        notebook.cell("x")
+    assert len([*Path("/proc/self/fd").iterdir()]) <= before + 1
