@@ -741,7 +741,7 @@ def test_a_rank_that_somebody_else_interrupts_is_the_cause_of_the_failure(notebo
     notebook.ok("try: struck.wait(60)\nexcept xla_nb.RunFailed as failed: told = str(failed)")
     told = notebook.value("told")
     assert "Rank 0 was interrupted (SIGINT) at Cell In[" in told.splitlines()[0]
-    assert "1 other followed" in told.splitlines()[0]
+    assert "1 other failed because of it" in told.splitlines()[0]
 
 
 def test_the_time_limit_stops_a_run(notebook):

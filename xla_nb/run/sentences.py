@@ -148,7 +148,7 @@ def tells(headline: str, error: RankError) -> bool:
 
 
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
-    """`Rank 1 failed at …; 3 others followed`, `All 4 ranks failed (rank 1 first) at …`: counted
+    """`Rank 1 failed at …; 3 others failed because of it`, `All 4 ranks failed (rank 1 first) at …`: counted
     together where the error is the same one. Ranks that diverged are told by what they did."""
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
@@ -158,9 +158,11 @@ def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     else:
         what = _failed_alike([first, *alike], len(state.ranks)) + _absent(state, first.rank)
     if followed:
-        what += f"; {several(len(followed), 'other')} followed"
+        what += f"; {several(len(followed), 'other')} failed because of it"
     if unlike != followed:
-        what += f"; {several(len(unlike) - len(followed), 'other')} failed differently"
+        others = len(unlike) - len(followed)
+        why = "for another reason" if others == 1 else "for other reasons"
+        what += f"; {several(others, 'other')} failed {why}"
     return what
 
 

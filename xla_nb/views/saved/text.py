@@ -108,7 +108,7 @@ def _ranks(snapshot: Snapshot) -> list[str]:
     else:
         cards = sorted(cards, key=lambda card: card.rank)
         same = facts.in_common(snapshot)
-        who = "the process" if snapshot.unit == "device" else f"all {len(cards)} ranks"
+        who = facts.everybody(snapshot)
         lines += _filled([f"{who}: {_in_words(same)}"]) if same else []
     many = len(snapshot.cards) > bounds.CARDS
     listed, more = bounds.limited(cards, bounds.ROWS if many else bounds.CARDS, "rank")
