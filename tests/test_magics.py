@@ -632,7 +632,7 @@ def test_finally_has_the_grace_period_wherever_a_rank_waits_for_the_system(noteb
     notebook.ok("waiters.stop()\ntry: waiters.wait(60)\nexcept xla_nb.RunFailed: pass")
     outputs = notebook.value("[waiters.output(rank) for rank in range(9)]")
     assert outputs == repr(["up\ntidied\n"] * 9)
-    assert "may take 60 s to clean up" in notebook.value("waiters.state.notices[-1].text")
+    assert "may take up to 60 s to clean up" in notebook.value("waiters.state.notices[-1].text")
 
 
 def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook):

@@ -127,7 +127,7 @@ def test_a_data_loader_that_finds_no_shared_memory_is_told_so(under):
     """
     assert "2 ranks finished" in launched(notebook)
     text = launched(notebook, cell=textwrap.dedent(cell))
-    assert "/dev/shm has no space left" in text or "/dev/shm is full" in text
+    assert "keep locks and data, is full" in text or "/dev/shm is full" in text
 
 
 @pytest.fixture

@@ -385,7 +385,7 @@ def test_the_lines_of_a_great_flood_are_not_counted(run, view, monkeypatch):
     run.prints(0, "y\n" * 4_000_000 + "last\n")
     view.draw()
     view.finish()
-    assert "[0] … more lines, 5 MB of them, in " in view.out.getvalue()
+    assert "[0] … more lines (5 MB) in " in view.out.getvalue()
     assert "[0] last\n" in view.out.getvalue()
 
 

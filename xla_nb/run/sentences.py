@@ -77,7 +77,7 @@ def death(state: RunState, rank: RankState) -> str:
         host = state.hosts.get(rank.host)
         return f"lost{f' with its host {rank.host}' if host and host.lost else ''}: {rank.lost}"
     if rank.death is None:
-        return _before_it_began(state) if rank.pid is None else "ended by an unknown cause"
+        return _before_it_began(state) if rank.pid is None else "ended for an unknown reason"
     # It has said where it was; a rank that was killed could not.
     where = f" at {rank.place}" if rank.death == -signal.SIGINT and rank.place else ""
     return f"{cause_of_death(rank.death, rank.lack)}{where}"
@@ -93,7 +93,7 @@ def death_in_short(state: RunState, rank: RankState) -> str:
 def _before_it_began(state: RunState) -> str:
     """How a rank ended whose process had not told its number: as all those did, if alike."""
     causes = {cause_of_death(stray.status, stray.lack) for stray in state.strays}
-    return causes.pop() if len(causes) == 1 else "ended by an unknown cause"
+    return causes.pop() if len(causes) == 1 else "ended for an unknown reason"
 
 
 def headline(state: RunState) -> str:
@@ -148,8 +148,9 @@ def tells(headline: str, error: RankError) -> bool:
 
 
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
-    """`Rank 1 failed at …; 3 others failed because of it`, `All 4 ranks failed (rank 1 first) at …`: counted
-    together where the error is the same one. Ranks that diverged are told by what they did."""
+    """`Rank 1 failed at …; 3 others failed because of it`, `All 4 ranks failed (rank 1 first) at
+    …`: counted together where the error is the same one. Ranks that diverged are told by what they
+    did."""
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
     followed = [error for error in unlike if state.ranks[error.rank].follows]
@@ -160,9 +161,9 @@ def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     if followed:
         what += f"; {several(len(followed), 'other')} failed because of it"
     if unlike != followed:
-        others = len(unlike) - len(followed)
-        why = "for another reason" if others == 1 else "for other reasons"
-        what += f"; {several(others, 'other')} failed {why}"
+        number = len(unlike) - len(followed)
+        why = "for another reason" if number == 1 else "for other reasons"
+        what += f"; {several(number, 'other')} failed {why}"
     return what
 
 

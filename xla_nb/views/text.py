@@ -61,7 +61,7 @@ class _Stream:
         left_out = self._count - self._accounted - len(self._last)
         if self._uncounted:
             megabytes = self._uncounted >> 20
-            yield f"… more lines, {megabytes:,} MB of them, in {self._path}"
+            yield f"… more lines ({megabytes:,} MB) in {self._path}"
         elif left_out > 0:
             yield f"… {left_out:,} more lines in {self._path}"
         yield from self._last
