@@ -289,6 +289,15 @@ def _measured(job: Inherited, index: int, call: Callable[[], T]) -> T:
 
 
 def _call(job: Inherited, index: int, info: RankInfo) -> object:
+    try:
+        return _run(job, index, info)
+    except SystemExit as end:
+        if end.code is None or (type(end.code) in (int, bool) and end.code == 0):
+            return None
+        raise
+
+
+def _run(job: Inherited, index: int, info: RankInfo) -> object:
     if job.table.body is not None:
         job.namespace.update(
             rank=index, world_size=info.world_size, device=info.device, lock=job.lock
@@ -297,12 +306,7 @@ def _call(job: Inherited, index: int, info: RankInfo) -> object:
     assert job.order.request.entry is not None
     entry = job.namespace[job.order.request.entry]
     extra = {"lock": job.lock} if job.order.request.takes_lock else {}
-    try:
-        return entry(index, *job.namespace[ARGUMENTS], **extra)
-    except SystemExit as end:
-        if end.code is None or (type(end.code) in (int, bool) and end.code == 0):
-            return None
-        raise
+    return entry(index, *job.namespace[ARGUMENTS], **extra)
 
 
 def _send_home(job: Inherited, index: int, value: object) -> int:

@@ -49,8 +49,9 @@ _KEEPING = (
     "Interrupt the cell to skip that."
 )
 _LINGERING = (
-    "{ranks} had ended, but threads or processes that they had started had not, and were ended "
-    f"{EXIT_PATIENCE:g} s later. Wait for them in the function (`thread.join()`)."
+    "Threads or processes that {ranks} had started were still running "
+    f"{EXIT_PATIENCE:g} s after the ranks had ended, and were ended. Wait for them in the function "
+    "(`thread.join()`)."
 )
 _LEFT = (
     "Processes that ranks had started ({names}) had not ended "
@@ -414,7 +415,7 @@ class Run(RecordedRun):
         every = self.state.ranks.values() if self._engine.here else ()
         alive = [rank.rank for rank in every if rank.pid and linux.is_alive(rank.pid)]
         if alive:
-            self.take(events.Notice(text=_LINGERING.format(ranks=ranks(alive).capitalize())))
+            self.take(events.Notice(text=_LINGERING.format(ranks=ranks(alive))))
         left = {name for host in self.state.hosts.values() for name in host.left}
         if left and not self._has_lost_a_rank:
             self.take(events.Notice(text=_LEFT.format(names=listed(sorted(left), most=5))))
