@@ -268,4 +268,4 @@ def test_what_fails_while_it_stops_is_told_behind_why_it_stopped():
 
 def test_a_run_whose_ranks_all_returned_finished_although_it_was_to_stop():
     state = run_of(events.StopRequested(why="Stopped by an interrupt"), finished(0), ranks=1)
-    assert sentences.headline(state) == "1 rank finished, although asked to stop"
+    assert sentences.headline(state) == "Asked to stop, but 1 rank finished"

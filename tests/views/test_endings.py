@@ -183,7 +183,7 @@ ENDINGS = {
     ),
     "Stop, which all ranks ignored": Ending(
         [STOP, *returned(0, 1, 2, 3)],
-        "4 ranks finished, although asked to stop",
+        "Asked to stop, but 4 ranks finished",
         ["✓ finished, returned 0"],
         "finished",
     ),
@@ -280,6 +280,16 @@ def test_the_list_of_runs_has_the_same(run, ending):
     run.record.close(run.summary())
     (entry,) = recorded.entries()
     assert (entry.headline, entry.outcome) == (ending.headline, ending.outcome)
+
+
+def test_ranks_that_diverged_are_told_once_and_none_of_them_was_the_first():
+    run = Run(Record.create(NAME).path, ranks=4)
+    for event in [*ENDINGS["different collectives"].happened, events.JobEnded(status=0)]:
+        run.state.apply(event)
+    text = render_text(observe(run))
+    assert "the first to fail" not in text
+    assert "rank 2:\nTraceback" in text
+    assert "ranks 0, 1, 3:\nTraceback" in text
 
 
 def test_ranks_that_returned_are_told_together_where_others_failed():

@@ -53,7 +53,7 @@ class RankError:
 #: The kind of error of a rank whose process died.
 DIED = "Died"
 #: That of ranks that called different collectives; its first line says which did what.
-_MISMATCH = "CollectiveMismatch"
+MISMATCH = "CollectiveMismatch"
 
 
 def errors(state: RunState) -> dict[int, RankError]:
@@ -120,7 +120,7 @@ def headline(state: RunState) -> str:
     total = several(devices, "device") if devices else several(len(phases), "rank")
     counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
     told = f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
-    return f"{told}, although asked to stop" if state.stopping else told
+    return f"Asked to stop, but {told}" if state.stopping else told
 
 
 def _failed_meanwhile(by_rank: Mapping[int, RankError]) -> str:
@@ -142,9 +142,10 @@ def left_early(state: RunState) -> tuple[int, ...]:
 
 
 def tells(headline: str, error: RankError) -> bool:
-    """Whether a headline has what an error says, and at which line."""
+    """Whether a headline has what an error says, and at which line; ranks that diverged, each at a
+    line of its own, are told by what they did."""
     words = (error.message or error.kind).partition("\n")[0].rstrip(":")
-    return words in headline and error.place in headline
+    return words in headline and (error.place in headline or error.kind == MISMATCH)
 
 
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
@@ -154,7 +155,7 @@ def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
     followed = [error for error in unlike if state.ranks[error.rank].follows]
-    if first.kind == _MISMATCH and not state.ranks[first.rank].follows:
+    if first.kind == MISMATCH and not state.ranks[first.rank].follows:
         what = first.message.partition("\n")[0].rstrip(":")
     else:
         what = _failed_alike([first, *alike], len(state.ranks)) + _absent(state, first.rank)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xla_nb import ansi, wording
+from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
     Bar,
@@ -388,8 +389,8 @@ def activity(card: Card) -> list[str]:
 
 
 def first_to_fail(trouble: Trouble) -> str:
-    """Which rank failed first, if it is among these."""
-    if not trouble.first:
+    """Which rank failed first, if it is among these; ranks that diverged did so together."""
+    if not trouble.first or trouble.title.startswith(f"{MISMATCH}:"):
         return ""
     return "the first to fail" if len(trouble.ranks) == 1 else f"rank {trouble.ranks[0]} first"
 

@@ -43,7 +43,8 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
     if not trouble.told:
         first = facts.first_to_fail(trouble)
         who = f"{wording.ranks(trouble.ranks)}{f' ({first})' if first else ''}"
-        place = f", at {facts.cut(trouble.place, 200)}" if trouble.place else ""
+        unsaid = trouble.place and trouble.place not in trouble.title
+        place = f", at {facts.cut(trouble.place, 200)}" if unsaid else ""
         heading = f"{who}: {facts.cut(trouble.title, 300)}{place}"
     lines = ["", heading]
     lines += shown.traceback.lines(bounds.gap_text(shown.traceback))
