@@ -543,6 +543,14 @@ def test_a_rank_that_exits_is_told_from_one_that_returns(notebook):
     assert "Rank 1 failed" not in shown.error
 
 
+def test_statements_that_exit_with_nothing_wrong_have_returned_none(notebook):
+    notebook.ok("%%xla_spawn -n 2 -o exited\nimport sys\nif rank: sys.exit()\nrank")
+    assert notebook.value("exited.results") == "{0: 0, 1: None}"
+    shown = notebook.run("%%xla_spawn -n 2\nimport sys\nif rank: sys.exit(2)\nrank")
+    assert "Rank 1 failed at " in shown.error
+    assert "SystemExit: 2" in shown.error
+
+
 def test_a_result_that_cannot_be_pickled_fails_its_rank_alone(notebook):
     shown = notebook.run(
         spawn("def f(rank):\n    return (i for i in 'ab') if rank else 'fine'", "-o half")
@@ -632,7 +640,7 @@ def test_finally_has_the_grace_period_wherever_a_rank_waits_for_the_system(noteb
     notebook.ok("waiters.stop()\ntry: waiters.wait(60)\nexcept xla_nb.RunFailed: pass")
     outputs = notebook.value("[waiters.output(rank) for rank in range(9)]")
     assert outputs == repr(["up\ntidied\n"] * 9)
-    assert "may take 60 s to clean up" in notebook.value("waiters.state.notices[-1].text")
+    assert "may take up to 60 s to clean up" in notebook.value("waiters.state.notices[-1].text")
 
 
 def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook):
@@ -708,7 +716,7 @@ def test_threads_that_are_cut_off_at_the_end_are_told(notebook):
         "    if rank: threading.Thread(target=time.sleep, args=(600,)).start()"
     )
     shown = notebook.ok(spawn(body))
-    assert "Rank 1 had ended, but threads or processes that they had started" in shown.stderr
+    assert "Threads or processes that rank 1 had started were still running" in shown.stderr
 
 
 def test_whoever_stops_a_run_again_and_again_ends_no_other(notebook):
@@ -741,7 +749,7 @@ def test_a_rank_that_somebody_else_interrupts_is_the_cause_of_the_failure(notebo
     notebook.ok("try: struck.wait(60)\nexcept xla_nb.RunFailed as failed: told = str(failed)")
     told = notebook.value("told")
     assert "Rank 0 was interrupted (SIGINT) at Cell In[" in told.splitlines()[0]
-    assert "1 other followed" in told.splitlines()[0]
+    assert "1 other failed because of it" in told.splitlines()[0]
 
 
 def test_the_time_limit_stops_a_run(notebook):

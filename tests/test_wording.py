@@ -52,11 +52,11 @@ def test_a_long_text_ends_with_an_ellipsis_within_its_length():
 @pytest.mark.parametrize(
     ("status", "told", "in_short"),
     [
-        (-9, "was killed by SIGKILL, often out of memory; check dmesg", "killed by SIGKILL"),
+        (-9, "was killed by SIGKILL (often out of memory; check dmesg)", "killed by SIGKILL"),
         (-15, "was killed by SIGTERM", "killed by SIGTERM"),
         (-11, "crashed with SIGSEGV in native code", "crashed with SIGSEGV"),
-        (-6, "crashed with SIGABRT; see the rank's output", "crashed with SIGABRT"),
-        (-7, "crashed with SIGBUS, often because /dev/shm is full", "crashed with SIGBUS"),
+        (-6, "crashed with SIGABRT (see the rank's output)", "crashed with SIGABRT"),
+        (-7, "crashed with SIGBUS (often because /dev/shm is full)", "crashed with SIGBUS"),
         (-2, "was interrupted (SIGINT)", "interrupted (SIGINT)"),
         (-99, "was killed by signal 99", "killed by signal 99"),
         (3, "exited with status 3 before its function returned", "exited with status 3"),

@@ -60,13 +60,13 @@ def in_one_line(text: str, longest: int) -> str:
 
 
 def cause_of_death(status: int, lack: int | None = None) -> str:
-    """A rank's exit status in words: `killed by SIGKILL, …`, `crashed with SIGSEGV …`, `exited with
-    status 1 …`.
+    """A rank's exit status in words: `killed by SIGKILL (…)`, `crashed with SIGSEGV …`, `exited
+    with status 1 …`.
 
     lack: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
     if status >= 0:
         return f"exited with status {status} before its function returned"
-    return _signalled(status, {"SIGABRT": "; see the rank's output"}, lack)
+    return _signalled(status, {"SIGABRT": " (see the rank's output)"}, lack)
 
 
 def cause_in_short(status: int, lack: int | None = None) -> str:
@@ -83,7 +83,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def ending(status: int, lack: int | None = None) -> str:
-    """How a process of ours ended, behind its name: `was killed by SIGKILL, …`; `lack` as above."""
+    """How a process of ours ended, behind its name: `was killed by SIGKILL …`; `lack` as above."""
     status = -signal.SIGTERM if status == TERMINATED else status
     if status >= 0:
         return f"exited with status {status}"
@@ -92,7 +92,7 @@ def ending(status: int, lack: int | None = None) -> str:
 
 def in_past(cause: str) -> str:
     """`was killed by SIGKILL`, `exited with status 1`: the end of a process behind its name."""
-    return cause if cause.startswith(("exited", "crashed")) else f"was {cause}"
+    return cause if cause.startswith(("exited", "crashed", "ended")) else f"was {cause}"
 
 
 #: With which a process ends by a fault of its own code; any other one is somebody's.
@@ -102,14 +102,14 @@ _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGS
 def _signalled(status: int, more: Mapping[str, str], lack: int | None) -> str:
     if lack is not None:
         limit = f" (the container's limit is {size(lack)})" if lack else ""
-        return f"killed by the kernel for lack of memory{limit}"
+        return f"killed for lack of memory{limit}"
     name = _signal(status)
     hints = {
-        "SIGKILL": ", often out of memory; check dmesg",
+        "SIGKILL": " (often out of memory; check dmesg)",
         "SIGSEGV": " in native code",
         "SIGFPE": " in native code",
         "SIGILL": " in native code",
-        "SIGBUS": ", often because /dev/shm is full",
+        "SIGBUS": " (often because /dev/shm is full)",
         **more,
     }
     return f"{_by_signal(name)}{hints.get(name, '')}"

@@ -55,7 +55,7 @@ def test_a_pool_does_not_wait_for_a_process_that_has_exited(call):
 
 
 def test_a_pool_says_by_what_a_process_was_killed():
-    killed = "was killed by SIGKILL, often out of memory; check dmesg"
+    killed = "was killed by SIGKILL (often out of memory; check dmesg)"
     assert outcome("pool.map(is_killed, range(2))") == LOST.format(killed)
 
 

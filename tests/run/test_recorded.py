@@ -407,7 +407,7 @@ def test_a_damaged_record_is_refused_with_all_that_can_still_be_read(mixed):
     assert str(refused.value) == (
         f"The record of {mixed.name} is damaged: {folder}/events.jsonl is not as xla_nb wrote it, "
         "so the run was not opened. Still there: "
-        f'{folder}/run.json ("Rank 1 failed at p: E: boom; 1 other failed differently"), '
+        f'{folder}/run.json ("Rank 1 failed at p: E: boom; 1 other failed for another reason"), '
         f"the output of rank 1 ({folder}/rank-R.out, .err) and the result of rank 0 "
         f"({folder}/rank-R.result)."
     )

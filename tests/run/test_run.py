@@ -202,7 +202,7 @@ def test_an_interrupt_ends_waiting_and_not_the_run(start, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(job.run._ended, "wait", interrupted)
-        with pytest.raises(Interrupted, match=r"^r1 goes on\. run\.stop\(\) stops it\.$"):
+        with pytest.raises(Interrupted, match=r"^r1 is still running; run\.stop\(\) stops it\.$"):
             job.run.wait(PATIENCE)
     assert not job.run.done
 
@@ -278,7 +278,7 @@ def test_a_run_that_cannot_be_followed_any_longer_is_ended_and_says_why(
     assert job.run._ended.wait(PATIENCE)
     assert engine.killed == ["r1"]
     assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "died"]
-    with pytest.raises(RunFailed, match=r"followed the run ended by TypeError: sum\(\) is mine"):
+    with pytest.raises(RunFailed, match=r"followed the run failed \(TypeError: sum\(\) is mine\)"):
         job.run.wait(PATIENCE)
 
 
@@ -442,7 +442,8 @@ def test_it_is_said_once_who_takes_time_to_stop_and_how_much_there_is(engine):
         run._act(time.monotonic() + seconds)
     (told,) = run.state.notices
     assert told.text == (
-        "Interrupted; ranks 0, 2 may take 5 s to clean up (grace). Stop again to end now."
+        "Interrupted; ranks 0, 2 may take up to 5 s to clean up (grace). "
+        "Stop again to end them now."
     )
 
 
@@ -603,7 +604,7 @@ def test_that_values_are_still_being_kept_after_the_ranks_is_said_once(engine):
     (told,) = run.state.notices
     assert told.text == (
         "The ranks have ended; what the cell's top level has computed is still being pickled. "
-        "Interrupt the cell to give it up."
+        "Interrupt the cell to skip that."
     )
     assert engine.killed == []
     run.stop()
@@ -635,7 +636,7 @@ def test_changes_that_could_not_be_found_in_time_are_no_secret(engine):
     assert engine.killed == []
     run._act(began + run_module.COMPARE_PATIENCE + 1)
     assert engine.killed == ["r1"]
-    assert "was not found out in time" in run.state.notices[0].text
+    assert "could not be checked in time" in run.state.notices[0].text
 
 
 def test_processes_are_not_waited_for_once_changes_are_told(engine):

@@ -57,20 +57,24 @@ def test_ranks_with_the_same_words_at_other_lines_are_counted_with_the_first_one
 
 def test_other_errors_are_counted_apart_from_the_first():
     state = run_of(failed(2, "first", line=7), failed(0), failed(1), finished(3))
-    headline = "Rank 2 failed at Cell In[3], line 7: ValueError: first; 2 others failed differently"
+    headline = (
+        "Rank 2 failed at Cell In[3], line 7: ValueError: first; 2 others failed for other reasons"
+    )
     assert sentences.headline(state) == headline
 
 
 def test_ranks_that_failed_only_since_another_had_are_told_as_such():
     mismatch = {"kind": "CollectiveMismatch", "message": "rank 1 ended", "follows": True}
     state = run_of(failed(1), *(replace(failed(rank, line=6), **mismatch) for rank in (0, 2, 3)))
-    headline = "Rank 1 failed at Cell In[3], line 4: ValueError: boom; 3 others followed"
+    headline = (
+        "Rank 1 failed at Cell In[3], line 4: ValueError: boom; 3 others failed because of it"
+    )
     assert sentences.headline(state) == headline
 
 
 def test_ranks_that_follow_with_the_same_error_at_the_same_line_still_only_followed():
     state = run_of(failed(1), replace(failed(0), follows=True))
-    assert sentences.headline(state).endswith("ValueError: boom; 1 other followed")
+    assert sentences.headline(state).endswith("ValueError: boom; 1 other failed because of it")
 
 
 def test_ranks_that_died_alike_are_counted_together():
@@ -81,7 +85,7 @@ def test_ranks_that_died_alike_are_counted_together():
 
 def test_of_ranks_that_died_differently_the_headline_has_the_first():
     died = [events.ProcessDied(pid=101, status=-11), events.ProcessDied(pid=103, status=3)]
-    headline = "Rank 1 crashed with SIGSEGV in native code; 1 other failed differently"
+    headline = "Rank 1 crashed with SIGSEGV in native code; 1 other failed for another reason"
     assert sentences.headline(run_of(*died)) == headline
 
 
@@ -120,7 +124,7 @@ def test_a_killed_rank_is_told_with_its_signal():
     state = run_of(events.ProcessDied(pid=102, status=-9))
     assert (
         sentences.headline(state)
-        == "Rank 2 was killed by SIGKILL, often out of memory; check dmesg"
+        == "Rank 2 was killed by SIGKILL (often out of memory; check dmesg)"
     )
     assert sentences.errors(state)[2].kind == "Died"
 
@@ -128,9 +132,7 @@ def test_a_killed_rank_is_told_with_its_signal():
 def test_a_rank_that_the_kernel_killed_is_told_with_the_limit():
     state = run_of(events.ProcessDied(pid=102, status=-9, lack=256 << 20))
     limit = "(the container's limit is 256 MiB)"
-    assert (
-        sentences.headline(state) == f"Rank 2 was killed by the kernel for lack of memory {limit}"
-    )
+    assert sentences.headline(state) == f"Rank 2 was killed for lack of memory {limit}"
 
 
 def test_ranks_that_died_before_they_began_are_told_with_what_ended_their_processes():
@@ -143,7 +145,7 @@ def test_ranks_that_died_before_they_began_are_told_with_what_ended_their_proces
     ):
         state.apply(event)
     assert {error.message.split(":")[0] for error in sentences.errors(state).values()} == {
-        "crashed with SIGABRT; see the rank's output"
+        "crashed with SIGABRT (see the rank's output)"
     }
 
 
@@ -194,7 +196,7 @@ def test_ranks_that_diverged_are_told_by_what_they_did_and_who_left_early_is_kno
 
 def test_beside_them_a_rank_that_failed_by_itself_is_counted():
     state = run_of(finished(1), diverged(2), failed(0), ranks=3)
-    assert sentences.headline(state) == f"{DIVERGED}; 1 other failed differently"
+    assert sentences.headline(state) == f"{DIVERGED}; 1 other failed for another reason"
 
 
 def test_ranks_that_diverged_since_another_had_failed_do_not_lead():
@@ -266,4 +268,4 @@ def test_what_fails_while_it_stops_is_told_behind_why_it_stopped():
 
 def test_a_run_whose_ranks_all_returned_finished_although_it_was_to_stop():
     state = run_of(events.StopRequested(why="Stopped by an interrupt"), finished(0), ranks=1)
-    assert sentences.headline(state) == "1 rank finished, although asked to stop"
+    assert sentences.headline(state) == "Asked to stop, but 1 rank finished"

@@ -97,7 +97,7 @@ CASES = {
     "the one is blocked in native code": (
         [reduces(0, 1), at(1, call="", unheard=True)],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which "
-        "is silent, as if blocked in native code, last seen at line 9",
+        "is not responding, probably blocked in native code, last seen at line 9",
     ),
     "the one sends its result": (
         [reduces(0, 1), Standing(1, quiet=FIVE, returned=True)],
@@ -120,7 +120,7 @@ CASES = {
     ),
     "data is moved": (
         [reduces(0)],
-        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 while data is moved",
+        "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 while data is transferred",
     ),
     # On a TPU nobody tells for whom he waits.
     "a TPU": (

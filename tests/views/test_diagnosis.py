@@ -213,18 +213,18 @@ def crowd(own, waits, /, **more):
 
 def test_the_slowest_rank_is_told_with_what_it_costs():
     found = crowd([0.081, 0.082, 0.112, 0.080], [0.28, 0.27, 0.01, 0.29])
-    told = "Rank 2 is the slowest: 31 ms a step more; the others wait 28 % of the time"
+    told = "Rank 2 is the slowest, by 31 ms a step; the others wait 28 % of the time"
     assert found == Diagnosis(told, "warning", (2,))
 
 
 def test_of_two_ranks_the_other_waits():
-    told = "Rank 1 is the slowest: 1.0 s a step more; the other waits 50 % of the time"
+    told = "Rank 1 is the slowest, by 1.0 s a step; the other waits 50 % of the time"
     assert crowd([1.0, 2.0], [0.5, 0.0]).sentence == told
 
 
 def test_several_slow_ranks_are_told_together():
     found = crowd([0.1] * 5 + [0.15, 0.16], [0.3] * 5 + [0.0, 0.01])
-    assert found.sentence.startswith("Ranks 5, 6 are the slowest: 50 ms a step more;")
+    assert found.sentence.startswith("Ranks 5, 6 are the slowest, by 50 ms a step;")
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_ranks_without_known_steps_are_not_compared():
 def test_a_rank_that_is_slow_by_its_loader_says_so():
     cards = [card(0, waits=0.3), card(1, waits=0.0)]
     paces = {0: pace(0.1), 1: pace(0.2, data=0.1)}
-    told = "Rank 1 is the slowest: 100 ms a step more, waiting for data; the other waits"
+    told = "Rank 1 is the slowest, by 100 ms a step, waiting for data; the other waits"
     assert diagnose(snapshot(*cards), paces).sentence.startswith(told)
 
 
@@ -479,7 +479,7 @@ def line_of(cell, words):
 
 def test_a_rank_that_sleeps_more_in_each_step_is_the_slowest(diagnosed):
     sentence, ranks, steps = diagnosed(SLOW, "slowest")
-    assert sentence.startswith("Rank 1 is the slowest: ")
+    assert sentence.startswith("Rank 1 is the slowest, by ")
     assert ranks == (1,)
     assert steps[1] - max(steps[0], steps[2]) > 0.01
 

@@ -261,6 +261,20 @@ def test_a_rank_with_the_same_error_does_not_repeat_it(run, view):
     ]
 
 
+def test_ranks_that_fail_alike_at_about_the_same_time_are_a_line(tmp_path):
+    run = Run(tmp_path, ranks=8)
+    view = viewing(run)
+    for rank in (2, 0, 1, 5):
+        run.state.apply(
+            events.RankFailed(rank=rank, kind="E", message="m", text="t", place="p", where="w")
+        )
+    view.draw()
+    assert view.err.getvalue().splitlines() == [
+        "[0] failed at p: E: m",
+        "[1, 2, 5] failed with the same error",
+    ]
+
+
 # ---------------------------------------------------------------- the changing line
 
 
@@ -385,7 +399,7 @@ def test_the_lines_of_a_great_flood_are_not_counted(run, view, monkeypatch):
     run.prints(0, "y\n" * 4_000_000 + "last\n")
     view.draw()
     view.finish()
-    assert "[0] … more lines, 5 MB of them, in " in view.out.getvalue()
+    assert "[0] … more lines (5 MB) in " in view.out.getvalue()
     assert "[0] last\n" in view.out.getvalue()
 
 

@@ -115,6 +115,14 @@ class OnRank:
         return value, self._send_home(value)
 
     def _call(self) -> object:
+        try:
+            return self._run()
+        except SystemExit as end:
+            if end.code is None or (type(end.code) in (int, bool) and end.code == 0):
+                return None
+            raise
+
+    def _run(self) -> object:
         program, request = self.program, self.program.request
         if program.table.body is not None or request.turn is not None:
             program.namespace.update(
@@ -128,12 +136,7 @@ class OnRank:
         assert request.entry is not None
         entry = program.namespace[request.entry]
         extra = {"lock": self.lock} if request.takes_lock else {}
-        try:
-            return entry(self.rank, *program.namespace[ARGUMENTS], **extra)
-        except SystemExit as end:
-            if end.code is None or (type(end.code) in (int, bool) and end.code == 0):
-                return None
-            raise
+        return entry(self.rank, *program.namespace[ARGUMENTS], **extra)
 
     def _send_home(self, value: object) -> int:
         """Write the result to the record; a result is whole or absent. Returns its size in

@@ -48,11 +48,12 @@ _SHOWING = 5.0  # seconds that a view in the background has to show the end
 _ASK = 0.3  # seconds that ranks have to say themselves where they are interrupted
 _KEEPING = (
     "The ranks have ended; what the cell's top level has computed is still being pickled. "
-    "Interrupt the cell to give it up."
+    "Interrupt the cell to skip that."
 )
 _LINGERING = (
-    "{ranks} had ended, but threads or processes that they had started had not, and were ended "
-    f"{EXIT_PATIENCE:g} s later. Wait for them in the function (`thread.join()`)."
+    "Threads or processes that {ranks} had started were still running "
+    f"{EXIT_PATIENCE:g} s after the ranks had ended, and were ended. Wait for them in the function "
+    "(`thread.join()`)."
 )
 _LEFT = (
     "Processes that ranks had started ({names}) had not ended "
@@ -64,15 +65,15 @@ _JOB_STOPPED = (
     f"{EXIT_PATIENCE:g} s after the ranks had returned."
 )
 _NOT_COMPARED = (
-    "Whether the cell's top level changed objects of the notebook was not found out in time. What "
-    "it changed is so on the ranks, not in the notebook."
+    "It could not be checked in time whether the cell's top level changed objects of the notebook. "
+    "What it changed is so on the ranks, not in the notebook."
 )
-_NOT_FOLLOWED = "the notebook's thread that followed the run ended by {}, and with it the run"
+_NOT_FOLLOWED = "the notebook's thread that followed the run failed ({}), so the run was ended"
 
 
 def _staying(numbers: list[int], grace: float) -> events.Notice:
     who = f"Interrupted; {ranks(numbers)}"
-    text = f"{who} may take {grace:g} s to clean up (grace). Stop again to end now."
+    text = f"{who} may take up to {grace:g} s to clean up (grace). Stop again to end them now."
     return events.Notice(text=text, passing=True)
 
 
@@ -185,7 +186,7 @@ class Run(RecordedRun):
         try:
             ended = self._ended.wait(seconds and min(seconds, threading.TIMEOUT_MAX))
         except KeyboardInterrupt:
-            raise Interrupted(f"{self.name} goes on. run.stop() stops it.") from None
+            raise Interrupted(f"{self.name} is still running; run.stop() stops it.") from None
         if not ended:
             raise TimeoutError(f"{self.name} is still running after {timeout} s")
         self.shown.wait(_SHOWING)  # or its last lines would stand below what comes next
@@ -437,7 +438,7 @@ class Run(RecordedRun):
         every = self.state.ranks.values() if self._engine.here else ()
         alive = [rank.rank for rank in every if rank.pid and linux.is_alive(rank.pid)]
         if alive:
-            self.take(events.Notice(text=_LINGERING.format(ranks=ranks(alive).capitalize())))
+            self.take(events.Notice(text=_LINGERING.format(ranks=ranks(alive))))
         left = {name for host in self.state.hosts.values() for name in host.left}
         if left and not self._has_lost_a_rank:
             self.take(events.Notice(text=_LEFT.format(names=listed(sorted(left), most=5))))

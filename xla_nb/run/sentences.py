@@ -53,7 +53,7 @@ class RankError:
 #: The kind of error of a rank whose process died.
 DIED = "Died"
 #: That of ranks that called different collectives; its first line says which did what.
-_MISMATCH = "CollectiveMismatch"
+MISMATCH = "CollectiveMismatch"
 
 
 def errors(state: RunState) -> dict[int, RankError]:
@@ -77,7 +77,7 @@ def death(state: RunState, rank: RankState) -> str:
         host = state.hosts.get(rank.host)
         return f"lost{f' with its host {rank.host}' if host and host.lost else ''}: {rank.lost}"
     if rank.death is None:
-        return _before_it_began(state) if rank.pid is None else "ended by an unknown cause"
+        return _before_it_began(state) if rank.pid is None else "ended for an unknown reason"
     # It has said where it was; a rank that was killed could not.
     where = f" at {rank.place}" if rank.death == -signal.SIGINT and rank.place else ""
     return f"{cause_of_death(rank.death, rank.lack)}{where}"
@@ -93,7 +93,7 @@ def death_in_short(state: RunState, rank: RankState) -> str:
 def _before_it_began(state: RunState) -> str:
     """How a rank ended whose process had not told its number: as all those did, if alike."""
     causes = {cause_of_death(stray.status, stray.lack) for stray in state.strays}
-    return causes.pop() if len(causes) == 1 else "ended by an unknown cause"
+    return causes.pop() if len(causes) == 1 else "ended for an unknown reason"
 
 
 def headline(state: RunState) -> str:
@@ -120,7 +120,7 @@ def headline(state: RunState) -> str:
     total = several(devices, "device") if devices else several(len(phases), "rank")
     counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
     told = f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
-    return f"{told}, although asked to stop" if state.stopping else told
+    return f"Asked to stop, but {told}" if state.stopping else told
 
 
 def _failed_meanwhile(by_rank: Mapping[int, RankError]) -> str:
@@ -142,25 +142,29 @@ def left_early(state: RunState) -> tuple[int, ...]:
 
 
 def tells(headline: str, error: RankError) -> bool:
-    """Whether a headline has what an error says, and at which line."""
+    """Whether a headline has what an error says, and at which line; ranks that diverged, each at a
+    line of its own, are told by what they did."""
     words = (error.message or error.kind).partition("\n")[0].rstrip(":")
-    return words in headline and error.place in headline
+    return words in headline and (error.place in headline or error.kind == MISMATCH)
 
 
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
-    """`Rank 1 failed at …; 3 others followed`, `All 4 ranks failed (rank 1 first) at …`: counted
-    together where the error is the same one. Ranks that diverged are told by what they did."""
+    """`Rank 1 failed at …; 3 others failed because of it`, `All 4 ranks failed (rank 1 first) at
+    …`: counted together where the error is the same one. Ranks that diverged are told by what they
+    did."""
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
     followed = [error for error in unlike if state.ranks[error.rank].follows]
-    if first.kind == _MISMATCH and not state.ranks[first.rank].follows:
+    if first.kind == MISMATCH and not state.ranks[first.rank].follows:
         what = first.message.partition("\n")[0].rstrip(":")
     else:
         what = _failed_alike([first, *alike], len(state.ranks)) + _absent(state, first.rank)
     if followed:
-        what += f"; {several(len(followed), 'other')} followed"
+        what += f"; {several(len(followed), 'other')} failed because of it"
     if unlike != followed:
-        what += f"; {several(len(unlike) - len(followed), 'other')} failed differently"
+        number = len(unlike) - len(followed)
+        why = "for another reason" if number == 1 else "for other reasons"
+        what += f"; {several(number, 'other')} failed {why}"
     return what
 
 

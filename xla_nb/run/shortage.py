@@ -12,8 +12,8 @@ from xla_nb.linux import shortage
 from xla_nb.run.state import RankState, RunState
 
 _SHARED_MEMORY = (
-    "/dev/shm has no space left, where multiprocessing and DataLoader keep locks and data. Free "
-    "some, or give the container more (`--shm-size`)."
+    "/dev/shm, where multiprocessing and DataLoader keep locks and data, is full. Free some space, "
+    "or give the container more (`--shm-size`)."
 )
 #: All words of a sign must be there.
 _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (

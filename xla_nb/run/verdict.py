@@ -186,7 +186,7 @@ def _waits(group: Sequence[Standing]) -> str:
         return f"{waited} for `lock`{at}{whose}"
     if one.operation == INPUT:
         return f"{waited} for an answer to its `{INPUT}`{at}"
-    whom = f" for {ranks(one.missing)}" if one.missing else " while data is moved"
+    whom = f" for {ranks(one.missing)}" if one.missing else " while data is transferred"
     return f"{waited} in {_operation(one)}{at}{whom}"
 
 
@@ -198,7 +198,7 @@ def _runs(group: Sequence[Standing]) -> str:
     if one.returned:
         return f"{are} sending {'its result' if len(group) == 1 else 'their results'}{at}"
     if one.unheard:
-        silent = f"{are} silent, as if blocked in native code"
+        silent = f"{are} not responding, probably blocked in native code"
         return f"{silent}, last seen{at or ' at an unknown line'}"
     if one.computes:
         share = min(each.cpu or 0.0 for each in group)

@@ -285,7 +285,7 @@ def _slowest(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
     loading = statistics.median(paces[rank].data for rank in others)
     cause = min(paces[rank].data for rank in slow) - loading >= more / 2
     who = f"{ranks(slow).capitalize()} {'is' if len(slow) == 1 else 'are'} the slowest"
-    told = f"{who}: {_span(more)} a step more{', waiting for data' if cause else ''}"
+    told = f"{who}, by {_span(more)} a step{', waiting for data' if cause else ''}"
     wait = "the other waits" if len(others) == 1 else "the others wait"
     return Diagnosis(f"{told}; {wait} {100 * waiting:.0f} % of the time", "warning", tuple(slow))
 

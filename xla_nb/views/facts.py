@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xla_nb import ansi, wording
+from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
     Bar,
@@ -209,6 +210,14 @@ def in_common(snapshot: Snapshot) -> list[Fact]:
     return [fact for fact in first if all(fact in other for other in others)]
 
 
+def everybody(snapshot: Snapshot) -> str:
+    """Of whom that is so: `all 4 ranks`."""
+    if snapshot.unit == "device":
+        return "the process"
+    ranks = len(snapshot.cards)
+    return "both ranks" if ranks == 2 else f"all {ranks:,} ranks"
+
+
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
     """What the table of ranks tells of a rank beside its state: the most telling first."""
     step = "" if card.step is None else in_short(card.step)
@@ -248,7 +257,8 @@ def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
         if card.rank not in told and card.phase != "early":  # which the title has told
             at = f" at {card.place}" if card.place and card.phase != "finished" else ""
             what = f"{card.phase}{at}"
-            more = f": {card.detail}" if card.detail else ""
+            # What a rank returned is told with the rank; here it would part those that did.
+            more = f": {card.detail}" if card.detail and card.phase != "finished" else ""
             doing.setdefault(f"{what}{more}", []).append(card.rank)
     return [(wording.ranks(ranks), what) for what, ranks in doing.items()]
 
@@ -379,8 +389,8 @@ def activity(card: Card) -> list[str]:
 
 
 def first_to_fail(trouble: Trouble) -> str:
-    """Which rank failed first, if it is among these."""
-    if not trouble.first:
+    """Which rank failed first, if it is among these; ranks that diverged did so together."""
+    if not trouble.first or trouble.title.startswith(f"{MISMATCH}:"):
         return ""
     return "the first to fail" if len(trouble.ranks) == 1 else f"rank {trouble.ranks[0]} first"
 

@@ -257,7 +257,8 @@ class Observer:
                 place=group[0].place,
                 text=ansi.clean(group[0].traceback or _rest(group[0].message)),
                 others=tuple(map(ansi.plain, sentences.differing(group))),
-                told=first and sentences.tells(headline, group[0]),
+                told=(first or group[0].kind == sentences.MISMATCH)
+                and sentences.tells(headline, group[0]),
             )
             for group in sentences.groups(state)
         )

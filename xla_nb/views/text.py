@@ -61,7 +61,7 @@ class _Stream:
         left_out = self._count - self._accounted - len(self._last)
         if self._uncounted:
             megabytes = self._uncounted >> 20
-            yield f"… more lines, {megabytes:,} MB of them, in {self._path}"
+            yield f"… more lines ({megabytes:,} MB) in {self._path}"
         elif left_out > 0:
             yield f"… {left_out:,} more lines in {self._path}"
         yield from self._last
@@ -164,11 +164,17 @@ class TextView:
         yield from self._news_of_errors()
 
     def _news_of_errors(self) -> Iterator[str]:
+        alike = []
         for rank, error in self._run.errors.items():
-            if rank not in self._errors:
-                known = error.in_short in self._errors.values()
-                self._errors[rank] = error.in_short
-                yield f"[{rank}] {'failed with the same error' if known else error.in_short}"
+            if rank in self._errors:
+                continue
+            if error.in_short in self._errors.values():
+                alike.append(rank)
+            else:
+                yield f"[{rank}] {error.in_short}"
+            self._errors[rank] = error.in_short
+        if alike:
+            yield f"[{folding.who(alike)}] failed with the same error"
 
     def _news_of_hang(self, state: RunState) -> Iterator[str]:
         hang = state.hang

@@ -266,7 +266,9 @@ def test_an_error_on_one_host_is_reported_with_its_line(on_ray):
     )
     assert shown.ename == "RunFailed"
     place = f"Cell In[{shown.number}], line 5"
-    assert f"Rank 4 failed at {place}: ValueError: boom; 5 others followed" in shown.error
+    assert (
+        f"Rank 4 failed at {place}: ValueError: boom; 5 others failed because of it" in shown.error
+    )
 
 
 def test_a_rank_that_is_killed_is_named_with_its_signal(on_ray):

@@ -86,7 +86,7 @@ def test_a_run_whose_kernel_died_is_shown_with_its_ranks_killed(recorded):
     (recorded.path / "owner").write_text("1 0")
     _, text = shown(recorded)
     assert text.startswith("✗")
-    assert "ranks 0, 1: ended by an unknown cause" in text
+    assert "ranks 0, 1: ended for an unknown reason" in text
 
 
 def test_a_record_without_its_output_can_be_shown(recorded):

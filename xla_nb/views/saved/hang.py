@@ -42,7 +42,8 @@ def as_text(snapshot: Snapshot) -> list[str]:
     if hang is None:
         return []
     verdict = "" if hang.verdict in facts.title(snapshot) else facts.cut(hang.verdict, _LONGEST)
-    lines = ["", " ".join(filter(None, ("hang:", verdict, f"(report of {facts.clock(hang.at)})")))]
+    heading = f"hang: {verdict}" if verdict else "hang"
+    lines = ["", f"{heading} (report of {facts.clock(hang.at)})"]
     for group in hang.groups:
         at = f" at {facts.cut(group.place, 200)}" if group.place else ""
         note = f": {facts.cut(group.note, 300)}" if group.note else ""

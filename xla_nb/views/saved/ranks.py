@@ -27,7 +27,7 @@ def as_html(snapshot: Snapshot) -> str:
 def _same(snapshot: Snapshot) -> str:
     """What never differs between ranks, said once."""
     same = facts.in_common(snapshot)
-    who = "the process" if snapshot.unit == "device" else f"all {len(snapshot.cards)} ranks"
+    who = facts.everybody(snapshot)
     return _facts([facts.Fact("", who + ":", ""), *same]) if same else ""
 
 

@@ -43,7 +43,8 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
     if not trouble.told:
         first = facts.first_to_fail(trouble)
         who = f"{wording.ranks(trouble.ranks)}{f' ({first})' if first else ''}"
-        place = f", at {facts.cut(trouble.place, 200)}" if trouble.place else ""
+        unsaid = trouble.place and trouble.place not in trouble.title
+        place = f", at {facts.cut(trouble.place, 200)}" if unsaid else ""
         heading = f"{who}: {facts.cut(trouble.title, 300)}{place}"
     lines = ["", heading]
     lines += shown.traceback.lines(bounds.gap_text(shown.traceback))
@@ -108,7 +109,7 @@ def _ranks(snapshot: Snapshot) -> list[str]:
     else:
         cards = sorted(cards, key=lambda card: card.rank)
         same = facts.in_common(snapshot)
-        who = "the process" if snapshot.unit == "device" else f"all {len(cards)} ranks"
+        who = facts.everybody(snapshot)
         lines += _filled([f"{who}: {_in_words(same)}"]) if same else []
     many = len(snapshot.cards) > bounds.CARDS
     listed, more = bounds.limited(cards, bounds.ROWS if many else bounds.CARDS, "rank")
