@@ -222,7 +222,7 @@ class Metered:
             self.every,
             self.losses,
             self.lock,
-            lambda: self.returned,
+            lambda: "returned" if self.returned else "runs",
         )
 
     def sample(self):

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from xla_nb.program import tracebacks
 from xla_nb.rank.lock import SharedLock
@@ -24,6 +24,8 @@ from xla_nb.record.full_disk import Losses, is_of_disk
 from xla_nb.record.sample import Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
+#: A function runs; has returned, and its result is on its way; or there is none to run.
+Progression = Literal["runs", "returned", "idle"]
 #: Seconds between samples, and between checks for a request for stacks.
 TICK = 0.25
 _SMOOTH = 0.3  # weight of the newest rate in a loop's rate
@@ -119,17 +121,16 @@ class Meter:
         every: int,
         losses: Losses | None = None,
         lock: SharedLock | LockSince | None = None,
-        returned: Callable[[], bool] = lambda: False,
+        progress: Callable[[], Progression] = lambda: "runs",
     ) -> None:
         """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
         `answer` with the notebook line and the stack of the rank's thread. `losses` tells of
         samples that did not fit on the disk; `lock` is what the thread may wait for beside a
-        collective; `returned` tells whether the function has returned, and its result is on its
-        way."""
+        collective; `progress` tells how far the function is."""
         self._book, self._path, self._labels = book, path, labels
         self._gauges, self._request, self._answer = gauges, request, answer
         self._every, self._losses = every, losses
-        self._lock, self._returned = lock, returned
+        self._lock, self._progress = lock, progress
         self._entry = threading.get_ident()
         self._has_memory = True
         self._compiling = Compiling()
@@ -216,7 +217,7 @@ class Meter:
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
             items=self._book.items,
-            returned=self._returned(),
+            returned=self._progress() == "returned",
             locks=self._lock.taken if self._lock is not None else 0,
             fallbacks=counts.fallbacks,
             clients=counts.clients,
@@ -225,6 +226,8 @@ class Meter:
 
     def _doing(self, waiting: PendingCollective | None, compiling: bool, now: float) -> Activity:
         activity: Activity = "waiting" if waiting else "compiling" if compiling else "running"
+        if self._progress() == "idle":
+            activity = "idle"
         since = now - (time.monotonic() - waiting.since) if waiting else now
         if activity != self._activity[0] or waiting:
             self._activity = activity, since

@@ -26,10 +26,12 @@ from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import advice, cells
+from xla_nb.rank import advice, cells, reporting
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
+from xla_nb.rank.meter import Meter
 from xla_nb.rank.program import Loaded, OnRank, flush, keep, preview
+from xla_nb.record.full_disk import Losses
 from xla_nb.record.output import capture
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
@@ -189,6 +191,34 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     except BaseException as error:
         job.program.sender.send(_failure(job.program, index, error, _consequence(job, error)))
         return
+    with _metered(job, index):
+        _take_cells(job, line, index)
+    job.runtime.leave("returned")
+    job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
+
+
+def _metered(job: Inherited, index: int) -> Meter:
+    """What a live rank does is sampled over all its programs, beside the samples of each."""
+    program, record = job.program, job.program.record
+
+    def answer(place: str, stack: str) -> None:
+        program.sender.send(events.RankAt(rank=index, place=place, stack=stack))
+
+    return Meter(
+        reporting.Book(record.history(index)),
+        record.sample(index),
+        program.table.sources,
+        job.runtime,
+        record.stacks_request,
+        answer,
+        1 + job.runtime.ranks // 64,
+        Losses(record.path, functools.partial(program.tell, index)),
+        job.lock,
+        lambda: "runs" if index in job.running else "idle",
+    )
+
+
+def _take_cells(job: Inherited, line: cells.Line, index: int) -> None:
     made = Definitions()
     while (cell := line.next()) is not None:
         with cell:
@@ -198,8 +228,6 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
                 with contextlib.suppress(BaseException):  # the notebook is told
                     cell.open(cell.program(job.program), index, made)
         line.done()
-    job.runtime.leave("returned")
-    job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
 
 
 def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:

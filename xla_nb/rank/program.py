@@ -94,7 +94,7 @@ class OnRank:
                 every,
                 losses,
                 LockSince(self.lock),
-                lambda: rank in program.returned,
+                lambda: "returned" if rank in program.returned else "runs",
             ):
                 return self._returned()
         finally:

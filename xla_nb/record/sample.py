@@ -12,7 +12,7 @@ from typing import Literal
 
 from xla_nb.protocol import plain
 
-Activity = Literal["running", "compiling", "waiting"]
+Activity = Literal["running", "compiling", "waiting", "idle"]
 #: The operation of a rank that waits for the `lock` that ranks share.
 LOCK = "lock"
 #: The operation of one that waits for an answer in the notebook.
@@ -33,6 +33,7 @@ class Loop:
 class Sample:
     """One sample. `at` and `since` (when the activity began) are in seconds since the epoch.
 
+    activity        idle: a live rank that has nothing to run
     place           the innermost line of the notebook, `Cell In[3], line 7`
     operation       the collective that the rank waits in, or LOCK or INPUT, for the ranks
                     `missing`; of LOCK that is the rank that holds it, none if that is not known

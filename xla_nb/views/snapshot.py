@@ -17,6 +17,7 @@ Phase = Literal[
     "starting",
     "running",
     "compiling",
+    "idle",
     "waiting",
     "finished",
     "early",

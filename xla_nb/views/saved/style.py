@@ -45,6 +45,7 @@ PHASES: dict[Phase, _Look] = {
     "compiling": _Look("◍", AMBER),
     "starting": _Look("◌", GREY),
     "running": _Look("●", BLUE),
+    "idle": _Look("○", GREY),
     "finished": _Look("✓", GREEN),
 }
 TROUBLED = ("early", "failed", "died", "stopped", "waiting")
