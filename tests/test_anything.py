@@ -100,7 +100,7 @@ class Bench:
 
     def _launch(self, program: Program, options: Options, *_: Any) -> None:
         """In place of `api.run`: asks what an engine would refuse, and starts nothing."""
-        api._engine(options).fit(options.runtime, options.n, options.env)
+        api.engine_for(options).fit(options.runtime, options.n, options.env)
         self.launched = program
 
     def run(self, text: str) -> BaseException | None:

@@ -248,7 +248,8 @@ def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
         "from types import SimpleNamespace\n"
         "from xla_nb import api\n"
         "from xla_nb.runtimes.fit import Fit\n"
-        "request, fit = SimpleNamespace(run='r'), Fit('CPU', 1, {}, ('no_such_module',))\n"
+        "request = SimpleNamespace(run='r', lives=False, turn=None)\n"
+        "fit = Fit('CPU', 1, {}, ('no_such_module',))\n"
         "api.engine().start(request, fit, 0, lambda seconds, what: None)"
     )
     assert "cannot be imported here (ModuleNotFoundError: No module named 'no_such" in shown.error
