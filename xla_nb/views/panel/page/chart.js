@@ -1,7 +1,7 @@
 // One chart: a figure's line of each rank, with axes, legend and the values under the pointer.
 
 import { held, plain } from "./values.js";
-import { duration, figure, joined, OVER, spans } from "./words.js";
+import { duration, figure, joined, OVER, ranksOf } from "./words.js";
 import { div, fill, h, mark, put, span, svg } from "./nodes.js";
 import { tint } from "./gauges.js";
 import { nearest, reach, ticks, tickText } from "./axes.js";
@@ -156,7 +156,7 @@ export class Chart {
 	summary(values) {
 		const sorted = [...values].filter(([, value]) => isFinite(value)).sort(([, a], [, b]) => a - b);
 		const odd = [...values.keys()].filter((rank) => !isFinite(values.get(rank)));
-		const bad = odd.length ? [["odd", "not finite", `rank ${spans(odd)}`]] : [];
+		const bad = odd.length ? [["odd", "not finite", ranksOf(odd)]] : [];
 		if (!sorted.length) return bad;
 		const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
 		const ends = [["min", sorted[0]], ["max", sorted.at(-1)]].map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);
