@@ -877,9 +877,10 @@ def test_a_logarithmic_axis_has_round_labels_in_their_places(
     assert 3 <= len(set(labels)) == len(labels) <= 7
     assert all(abs(middle - line) < 2 for middle, line in zip(middles, lines, strict=True))
     assert all(abs(after - before) >= 12 for before, after in pairwise(lines))
-    a_decade = (lines[-1] - lines[0]) / math.log10(labels[-1] / labels[0])
-    for label, line in zip(labels, lines, strict=True):
-        assert abs(lines[0] + a_decade * math.log10(label / labels[0]) - line) <= 1
+    powers = [math.log10(label) for label in labels]
+    a_decade = (lines[-1] - lines[0]) / (powers[-1] - powers[0])
+    for label, power, line in zip(labels, powers, lines, strict=True):
+        assert abs(lines[0] + a_decade * (power - powers[0]) - line) <= 1
         assert len(f"{label:e}".rstrip("0").partition("e")[0].rstrip("0")) <= 4
 
 
