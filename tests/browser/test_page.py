@@ -1081,6 +1081,39 @@ def test_rows_fit_a_narrow_panel(panel: Panel, wide: int) -> None:
     assert lane.is_visible() == panel.page.locator(".xn-kind").first.is_visible()
 
 
+def test_eight_ranks_with_two_charts_and_a_full_log_fit_620_pixels(opened: Opener) -> None:
+    panel = opened()
+    panel.page.set_viewport_size({"width": 940 + 24, "height": 900})  # and the page's padding
+    slots = [[int(time.time()) - n, 0.1, 0.6, 0.2, 0.1] for n in range(60)]
+    sentence = "Rank 2 is the slowest: 31 ms a step more; the others wait for it 28 % of the time"
+    panel.begin(
+        *(
+            card(r, step=0.08, waits=0.28, rss=1 << 29, facts=[fact("steps", "412")])
+            for r in range(8)
+        ),
+        about=about(
+            ranks=8,
+            simulated=True,
+            diagnosis={"sentence": sentence, "level": "warning", "ranks": [2]},
+        ),
+        bar=bar("step", 0.26, "412 of 1,600 on every rank", "12/s · 1:50 to go"),
+        figures=[{**figure(r, 3, 2, 1), "name": n} for n in ("loss", "accuracy") for r in range(8)],
+        lanes=[{"rank": r, "slots": slots} for r in range(8)],
+        lines=[block(r, *(f"step {n} of {r}" for n in range(50))) for r in range(8)],
+    )
+    box = panel.page.locator(".xn-panel").bounding_box()
+    assert box is not None
+    assert box["width"] == 940
+    assert box["height"] <= 620
+    for name in ("Figures", "Output"):
+        expect(panel.page.get_by_role("region", name=name)).to_be_visible()
+    button(panel, "Figures").click()  # what room they leave is the log's
+    log = panel.page.locator(".xn-log").bounding_box()
+    assert log is not None
+    assert log["height"] > 200
+    button(panel, "Figures").click()  # the page remembers it
+
+
 def test_the_log_grows_with_its_lines_up_to_a_height(panel: Panel) -> None:
     log = panel.page.locator(".xn-log")
 
