@@ -323,6 +323,30 @@ def test_a_rank_in_a_collective_waits_for_missing_ranks(metered):
     assert seen.at - seen.since == pytest.approx(100, abs=5)
 
 
+def test_a_live_rank_that_has_nothing_to_run_is_idle_since_then(metered):
+    metered.book.idle.add(40.0)
+    metered.book.idle.start()
+    seen = metered.final()
+    assert seen.activity == "idle"
+    assert seen.since <= seen.at
+    assert seen.idle >= 40.0
+
+
+def test_an_idle_rank_is_sampled_once_and_then_seldom(metered):
+    meter_of = metered()
+    due = lambda ticks: [tick for tick in ticks if meter_of._is_due(tick)]  # noqa: E731
+    assert due(range(3)) == [0, 1, 2]
+    metered.book.idle.start()
+    assert due(range(3, 90)) == [3, 43, 83]
+    metered.book.idle.stop()
+    assert due(range(90, 92)) == [90, 91]
+    metered.book.idle.start()  # after a cell
+    assert due(range(92, 130)) == [92]
+    metered.book.idle.stop()
+    metered.book.idle.start()  # after one that ran between two ticks
+    assert due(range(130, 150)) == [130]
+
+
 def test_a_sample_has_the_seconds_of_all_waits_so_far(metered):
     metered.waited = 12.5
     metered.book.loading.add(3.0)

@@ -57,6 +57,21 @@ def test_a_long_time_without_samples_is_a_gap():
     assert [slot.second for slot in made.lane] == [100, 140]
 
 
+def test_time_in_which_a_live_rank_was_idle_is_none_of_its_running():
+    resting = {"activity": "idle", "idle": 4.0}
+    made = track((100.0, resting), (109.0, {"idle": 12.0}), (109.5, {"idle": 12.0}))
+    assert [(slot.second, slot.running) for slot in made.lane] == [(108, 1.0), (109, 0.5)]
+    made.add(Sample(at=120.0, since=110.0, activity="idle", idle=22.0))
+    assert [(slot.second, slot.running) for slot in made.lane] == [(108, 1.0), (109, 1.0)]
+
+
+def test_the_lane_of_an_idle_rank_empties():
+    made = track((100.0, {}), (101.0, {"activity": "idle"}))
+    for second in range(111, 171, 10):
+        made.add(Sample(at=second, since=101.0, activity="idle", idle=second - 101.0))
+    assert made.lane == ()
+
+
 def test_a_lane_is_a_minute():
     made = track(*((float(second), {}) for second in range(1000)))
     assert 60 <= len(made.lane) <= 62
@@ -187,3 +202,16 @@ def test_compilations_are_counted_with_their_line():
 def test_memory_is_bounded():
     made = track(*stepping(600, 0.01))
     assert len(made._marks) < 150
+
+
+def test_time_between_cells_is_no_part_of_a_step():
+    made = track(
+        (100.0, {"steps": 1}),
+        (101.0, {"steps": 2}),
+        (104.0, {"steps": 6}),
+        (124.0, {"steps": 6, "idle": 20.0, "activity": "idle"}),
+        (125.0, {"steps": 7, "idle": 20.0}),
+        (127.0, {"steps": 9, "idle": 20.0}),
+    )
+    assert made.pace.seconds == 6.0
+    assert made.step == pytest.approx(6 / 7)

@@ -33,13 +33,15 @@ class Turn:
     """A program of live ranks: the `number`-th, from 1, of the group that is the run `group`.
 
     `members` are the ranks that run it, None for all; every rank gets what it brings of the
-    notebook, but for the names `remote`, which are the ranks' own.
+    notebook, but for the names `remote`, which are the ranks' own. `asks`: it is a question of the
+    notebook's about them, and no cell of the user's.
     """
 
     group: str
     number: int
     members: tuple[int, ...] | None = None
     remote: frozenset[str] = frozenset()
+    asks: bool = False
 
     def is_for(self, rank: int) -> bool:
         """Whether a rank runs it."""

@@ -24,10 +24,13 @@ from xla_nb.record.full_disk import Losses, is_of_disk
 from xla_nb.record.sample import Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
-#: A function runs; has returned, and its result is on its way; or there is none to run.
-Progression = Literal["runs", "returned", "idle"]
+#: A function runs, or has returned, and its result is on its way.
+Progression = Literal["runs", "returned"]
 #: Seconds between samples, and between checks for a request for stacks.
 TICK = 0.25
+#: Seconds before the first: what ends sooner does not wait for it.
+_SOON = 0.02
+_SLOW = 40  # ticks between samples of a live rank that has nothing to run
 _SMOOTH = 0.3  # weight of the newest rate in a loop's rate
 _LONGEST = 300  # characters of an operation that a sample carries
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -131,6 +134,8 @@ class Meter:
         self._gauges, self._request, self._answer = gauges, request, answer
         self._every, self._losses = every, losses
         self._lock, self._progress = lock, progress
+        self._rests: float | None = None  # since when, as the last sample has it
+        self._next = 0
         self._entry = threading.get_ident()
         self._has_memory = True
         self._compiling = Compiling()
@@ -162,15 +167,23 @@ class Meter:
     def _watch(self) -> None:
         answered = 0
         tick = 0
-        while not self._stop.wait(TICK if tick else 0):
+        while not self._stop.wait(TICK if tick else _SOON):
             touched = _touched(self._request)
             if touched != answered:
                 answered = touched
                 self._answer(*tracebacks.locate(self._entry, self._labels))
-            if tick % self._every == 0:
+            if self._is_due(tick):
                 self._sample()
             tick += 1
         self._sample()
+
+    def _is_due(self, tick: int) -> bool:
+        """Nothing changes while a rank is idle: one sample tells that it has become so."""
+        rests = self._book.idle.since
+        if tick < self._next and rests is not None and rests == self._rests:
+            return False
+        self._rests, self._next = rests, tick + _SLOW
+        return rests is not None or tick % self._every == 0
 
     def _sample(self) -> None:
         self._book.settle()
@@ -214,6 +227,7 @@ class Meter:
             waited=self._gauges.waited(),
             lock_waited=self._lock.waited(self._entry) if self._lock is not None else 0.0,
             data_waited=self._book.loading.seconds,
+            idle=self._book.idle.seconds,
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
             items=self._book.items,
@@ -225,12 +239,16 @@ class Meter:
         )
 
     def _doing(self, waiting: PendingCollective | None, compiling: bool, now: float) -> Activity:
-        activity: Activity = "waiting" if waiting else "compiling" if compiling else "running"
-        if self._progress() == "idle":
-            activity = "idle"
-        since = now - (time.monotonic() - waiting.since) if waiting else now
-        if activity != self._activity[0] or waiting:
-            self._activity = activity, since
+        activity: Activity = "compiling" if compiling else "running"
+        began: float | None = None
+        if waiting:
+            activity, began = "waiting", waiting.since
+        if (rests := self._book.idle.since) is not None:
+            activity, began = "idle", rests
+        if began is not None:
+            self._activity = activity, now - (time.monotonic() - began)
+        elif activity != self._activity[0]:
+            self._activity = activity, now
         return activity
 
     def _device_memory(self) -> tuple[int | None, int | None]:

@@ -36,6 +36,7 @@ from xla_nb.record.output import capture
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.simulation.agreement import CollectiveMismatch
+from xla_nb.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -191,13 +192,15 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     except BaseException as error:
         job.program.sender.send(_failure(job.program, index, error, _consequence(job, error)))
         return
-    with _metered(job, index):
-        _take_cells(job, line, index)
+    idle = Stopwatch()
+    idle.start()
+    with _metered(job, index, idle):
+        _take_cells(job, line, index, idle)
     job.runtime.leave("returned")
     job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
 
 
-def _metered(job: Inherited, index: int) -> Meter:
+def _metered(job: Inherited, index: int, idle: Stopwatch) -> Meter:
     """What a live rank does is sampled over all its programs, beside the samples of each."""
     program, record = job.program, job.program.record
 
@@ -205,7 +208,7 @@ def _metered(job: Inherited, index: int) -> Meter:
         program.sender.send(events.RankAt(rank=index, place=place, stack=stack))
 
     return Meter(
-        reporting.Book(record.history(index)),
+        reporting.Book(record.history(index), idle=idle),
         record.sample(index),
         program.table.sources,
         job.runtime,
@@ -214,16 +217,18 @@ def _metered(job: Inherited, index: int) -> Meter:
         1 + job.runtime.ranks // 64,
         Losses(record.path, functools.partial(program.tell, index)),
         job.lock,
-        lambda: "runs" if index in job.running else "idle",
     )
 
 
-def _take_cells(job: Inherited, line: cells.Line, index: int) -> None:
+def _take_cells(job: Inherited, line: cells.Line, index: int, idle: Stopwatch) -> None:
     made = Definitions()
     while (cell := line.next()) is not None:
         with cell:
             if cell.turn.is_for(index):
+                if not cell.turn.asks:
+                    idle.stop()
                 _run_cell(job, cell, index, made)
+                idle.start()
             else:
                 with contextlib.suppress(BaseException):  # the notebook is told
                     cell.open(cell.program(job.program), index, made)

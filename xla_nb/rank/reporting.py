@@ -143,6 +143,7 @@ class Book:
     losses: tells of rows that did not fit on the disk
     executed: the number of graphs run so far, None where they are not counted
     loading: runs while the rank waits for data
+    idle: runs while a live rank has nothing to run
     begun: loops that have begun
     items: items done of all loops, but of those in which another loop began"""
 
@@ -150,6 +151,7 @@ class Book:
     losses: Losses | None = None
     executed: Callable[[], int | None] = _not_counted
     loading: Stopwatch = field(default_factory=Stopwatch)
+    idle: Stopwatch = field(default_factory=Stopwatch)
     loops: list[Progress[Any]] = field(default_factory=list)
     begun: int = 0
     items: int = 0

@@ -45,6 +45,7 @@ class Sample:
                     that cannot be seen, as on a TPU
     lock_waited     the same for the `lock`
     data_waited     seconds of waiting for a loader's next batch so far
+    idle            seconds in which a live rank had nothing to run so far
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
     items           items done of loops under `xla_nb.progress`, but of those in which another began
@@ -70,6 +71,7 @@ class Sample:
     waited: float | None = None
     lock_waited: float = 0.0
     data_waited: float = 0.0
+    idle: float = 0.0
     steps: int = 0
     graphs: int = 0
     items: int = 0

@@ -29,7 +29,7 @@ _PLACES = 20  # samples taken while compiling, whose lines are kept
 class Pace:
     """A rank's last steps: of how many, in how many seconds.
 
-    step       seconds a step, without compiling and waiting for other ranks
+    step       seconds a step, without compiling, waiting for other ranks and being idle
     halves     the same of their first and their second half
     data       seconds a step of waiting for data
     compiles   graphs compiled in `compiling_steps`, the steps of the last minute; `place` is the
@@ -55,6 +55,7 @@ class _Totals(NamedTuple):
     compiling: float
     others: float
     data: float
+    idle: float
 
 
 class _Mark(NamedTuple):
@@ -71,6 +72,7 @@ class Track:
 
     def __init__(self) -> None:
         self._before: _Totals | None = None
+        self._was_idle = False
         self._slots: dict[int, Slot] = {}
         self._counter = _Counter()
         self._marks: deque[_Mark] = deque()
@@ -86,10 +88,13 @@ class Track:
         self._sees_others = sample.waited is not None
         if sample.activity == "compiling" and sample.place:
             self._places.append(sample.place)
-        if before is not None and 0 < now.at - before.at < _GAP:
-            self._fill(before, now)
-        elif before is not None and now.at < before.at:  # the clock was set back
+        was_idle, self._was_idle = self._was_idle, sample.activity == "idle"
+        if before is not None and now.at < before.at:  # the clock was set back
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(now.at)}
+        elif before is not None:
+            self._fill(*_busy(before, now, was_idle))
+            for second in [at for at in self._slots if at <= now.at - _LANE - 1]:
+                del self._slots[second]
         self._lane = None
         if self._counter.has_stepped(sample):
             self._mark(_Mark(now, self._counter.steps, sample.compiles, sample.fallbacks))
@@ -122,6 +127,8 @@ class Track:
 
     def _fill(self, before: _Totals, now: _Totals) -> None:
         span = now.at - before.at
+        if not 0 < span < _GAP:
+            return
         left, late = span, []
         parts = []
         for counted in (
@@ -137,8 +144,6 @@ class Track:
             inside = min(now.at, second + 1) - max(before.at, second)
             self._put(second, [part * inside / span for part in (*parts, left)])
         self._put_earlier(math.floor(before.at), compiling=late[0], data=late[2])
-        for second in [at for at in self._slots if at <= now.at - _LANE - 1]:
-            del self._slots[second]
 
     def _put(self, second: int, parts: Sequence[float]) -> None:
         compiling, others, data, running = parts
@@ -214,7 +219,17 @@ def _totals(sample: Sample) -> _Totals:
         sample.compile_seconds + sample.compiling,
         (sample.waited or 0.0) + sample.lock_waited,
         sample.data_waited,
+        sample.idle,
     )
+
+
+def _busy(before: _Totals, now: _Totals, was_idle: bool) -> tuple[_Totals, _Totals]:
+    """The part of the time between two samples in which the rank was not idle: it has begun to be
+    so, or has ceased."""
+    idle = min(max(0.0, now.idle - before.idle), now.at - before.at)
+    if was_idle:
+        return before._replace(at=before.at + idle), now
+    return before, now._replace(at=now.at - idle)
 
 
 def _pace(marks: Sequence[_Mark], places: Iterable[str]) -> Pace:
@@ -229,7 +244,7 @@ def _pace(marks: Sequence[_Mark], places: Iterable[str]) -> Pace:
     halves = _step(begin, middle), _step(middle, end)
     return Pace(
         steps=steps,
-        seconds=end.totals.at - begin.totals.at,
+        seconds=_seconds(begin.totals, end.totals),
         step=_step(begin, end) or 0.0,
         halves=(halves[0] or halves[1] or 0.0, halves[1] or 0.0),
         data=max(0.0, end.totals.data - begin.totals.data) / steps,
@@ -249,8 +264,13 @@ def _step(begin: _Mark, end: _Mark) -> float | None:
     if steps <= 0:
         return None
     one, two = begin.totals, end.totals
-    busy = two.at - one.at - max(0.0, two.compiling - one.compiling)
+    busy = _seconds(one, two) - max(0.0, two.compiling - one.compiling)
     return max(0.0, busy - max(0.0, two.others - one.others)) / steps
+
+
+def _seconds(one: _Totals, two: _Totals) -> float:
+    """Those in which it was not idle."""
+    return two.at - one.at - max(0.0, two.idle - one.idle)
 
 
 def share(lane: Sequence[Slot], what: str, seconds: float = _PACE) -> float | None:

@@ -46,7 +46,8 @@ NO_SAMPLE = Sample(at=0.0, since=0.0)
 @dataclass(frozen=True)
 class Slot:
     """One second of a rank's lane: when it began, in whole seconds since the epoch, and the seconds
-    of it that went into each thing. They add up to 1, but for the first and the newest slot."""
+    of it that went into each thing. They add up to 1, but for the first and the newest slot, and
+    for time in which a live rank was idle."""
 
     second: int
     compiling: float = 0.0
