@@ -238,6 +238,16 @@ def test_a_rank_that_dies_is_named_to_later_cells_and_the_others_can_still_be_re
     kernel.ok("mortal.close()")
 
 
+def test_a_cell_fails_by_name_on_a_rank_that_had_died_unnoticed(kernel):
+    kernel.ok("import xla_nb.live\nunnoticed = xla_nb.ranks('unnoticed', n=2)")
+    kernel.run("unnoticed.run('import os; os._exit(3)', ranks=1)")
+    kernel.ok("xla_nb.live.of('unnoticed').check = lambda members: None  # as if it were alive")
+    assert (
+        "Rank 1 failed: LaunchError: The rank had ended" in kernel.run("unnoticed.run('1')").error
+    )
+    kernel.ok("unnoticed.close()")
+
+
 def test_restarted_ranks_have_nothing_of_the_former_ones(kernel):
     kernel.ok("%xla_start -n 2 --name anew")
     kernel.ok("%%xla --group anew\ngone = 1")
