@@ -14,6 +14,8 @@ COLAB  := .venv-colab
 COLAB_PINS := requirements/colab.txt
 LIBRARIES := .venv-libraries
 LIBRARIES_PINS := requirements/libraries.txt
+PEERS  := .venv-peers
+PEERS_PINS := requirements/peers.txt
 KAGGLE := .venv-kaggle
 KAGGLE_PINS := requirements/kaggle.txt
 # Kaggle has Python 3.12; without one, the Python of .venv: `make KAGGLE_PYTHON=... test-kaggle`.
@@ -59,7 +61,7 @@ chaos: $(STAMP)  ## 200 random kills and 500 launches as tables, 4,000 generated
 lab: $(STAMP)  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
-bench: $(STAMP)  ## xla_nb beside its rivals, measured in one run
+bench: $(STAMP) $(PEERS)/.installed  ## xla_nb beside its rivals, measured in one run
 	$(BIN)/python -m benchmarks
 
 check: $(STAMP)  ## lint, format and types
@@ -76,7 +78,7 @@ wheel: $(STAMP)  ## build dist/xla_nb-*.whl
 
 # Keeps the versions already pinned; `make lock UPGRADE=--upgrade` takes the newest of all.
 lock: $(STAMP)  ## write the pins again after a change of requirements/*.in
-	@set -e; for pins in $(PINS) $(COLAB_PINS) $(LIBRARIES_PINS) $(KAGGLE_PINS); do \
+	@set -e; for pins in $(PINS) $(COLAB_PINS) $(LIBRARIES_PINS) $(KAGGLE_PINS) $(PEERS_PINS); do \
 	    $(BIN)/uv pip compile --universal --python-version 3.11 $(UPGRADE) --quiet \
 	        --no-annotate --no-emit-index-url --no-emit-find-links \
 	        --custom-compile-command 'make lock' --output-file $$pins $${pins%.txt}.in; \
@@ -88,7 +90,7 @@ AGAIN = torchax=`grep '^torchax==' $(PINS)`; \
 	$(PIP) --force-reinstall --no-deps $$torchax
 
 clean:  ## remove .venv, its siblings and everything built
-	rm -rf $(VENV) $(COLAB) $(LIBRARIES) $(KAGGLE) build dist out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(COLAB) $(LIBRARIES) $(KAGGLE) $(PEERS) build dist out .mypy_cache .ruff_cache .pytest_cache
 
 # Both installers take the package index that the machine is set up for. pip takes over when there
 # is no uv here, or when it cannot reach the index that pip alone was told of.
@@ -111,9 +113,10 @@ $(STAMP): $(PINS) pyproject.toml
 $(COLAB)/.installed: $(COLAB_PINS)
 $(LIBRARIES)/.installed: $(LIBRARIES_PINS)
 $(KAGGLE)/.installed: $(KAGGLE_PINS)
-$(COLAB)/.installed $(LIBRARIES)/.installed: OWN_PYTHON := $(BIN)/python
+$(PEERS)/.installed: $(PEERS_PINS)
+$(COLAB)/.installed $(LIBRARIES)/.installed $(PEERS)/.installed: OWN_PYTHON := $(BIN)/python
 $(KAGGLE)/.installed: OWN_PYTHON := $(KAGGLE_PYTHON)
-$(COLAB)/.installed $(LIBRARIES)/.installed $(KAGGLE)/.installed: $(STAMP)
+$(COLAB)/.installed $(LIBRARIES)/.installed $(KAGGLE)/.installed $(PEERS)/.installed: $(STAMP)
 	@echo "installing $(filter %.txt,$^) into $(@D), on `$(OWN_PYTHON) -V`"
 	@$(BIN)/uv venv --quiet --clear --python $(OWN_PYTHON) $(@D)
 	@uv="$(BIN)/uv pip install --quiet --compile-bytecode --python $(@D)/bin/python"; \

@@ -11,6 +11,7 @@ from benchmarks.client import CellFailed
 
 ALL = (
     "launch",
+    "live",
     "ship",
     "step",
     "collectives",

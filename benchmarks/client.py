@@ -6,16 +6,19 @@ display, or an update of one).
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from jupyter_client import KernelManager
+from jupyter_client.kernelspec import KernelSpec
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 120.0  # seconds for a cell
@@ -26,14 +29,25 @@ class CellFailed(Exception):
 
 
 class Notebook:
-    """A kernel, started in the repository and ended with the `with` block."""
+    """A kernel, started in the repository and ended with the `with` block.
+
+    `command` starts another kernel than this Python's; `environment` is added to its variables.
+    """
+
+    def __init__(
+        self, command: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.command, self.environment = list(command), {**os.environ, **(environment or {})}
 
     def __enter__(self) -> Notebook:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.folder = tempfile.TemporaryDirectory(prefix="xla-nb-")  # for the sockets
         connection = str(Path(self.folder.name) / "kernel.json")
         self.manager = KernelManager(transport="ipc", connection_file=connection)
-        self.manager.start_kernel(cwd=str(ROOT), **quiet)
+        if self.command:
+            argv = [*self.command, "-f", "{connection_file}"]
+            self.manager._kernel_spec = KernelSpec(argv=argv, language="python")
+        self.manager.start_kernel(cwd=str(ROOT), env=self.environment, **quiet)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=LIMIT)

@@ -25,6 +25,61 @@ def test_the_quickstart_trains_one_model_on_four_ranks():
     assert [row[:2] for row in rows] == [[str(rank), "xla:0"] for rank in range(4)]
 
 
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    """The notebook of live ranks, executed."""
+    notebook = nbformat.read(NOTEBOOKS / "live-ranks.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    assert execute(notebook, tmp_path_factory.mktemp("live")) == ""
+    return notebook
+
+
+def shown(notebook, source):
+    """The texts that cells with these words have for output, one for each cell."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and source in cell.source]
+    return ["".join(map(as_text, cell.outputs)) for cell in cells]
+
+
+def as_text(output):
+    said = output.get("text") or output.get("evalue") or output.get("data", {}).get("text/plain")
+    return said or ""
+
+
+def test_live_ranks_compile_for_the_first_training_cell_and_for_an_edited_function(live):
+    first, second, third = shown(live, "losses = train(")
+    assert "compiles" in first
+    assert "compiles" not in second
+    assert "compiles" in third
+
+
+def test_live_ranks_are_said_to_differ_below_the_cell_that_gave_one_another_seed(live):
+    (mistake,) = [cell for cell in live.cells if "# the mistake" in cell.source]
+    drift = f"`model` differs between ranks since Cell In[{mistake.execution_count}]: rank 2 ("
+    assert [drift in text for text in shown(live, "# the mistake")] == [True]
+    assert sum("differs between ranks" in text for text in shown(live, "")) == 1
+    assert "rank 2 differs" in shown(live, "%xla_vars model x y")[0]
+    assert "equal" in shown(live, "%xla_vars model")[-1]
+
+
+def test_the_one_cell_of_live_ranks_that_fails_is_followed_by_one_that_works(live):
+    (failed,) = [number for number, text in enumerate(shown(live, "")) if "✗" in text]
+    assert "Rank 1 failed" in shown(live, "")[failed]
+    assert "4 ranks finished" in shown(live, "")[failed + 1]
+
+
+def test_the_notebook_of_live_ranks_is_stored_with_what_its_cells_show(live):
+    stored = nbformat.read(NOTEBOOKS / "live-ranks.ipynb", as_version=4)
+    assert kinds(stored) == kinds(live)
+
+
+def kinds(notebook):
+    """What each cell of code has for outputs."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [(cell.source, [output.output_type for output in cell.outputs]) for cell in cells]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dtensor", "torchax"])
 def test_a_notebook_of_the_guide_holds_what_it_claims(name, tmp_path):

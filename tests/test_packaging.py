@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from xla_nb.views.panel import script
 
 ROOT = Path(__file__).parent.parent
 UV = Path(sys.executable).with_name("uv")
@@ -60,11 +63,17 @@ def test_the_wheel_loads_without_torch(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    names = run(sys.executable, "-m", "zipfile", "-l", wheel, cwd=wheel.parent).splitlines()[1:]
+    names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert len(tops) == 2, tops  # xla_nb and its .dist-info
-    assert any(name.split()[0] == "xla_nb/py.typed" for name in names)
-    assert any("licenses/LICENSE" in name for name in names)
+    assert "xla_nb/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_holds_the_panels_page(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert "xla_nb/views/panel/panel.css" in names
+    assert {f"xla_nb/views/panel/page/{module}.js" for module in script.MODULES} <= names
 
 
 def test_the_pins_name_no_registry() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -38,6 +39,7 @@ def offered(line: str, before: str) -> Completions | None:
         return None
 
 
+@functools.cache  # a cell should not wait for it
 def _cell_parser() -> Parser:
     made = parser("%%xla", live.OF_CELL)
     made.add_argument("ranks", nargs="?", type=Word)

@@ -1,4 +1,4 @@
-"""The shipped panel.js and panel.css in a plain page, with a model whose kernel is the test."""
+"""The shipped script and panel.css in a plain page, with a model whose kernel is the test."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from xla_nb.views.panel import script
+
 HERE = Path(__file__).parent
-STATIC = HERE.parents[1] / "xla_nb" / "views" / "panel"
-_FILES = {
-    "/": (HERE / "page.html", "text/html"),
-    "/panel.js": (STATIC / "panel.js", "text/javascript"),
-    "/panel.css": (STATIC / "panel.css", "text/css"),
-}
+_TEXTS = {
+    "/": ((HERE / "page.html").read_text("utf-8"), "text/html"),
+    "/panel.js": (script.joined(), "text/javascript"),
+    "/panel.css": (script.PAGE.with_name("panel.css").read_text("utf-8"), "text/css"),
+} | {f"/page/{name}.js": (text, "text/javascript") for name, text in script.modules().items()}
 
 
 def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
@@ -93,10 +94,19 @@ class Panel:
 
     kernel   whether the page can interrupt the kernel
     seen     whether there is a view from the start
+    joined   whether the page loads the script, as front ends do, or the modules themselves
     css      the front end's theme
     """
 
-    def __init__(self, page: Any, *, kernel: bool = True, seen: bool = True, css: str = "") -> None:
+    def __init__(
+        self,
+        page: Any,
+        *,
+        kernel: bool = True,
+        seen: bool = True,
+        joined: bool = True,
+        css: str = "",
+    ) -> None:
         self.page = page
         self.seq = 0
         self.problems: list[str] = []
@@ -104,7 +114,8 @@ class Panel:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("dialog", lambda dialog: (self.problems.append("dialog"), dialog.dismiss()))
         page.route("**/*", self._serve)
-        options = [name for name, on in (("kernel", kernel), ("unseen", not seen)) if on]
+        chosen = {"kernel": kernel, "unseen": not seen, "modules": not joined}
+        options = [name for name, on in chosen.items() if on]
         page.goto("http://localhost/?" + "&".join(options))
         page.wait_for_function("window.ready")
 
@@ -112,9 +123,9 @@ class Panel:
         path = urlsplit(route.request.url).path
         if path == "/theme.css":
             route.fulfill(body=self._css, content_type="text/css")
-        elif path in _FILES:
-            file, kind = _FILES[path]
-            route.fulfill(body=file.read_text("utf-8"), content_type=kind + "; charset=utf-8")
+        elif path in _TEXTS:
+            text, kind = _TEXTS[path]
+            route.fulfill(body=text, content_type=kind + "; charset=utf-8")
         else:
             self.problems.append(f"asked for {path}")
             route.abort()

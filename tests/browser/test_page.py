@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.harness import STATIC, Panel, about, bar, block, card, fact, trouble
+from tests.browser.harness import Panel, about, bar, block, card, fact, trouble
 
 Opener = Callable[..., Panel]
 
@@ -160,9 +160,19 @@ def test_the_panel_is_dark_on_a_dark_page(opened: Opener, colour: str, dark: str
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-dark", dark)
 
 
-def test_the_module_is_small_and_sets_no_html() -> None:
-    assert (STATIC / "panel.js").stat().st_size <= 80_000
-    assert "innerHTML" not in (STATIC / "panel.js").read_text("utf-8")
+def test_the_modules_load_by_themselves(opened: Opener) -> None:
+    panel = opened(joined=False)
+    panel.begin(
+        *map(card, range(4)),
+        bar=bar("steps"),
+        figures=[{"name": "loss", "rank": r, "points": [[0, 1, 0], [1, 2, 1]]} for r in range(4)],
+        troubles=[trouble(0, text="Traceback\nCell In[3]")],
+        lanes=[{"rank": 0, "slots": [[int(time.time()), 0, 1, 0, 0]]}],
+    )
+    panel.tell(lines=[block(0, "\x1b[31mred\x1b[m")])
+    option(panel, 1).click()
+    button(panel, "Stacks").click()
+    expect(panel.page.get_by_role("region", name="Stacks")).to_be_visible()
 
 
 # ------------------------------------------------------------------------------ head

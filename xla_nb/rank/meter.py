@@ -28,6 +28,8 @@ from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 Progression = Literal["runs", "returned"]
 #: Seconds between samples, and between checks for a request for stacks.
 TICK = 0.25
+#: Seconds before the first: what ends sooner does not wait for it.
+_SOON = 0.02
 _SLOW = 40  # ticks between samples of a live rank that has nothing to run
 _SMOOTH = 0.3  # weight of the newest rate in a loop's rate
 _LONGEST = 300  # characters of an operation that a sample carries
@@ -165,7 +167,7 @@ class Meter:
     def _watch(self) -> None:
         answered = 0
         tick = 0
-        while not self._stop.wait(TICK if tick else 0):
+        while not self._stop.wait(TICK if tick else _SOON):
             touched = _touched(self._request)
             if touched != answered:
                 answered = touched

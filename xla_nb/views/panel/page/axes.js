@@ -1,0 +1,37 @@
+// Axes: round numbers within a range, and their words.
+
+import { count } from "./words.js";
+
+/** About `wanted` round numbers within [low, high], at least three, and their distance. */
+export function ticks(low, high, wanted) {
+	const rough = (high - low) / wanted;
+	const power = 10 ** Math.floor(Math.log10(rough));
+	const step = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
+	const values = [];
+	for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9 && values.length < 20; k++) values.push(k * step || 0);
+	return values.length < 3 && wanted < 20 ? ticks(low, high, 2 * wanted) : [values, step];
+}
+
+/** With as many digits as tell it from the next. */
+export function tickText(value, step) {
+	const power = (x) => Math.floor(Math.log10(Math.abs(x)) + 1e-9);
+	const last = power(step);
+	if (Math.abs(value) < 1e6 && last > -5) return last < 0 ? value.toFixed(-last) : count(value);
+	return value ? value.toExponential(Math.max(0, power(value) - last)).replace("e+", "e") : "0";
+}
+
+/** The least and the greatest number, without NaN. */
+export function reach(lists) {
+	let [low, high] = [Infinity, -Infinity];
+	for (const list of lists) {
+		for (const value of list) {
+			if (value < low) low = value;
+			if (value > high) high = value;
+		}
+	}
+	return [low, high];
+}
+
+/** The index of the point nearest x. */
+export const nearest = (xs, x) =>
+	xs.reduce((best, value, i) => (Math.abs(value - x) < Math.abs(xs[best] - x) ? i : best), 0);

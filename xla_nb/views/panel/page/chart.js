@@ -1,0 +1,167 @@
+// One chart: a figure's line of each rank, with axes, legend and the values under the pointer.
+
+import { held, plain } from "./values.js";
+import { duration, figure, joined, OVER, spans } from "./words.js";
+import { div, fill, h, mark, put, span, svg } from "./nodes.js";
+import { tint } from "./gauges.js";
+import { nearest, reach, ticks, tickText } from "./axes.js";
+import { bundle, smoothed, trace } from "./curves.js";
+
+const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [58, 22, 6, 18, 112]; // of a chart, in pixels
+
+export class Chart {
+	axes = svg("g.axes");
+	plot = svg("g.lines", { fill: "none" });
+	ends = svg("g.ends");
+	cross = svg("line.cross", { y1: TOP, y2: HIGH - BOTTOM });
+	at = span("quiet.at");
+	legend = div("legend");
+	paths = new Map();
+
+	constructor(view, name) {
+		this.view = view;
+		this.name = plain(name);
+		const point = (x) => {
+			this.pointer = x;
+			view.redraw("figures");
+		};
+		const about = {
+			...{ height: HIGH, tabindex: 0, role: "img" },
+			pointermove: (event) => point(event.offsetX),
+			pointerleave: () => point(),
+			blur: () => point(),
+			keydown: (event) => {
+				const move = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
+				if (!move) return;
+				event.preventDefault();
+				const end = this.wide - RIGHT;
+				point(Math.min(end, Math.max(LEFT, (this.pointer ?? end) + move)));
+			},
+		};
+		this.svg = svg("svg.plot", about, this.axes, this.plot, this.ends, this.cross);
+		const caption = h("figcaption.caption", {}, h("strong", {}, this.name), this.at);
+		this.node = h("figure.figure", { "data-figure": name }, caption, this.svg, this.legend);
+	}
+
+	draw(lines) {
+		const wide = this.svg.clientWidth;
+		this.wide = wide;
+		if (!wide) return;
+		const { log, time, smooth } = this.view.charting;
+		const own = new Map([...lines].map(([rank, { x, y, t }]) => {
+			const ys = y.map(log ? Math.log10 : Number).map((y) => (isFinite(y) ? y : NaN));
+			return [rank, { x: time ? t : x, y: smooth ? smoothed(ys, smooth) : ys }];
+		}));
+		let [x0, x1] = reach([...own.values()].map(({ x }) => x));
+		let [y0, y1] = reach([...own.values()].map(({ y }) => y));
+		this.blank = y0 > y1;
+		if (this.blank) [y0, y1] = [0, 1];
+		if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
+		const margin = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
+		[y0, y1] = [y0 - margin, y1 + margin];
+		const across = (wide - LEFT - RIGHT) / (x1 - x0);
+		const sx = (x) => LEFT + (x - x0) * across;
+		const sy = (y) => HIGH - BOTTOM - ((y - y0) / (y1 - y0)) * (HIGH - TOP - BOTTOM);
+		mark(this.svg, "viewBox", `0 0 ${wide} ${HIGH}`);
+		this.drawAxes([x0, x1, y0, y1], sx, sy);
+		this.drawLines(own, sx, sy, [x0, x1]);
+		const pointed = this.pointer === undefined ? null : x0 + (this.pointer - LEFT) / across;
+		this.read(lines, own, pointed, sx);
+	}
+
+	drawAxes(range, sx, sy) {
+		const [x0, x1, y0, y1] = range;
+		fill(this.axes, `${range} ${this.wide} ${this.view.charting.log} ${this.blank}`, () => {
+			const [ys, tall] = this.blank ? [[]] : ticks(y0, y1, 4);
+			const [xs, broad] = ticks(x0, x1, Math.max(2, Math.floor(this.wide / 90)));
+			const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
+			const below = xs.map((value) => text(sx(value), HIGH - 4, "middle", tickText(value, broad)));
+			const beside = ys.flatMap((value) => {
+				const words = this.view.charting.log ? figure(10 ** value) : tickText(value, tall);
+				const y = Math.round(sy(value)) + 0.5;
+				const line = svg("line", { x1: LEFT, x2: this.wide - RIGHT, y1: y, y2: y });
+				return [line, text(LEFT - 6, y + 4, "end", words)];
+			});
+			return [...beside, ...below];
+		});
+	}
+
+	/** Few ranks: a colored line each. Many: their mean in a band. */
+	drawLines(lines, sx, sy, ends) {
+		const focused = this.view.rank;
+		const many = this.isMany(lines);
+		const named = new Map([...lines].filter(([rank]) => !many || rank === focused));
+		const wanted = new Map();
+		if (many) {
+			const { mean, low, high } = bundle(lines, ends, Math.max(60, Math.min(300, Math.floor(this.wide / 2))), (rank) => !OVER.has(this.view.store.cards.get(rank)?.phase));
+			const back = { x: low.x.toReversed(), y: low.y.toReversed() };
+			wanted.set("band", `${trace(high, sx, sy)}${trace(back, sx, sy).replace("M", "L")}Z`);
+			wanted.set("mean", trace(mean, sx, sy));
+		}
+		for (const [rank, line] of named) wanted.set(rank, trace(line, sx, sy));
+		const one = (rank) => tint(svg("path.trace", { "data-rank": rank }), rank);
+		const paths = [...wanted].map(([key, d]) => {
+			const path = held(this.paths, key, () => (typeof key === "string" ? svg(`path.${key}`) : one(key)));
+			mark(path, "d", d.startsWith("M") ? d : "");
+			path.classList.toggle("xn-lit", key === focused);
+			path.classList.toggle("xn-pale", named.has(focused) && key !== focused);
+			return path;
+		});
+		fill(this.plot, String([...wanted.keys()]), () => paths);
+		this.drawEnds(named, sx, sy);
+	}
+
+	isMany(lines) {
+		return lines.size > (this.view.charting.each ? 64 : 4);
+	}
+
+	/** The rank's number at the end of its line: color alone does not tell lines apart. */
+	drawEnds(lines, sx, sy) {
+		const ends = [];
+		for (const [rank, { x, y }] of lines) {
+			const i = y.findLastIndex((value) => !isNaN(value));
+			if (i >= 0) ends.push({ rank, x: sx(x[i]), y: sy(y[i]) });
+		}
+		ends.sort((a, b) => a.y - b.y);
+		let below = TOP - 6;
+		const texts = ends.map(({ rank, x, y }, i) => {
+			below = Math.min(Math.max(y, below + 10), HIGH - BOTTOM + 14 - 10 * (ends.length - i));
+			return tint(svg("text", { x: Math.round(x + 5), y: Math.round(below + 3.5) }, rank), rank);
+		});
+		this.ends.replaceChildren(...texts);
+	}
+
+	/** The legend: the values under the pointer, or the last ones, as they were reported. */
+	read(lines, own, x, sx) {
+		const values = new Map();
+		const { time, smooth } = this.view.charting;
+		let at = null;
+		for (const [rank, { y }] of [...lines].sort(([a], [b]) => a - b)) {
+			const xs = own.get(rank).x;
+			const i = x === null ? xs.length - 1 : nearest(xs, x);
+			values.set(rank, y[i]);
+			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];
+		}
+		put(this.at, joined(smooth ? "smoothed" : "", at === null ? "last" : time ? `at ${duration(at)}` : `step ${figure(at)}`));
+		mark(this.cross, "visibility", at === null ? "hidden" : null);
+		if (at !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(at));
+		const rows = this.isMany(lines) || values.size > 8 ? this.summary(values) : [...values].map(([rank, value]) => [rank, `rank ${rank}`, figure(value)]);
+		mark(this.svg, "aria-label", `${this.name}: ${rows.map(([, name, value]) => `${name} ${value}`).join(", ")}`);
+		fill(this.legend, String(rows), () => rows.map(([key, name, value]) => {
+			const label = typeof key === "number" ? tint(span("key.one", name), key) : span("key", name);
+			return h("span", { "data-legend": key }, label, h("b", {}, value));
+		}));
+	}
+
+	summary(values) {
+		const sorted = [...values].filter(([, value]) => isFinite(value)).sort(([, a], [, b]) => a - b);
+		const odd = [...values.keys()].filter((rank) => !isFinite(values.get(rank)));
+		const bad = odd.length ? [["odd", "not finite", `rank ${spans(odd)}`]] : [];
+		if (!sorted.length) return bad;
+		const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
+		const ends = [["min", sorted[0]], ["max", sorted.at(-1)]].map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);
+		const { rank } = this.view;
+		const own = values.has(rank) ? [[rank, `rank ${rank}`, figure(values.get(rank))]] : [];
+		return [...own, ["mean", "mean", figure(mean)], ...ends, ...bad];
+	}
+}

@@ -1,0 +1,58 @@
+// Lines of a chart: smoothed, several as their mean and band, and as a path.
+
+/** A running mean, debiased as in TensorBoard. */
+export function smoothed(values, weight) {
+	let [sum, scale] = [0, 0];
+	return values.map((value) => {
+		if (isNaN(value)) return value;
+		sum = weight * sum + (1 - weight) * value;
+		scale = weight * scale + (1 - weight);
+		return sum / scale;
+	});
+}
+
+/** Mean, lowest and highest, up to where ranks that run, and are not far behind, have reported. */
+export function bundle(lines, [x0, x1], places, runs) {
+	const all = [...lines].filter(([, { x }]) => x.length).map(([rank, line]) => ({ ...line, i: 0, end: runs(rank) ? line.x.at(-1) : x1 }));
+	const last = Math.min(x1, ...all.map(({ end }) => end).filter((end) => end > x0 + 0.8 * (x1 - x0)));
+	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
+	for (let k = 0; k <= places; k++) {
+		const x = x0 + (k / places) * (last - x0);
+		const values = [];
+		for (const line of all) {
+			while (line.i < line.x.length - 1 && line.x[line.i + 1] <= x) line.i++;
+			const { i } = line;
+			if (x < line.x[0] - 1e-9 || x > line.x.at(-1) + (last - x0) / places) continue;
+			const part = i < line.x.length - 1 ? (x - line.x[i]) / (line.x[i + 1] - line.x[i]) : 0;
+			const y = part > 0 ? line.y[i] + part * (line.y[i + 1] - line.y[i]) : line.y[i];
+			if (!isNaN(y)) values.push(y);
+		}
+		if (!values.length) continue;
+		const ys = [values.reduce((sum, y) => sum + y, 0) / values.length, Math.min(...values), Math.max(...values)];
+		[mean, low, high].forEach((line, j) => {
+			line.x.push(x);
+			line.y.push(ys[j]);
+		});
+	}
+	return { mean, low, high };
+}
+
+/** A path through the points, with only the extremes of each pixel column. */
+export function trace({ x, y }, sx, sy) {
+	let path = "";
+	let pen = "M";
+	let [column, low, high] = [null, 0, 0];
+	for (let i = 0; i < x.length; i++) {
+		if (isNaN(y[i])) {
+			[pen, column] = ["M", null];
+			continue;
+		}
+		const [px, py] = [Math.round(sx(x[i]) * 2) / 2, Math.round(sy(y[i]) * 10) / 10];
+		if (px !== column) [column, low, high] = [px, py, py];
+		else if (py >= low && py <= high) continue;
+		else [low, high] = [Math.min(low, py), Math.max(high, py)];
+		path += `${pen}${px} ${py}${pen === "M" ? "h0" : ""}`;
+		pen = "L";
+	}
+	return path;
+}

@@ -1,0 +1,54 @@
+// The details of the chosen rank.
+
+import { held } from "./values.js";
+import { duration, OVER } from "./words.js";
+import { div, fill, glyph, h, link, mark, put, show, span } from "./nodes.js";
+import { meter, stretch, tint } from "./gauges.js";
+import { placed } from "./places.js";
+
+/** Everything known of one rank, below the rows. */
+export class Detail {
+	constructor(view) {
+		this.view = view;
+		for (const name of ["number", "phase", "since", "device", "place", "what", "from"]) this[name] = span(name);
+		this.last = div("last");
+		this.bars = [meter(), meter(), meter()];
+		this.used = h("i");
+		this.gauge = h("span.gauge", { "aria-hidden": true }, this.used);
+		this.facts = h("dl.facts");
+		this.values = new Map();
+		this.links = span("links", link("Close", () => view.focus(undefined)));
+		this.node = h("div.detail", { role: "group", label: "The chosen rank" },
+			div("card-head", this.number, span("state", glyph(), this.phase), this.since, this.place, this.what, span("space"), this.device, this.from, this.links),
+			div("bars", ...this.bars.map((bar) => bar.node)),
+			this.facts,
+			this.last,
+		);
+	}
+
+	set(card, store) {
+		mark(this.node, "data-rank", card.rank);
+		mark(this.node, "data-phase", card.phase);
+		put(this.number, `${store.about.unit} ${card.rank}`);
+		tint(this.number, card.rank);
+		put(this.phase, card.phase);
+		put(this.device, card.device);
+		fill(this.place, card.place, () => (card.place ? [placed(card.place, this.view)] : []));
+		put(this.what, card.detail);
+		put(this.last, card.line);
+		put(this.from, card.from);
+		this.bars.forEach((bar, i) => bar.set(card.bars[i]));
+		this.list(card);
+		put(this.since, card.since === null || OVER.has(card.phase) ? "" : duration(store.now - card.since));
+	}
+
+	list({ facts, used }) {
+		const value = (id) => held(this.values, id, () => h("dd"));
+		const row = ({ id, label }) => h("div", { "data-fact": id }, h("dt", {}, label), value(id), id === "device" ? this.gauge : "");
+		fill(this.facts, String(facts.map(({ id }) => id)), () => facts.map(row));
+		for (const fact of facts) put(value(fact.id), fact.value);
+		show(this.gauge, used !== null);
+		stretch(this.used, Math.min(1, used ?? 0));
+		this.gauge.classList.toggle("xn-full", used > 0.9);
+	}
+}

@@ -1,0 +1,86 @@
+// The head: the diagnosis, what the run is and how far it has come, with Stop and Stacks.
+
+import { duration, plural } from "./words.js";
+import { button, div, fill, glyph, h, mark, put, show, span, status } from "./nodes.js";
+import { meter } from "./gauges.js";
+import { placed } from "./places.js";
+import { group } from "./stacks.js";
+
+export class Head {
+	every = 100;
+
+	constructor(view) {
+		this.view = view;
+		const { store } = view;
+		this.sentence = span("headline");
+		this.title = h("h3.title", {}, glyph(), this.sentence);
+		const toggle = () => (store.stacks.state === "closed" ? store.askStacks() : store.setStacks("closed"));
+		this.stacks = button("Stacks", toggle, { "aria-expanded": false });
+		this.stop = button("Stop", () => store.halt(), { "data-action": "stop" });
+		this.cell = span("cell");
+		this.ranks = span("machine");
+		this.host = span("machine");
+		this.elapsed = span("elapsed");
+		this.bar = meter("runbar");
+		this.say = status("say");
+		this.hang = status("hang");
+		this.notices = h("ul.notices", { label: "Notices" });
+		this.live = h("div.live", { "aria-live": "polite" });
+		const sub = div("sub", this.cell, this.ranks, this.host, this.elapsed, ...this.bar.words);
+		const actions = div("actions", this.stacks, this.stop);
+		this.node = h("header.head", {}, this.title, actions, sub, this.bar.node, this.say, this.hang, this.notices, this.live);
+	}
+
+	get state() {
+		const { about, over, stop, cards } = this.view.store;
+		if (this.view.store.frozen !== null) return "stopped";
+		if (over) return about.ok === false ? "failed" : "ok";
+		if (stop !== "no" || about.stopping) return "stopping";
+		return [...cards.values()].some(({ phase }) => phase !== "starting") ? "running" : "starting";
+	}
+
+	draw(now) {
+		const { store, root } = this.view;
+		const { about, over, stacks, hang } = store;
+		const { state } = this;
+		const { sentence, level } = about.diagnosis ?? { sentence: about.headline, level: state === "failed" ? "bad" : "calm" };
+		mark(root, "data-state", state);
+		mark(root, "data-level", level);
+		mark(this.title, "data-phase", { ok: "finished", stopping: "waiting" }[state] ?? state);
+		put(this.sentence, sentence);
+		put(this.stop, state === "stopping" ? "Stopping…" : "Stop");
+		this.stop.disabled = over;
+		this.stacks.disabled = over && stacks.state === "closed";
+		mark(this.stacks, "aria-expanded", stacks.state !== "closed");
+		this.describe();
+		this.bar.set(store.bar);
+		const say = store.say || about.stopping;
+		show(this.say, say);
+		put(this.say, say);
+		show(this.hang, hang);
+		const where = () => h("details", {}, h("summary", {}, "Where each rank was"), ...hang.groups.map((one) => group(one, this.view)));
+		const verdict = hang && !sentence.startsWith(hang.verdict) ? hang.verdict : "";
+		fill(this.hang, verdict + JSON.stringify(hang), () => (hang ? [verdict, where()] : []));
+		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
+		// Spoken at most every five seconds.
+		const due = over || now - (this.spoken ?? -5000) >= 5000;
+		if (!due || !sentence || this.live.xnText === sentence) return;
+		this.spoken = now;
+		put(this.live, sentence);
+	}
+
+	/** The small print: cell, machine, time. */
+	describe() {
+		const { store } = this.view;
+		const { about, over, elapsed, bar } = store;
+		const name = about.cell || store.run;
+		fill(this.cell, name, () => [placed(name, this.view)]);
+		const total = plural(Math.max(about.ranks, store.cards.size), about.unit);
+		put(this.ranks, about.simulated ? `${total} of a simulated TPU host` : total);
+		show(this.host, about.host);
+		put(this.host, about.host);
+		mark(this.host, "data-phase", about.lost.size ? "died" : null);
+		put(this.elapsed, over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed));
+		for (const words of this.bar.words) show(words, bar);
+	}
+}

@@ -1,0 +1,63 @@
+// The lines of output that the page holds, bounded.
+
+import { held, raw } from "./values.js";
+import { bounded } from "./words.js";
+
+const HELD = 8000; // lines held over all ranks,
+const HELD_EACH = 30; // at least this many of each,
+const HELD_FOCUSED = 2000; // and this many of a selected one
+
+const encoder = new TextEncoder();
+const bytes = (text) => (/^[\0-\x7f]*$/.test(text) ? text.length : encoder.encode(text).length);
+
+/** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
+export class Lines {
+	byRank = new Map();
+	received = new Map(); // number of lines by rank, with those not sent
+	newest = new Map(); // where the last block of a stream starts
+	next = 0;
+	ranks = 1;
+	focused = new Set();
+
+	cap(rank) {
+		const fair = Math.max(HELD_EACH, Math.floor(HELD / this.ranks));
+		return this.focused.has(rank) ? Math.max(HELD_FOCUSED, fair) : fair;
+	}
+
+	add(rank, stream, start, skipped, lines) {
+		const file = `${rank} ${stream}`;
+		if (start <= (this.newest.get(file) ?? -1)) return; // sent again
+		if (lines.length) this.newest.set(file, start);
+		const all = held(this.byRank, rank, () => []);
+		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, text: "" });
+		all.push(...this.read(rank, stream, start, lines));
+		all.splice(0, Math.max(0, all.length - this.cap(rank)));
+		this.received.set(rank, this.total(rank) + skipped + lines.length);
+	}
+
+	/** Lines with their offsets in the file, exact unless Python replaced characters. */
+	read(rank, stream, start, lines) {
+		let at = start;
+		return lines.map((line) => {
+			const entry = { id: this.next++, rank, stream, at, gap: 0, text: bounded(raw(line)) };
+			at += bytes(raw(line)) + 1;
+			return entry;
+		});
+	}
+
+	/** The last `most` matching lines of a rank (undefined: of all) newer than `id`, in order. */
+	since(rank, id, matches, most) {
+		const lines = [];
+		for (const all of rank === undefined ? this.byRank.values() : [this.byRank.get(rank) ?? []]) {
+			const enough = lines.length + most;
+			for (let i = all.length - 1; i >= 0 && all[i].id > id && lines.length < enough; i--)
+				if (matches(all[i])) lines.push(all[i]);
+		}
+		return lines.sort((a, b) => a.id - b.id).slice(-most);
+	}
+
+	total(rank) {
+		if (rank !== undefined) return this.received.get(rank) ?? 0;
+		return [...this.received.values()].reduce((sum, n) => sum + n, 0);
+	}
+}

@@ -1,0 +1,73 @@
+// Makes nodes of the page and changes them, only where something differs. Text is only ever set as text.
+
+/** Makes nodes: `kind` is a tag with classes (`div.log`), `label` the accessible name. */
+const maker = (create) => (kind, attributes, ...children) => {
+	const [tag, ...names] = kind.split(".");
+	const node = create(tag);
+	if (names.length) node.setAttribute("class", names.map((name) => `xn-${name}`).join(" "));
+	for (const name in attributes) {
+		const value = attributes[name];
+		if (typeof value === "function") node.addEventListener(name, value);
+		else if (value !== null) node.setAttribute(name === "label" ? "aria-label" : name, value);
+	}
+	node.append(...children);
+	return node;
+};
+export const h = maker((tag) => document.createElement(tag));
+export const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
+export const div = (names, ...children) => h(`div.${names}`, {}, ...children);
+export const span = (names, ...children) => h(`span.${names}`, {}, ...children);
+export const status = (names) => h(`div.${names}`, { role: "status" });
+export const glyph = () => h("i.glyph", { "aria-hidden": true });
+export const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);
+export const button = (text, click, attributes, name = "button") =>
+	h(`button.${name}`, { type: "button", click, ...attributes }, text);
+export const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
+export const link = (text, click) => button(text, click, {}, "link");
+export const option = ([value, text]) => h("option", { value }, text);
+
+/** Sets the text of a node, if it differs. */
+export function put(node, text) {
+	if (node.xnText === text) return;
+	node.xnText = text;
+	node.textContent = text;
+}
+
+export function mark(node, name, value) {
+	if (value === null) node.removeAttribute(name);
+	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+}
+
+/** Puts nodes in order into another, moving only those out of place. */
+export function arrange(into, nodes) {
+	let at = into.firstChild;
+	for (const node of nodes) {
+		if (node === at) at = at.nextSibling;
+		else into.insertBefore(node, at);
+	}
+}
+
+/** Replaces the children of a node when `key` changes. */
+export function fill(node, key, children) {
+	if (node.xnKey === key) return;
+	node.xnKey = key;
+	node.replaceChildren(...children());
+}
+
+export function show(node, shown) {
+	if (node.hidden === Boolean(shown)) node.hidden = !shown;
+}
+
+export async function copy(text) {
+	try {
+		await navigator.clipboard.writeText(text);
+	} catch {
+		// No permission, or a page without https.
+		const give = (event) => {
+			event.clipboardData.setData("text/plain", text);
+			event.preventDefault();
+		};
+		document.addEventListener("copy", give, { capture: true, once: true });
+		document.execCommand("copy");
+	}
+}

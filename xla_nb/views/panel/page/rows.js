@@ -1,0 +1,60 @@
+// A rank among the others: a row with its numbers, or of many ranks a tile.
+
+import { duration, figure, joined, mebibytes, OVER, percent, stepTime } from "./words.js";
+import { fill, glyph, mark, put, span } from "./nodes.js";
+import { tint } from "./gauges.js";
+import { placed } from "./places.js";
+import { stripes } from "./lanes.js";
+
+/** What a rank does now: the collective and for whom it waits, or its phase. */
+function doing({ phase, detail }) {
+	const [, name = "", whom = ""] = detail.match(/^in ([^\s,]+).*?(, for .*)?$/) ?? [];
+	const short = name ? name + whom : detail;
+	return (phase === "waiting" && short) || joined(phase, short);
+}
+
+/** One rank in a row: what it does, its last seconds, and a few numbers. */
+export class Row {
+	constructor() {
+		for (const name of ["number", "what", "at", "lane", "step", "waits", "metric", "memory"]) this[name] = span(name);
+		this.children = [this.number, span("now", glyph(), this.what, this.at), this.lane, this.step, this.waits, this.metric, this.memory];
+	}
+
+	set(card, store, node, view) {
+		const { cell } = store.about;
+		put(this.number, String(card.rank));
+		tint(this.number, card.rank);
+		const near = card.place.startsWith(`${cell}, `) ? card.place.slice(cell.length + 2) : card.place;
+		fill(this.at, card.place, () => (card.place ? [placed(card.place, view, near)] : []));
+		put(this.step, card.step === null ? "" : stepTime(card.step));
+		put(this.waits, card.waits === null ? "" : percent(card.waits));
+		put(this.memory, card.rss === null ? "" : mebibytes(card.rss));
+		const warns = card.facts.some(({ id }) => id === "fallbacks");
+		mark(node, "data-warns", warns || null);
+		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
+	}
+
+	time(card, store) {
+		const { phase, since } = card;
+		const long = since === null || OVER.has(phase) || phase === "running" ? 0 : store.now - since;
+		put(this.what, joined(doing(card), long >= 2 && duration(long)));
+		const [first] = store.figures.values();
+		put(this.metric, first?.get(card.rank)?.y.length ? figure(first.get(card.rank).y.at(-1)) : "");
+		const slots = [...(store.lanes.get(card.rank) ?? [])];
+		const key = `${store.window.map(Math.floor)}${slots.at(-1)}`;
+		if (key === this.laid) return;
+		this.laid = key;
+		this.lane.style.backgroundImage = stripes(slots, store.window);
+	}
+}
+
+/** A tile of the dense grid: rank, phase and progress. */
+export class Tile {
+	number = span("number");
+	children = [glyph(), this.number];
+
+	set(card, _store, node) {
+		put(this.number, String(card.rank));
+		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
+	}
+}

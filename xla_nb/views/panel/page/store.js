@@ -1,0 +1,338 @@
+// What the page knows of a run: one store per model, bounded. Messages only change the store, and say
+// to its views which of their parts changed; requests to the kernel start here.
+
+import { amount, held, isObject, isRank, list, number, objects } from "./values.js";
+import { OVER, spans } from "./words.js";
+import { readAbout, readBar, readCard, readGroup, readHang, readTrouble } from "./messages.js";
+import { Lines } from "./lines.js";
+
+const PATIENCE = 800; // ms for the kernel to answer a request
+const POINTS = 2000; // of one line of a figure
+const WINDOW = 60; // seconds of a lane
+const PAGE = Math.random().toString(36).slice(2); // another one after a reload
+
+export class Store {
+	about = readAbout({});
+	bar = null;
+	hang = null;
+	cards = new Map();
+	troubles = [];
+	figures = new Map();
+	lanes = new Map(); // by rank: the numbers of KINDS by second
+	memory = new Map(); // by rank: a line of MiB
+	lines = new Lines();
+	stacks = { state: "closed", groups: [] };
+	stop = "no"; // no, asked, acknowledged, interrupted
+	say = "";
+	seq = null;
+	offset = 0; // the kernel's clock minus the page's, in seconds
+	views = new Set();
+	requests = new Map();
+	asked = 0;
+	updated = new Date();
+	frozen = null; // the kernel's time when the page lost it
+
+	constructor(model) {
+		this.model = model;
+		this.run = String(model.get("run") ?? "");
+		this.receive = (message) => this.take(message);
+		this.lost = () => this.freeze();
+		model.on("msg:custom", this.receive);
+		model.on("comm_live_update", this.lost);
+		this.askWhole();
+	}
+
+	close() {
+		this.model.off("msg:custom", this.receive);
+		this.model.off("comm_live_update", this.lost);
+		for (const { timer } of this.requests.values()) clearTimeout(timer);
+		clearTimeout(this.later);
+	}
+
+	get over() {
+		return this.about.ended !== null || this.about.ok !== null;
+	}
+
+	get now() {
+		return this.frozen ?? Date.now() / 1000 + this.offset;
+	}
+
+	get elapsed() {
+		const { started, ended, elapsed } = this.about;
+		if (started === null || (this.over && elapsed !== null)) return elapsed ?? 0;
+		return (ended ?? this.now) - started;
+	}
+
+	changed(...parts) {
+		for (const view of this.views) view.changed(...parts);
+	}
+
+	/** The kernel was restarted: nothing more comes, and Stop would hit another cell. */
+	freeze() {
+		if (this.over) return;
+		this.frozen = this.now;
+		const headline = `Kernel restarted; last update ${this.updated.toTimeString().slice(0, 8)}`;
+		this.describe({ ...this.about, ended: this.now, headline, diagnosis: null });
+		const ended = [...this.cards.values()].filter(({ phase }) => !OVER.has(phase));
+		this.update(ended.map((card) => ({ ...card, phase: "stopped" })));
+		this.speak(`Its ranks ended with it. xla_nb.open_run("${this.run}") shows what they had done.`);
+	}
+
+	thaw() {
+		this.frozen = null;
+		this.say = "";
+		this.askWhole();
+	}
+
+	// messages from the kernel
+
+	take(message) {
+		this.updated = new Date();
+		if (this.frozen !== null) this.thaw();
+		this.answer();
+		const handlers = { news: "news", ack: "acknowledged", stacks: "stacked", earlier: "fetched" };
+		if (isObject(message) && message.run === this.run && Object.hasOwn(handlers, message.type))
+			this[handlers[message.type]](message);
+		else console.debug("xla_nb: ignored a message", message?.run, message?.type);
+	}
+
+	news(message) {
+		if (!Number.isInteger(message.seq)) return;
+		const all = Boolean(message.whole);
+		if (all) {
+			clearTimeout(this.later);
+			this.later = undefined;
+			message = { bar: null, hang: null, cards: [], troubles: [], figures: [], lanes: [], ...message };
+		} else if (message.seq !== this.seq + 1) this.askWhole();
+		this.seq = message.seq;
+		this.offset = (number(message.now) ?? this.now) - Date.now() / 1000;
+		if (isObject(message.about)) this.describe(readAbout(message.about));
+		for (const [name, read] of [["bar", readBar], ["hang", readHang]]) {
+			if (!(name in message)) continue;
+			this[name] = isObject(message[name]) ? read(message[name]) : null;
+			this.changed("head");
+		}
+		if (message.cards) this.update(objects(message.cards), all);
+		if (message.troubles) {
+			this.troubles = objects(message.troubles).map(readTrouble);
+			this.changed("troubles");
+		}
+		if (message.figures) this.plot(objects(message.figures), all);
+		if (message.lanes) this.lay(objects(message.lanes), all);
+		if (message.lines) this.print(objects(message.lines));
+	}
+
+	describe(about) {
+		this.about = about;
+		if (this.over && this.stop !== "no") {
+			this.stop = "no";
+			this.say = "";
+		}
+		this.lines.ranks = Math.max(this.lines.ranks, about.ranks);
+		this.changed("head", "output");
+	}
+
+	update(cards, all) {
+		if (all) this.cards = new Map();
+		for (const card of cards) {
+			if (!isRank(card.rank)) continue;
+			const read = readCard(card);
+			this.cards.set(card.rank, read);
+			if (read.rss !== null) this.weigh(read);
+		}
+		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
+		this.changed("head", "ranks");
+	}
+
+	plot(figures, all) {
+		if (all) this.figures = new Map();
+		for (const { name, rank, replace, points } of figures) {
+			if (typeof name !== "string" || !isRank(rank) || !Array.isArray(points)) continue;
+			this.trace(held(this.figures, name, () => new Map()), rank, replace, points);
+		}
+		this.changed("figures", "ranks");
+	}
+
+	/** Notes the memory of a rank, at most once a second. */
+	weigh({ rank, rss }) {
+		const at = this.now - (this.about.started ?? this.now);
+		const { x, y, t } = held(this.memory, rank, () => ({ x: [], y: [], t: [] }));
+		if (x.length && at - x.at(-1) < 1) return;
+		for (const [list, value] of [[x, at], [y, rss / 2 ** 20], [t, at]]) list.push(value);
+		this.changed("figures");
+		if (x.length > 400) for (const list of [x, y, t]) list.splice(0, list.length, ...list.filter((_, i) => i % 2 === 0));
+	}
+
+	/** Keeps what the last seconds of ranks went into. */
+	lay(lanes, all) {
+		if (all) this.lanes = new Map();
+		for (const { rank, slots } of lanes) {
+			if (!isRank(rank)) continue;
+			const lane = held(this.lanes, rank, () => new Map());
+			for (const [second, ...parts] of list(slots).map(list)) {
+				if (Number.isInteger(second)) lane.set(second, parts.slice(0, 4).map(amount));
+			}
+			const newest = Math.max(...lane.keys());
+			for (const second of lane.keys()) if (second <= newest - WINDOW) lane.delete(second);
+		}
+		this.changed("ranks");
+	}
+
+	/** The last seconds that lanes show: from, to. */
+	get window() {
+		const to = this.about.ended ?? this.now;
+		const lasted = this.about.started === null ? 0 : to - this.about.started;
+		return [to - Math.min(WINDOW, Math.max(10, lasted)), to];
+	}
+
+	/** Adds points to a rank's line of a figure. */
+	trace(lines, rank, replace, points) {
+		if (replace) lines.delete(rank);
+		const { x, y, t } = held(lines, rank, () => ({ x: [], y: [], t: [] }));
+		for (const point of points.map(list)) {
+			if (number(point[0]) === null) continue;
+			x.push(point[0]);
+			y.push(Number(point[1] ?? NaN));
+			t.push(number(point[2]) ?? point[0]);
+		}
+		for (const values of [x, y, t]) values.splice(0, values.length - POINTS);
+	}
+
+	print(blocks) {
+		for (const { rank, stream, start, skipped, lines } of blocks) {
+			const valid = (rank === null || isRank(rank)) && ["out", "err"].includes(stream) && Array.isArray(lines);
+			if (valid && number(start) !== null) this.lines.add(rank, stream, start, amount(skipped), lines);
+		}
+		this.changed("output");
+	}
+
+	// requests to the kernel
+
+	send(message) {
+		try {
+			this.model.send({ ...message, run: this.run });
+		} catch (error) {
+			console.debug("xla_nb: could not send", message.type, error);
+		}
+	}
+
+	/** Tells the kernel that this page is there, at most once a second. */
+	answer() {
+		const now = performance.now();
+		if (now - (this.answered ?? -Infinity) < 1000) return;
+		this.answered = now;
+		this.send({ type: "here", page: PAGE });
+	}
+
+	/** Asks for everything, at most once a second. */
+	askWhole() {
+		const wait = (this.askedWhole ?? -Infinity) + 1000 - performance.now();
+		if (wait > 0) {
+			const again = () => {
+				this.later = undefined;
+				this.askWhole();
+			};
+			this.later ??= setTimeout(again, wait);
+			return;
+		}
+		this.askedWhole = performance.now();
+		this.send({ type: "whole", page: PAGE });
+	}
+
+	/** Sends a request; calls `received` when the kernel has it, `silent` if it is late. */
+	ask(message, { received, silent, answered }) {
+		const request = ++this.asked;
+		const timer = setTimeout(silent, PATIENCE);
+		this.requests.set(request, { timer, received, answered });
+		if (this.requests.size > 50) this.requests.delete(this.requests.keys().next().value);
+		this.send({ ...message, request });
+	}
+
+	acknowledged({ request }) {
+		const waiting = this.requests.get(request);
+		if (!waiting) return;
+		clearTimeout(waiting.timer);
+		waiting.received?.();
+		waiting.received = null;
+	}
+
+	speak(text) {
+		this.say = text;
+		this.changed("head");
+	}
+
+	/** Asks the kernel to stop, and at another click to stop at once; interrupts it if it is silent. */
+	halt() {
+		if (this.over) return;
+		if (this.stop === "asked" || this.stop === "interrupted") {
+			this.interrupt();
+			return;
+		}
+		const again = this.stop === "acknowledged";
+		const received = () => {
+			if (this.stop !== "asked") return;
+			this.stop = "acknowledged";
+			this.speak(again ? "Ending the ranks…" : "Stopping the ranks. Click again to end them now.");
+		};
+		this.stop = "asked";
+		this.speak("Asking the kernel to stop the ranks…");
+		this.ask({ type: "stop" }, { received, silent: () => this.interrupt() });
+	}
+
+	async interrupt() {
+		if (this.over) return;
+		this.stop = "interrupted";
+		this.speak("Interrupting the kernel…");
+		try {
+			await this.model.widget_manager.kernel.interrupt();
+			if (!this.over) this.speak("Interrupted the kernel.");
+		} catch {
+			// Some front ends do not give widgets the kernel.
+			this.speak("This page cannot interrupt the kernel. Press ■ (Interrupt the kernel) in the toolbar.");
+		}
+	}
+
+	askStacks() {
+		this.setStacks("asking", this.stacks.groups);
+		const silent = () => {
+			if (this.stacks.state === "asking") this.setStacks("fallback", this.places());
+		};
+		this.ask({ type: "stacks" }, { silent });
+	}
+
+	setStacks(state, groups = []) {
+		this.stacks = { state, groups };
+		this.changed("stacks", "head");
+	}
+
+	stacked(message) {
+		this.acknowledged(message);
+		this.setStacks("answered", objects(message.groups).map(readGroup));
+	}
+
+	/** The last known place of each rank, for a kernel that cannot answer. */
+	places() {
+		const groups = new Map();
+		for (const { rank, phase, place, detail } of this.cards.values()) {
+			const note = detail ? `${phase}: ${detail}` : phase;
+			const group = { ranks: [], place, stack: "", note };
+			held(groups, `${place}\n${note}`, () => group).ranks.push(rank);
+		}
+		return [...groups.values()].map((group) => ({ ...group, who: `ranks ${spans(group.ranks)}` }));
+	}
+
+	focus() {
+		const selected = [...this.views].map((view) => view.rank).filter((rank) => rank !== undefined);
+		this.lines.focused = new Set(selected);
+		this.send({ type: "focus", rank: selected.at(-1) ?? null });
+	}
+
+	fetched(message) {
+		this.acknowledged(message);
+		const { request, rank, stream, start, lines, first } = message;
+		const { answered } = this.requests.get(request) ?? {};
+		this.requests.delete(request);
+		if (!answered || !Array.isArray(lines) || number(start) === null) return;
+		answered(this.lines.read(rank, stream, start, lines), start, first === true);
+	}
+}

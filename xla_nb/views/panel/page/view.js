@@ -1,0 +1,142 @@
+// A view of a run: parts that each have a node and draw what the store holds.
+//
+// Views draw what changed, one animation frame at a time and only while visible: a page that draws
+// for each message falls behind. A part's `every` is the ms between two calls of its `draw`, which
+// returns true to be called in the next frame too.
+
+import { h, mark } from "./nodes.js";
+import { Stacks } from "./stacks.js";
+import { Troubles } from "./troubles.js";
+import { Head } from "./head.js";
+import { Ranks } from "./ranks.js";
+import { Figures } from "./figures.js";
+import { Output } from "./output.js";
+
+export class View {
+	rank = undefined; // whose output is shown: undefined for all, null for the cell itself
+	inSight = true;
+	drawn = new Map();
+	frame = 0;
+
+	constructor(store, el) {
+		this.store = store;
+		this.dirty = new Set();
+		this.charting = { log: false, time: false, each: false, memory: false, smooth: 0 };
+		this.root = h("div.panel", {
+			role: "region",
+			label: `Run ${store.run}`,
+			"data-lm-suppress-shortcuts": "true", // keys in here are not the notebook's
+			keydown: (event) => this.key(event),
+		});
+		this.parts = {
+			head: new Head(this),
+			troubles: new Troubles(this),
+			stacks: new Stacks(this),
+			ranks: new Ranks(this),
+			figures: new Figures(this),
+			output: new Output(this),
+		};
+		// The snapshot below it (view.py) is for pages on which no panel is alive.
+		const covers = h("style", {}, `.xn-saved-${CSS.escape(store.run)} { display: none }`);
+		this.root.append(covers, ...Object.values(this.parts).map((part) => part.node));
+		this.root.xnView = this; // for tests
+		this.wake = () => this.schedule();
+		this.watch = new IntersectionObserver((entries) => {
+			this.inSight = entries.at(-1).isIntersecting;
+			this.wake();
+		});
+		this.watch.observe(this.root);
+		document.addEventListener("visibilitychange", this.wake);
+		this.clock = setInterval(() => this.tick(), 1000);
+		store.views.add(this);
+		el.append(this.root);
+		this.shade();
+		this.changed(...Object.keys(this.parts));
+	}
+
+	close() {
+		this.store.views.delete(this);
+		this.watch.disconnect();
+		this.parts.figures.resized.disconnect();
+		document.removeEventListener("visibilitychange", this.wake);
+		clearInterval(this.clock);
+		cancelAnimationFrame(this.frame);
+		this.root.remove();
+	}
+
+	/** Draws these parts at their next turn. */
+	changed(...parts) {
+		for (const part of parts) this.dirty.add(part);
+		this.schedule();
+	}
+
+	/** Draws these parts in the next frame. */
+	redraw(...parts) {
+		for (const part of parts) this.drawn.delete(part);
+		this.changed(...parts);
+	}
+
+	get seen() {
+		return this.inSight && !document.hidden;
+	}
+
+	schedule() {
+		if (!this.frame && this.dirty.size && this.seen) this.frame = requestAnimationFrame((now) => this.flush(now));
+	}
+
+	flush(now) {
+		this.frame = 0;
+		if (!this.seen) return;
+		for (const name in this.parts) {
+			const part = this.parts[name];
+			if (!this.dirty.has(name) || now - (this.drawn.get(name) ?? -Infinity) < part.every) continue;
+			this.dirty.delete(name);
+			if (part.draw(now)) this.redraw(name);
+			else this.drawn.set(name, now);
+		}
+		this.schedule();
+	}
+
+	tick() {
+		if (!this.seen) return;
+		this.shade();
+		if (this.store.over) return;
+		this.changed("head");
+		this.parts.ranks.tick();
+	}
+
+	/** Sees whether the background is dark: front ends mark themes in many ways. */
+	shade() {
+		let light = 255;
+		for (let node = this.root.parentElement; node; node = node.parentElement) {
+			const [red, green, blue, alpha = 1] = getComputedStyle(node).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
+			if (blue === undefined || alpha < 0.5) continue;
+			light = 0.299 * red + 0.587 * green + 0.114 * blue;
+			break;
+		}
+		mark(this.root, "data-dark", light < 128);
+	}
+
+	key(event) {
+		event.stopPropagation();
+		if (event.key !== "Escape") return;
+		const { filter } = this.parts.output;
+		if (event.target === filter && filter.value) {
+			filter.value = "";
+			this.parts.output.choose();
+		} else if (this.rank !== undefined) this.focus(undefined);
+		else return;
+		event.preventDefault();
+	}
+
+	/** Shows the output of one rank, or of all. */
+	focus(rank, reveal = false) {
+		if (rank !== this.rank) {
+			this.rank = rank;
+			this.store.focus();
+		}
+		this.parts.output.refresh();
+		this.redraw("ranks", "figures");
+		if (reveal) this.parts.output.node.scrollIntoView({ block: "nearest" });
+	}
+}

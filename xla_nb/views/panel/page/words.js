@@ -1,0 +1,55 @@
+// What the panel calls things, and numbers, times and ranks in words.
+
+// Most urgent first; the style sheet gives each a shape and a color.
+export const PHASES = "early failed died waiting compiling starting running stopped finished".split(" ");
+export const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
+export const LEVELS = ["calm", "warning", "bad"];
+// What a rank's seconds go into, in the order of a slot's numbers.
+export const KINDS = { compiling: "compiling", running: "running", others: "waiting for others", data: "waiting for data" };
+export const kinds = Object.keys(KINDS);
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+export const count = (n) => whole.format(n);
+export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+const two = (n) => String(n).padStart(2, "0");
+export const joined = (...texts) => texts.filter(Boolean).join(" · ");
+
+export function duration(seconds) {
+	const s = Math.max(0, Math.floor(seconds));
+	if (s < 60) return `${s} s`;
+	const m = Math.floor(s / 60);
+	return m < 60 ? `${m}:${two(s % 60)}` : `${Math.floor(m / 60)}:${two(m % 60)}:${two(s % 60)}`;
+}
+
+/** How long a step takes. */
+export function stepTime(seconds) {
+	if (seconds < 0.01) return `${(1000 * seconds).toFixed(1)} ms`;
+	return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+}
+
+export const percent = (part) => `${Math.round(100 * part)} %`;
+export const mebibytes = (bytes) => (bytes < 1e10 ? `${count(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`);
+
+/** Ranks in order, as `0–3, 5`. */
+export function spans(numbers) {
+	const runs = [];
+	for (const n of [...numbers].sort((a, b) => a - b)) {
+		if (runs.length && runs.at(-1)[1] === n - 1) runs.at(-1)[1] = n;
+		else runs.push([n, n]);
+	}
+	return runs.map(([from, to]) => (from === to ? from : `${from}–${to}`)).join(", ");
+}
+
+export function figure(value) {
+	if (!isFinite(value)) return String(value);
+	const large = Math.abs(value);
+	if (large >= 1e9 || (large < 1e-3 && large > 0)) return value.toExponential(2);
+	return large >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
+}
+
+const LONGEST = 4000; // characters of a line
+// A copy: a slice would keep the whole string in memory.
+export const bounded = (text) =>
+	text.length <= LONGEST
+		? text
+		: `${` ${text.slice(0, LONGEST)}`.slice(1)}\x1b[m … ${count(text.length - LONGEST)} more characters`;
