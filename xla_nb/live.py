@@ -26,7 +26,7 @@ from xla_nb.program.build import (
 from xla_nb.protocol import events
 from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.run import options as run_options
-from xla_nb.run.group import Group, LastingRun, Played
+from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
@@ -35,8 +35,6 @@ from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
 from xla_nb.wording import ranks as numbered
 
-#: The group that programs go to where none is named.
-DEFAULT = "ranks"
 #: The options that say what live ranks are, and those of what they run.
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "view", "bg")
@@ -53,9 +51,15 @@ def _groups() -> dict[str, Group]:
     return {}
 
 
-def start(options: Options, name: str = DEFAULT, idle: float | None = None) -> Group:
+def start(
+    options: Options,
+    name: str = DEFAULT,
+    idle: float | None = None,
+    launched: Callable[[Group], None] = lambda group: None,
+) -> Group:
     """Start live ranks, and wait until all are there; they end when no program has come for `idle`
-    seconds. Raises UsageError where there are some of that name, and as `xla_nb.spawn` does."""
+    seconds. `launched` gets them while they start. Raises UsageError where there are some of that
+    name, and as `xla_nb.spawn` does."""
     api.refuse_ranks()
     held = _groups().get(name)
     if held is not None and held.alive:
@@ -67,13 +71,16 @@ def start(options: Options, name: str = DEFAULT, idle: float | None = None) -> G
     scope = here.scope() if here and not here.runs_a_script else api.script()
     program = build_group(scope, name="xla_nb_live", label=f"live ranks `{name}`")
     lasting = replace(options, bg=True, hang_after=0.0, timeout=None)
-    engine = api.engine_for(options)
+    engine, group = api.engine_for(options), None
     try:
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle)
+            launched(group)
             group.wait_until_ready()
     except KeyboardInterrupt:
+        if group is not None:
+            group.end("by an interrupt before all were there")
         raise LaunchError("Interrupted before all ranks were there; they are ended.") from None
     _groups()[name] = group
     return group
@@ -101,28 +108,35 @@ def started(options: Options, name: str = DEFAULT) -> Group:
     return _groups()[name] if name in _groups() else start(options, name)
 
 
-def end(name: str = DEFAULT) -> Group:
-    """End the live ranks of that name. Raises UsageError where there are none."""
+def end(name: str = DEFAULT, why: str = "by %xla_shutdown") -> Group:
+    """End the live ranks of that name; `why` goes on from "ended". Raises UsageError where there
+    are none."""
     group = of(name)
     del _groups()[name]
-    group.end()
+    group.end(why)
     return group
 
 
-def end_all() -> None:
+def end_all(why: str = "with the process that had started them") -> None:
     """End all live ranks of this process."""
     for name in list(_groups()):
-        end(name)
+        end(name, why)
 
 
-def restart(name: str = DEFAULT, *, replay: bool = False) -> Group:
-    """End the live ranks of that name, and start as many again.
+def restart(
+    name: str = DEFAULT,
+    *,
+    replay: bool = False,
+    launched: Callable[[Group], None] = lambda group: None,
+) -> Group:
+    """End the live ranks of that name, and start as many again; `launched` gets them while they
+    start.
 
     replay: run again, in order, the cells that had succeeded, and stop at the first that fails now.
     Raises UsageError where there are none, and RunFailed for that cell.
     """
-    old = end(name)
-    group = start(old.options, name, old.idle)
+    old = end(name, "by %xla_restart")
+    group = start(old.options, name, old.idle, launched)
     for each in old.history if replay else ():
         print(f"{each.cell.label} again …", flush=True)
         run_cell(group, each.cell, replace(each.options, bg=False, keep_going=False), each.members)
@@ -228,7 +242,7 @@ class Ranks:
     def close(self) -> None:
         """End the ranks. Again does nothing."""
         if _groups().get(self._group.name) is self._group:
-            end(self._group.name)
+            end(self._group.name, "by close()")
 
     def call(self, fn: Callable[..., object], *args: object, **options: object) -> Run:
         """Call ``fn(*args)`` on each rank, with the options of a %%xla cell: `ranks` (such as
@@ -255,7 +269,8 @@ class Ranks:
         from then on."""
 
         def build(scope: Scope, name: str) -> Program:
-            return build_call(Bind(), scope, args=(values,), name=name)
+            program = build_call(Bind(), scope, args=(values,), name=name)
+            return replace(program, label=f"push of {listed(values, most=3)}")
 
         _run(self._group, build, replace(self._options, view="none"), None)
 

@@ -15,7 +15,7 @@ from xla_nb.lines import Parser, expanded, parsed, parser
 from xla_nb.protocol.inspection import Completions
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import Watch
-from xla_nb.run.group import Group
+from xla_nb.run.group import DEFAULT, Group
 from xla_nb.run.options import Options, Word
 from xla_nb.run.run import Run
 from xla_nb.views import help
@@ -45,7 +45,7 @@ def _cell_parser() -> Parser:
     made.add_argument("ranks", nargs="?", type=Word)
     made.add_argument("--at", type=Word, action="append")
     made.add_argument("-o", "--out", type=Word)
-    made.add_argument("--group", default=live.DEFAULT)
+    made.add_argument("--group", default=DEFAULT)
     return made
 
 
@@ -59,7 +59,7 @@ def _place(word: str) -> tuple[str, int]:
 def _start_parser() -> Parser:
     made = parser("%xla_start", live.OF_GROUP)
     made.add_argument("--idle", type=Word)
-    made.add_argument("--name", default=live.DEFAULT)
+    made.add_argument("--name", default=DEFAULT)
     return made
 
 
@@ -71,14 +71,14 @@ def _restart_parser() -> Parser:
 
 def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
     made = parser(prog, ())
-    made.add_argument("name", nargs="?", default=live.DEFAULT)
+    made.add_argument("name", nargs="?", default=DEFAULT)
     return made
 
 
 def _vars_parser() -> Parser:
     made = parser("%xla_vars", ())
     made.add_argument("names", nargs="*", type=Word)
-    made.add_argument("--group", default=live.DEFAULT)
+    made.add_argument("--group", default=DEFAULT)
     made.add_argument("--compute", action="store_true")
     made.add_argument("--watch", action="store_true")
     return made

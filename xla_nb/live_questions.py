@@ -36,17 +36,20 @@ def ask(
     members: tuple[int, ...] | None = None,
     *,
     within: float | None = None,
+    yields: bool = False,
 ) -> dict[int, T]:
     """What ranks answer to a question between two programs; it leaves no record.
 
-    Raises UsageError where one of them is busy, RunFailed, and TimeoutError after `within` seconds,
-    when the question is withdrawn."""
+    yields: it is withdrawn, and fails, when they are given anything else. Raises UsageError where
+    one of them is busy, RunFailed, and TimeoutError after `within` seconds, when the question is
+    withdrawn."""
     chosen = group.world if members is None else members
     group.check(chosen)
     here = notebook.current()
     program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
-    run = group.ask(program, replace(group.options, grace=_WITHDRAWN), chosen, resolve)
+    options = replace(group.options, grace=_WITHDRAWN)
+    run = group.ask(program, options, chosen, resolve, yields=yields)
     try:
         if not run.join_end(within):
             raise TimeoutError
@@ -58,18 +61,24 @@ def ask(
         run.record.discard()
 
 
-def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False) -> Variables:
-    """The variables of a group, by default all that its cells have. Raises as a cell does."""
-    return Variables(compared(group, names, compute=compute), len(group.world))
+def variables(
+    group: Group, names: Sequence[str] = (), *, compute: bool = False, yields: bool = False
+) -> Variables:
+    """The variables of a group, by default all that its cells have. Raises as a cell does, and, if
+    it `yields`, where the ranks are given anything else."""
+    found = compared(group, names, compute=compute, yields=yields)
+    return Variables(found, len(group.world))
 
 
-def compared(group: Group, names: Sequence[str], *, compute: bool = False) -> list[Compared]:
+def compared(
+    group: Group, names: Sequence[str], *, compute: bool = False, yields: bool = False
+) -> list[Compared]:
     """Variables over the ranks; of those that differ, by how much."""
-    told = ask(group, questions.variables, (tuple(names), compute))
+    told = ask(group, questions.variables, (tuple(names), compute), yields=yields)
     first = comparing.compare(told)
     wanted = comparing.questions(first)
     answers = {
-        rank: ask(group, questions.values, (asked,), (rank,))[rank]
+        rank: ask(group, questions.values, (asked,), (rank,), yields=yields)[rank]
         for rank, asked in wanted.items()
     }
     return comparing.compare(told, answers) if answers else first

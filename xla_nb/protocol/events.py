@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from xla_nb.protocol import plain
 
@@ -119,6 +120,22 @@ class RankAt(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupBegan(Event):
+    """The ranks of this run live on between programs, as the group `name`; they end once none has
+    come for `idle` seconds (None: never)."""
+
+    name: str
+    idle: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupEnding(Event):
+    """Live ranks are to end; `why` goes on from "ended": `by %xla_shutdown`."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProgramBegan(Event):
     """Live ranks have been given a program: the `number`-th, from 1, whose run is `run`."""
 
@@ -130,10 +147,10 @@ class ProgramBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnded(Event):
-    """All live ranks have ended a program; `headline` says how."""
+    """All its ranks have ended a program of live ranks; `headline` says how."""
 
     number: int
-    ok: bool
+    outcome: Literal["finished", "failed", "stopped"]
     headline: str
 
 

@@ -21,10 +21,13 @@ from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
+from xla_nb.run.verdict import lasting
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.wording import ranks
 
-_TICK = 0.1
+#: The name of those that programs go to where none is named.
+DEFAULT = "ranks"
+_TICK, _MINUTE = 0.1, 60.0
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
@@ -69,8 +72,10 @@ class Group:
     ) -> None:
         """idle: seconds without a program after which they end."""
         self.name, self.run, self.options, self.idle = name, run, options, idle
-        self._why_ended = ""
         self._timer: threading.Timer | None = None
+        self._turn = threading.Lock()  # of what ranks are given next
+        self._yielding: set[Run] = set()  # questions that give way to anything else
+        run.take(events.GroupBegan(name=name, idle=idle))
         self.remote: dict[str, str] = {}
         self.sent = Sent()
         self.history: list[Played] = []
@@ -88,7 +93,7 @@ class Group:
     @property
     def alive(self) -> tuple[int, ...]:
         """The ranks that can still be given a program."""
-        if self.run.done or self.run.state.stopping:
+        if self.run.done or self.run.state.stopping or self.run.state.ending:
             return ()
         states = self.run.state.ranks.values()
         return tuple(sorted(rank.rank for rank in states if rank.pid and rank.phase not in ENDED))
@@ -96,8 +101,6 @@ class Group:
     @property
     def why_lost(self) -> str:
         """Why not all of its ranks can be given a program; empty if they can."""
-        if self._why_ended:
-            return self._why_ended
         if self.alive == self.world and self.world:
             return ""
         return sentences.headline(self.run.state).rstrip(".")
@@ -112,7 +115,7 @@ class Group:
                 self.run.changed.wait(_TICK)
             waiting()
         else:
-            self.end()
+            self.end("before all were there")
             self.run.check()
         self._wait_for_more()
 
@@ -130,13 +133,15 @@ class Group:
         Raises UsageError where one of them is not there or runs another, and LaunchError.
         """
         chosen = self.world if members is None else members
-        self.check(chosen)
-        program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
-        run = self._launch(program, options, chosen, resolve, on_wait, kind)
-        number = self.number
-        self.sent.confirm()
-        began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
-        self.run.take(began)
+        with self._turn:
+            self._make_way(chosen)
+            self.check(chosen)
+            program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
+            run = self._launch(program, options, chosen, resolve, on_wait, kind)
+            number = self.number
+            self.sent.confirm()
+            began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
+            self.run.take(began)
         run.at_end(lambda run: self._over(run, number))
         return run
 
@@ -146,13 +151,28 @@ class Group:
         options: Options,
         members: tuple[int, ...],
         resolve: Callable[[str], object],
+        *,
+        yields: bool = False,
     ) -> Run:
         """Have ranks answer a question, of which nothing is recorded for long. Raises as `launch`
-        does."""
-        self.check(members)
-        run = self._launch(program, options, members, resolve, kept=False)
+        does.
+
+        yields: it is stopped as soon as these ranks are given anything else."""
+        with self._turn:
+            self._make_way(members)
+            self.check(members)
+            run = self._launch(program, options, members, resolve, asks=True)
+            if yields:
+                self._yielding.add(run)
         run.at_end(self._leave)
         return run
+
+    def _make_way(self, members: Iterable[int]) -> None:
+        """Stop the questions that give way, of these ranks."""
+        chosen = set(members)
+        for run in [run for run in self._yielding if chosen & set(self._programs.get(run, ()))]:
+            run.stop("Withdrawn")
+            run.join_end()
 
     def _launch(
         self,
@@ -163,13 +183,14 @@ class Group:
         on_wait: OnWait = lambda seconds, what: None,
         kind: type[Run] = Run,
         *,
-        kept: bool = True,
+        asks: bool = False,
     ) -> Run:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote))
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks)
         own = replace(options, n=len(chosen))
+        kept = not asks
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)
         self._programs[run] = chosen
         return run
@@ -192,18 +213,24 @@ class Group:
                 f"There is no {ranks(sorted(strange))}. The ranks are {ranks(list(self.world))}."
             )
         if chosen - set(self.alive):
-            raise LaunchError(
-                f"{self.why_lost}. What the ranks held is lost with that, but for what "
-                f"`ranks.pull` can still get of others. Start new ones: %xla_restart."
-                if self.alive
-                else f"The live ranks have ended: {self.why_lost}. Start new ones: %xla_restart."
-            )
+            raise LaunchError(f"{self._told_of_loss()} Start new ones: %xla_restart.")
         for run, busy in list(self._programs.items()):
-            if common := chosen & set(busy):
+            common = chosen & set(busy)
+            if common and run not in self._yielding:
                 raise UsageError(
                     f"{run.label} is still running on {ranks(sorted(common))}. Wait for it "
                     "(run.wait()) or stop it (run.stop(), %xla_stop)."
                 )
+
+    def _told_of_loss(self) -> str:
+        if self.run.state.ending and not self.run.state.troubled:
+            return f"{self.why_lost}."
+        if self.alive:
+            return (
+                f"{self.why_lost}. What the ranks held is lost with that, but for what "
+                "`ranks.pull` can still get of others."
+            )
+        return f"The live ranks have ended: {self.why_lost}."
 
     def _over(self, run: Run, number: int) -> None:
         """A program is over: take note of what it has bound. Where a rank could not open what it
@@ -219,33 +246,45 @@ class Group:
         for name in [name for name, holders in self._bound.items() if not holders]:
             del self._bound[name]
             self.remote.pop(name, None)
-        headline = sentences.headline(run.state)
-        self.run.take(events.ProgramEnded(number=number, ok=run.ok, headline=headline))
+        headline, outcome = sentences.headline(run.state), run.state.outcome
+        assert outcome != "running"
+        ended = events.ProgramEnded(number=number, outcome=outcome, headline=headline)
+        self.run.take(ended)
         self._leave(run)
 
     def _leave(self, run: Run) -> None:
         del self._programs[run]
+        self._yielding.discard(run)
         self._wait_for_more()
 
     def _wait_for_more(self) -> None:
         """End the ranks where nothing comes for too long."""
-        if self.idle is not None and not self._programs and not self._why_ended:
+        if self.idle is not None and not self._programs and not self.run.state.ending:
             self._cancel()
             self._timer = threading.Timer(self.idle, self._end_idle)
             self._timer.daemon = True
             self._timer.start()
 
     def _end_idle(self) -> None:
-        if not self._programs:
-            self._why_ended = f"ended after {self.idle:g} s without a cell (--idle)"
-            self.end()
+        with self._turn:
+            if self._programs or self.idle is None:
+                return
+            long = f"{self.idle:g} s" if self.idle < _MINUTE else lasting(self.idle)
+            self.run.take(events.GroupEnding(why=f"after {long} without a cell (--idle)"))
+        self._finish()
 
     def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def end(self) -> None:
-        """End all ranks, and what they run."""
+    def end(self, why: str) -> None:
+        """End all ranks, and what they run. `why` goes on from "ended": `by %xla_shutdown`."""
+        with self._turn:
+            if not self.run.state.ending:
+                self.run.take(events.GroupEnding(why=why))
+        self._finish()
+
+    def _finish(self) -> None:
         self._cancel()
         running = list(self._programs)
         for run in running:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import events
+from xla_nb.run.programs import Programs
 from xla_nb.wording import ending
 
 Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
@@ -69,14 +70,6 @@ class HostState:
 
 
 @dataclass
-class ProgramState:
-    """A program of live ranks; `ended` is how, once it has."""
-
-    began: events.ProgramBegan
-    ended: events.ProgramEnded | None = None
-
-
-@dataclass
 class Hang:
     """The last report of a hang. `over` says what has ended it, if anything has."""
 
@@ -90,8 +83,8 @@ class RunState:
     cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
     signals that the ranks have got since `stopping`, but for SIGINT; `asked`: what ranks asked and
     have got no answer to; `bound`: what a program of live ranks has bound there, `unopened`:
-    the ranks that could not open what it brought; `programs`: what
-    live ranks have been given, by number."""
+    the ranks that could not open what it brought; `group`: these are live ranks, `programs`: what
+    they have been given, `ending`: why they end, once they are to."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -108,7 +101,9 @@ class RunState:
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
     unopened: set[int] = field(default_factory=set)
-    programs: dict[int, ProgramState] = field(default_factory=dict)
+    group: events.GroupBegan | None = None
+    programs: Programs = field(default_factory=Programs)
+    ending: str = ""
     kept: bool = False
     compared: bool = False
 
@@ -142,10 +137,14 @@ class RunState:
 
     def _apply_to_group(self, event: events.Event) -> None:
         match event:
+            case events.GroupBegan():
+                self.group = event
+            case events.GroupEnding():
+                self.ending = self.ending or event.why
             case events.ProgramBegan():
-                self.programs[event.number] = ProgramState(event)
+                self.programs.begin(event)
             case events.ProgramEnded():
-                self.programs[event.number].ended = event
+                self.programs.end(event)
             case events.NamesBound():
                 self.bound.append(event)
             case events.NotOpened():
@@ -203,11 +202,6 @@ class RunState:
     def questions(self) -> list[events.Asked]:
         """What running ranks ask the person at the notebook, in order."""
         return [one for one in self.asked if self._rank(one.rank).phase not in ENDED]
-
-    def runs_now(self, rank: int) -> events.ProgramBegan | None:
-        """What a live rank runs now; None between two programs."""
-        now = (one.began for one in self.programs.values() if one.ended is None)
-        return next((began for began in now if rank in began.ranks), None)
 
     @property
     def stopped(self) -> dict[int, int]:
