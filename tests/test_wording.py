@@ -37,7 +37,7 @@ def test_a_list_ends_with_its_last_or_with_how_many_more(items, options, shown):
 
 @pytest.mark.parametrize(
     ("numbers", "shown"),
-    [([3], "rank 3"), ([2, 0, 1, 7], "ranks 0-2, 7"), (range(0, 40, 2), "and 8 more")],
+    [([3], "rank 3"), ([2, 0, 1, 7], "ranks 0–2, 7"), (range(0, 40, 2), "and 8 more")],
 )
 def test_ranks_are_folded_into_spans(numbers, shown):
     assert ranks(numbers).endswith(shown)

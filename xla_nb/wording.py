@@ -30,20 +30,20 @@ def listed(items: Iterable[object], last: str = "and", most: int | None = None) 
 
 
 def ranks(numbers: Iterable[int], most: int = 12) -> str:
-    """`rank 3`, or `ranks 0-3, 7`: at most so many numbers and spans."""
+    """`rank 3`, or `ranks 0–3, 7`: at most so many numbers and spans."""
     ordered = sorted(set(numbers))
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {spans(ordered, most)}"
 
 
 def spans(numbers: Iterable[int], most: int = 12) -> str:
-    """`3`, or `0-3, 7`: at most so many numbers and spans."""
+    """`3`, or `0–3, 7`: at most so many numbers and spans."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][-1] + 1:
             found[-1].append(number)
         else:
             found.append([number])
-    shown = [f"{s[0]}-{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in found[:most]]
+    shown = [f"{s[0]}–{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in found[:most]]
     if found[most:]:
         shown.append(f"and {sum(map(len, found[most:]))} more")
     return ", ".join(shown)

@@ -5,9 +5,11 @@ There is no kernel and no JupyterLab: `harness.Panel` is the shipped page, and t
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -303,13 +305,13 @@ def test_stacks_are_grouped_with_the_notebooks_lines_marked(panel: Panel) -> Non
             "stack": "",
             "note": "does not answer",
         },
-        {"ranks": [0, 1, 2], "who": "ranks 0-2", "place": "Cell In[3]", "stack": stack, "note": ""},
+        {"ranks": [0, 1, 2], "who": "ranks 0–2", "place": "Cell In[3]", "stack": stack, "note": ""},
     ]
     panel.give({"type": "stacks", "run": "run-1", "request": request, "groups": groups})
     shown = panel.page.get_by_role("region", name="Stacks")
     expect(shown.locator("[data-ranks='3']")).to_contain_text("does not answer")
     group = shown.locator("[data-ranks='0,1,2']")
-    expect(group).to_contain_text("ranks 0-2")
+    expect(group).to_contain_text("ranks 0–2")
     expect(group.locator("pre .xn-own")).to_have_text("Cell In[3], line 7, in train")
     button(panel, "Close stacks").click()
     expect(shown).to_be_hidden()
@@ -754,7 +756,7 @@ def test_ranks_without_a_finite_value_are_named_beside_the_mean(opened: Opener) 
     panel = opened()
     lines = [figure(rank, 1, "NaN" if rank in (2, 3) else rank) for rank in range(6)]
     panel.begin(*map(card, range(6)), figures=lines)
-    expect(panel.page.locator("[data-legend=odd]")).to_have_text("not finiterank 2–3")
+    expect(panel.page.locator("[data-legend=odd]")).to_have_text("not finiteranks 2, 3")
     expect(panel.page.locator("[data-legend=max] b")).to_have_text("5 (rank 5)")
 
 
@@ -790,7 +792,19 @@ def test_values_of_a_figure_are_read_by_pointer_and_keyboard(panel: Panel) -> No
     expect(shown.locator(".xn-at")).to_have_text("step 10")
 
 
-def test_more_than_four_ranks_are_a_mean_in_a_band_with_the_selected_one_highlighted(
+def test_three_ranks_are_a_mean_in_a_band_and_a_line_each_on_request(panel: Panel) -> None:
+    panel.tell(figures=[figure(rank, 1, rank) for rank in range(2)])
+    expect(button(panel, "each rank")).to_be_hidden()
+    panel.tell(figures=[figure(2, 1, 5)])
+    shown = panel.page.locator("[data-figure=loss]")
+    expect(shown.locator("path.xn-band, path.xn-mean")).to_have_count(2)
+    expect(shown.locator("[data-legend=mean]")).to_have_text("mean2")
+    button(panel, "each rank").click()
+    expect(shown.locator("path[data-rank]")).to_have_count(3)
+    expect(shown.locator("[data-legend='2']")).to_have_text("rank 25")
+
+
+def test_many_ranks_are_a_mean_in_a_band_with_the_selected_one_highlighted(
     opened: Opener,
 ) -> None:
     panel = opened()
@@ -844,6 +858,50 @@ def test_labels_of_an_axis_differ_and_fit(panel: Panel, values: tuple[float, flo
     assert all(label.evaluate("text => text.getBBox().x >= 0") for label in labels.all())
 
 
+@pytest.mark.parametrize(
+    "values", [(3.4, 0.3), (0.9, 0.93), (1e-9, 1e4), (7, 7), (5e6, 2e7), (1e-300, 1e300), (12, 480)]
+)
+def test_a_logarithmic_axis_has_round_labels_in_their_places(
+    panel: Panel, values: tuple[float, float]
+) -> None:
+    panel.tell(figures=[figure(0, *values)])
+    button(panel, "log").click()
+    panel.settle()
+    axes = panel.page.locator("[data-figure=loss] .xn-axes")
+    lines = axes.locator("line").evaluate_all("all => all.map(n => Number(n.getAttribute('y1')))")
+    texts = axes.locator("text[text-anchor=end]")
+    middles = texts.evaluate_all(
+        "all => all.map(n => { const { y, height } = n.getBBox(); return y + height / 2; })"
+    )
+    labels = [float(text.replace(",", "")) for text in axis(panel)]
+    assert 3 <= len(set(labels)) == len(labels) <= 7
+    assert all(abs(middle - line) < 2 for middle, line in zip(middles, lines, strict=True))
+    assert all(abs(after - before) >= 12 for before, after in pairwise(lines))
+    powers = [math.log10(label) for label in labels]
+    a_decade = (lines[-1] - lines[0]) / (powers[-1] - powers[0])
+    for label, power, line in zip(labels, powers, lines, strict=True):
+        assert abs(lines[0] + a_decade * (power - powers[0]) - line) <= 1
+        assert len(f"{label:e}".rstrip("0").partition("e")[0].rstrip("0")) <= 4
+
+
+def test_values_without_a_place_on_a_logarithmic_axis_are_told(panel: Panel) -> None:
+    panel.tell(figures=[figure(0, 1, 0, -3, 10)])
+    told = panel.page.locator("[data-figure=loss] .xn-at")
+    expect(told).to_have_text("last")
+    button(panel, "log").click()
+    expect(told).to_have_text("without values ≤ 0 · last")
+    expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 010")
+
+
+def test_the_mean_of_a_logarithmic_axis_is_that_of_the_values(panel: Panel) -> None:
+    panel.tell(figures=[figure(rank, 1, value) for rank, value in enumerate((1, 10, 100))])
+    button(panel, "log").click()
+    panel.settle()
+    (_, bottom), (_, at) = ends(panel, "path.xn-mean")[0], ends(panel, "path.xn-mean")[-1]
+    top = min(y for _, y in ends(panel, "path.xn-band"))
+    assert abs((bottom - at) / (bottom - top) - math.log10(37) / 2) < 0.02
+
+
 def test_charts_are_logarithmic_over_time_or_smoothed_on_request(panel: Panel) -> None:
     line = {"name": "loss", "rank": 0, "replace": True}
     panel.tell(figures=[{**line, "points": [[0, 1, 0], [1, 10, 9], [2, 100, 10]]}])
@@ -886,6 +944,11 @@ def test_memory_over_time_is_a_chart_on_request(panel: Panel) -> None:
     shown = panel.page.get_by_role("region", name="Figures").locator("figure")
     expect(shown).to_contain_text("memory, MiB")
     expect(shown.locator("[data-legend='0']")).to_have_text("rank 0100")
+    plot = shown.locator("svg")
+    plot.hover(position={"x": 100, "y": 50})
+    expect(shown.locator(".xn-at")).to_have_text("at 5 s")
+    units = shown.locator(".xn-axes text[text-anchor=middle]").all_text_contents()
+    assert units and all(text.endswith(" s") for text in units)
 
 
 def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
@@ -896,7 +959,7 @@ def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
     )
     panel.settle()
     assert panel.held()["points"] <= 8_000
-    expect(panel.page.locator("[data-legend='3'] b")).to_have_text("29,999")
+    expect(panel.page.locator("[data-legend=max] b")).to_have_text("29,999 (rank 3)")
 
 
 # ------------------------------------------------------------------------------ output
@@ -924,7 +987,7 @@ def test_equal_lines_of_ranks_are_one_line(panel: Panel) -> None:
 def test_a_line_joins_an_equal_one_only_behind_all_others_of_its_rank(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a", "b"), block(1, "b", "a"), block(2, "a", "b")])
     assert panel.rows() == ["a", "b", "a", "b"]
-    assert tags(panel) == ["0", "0–1", "1–2", "2"]
+    assert tags(panel) == ["0", "0, 1", "1, 2", "2"]
     panel.tell(lines=[block(2, "b", start=4)])  # once more, of the same rank
     assert panel.rows() == ["a", "b", "a", "b", "b"]
     panel.page.get_by_label("Ranks shown").select_option("1")
@@ -1324,10 +1387,40 @@ def test_every_control_is_reached_with_the_tab_key(panel: Panel) -> None:
         assert name in reached
     for name in ("Ranks shown", "Stream", "Filter output", "Follow", "Copy output", "Output"):
         assert name in reached
-    for name in ("Ask again", "Close stacks", "Earlier output", "Copy path", "each rank"):
+    for name in ("Ask again", "Close stacks", "Earlier output", "Copy path", "log"):
         assert name in reached
     assert sum("rank 0 · running" in name for name in reached) == 1
     assert any(name.startswith("loss: rank 0") for name in reached)
+
+
+def test_ranks_charts_and_their_choices_are_one_tab_stop_each(opened: Opener) -> None:
+    panel = opened()
+    panel.page.evaluate("document.body.className = 'jp-Notebook'")  # lines are links there
+    names = ("loss", "accuracy", "lr")
+    figures = [{**figure(rank, 1, 2), "name": name} for name in names for rank in range(8)]
+    panel.begin(*(card(rank, rss=1 << 29) for rank in range(8)), figures=figures)
+    reached = tabbed(panel.page)
+    assert reached == [
+        *("Stacks", "Stop", "Cell In[3]", "8 ranks", "rank 0 · running · Cell In[3], line 7"),
+        *("Figures", "log", "Smoothing", "loss: mean 2, min 2 (rank 0), max 2 (rank 7)"),
+        *("Output", "Ranks shown", "Stream", "Filter output", "Copy path", "Follow"),
+        *("Copy output", "Output"),
+    ]
+
+
+def test_the_arrow_keys_move_among_choices_and_charts(panel: Panel) -> None:
+    figures = [{**figure(0, 1, 2), "name": name} for name in ("loss", "accuracy")]
+    panel.tell(figures=figures, cards=[card(0, rss=1 << 29)])
+    button(panel, "log").focus()
+    panel.page.keyboard.press("ArrowRight")
+    expect(button(panel, "time")).to_be_focused()
+    panel.page.keyboard.press("ArrowRight")  # "each rank" is not shown
+    expect(button(panel, "memory")).to_be_focused()
+    panel.page.locator("[data-figure=loss] svg").focus()
+    panel.page.keyboard.press("ArrowDown")
+    expect(panel.page.locator("[data-figure=accuracy] svg")).to_be_focused()
+    panel.page.keyboard.press("ArrowUp")
+    expect(panel.page.locator("[data-figure=loss] svg")).to_be_focused()
 
 
 def tabbed(page: Page) -> list[str]:

@@ -92,7 +92,7 @@ def test_of_ranks_that_died_differently_the_headline_has_the_first():
 def test_equal_errors_are_told_once_with_their_ranks():
     state = run_of(failed(1), failed(2), failed(3))
     (told,) = sentences.details(state)
-    assert told.startswith("ranks 1-3:\n")
+    assert told.startswith("ranks 1–3:\n")
     assert told.count("Traceback") == 1
 
 

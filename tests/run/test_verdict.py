@@ -130,7 +130,7 @@ CASES = {
     ),
     "a TPU, all at one place": (
         [at(rank, 6, "torch_xla.sync") for rank in range(4)],
-        "No progress for 5 min: ranks 0-3 are in `torch_xla.sync` at Cell In[3], line 6",
+        "No progress for 5 min: ranks 0–3 are in `torch_xla.sync` at Cell In[3], line 6",
     ),
     "a TPU, one compiles": (
         [at(0, 6, "torch_xla.sync"), at(1, 6, "torch_xla.sync"), compiling(2)],
@@ -139,7 +139,7 @@ CASES = {
     ),
     "all compute": (
         [computing(rank, cpu=0.9 + rank / 100) for rank in range(4)],
-        "No progress for 5 min: ranks 0-3 are computing at Cell In[3], line 9 (90 % of a CPU)",
+        "No progress for 5 min: ranks 0–3 are computing at Cell In[3], line 9 (90 % of a CPU)",
     ),
     "one of many is quiet": (
         [at(0, 6, "f.g", quiet=1.0), at(1)],

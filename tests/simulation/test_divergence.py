@@ -91,13 +91,13 @@ def test_a_mismatch_names_the_line_of_the_cell(simulate: Simulate) -> None:
     where = "at Cell In[5], line 2: return xm.all_reduce('sum', value)"
     assert lines == [
         f"rank 0: all_reduce sum f32[2] {where}",
-        f"ranks 1-3: all_reduce sum f32[4] {where}",
+        f"ranks 1–3: all_reduce sum f32[4] {where}",
     ]
 
 
 def test_a_mismatch_in_backward_names_the_line_that_called_it(simulate: Simulate) -> None:
     lines = mismatch(simulate("mismatch_in_backward"), 0, 1, 2, 3)
-    assert [line.partition(": ")[0] for line in lines] == ["rank 0", "ranks 1-3"]
+    assert [line.partition(": ")[0] for line in lines] == ["rank 0", "ranks 1–3"]
     assert all(line.endswith(": doubled.sum().backward()") for line in lines), lines
 
 

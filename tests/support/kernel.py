@@ -55,18 +55,18 @@ class Shown:
 
 
 def unfolded(text: str) -> list[str]:
-    """Lines as a terminal shows them: `[0-2] done` as `[0] done`, `[1] done` and `[2] done`."""
+    """Lines as a terminal shows them: `[0–2] done` as `[0] done`, `[1] done` and `[2] done`."""
     lines = []
     for line in io.StringIO(text):
         shown = line.removesuffix("\n").rpartition("\r")[2]
-        found = re.match(r"\[([\d, -]+)\] (.*)", shown, re.DOTALL)
+        found = re.match(r"\[([\d, –]+)\] (.*)", shown, re.DOTALL)
         lines += [f"[{rank}] {found[2]}" for rank in _numbers(found[1])] if found else [shown]
     return lines
 
 
 def _numbers(spans: str) -> Iterator[int]:
     for span in spans.split(", "):
-        first, _, last = span.partition("-")
+        first, _, last = span.partition("–")
         yield from range(int(first), int(last or first) + 1)
 
 

@@ -90,7 +90,7 @@ def f(rank):
 def test_equal_displays_of_all_ranks_are_shown_once(notebook):
     html, text = composed(notebook.ok("%%xla_spawn -n 4\ndef f(rank): display('same')"))
     assert html.count("&#x27;same&#x27;") == 1
-    assert text == "[0-3] 'same'"
+    assert text == "[0–3] 'same'"
 
 
 def test_with_no_view_the_run_has_them(notebook):

@@ -222,7 +222,7 @@ ENDINGS = {
     ),
     "the job is gone": Ending(
         [*returned(0), events.JobEnded(status=-9)],
-        "Ranks 1-3 were lost: their job was killed by SIGKILL (often out of memory; check dmesg)",
+        "Ranks 1–3 were lost: their job was killed by SIGKILL (often out of memory; check dmesg)",
         ["✓ finished, returned 0"],
     ),
     "no rank could start": Ending(

@@ -107,7 +107,7 @@ def test_a_flood_is_shown_as_it_comes():
 
 @pytest.mark.parametrize(
     ("ranks", "name"),
-    [([3], "3"), ([0, 1], "0, 1"), ([0, 1, 2, 5], "0-2, 5"), ([None], "cell")],
+    [([3], "3"), ([0, 1], "0, 1"), ([0, 1, 2, 5], "0–2, 5"), ([None], "cell")],
 )
 def test_who_wrote_a_line(ranks, name):
     assert folding.who(ranks) == name

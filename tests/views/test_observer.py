@@ -73,7 +73,7 @@ def test_a_rank_whose_function_has_returned_is_sending_its_result(run, observer)
 def test_a_waiting_rank_names_its_collective_and_the_missing_ranks(run, observer):
     started(run, 0)
     samples(run, 0, activity="waiting", operation="all_reduce sum f32[8]", missing=(1, 2, 3))
-    assert card(observer, 0).detail == "in all_reduce sum f32[8], for ranks 1-3"
+    assert card(observer, 0).detail == "in all_reduce sum f32[8], for ranks 1–3"
 
 
 def test_an_ended_rank_shows_its_last_event_over_its_sample(run, observer):

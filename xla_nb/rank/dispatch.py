@@ -88,6 +88,7 @@ class Dispatcher:
     def died(self, event: events.ProcessDied) -> None:
         """A rank's process has ended: tell the programs that it was to end."""
         with self._lock:
+            self._meet()
             gone = [line for line in self._lines.values() if line.pid == event.pid]
             for line in gone:
                 for program in [one for one in self._open if line.rank in one.waiting]:
@@ -112,7 +113,9 @@ class Dispatcher:
                         self._hear(key.data)
 
     def _take(self) -> None:
-        """A program from the notebook, or the end."""
+        """A program from the notebook, or the end, for all ranks that it knows to have begun: their
+        lines have arrived by now."""
+        self._meet()
         message, fds, _, _ = socket.recv_fds(self._control, 1 << 10, 3)
         if not message:
             self._selector.unregister(self._control)
@@ -148,12 +151,13 @@ class Dispatcher:
             cells.send(line.sock, line.given[0].files)
 
     def _meet(self) -> None:
-        """A rank opens its line."""
-        message, fds, _, _ = socket.recv_fds(self._arrivals, 64, 1)
-        rank, pid = map(int, message.split())
-        line = _Line(rank, pid, socket.socket(fileno=fds[0]))
-        self._lines[rank] = line
-        self._selector.register(line.sock, selectors.EVENT_READ, line)
+        """Ranks open their lines: all that have arrived."""
+        while channel.ready(self._arrivals, 0):
+            message, fds, _, _ = socket.recv_fds(self._arrivals, 64, 1)
+            rank, pid = map(int, message.split())
+            line = _Line(rank, pid, socket.socket(fileno=fds[0]))
+            self._lines[rank] = line
+            self._selector.register(line.sock, selectors.EVENT_READ, line)
 
     def _hear(self, line: _Line) -> None:
         """A rank has ended a program, or has closed its line: then its death will be told."""

@@ -139,7 +139,7 @@ def _norms(leaf: ComparedLeaf) -> list[str]:
 
 
 def _each(groups: Sequence[Group], label: str, form: Callable[[Group], str]) -> str:
-    """`shape (4, 3) (ranks 0-2), (5, 3) (rank 3)`; "" if it is the same on all ranks."""
+    """`shape (4, 3) (ranks 0–2), (5, 3) (rank 3)`; "" if it is the same on all ranks."""
     alike: dict[str, list[int]] = {}
     for group in groups:
         alike.setdefault(in_one_line(form(group), _LONGEST), []).extend(group.ranks)

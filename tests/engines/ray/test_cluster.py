@@ -341,7 +341,7 @@ def test_an_interrupt_stops_the_ranks_of_all_hosts(on_ray):
         during=interrupt,
     )
     assert "Stopped by an interrupt" in shown.error
-    assert f"ranks 0-5: stopped at Cell In[{shown.number}], line 4" in shown.result
+    assert f"ranks 0–5: stopped at Cell In[{shown.number}], line 4" in shown.result
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
 
 
@@ -354,7 +354,7 @@ def test_stacks_come_from_all_hosts(on_ray):
         "    __import__('time').sleep(0.05)"
     )
     shown = on_ray.ok("%xla_stacks asleep")
-    assert "ranks 0-5 at Cell In[" in shown.stdout
+    assert "ranks 0–5 at Cell In[" in shown.stdout
     on_ray.ok("asleep.stop()\ntry: asleep.wait(60)\nexcept Exception: pass")
     assert on_ray.value("asleep.done") == "True"
 

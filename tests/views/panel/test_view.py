@@ -244,7 +244,7 @@ def test_an_error_names_its_ranks_and_the_first_of_them(observer):
     cards = (*(Card(rank, "failed") for rank in range(4)), Card(4, "died"))
     troubles = (trouble(2, 0, 1, first=True), trouble(4))
     several = PanelNews().of(snapshot(*cards, troubles=troubles), observer)["troubles"]
-    assert [one["who"] for one in several] == ["ranks 0-2 failed, rank 2 first", "rank 4 died"]
+    assert [one["who"] for one in several] == ["ranks 0–2 failed, rank 2 first", "rank 4 died"]
     assert [one["open"] for one in several] == [True, False]
     (alone,) = PanelNews().of(snapshot(*cards, troubles=troubles[1:]), observer)["troubles"]
     assert (alone["who"], alone["open"]) == ("rank 4 died", True)
@@ -252,12 +252,12 @@ def test_an_error_names_its_ranks_and_the_first_of_them(observer):
 
 def test_a_hang_is_sent_with_its_groups_once_and_then_that_there_is_none(observer):
     group = StackGroup((0, 1, 2), "Cell In[3], line 9", "  stack", "note")
-    hang = Hang(30.0, "Ranks 0-2 hang", (group,))
+    hang = Hang(30.0, "Ranks 0–2 hang", (group,))
     news = PanelNews()
     sent = news.of(replace(snapshot(Card(0)), hang=hang), observer)["hang"]
     assert sent == {
-        "verdict": "Ranks 0-2 hang",
-        "groups": [{**vars(group), "who": "ranks 0-2"}],
+        "verdict": "Ranks 0–2 hang",
+        "groups": [{**vars(group), "who": "ranks 0–2"}],
     }
     assert "hang" not in news.of(replace(snapshot(Card(0)), hang=hang), observer)
     assert news.of(snapshot(Card(0)), observer)["hang"] is None

@@ -295,7 +295,7 @@ def test_the_stacks_of_a_hang_are_bounded() -> None:
 def test_an_error_is_shown_once_with_its_ranks_the_first_of_them_and_its_place() -> None:
     trouble = Trouble((2, 0, 1, 5), True, "ValueError: boom", "Cell In[2], line 7", TRACEBACK)
     for shown in both(snapshot(troubles=(trouble,))):
-        assert "ranks 0-2, 5" in shown
+        assert "ranks 0–2, 5" in shown
         assert "rank 2 first" in shown
         assert "Cell In[2], line 7" in shown
         assert shown.count(TRACEBACK) == 1
@@ -339,7 +339,7 @@ def test_errors_come_before_output() -> None:
 def test_errors_beyond_the_bound_are_counted() -> None:
     troubles = tuple(Trouble((rank,), not rank, f"E{rank}", "", "") for rank in range(20))
     for shown in both(snapshot(troubles=troubles)):
-        assert "and 12 more errors, in ranks 8-19" in shown
+        assert "and 12 more errors, in ranks 8–19" in shown
 
 
 def test_progress_shows_share_count_rate_and_time_to_go() -> None:
@@ -501,9 +501,9 @@ def test_where_other_ranks_were_is_told_of_a_run_that_failed() -> None:
     failed = (replace(at[0], phase="failed"), *at[1:])
     trouble = Trouble((0,), True, "ValueError: boom", "", TRACEBACK)
     for shown in both(snapshot(ok=False, cards=failed, troubles=(trouble,))):
-        assert re.search(r"ranks 1-3:? stopped at Cell In\[3\], line 9", shown)
+        assert re.search(r"ranks 1–3:? stopped at Cell In\[3\], line 9", shown)
     for shown in both(snapshot(cards=at)):
-        assert "ranks 1-3" not in shown
+        assert "ranks 1–3" not in shown
 
 
 def test_the_list_of_hosts_is_bounded() -> None:
@@ -656,7 +656,7 @@ def test_equal_lines_of_ranks_are_one_line() -> None:
     each[1] = printed("hello", "loss 0.5", "done", rank=1)
     html, text = both(snapshot(excerpts=tuple(each)))
     assert "0\N{EN DASH}3hello1loss 0.50\N{EN DASH}3done" in html
-    assert "[0-3] hello\n[1] loss 0.5\n[0-3] done" in text
+    assert "[0–3] hello\n[1] loss 0.5\n[0–3] done" in text
 
 
 def test_the_middle_of_long_output_is_folded_and_short_output_is_not() -> None:

@@ -16,7 +16,7 @@ PAGE = Path(__file__).with_name("page")
 #: From the ground up. Each begins with its one job.
 MODULES = (
     *("values", "words", "messages"),
-    *("nodes", "folding", "gauges", "ansi"),
+    *("nodes", "folding", "toolbar", "gauges", "ansi"),
     *("lines", "store"),
     *("places", "stacks", "troubles", "head"),
     *("lanes", "rows", "details", "ranks"),

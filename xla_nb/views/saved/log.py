@@ -85,7 +85,7 @@ class _Lists:
         return f'<ul style="{style}">{"".join(map(self._item, groups))}</ul>'
 
     def _item(self, group: _Group) -> str:
-        label = f'<b style="{self._width}">{group.ranks.replace("-", "&ndash;")}</b>'
+        label = f'<b style="{self._width}">{group.ranks}</b>'
         label += faint("stderr") if group.stream == "err" else ""
         text = div("flex:1;min-width:0", in_parts(group.lines, _joined, "lines", self._ends))
         return f'<li style="display:flex;gap:8px;margin:0">{label}{text}</li>'

@@ -3,7 +3,7 @@
 import { count } from "./words.js";
 
 /** About `wanted` round numbers within [low, high], at least three, and their distance. */
-export function ticks(low, high, wanted) {
+function ticks(low, high, wanted) {
 	const rough = (high - low) / wanted;
 	const power = 10 ** Math.floor(Math.log10(rough));
 	const step = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
@@ -13,11 +13,30 @@ export function ticks(low, high, wanted) {
 }
 
 /** With as many digits as tell it from the next. */
-export function tickText(value, step) {
+function tickText(value, step) {
 	const power = (x) => Math.floor(Math.log10(Math.abs(x)) + 1e-9);
 	const last = power(step);
 	if (Math.abs(value) < 1e6 && last > -5) return last < 0 ? value.toFixed(-last) : count(value);
 	return value ? value.toExponential(Math.max(0, power(value) - last)).replace("e+", "e") : "0";
+}
+
+/** The labels of an axis: numbers within [low, high], and how they are written. */
+export function labels(low, high, wanted) {
+	const [values, step] = ticks(low, high, wanted);
+	return values.map((value) => [value, tickText(value, step)]);
+}
+
+/** Those of a logarithmic axis from 10 ** first: powers of ten, on a short one numbers between too. */
+export function logLabels(first, last) {
+	const [low, high] = [Math.max(Number.MIN_VALUE, 10 ** first), Math.min(Number.MAX_VALUE, 10 ** last)];
+	const apart = Math.ceil((last - first) / 6); // powers of ten from one label to the next
+	for (const parts of [[1], [1, 3], [1, 2, 5]]) {
+		const found = [];
+		for (let k = Math.floor(first / apart) * apart; k <= last; k += apart)
+			found.push(...parts.map((part) => Number(`${part}e${k}`)).filter((value) => value >= low && value <= high));
+		if (found.length > 2) return found.map((value) => [value, tickText(value, value)]);
+	}
+	return labels(low, high, 4);
 }
 
 /** The least and the greatest number, without NaN. */

@@ -1,13 +1,14 @@
 // One chart: a figure's line of each rank, with axes, legend and the values under the pointer.
 
 import { held, plain } from "./values.js";
-import { duration, figure, joined, OVER, spans } from "./words.js";
+import { duration, figure, joined, OVER, ranksOf } from "./words.js";
 import { div, fill, h, mark, put, span, svg } from "./nodes.js";
 import { tint } from "./gauges.js";
-import { nearest, reach, ticks, tickText } from "./axes.js";
+import { labels, logLabels, nearest, reach } from "./axes.js";
 import { bundle, smoothed, trace } from "./curves.js";
 
 const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [58, 22, 6, 18, 112]; // of a chart, in pixels
+export const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on request
 
 export class Chart {
 	axes = svg("g.axes");
@@ -18,15 +19,16 @@ export class Chart {
 	legend = div("legend");
 	paths = new Map();
 
-	constructor(view, name) {
+	constructor(view, name, timed = false) {
 		this.view = view;
+		this.timed = timed;
 		this.name = plain(name);
 		const point = (x) => {
 			this.pointer = x;
 			view.redraw("figures");
 		};
 		const about = {
-			...{ height: HIGH, tabindex: 0, role: "img" },
+			...{ height: HIGH, role: "img" },
 			pointermove: (event) => point(event.offsetX),
 			pointerleave: () => point(),
 			blur: () => point(),
@@ -47,37 +49,49 @@ export class Chart {
 		const wide = this.svg.clientWidth;
 		this.wide = wide;
 		if (!wide) return;
-		const { log, time, smooth } = this.view.charting;
+		const { log, smooth } = this.view.charting;
+		const height = log ? Math.log10 : Number;
+		this.hides = false; // whether a logarithmic axis has no place for some of the values
+		const drawn = (y) => {
+			const fits = isFinite(height(y));
+			this.hides ||= !fits && !isNaN(y);
+			return fits ? y : NaN;
+		};
 		const own = new Map([...lines].map(([rank, { x, y, t }]) => {
-			const ys = y.map(log ? Math.log10 : Number).map((y) => (isFinite(y) ? y : NaN));
-			return [rank, { x: time ? t : x, y: smooth ? smoothed(ys, smooth) : ys }];
+			const ys = y.map((y) => (isFinite(y) ? y : NaN));
+			return [rank, { x: this.overTime ? t : x, y: (smooth ? smoothed(ys, smooth) : ys).map(drawn) }];
 		}));
 		let [x0, x1] = reach([...own.values()].map(({ x }) => x));
-		let [y0, y1] = reach([...own.values()].map(({ y }) => y));
-		this.blank = y0 > y1;
+		let [y0, y1] = reach([...own.values()].map(({ y }) => y)).map(height);
+		this.blank = !(y0 <= y1);
 		if (this.blank) [y0, y1] = [0, 1];
 		if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
 		const margin = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
 		[y0, y1] = [y0 - margin, y1 + margin];
 		const across = (wide - LEFT - RIGHT) / (x1 - x0);
 		const sx = (x) => LEFT + (x - x0) * across;
-		const sy = (y) => HIGH - BOTTOM - ((y - y0) / (y1 - y0)) * (HIGH - TOP - BOTTOM);
+		const sy = (y) => HIGH - BOTTOM - ((height(y) - y0) / (y1 - y0)) * (HIGH - TOP - BOTTOM);
 		mark(this.svg, "viewBox", `0 0 ${wide} ${HIGH}`);
-		this.drawAxes([x0, x1, y0, y1], sx, sy);
+		this.drawAxes([x0, x1], [y0, y1], sx, sy);
 		this.drawLines(own, sx, sy, [x0, x1]);
 		const pointed = this.pointer === undefined ? null : x0 + (this.pointer - LEFT) / across;
 		this.read(lines, own, pointed, sx);
 	}
 
-	drawAxes(range, sx, sy) {
-		const [x0, x1, y0, y1] = range;
-		fill(this.axes, `${range} ${this.wide} ${this.view.charting.log} ${this.blank}`, () => {
-			const [ys, tall] = this.blank ? [[]] : ticks(y0, y1, 4);
-			const [xs, broad] = ticks(x0, x1, Math.max(2, Math.floor(this.wide / 90)));
+	/** Whether x is seconds since the start of the run, rather than steps. */
+	get overTime() {
+		return this.timed || this.view.charting.time;
+	}
+
+	drawAxes(across, up, sx, sy) {
+		const { log } = this.view.charting;
+		fill(this.axes, `${across} ${up} ${this.wide} ${log} ${this.overTime} ${this.blank}`, () => {
 			const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
-			const below = xs.map((value) => text(sx(value), HIGH - 4, "middle", tickText(value, broad)));
-			const beside = ys.flatMap((value) => {
-				const words = this.view.charting.log ? figure(10 ** value) : tickText(value, tall);
+			const unit = this.overTime ? " s" : "";
+			const xs = labels(...across, Math.max(2, Math.floor(this.wide / 90)));
+			const ys = this.blank ? [] : log ? logLabels(...up) : labels(...up, 4);
+			const below = xs.map(([value, words]) => text(sx(value), HIGH - 4, "middle", words + unit));
+			const beside = ys.flatMap(([value, words]) => {
 				const y = Math.round(sy(value)) + 0.5;
 				const line = svg("line", { x1: LEFT, x2: this.wide - RIGHT, y1: y, y2: y });
 				return [line, text(LEFT - 6, y + 4, "end", words)];
@@ -86,7 +100,7 @@ export class Chart {
 		});
 	}
 
-	/** Few ranks: a colored line each. Many: their mean in a band. */
+	/** One or two ranks: a colored line each. More: their mean in a band. */
 	drawLines(lines, sx, sy, ends) {
 		const focused = this.view.rank;
 		const many = this.isMany(lines);
@@ -112,7 +126,7 @@ export class Chart {
 	}
 
 	isMany(lines) {
-		return lines.size > (this.view.charting.each ? 64 : 4);
+		return lines.size > (this.view.charting.each ? EACH : PAIR);
 	}
 
 	/** The rank's number at the end of its line: color alone does not tell lines apart. */
@@ -134,7 +148,8 @@ export class Chart {
 	/** The legend: the values under the pointer, or the last ones, as they were reported. */
 	read(lines, own, x, sx) {
 		const values = new Map();
-		const { time, smooth } = this.view.charting;
+		const hides = this.hides ? "without values ≤ 0" : "";
+		const smooth = this.view.charting.smooth ? "smoothed" : "";
 		let at = null;
 		for (const [rank, { y }] of [...lines].sort(([a], [b]) => a - b)) {
 			const xs = own.get(rank).x;
@@ -142,7 +157,7 @@ export class Chart {
 			values.set(rank, y[i]);
 			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];
 		}
-		put(this.at, joined(smooth ? "smoothed" : "", at === null ? "last" : time ? `at ${duration(at)}` : `step ${figure(at)}`));
+		put(this.at, joined(hides, smooth, at === null ? "last" : this.overTime ? `at ${duration(at)}` : `step ${figure(at)}`));
 		mark(this.cross, "visibility", at === null ? "hidden" : null);
 		if (at !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(at));
 		const rows = this.isMany(lines) || values.size > 8 ? this.summary(values) : [...values].map(([rank, value]) => [rank, `rank ${rank}`, figure(value)]);
@@ -156,7 +171,7 @@ export class Chart {
 	summary(values) {
 		const sorted = [...values].filter(([, value]) => isFinite(value)).sort(([, a], [, b]) => a - b);
 		const odd = [...values.keys()].filter((rank) => !isFinite(values.get(rank)));
-		const bad = odd.length ? [["odd", "not finite", `rank ${spans(odd)}`]] : [];
+		const bad = odd.length ? [["odd", "not finite", ranksOf(odd)]] : [];
 		if (!sorted.length) return bad;
 		const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
 		const ends = [["min", sorted[0]], ["max", sorted.at(-1)]].map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);

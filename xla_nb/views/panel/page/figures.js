@@ -3,11 +3,13 @@
 import { held } from "./values.js";
 import { button, div, fill, h, mark, option, section, show, span } from "./nodes.js";
 import { folding } from "./folding.js";
-import { Chart } from "./chart.js";
+import { oneStop, step, toolbar } from "./toolbar.js";
+import { Chart, EACH, PAIR } from "./chart.js";
 
 export class Figures {
 	charts = new Map();
 	grid = div("figures-grid");
+	plots = [];
 	queue = []; // charts to draw, one in each frame
 
 	constructor(view) {
@@ -22,17 +24,23 @@ export class Figures {
 			};
 			return button(text, flip, { "aria-pressed": false, title }, "choice");
 		};
-		const smooth = h("select.select", { label: "Smoothing", change: () => ((charting.smooth = Number(smooth.value)), redraw()) },
+		this.each = choice("each rank", "each", "A line for each rank");
+		this.own = [choice("log", "log", "Logarithmic axis"), choice("time", "time", "Seconds instead of steps"), this.each];
+		this.memory = choice("memory", "memory", "Memory of each process");
+		this.buttons = [...this.own, this.memory];
+		this.smooth = h("select.select", { label: "Smoothing", change: () => ((charting.smooth = Number(this.smooth.value)), redraw()) },
 			...[[0, "not smoothed"], [0.6, "smoothed"], [0.9, "very smooth"]].map(option));
-		const choices = h("span.choices", { role: "group", label: "Charts" },
-			choice("log", "log", "Logarithmic axis"),
-			choice("time", "time", "Seconds instead of steps"),
-			choice("each rank", "each", "A line for each rank"),
-			choice("memory", "memory", "Memory of each process"));
-		const head = div("bar-head", span("space"), choices, smooth);
+		const head = div("bar-head", span("space"), toolbar("Charts", ...this.buttons), this.smooth);
 		this.node = folding(section("figures", "Figures", head, this.grid), "figures", "Figures", head);
 		this.resized = new ResizeObserver(redraw);
 		this.resized.observe(this.grid);
+		this.grid.addEventListener("focusin", () => oneStop(this.plots));
+		this.grid.addEventListener("keydown", (event) => {
+			const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+			if (!by) return;
+			event.preventDefault();
+			step(this.plots, by);
+		});
 	}
 
 	get every() {
@@ -42,12 +50,20 @@ export class Figures {
 	draw() {
 		const { figures, memory } = this.view.store;
 		const all = new Map([...figures].map(([name, lines]) => [`figure ${name}`, [name, lines]]));
-		if (this.view.charting.memory) all.set("memory", ["memory, MiB", memory]);
+		if (this.view.charting.memory && memory.size) all.set("memory", ["memory, MiB", memory]);
 		show(this.node, all.size || memory.size);
-		mark(this.node, "data-empty", !figures.size);
+		// Without any figure there is only the memory to be charted.
+		for (const node of [...this.own, this.smooth]) show(node, figures.size);
+		show(this.each, [...figures.values()].some(({ size }) => size > PAIR && size <= EACH));
+		show(this.memory, memory.size);
+		oneStop(this.buttons);
 		const keys = [...all.keys()];
-		const chart = (key) => held(this.charts, key, () => new Chart(this.view, all.get(key)[0]));
-		fill(this.grid, JSON.stringify(keys), () => keys.map((key) => chart(key).node));
+		const chart = (key) => held(this.charts, key, () => new Chart(this.view, all.get(key)[0], key === "memory"));
+		fill(this.grid, JSON.stringify(keys), () => {
+			this.plots = keys.map((key) => chart(key).svg);
+			oneStop(this.plots);
+			return keys.map((key) => chart(key).node);
+		});
 		if (!this.queue.length) this.queue = keys;
 		const key = this.queue.shift();
 		if (all.has(key)) chart(key).draw(all.get(key)[1]);

@@ -2,13 +2,17 @@
 
 import { h } from "./nodes.js";
 
-/** A place of the notebook, as a link where the page has the notebook. */
-export function placed(place, view, words = place) {
+/** A place of the notebook, as a link where the page has the notebook. `more`: its attributes. */
+export function placed(place, view, words = place, more = {}) {
 	const number = place.match(/^Cell In\[(\d+)\]/)?.[1];
 	const notebook = view.root.closest?.(".jp-Notebook");
 	if (!number || !notebook) return words;
 	const line = Number(place.match(/, line (\d+)/)?.[1] ?? 1);
-	return h("button.link", { type: "button", title: `Go to ${place}`, click: (event) => (event.stopPropagation(), reveal(view, number, line)) }, words);
+	const click = (event) => {
+		event.stopPropagation();
+		reveal(view, number, line);
+	};
+	return h("button.link", { type: "button", title: `Go to ${place}`, click, ...more }, words);
 }
 
 /** Shows a line of a cell. The editor is CodeMirror's, whose view its nodes know. */

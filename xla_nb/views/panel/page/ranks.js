@@ -4,6 +4,7 @@ import { held, plain } from "./values.js";
 import { joined, kinds, KINDS, percent, plural, stepTime } from "./words.js";
 import { arrange, button, div, fill, glyph, h, mark, put, search, section, show, span } from "./nodes.js";
 import { folding } from "./folding.js";
+import { toolbar } from "./toolbar.js";
 import { tally } from "./gauges.js";
 import { Row, Tile } from "./rows.js";
 import { Detail } from "./details.js";
@@ -49,7 +50,7 @@ export class Ranks {
 		this.counts = h("ul.counts", { label: "Ranks by phase" });
 		const sort = (by) => button(`By ${by}`, () => this.sortBy(by), {}, "choice");
 		this.sorts = { trouble: sort("trouble"), rank: sort("rank") };
-		this.sorting = h("span.choices", { role: "group", label: "Order of ranks" }, ...Object.values(this.sorts));
+		this.sorting = toolbar("Order of ranks", ...Object.values(this.sorts));
 		this.finder = search("Find ranks", () => {
 			this.needle = this.finder.value.trim().toLowerCase();
 			view.redraw("ranks");

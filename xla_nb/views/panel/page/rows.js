@@ -25,7 +25,7 @@ export class Row {
 		put(this.number, String(card.rank));
 		tint(this.number, card.rank);
 		const near = card.place.startsWith(`${cell}, `) ? card.place.slice(cell.length + 2) : card.place;
-		fill(this.at, card.place, () => (card.place ? [placed(card.place, view, near)] : []));
+		fill(this.at, card.place, () => (card.place ? [placed(card.place, view, near, { tabindex: -1 })] : []));
 		put(this.step, card.step === null ? "" : stepTime(card.step));
 		put(this.waits, card.waits === null ? "" : percent(card.waits));
 		put(this.memory, card.rss === null ? "" : mebibytes(card.rss));

@@ -2,7 +2,7 @@
 // to its views which of their parts changed; requests to the kernel start here.
 
 import { amount, held, isObject, isRank, list, number, objects } from "./values.js";
-import { OVER, spans } from "./words.js";
+import { OVER, ranksOf } from "./words.js";
 import { readAbout, readBar, readCard, readGroup, readHang, readTrouble } from "./messages.js";
 import { Lines } from "./lines.js";
 
@@ -318,7 +318,7 @@ export class Store {
 			const group = { ranks: [], place, stack: "", note };
 			held(groups, `${place}\n${note}`, () => group).ranks.push(rank);
 		}
-		return [...groups.values()].map((group) => ({ ...group, who: `ranks ${spans(group.ranks)}` }));
+		return [...groups.values()].map((group) => ({ ...group, who: ranksOf(group.ranks) }));
 	}
 
 	focus() {

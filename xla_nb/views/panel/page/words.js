@@ -30,15 +30,17 @@ export function stepTime(seconds) {
 export const percent = (part) => `${Math.round(100 * part)} %`;
 export const mebibytes = (bytes) => (bytes < 1e10 ? `${count(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`);
 
-/** Ranks in order, as `0–3, 5`. */
+/** Ranks in order, as `0–3, 5` or `0, 1`: as wording.py writes them. */
 export function spans(numbers) {
 	const runs = [];
 	for (const n of [...numbers].sort((a, b) => a - b)) {
-		if (runs.length && runs.at(-1)[1] === n - 1) runs.at(-1)[1] = n;
-		else runs.push([n, n]);
+		if (runs.length && runs.at(-1).at(-1) === n - 1) runs.at(-1).push(n);
+		else runs.push([n]);
 	}
-	return runs.map(([from, to]) => (from === to ? from : `${from}–${to}`)).join(", ");
+	return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : run.join(", "))).join(", ");
 }
+
+export const ranksOf = (numbers) => `${numbers.length === 1 ? "rank" : "ranks"} ${spans(numbers)}`;
 
 export function figure(value) {
 	if (!isFinite(value)) return String(value);

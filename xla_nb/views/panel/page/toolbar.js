@@ -1,0 +1,30 @@
+// Several of a kind as one tab stop: the arrow keys move among them.
+
+import { h, mark } from "./nodes.js";
+
+const shown = (nodes) => nodes.filter((node) => !node.hidden);
+
+/** Leaves one of the nodes that are shown to the Tab key: the one with the focus, or the first. */
+export function oneStop(nodes) {
+	const seen = shown(nodes);
+	const stop = seen.find((node) => node === document.activeElement) ?? seen[0];
+	for (const node of nodes) mark(node, "tabindex", node === stop ? 0 : -1);
+}
+
+/** Moves the focus to the next or the last one that is shown. */
+export function step(nodes, by) {
+	const seen = shown(nodes);
+	seen[seen.indexOf(document.activeElement) + by]?.focus();
+}
+
+/** Buttons in a row. */
+export function toolbar(label, ...buttons) {
+	const keydown = (event) => {
+		const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+		if (!by) return;
+		event.preventDefault();
+		step(buttons, by);
+	};
+	oneStop(buttons);
+	return h("span.choices", { role: "toolbar", label, keydown, focusin: () => oneStop(buttons) }, ...buttons);
+}
