@@ -103,6 +103,14 @@ def test_a_name_bound_on_both_sides_is_the_ranks(live):
     assert live.value("both") == "'notebook'"
 
 
+def test_a_module_that_both_sides_have_imported_is_not_told(live):
+    live.ok("import colorsys as once, string as twice")
+    live.ok("%%xla\nimport colorsys as once, textwrap as twice")
+    told = str(live.ok("%%xla\nonce, twice").data)
+    assert "`once` is the ranks'" not in told
+    assert "`twice` is the ranks'" in told
+
+
 def test_a_name_that_ranks_delete_is_the_notebooks_again(live):
     live.ok("again = 'notebook'")
     live.ok("%%xla\nagain = 'ranks'")

@@ -8,6 +8,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+from xla_nb.program.imports import module_name
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import events, hostile
@@ -85,8 +86,11 @@ class Cell:
         deleted = before.keys() - now.keys()
         told = [tuple(sorted(filter(_is_the_cells, names))) for names in (bound, deleted)]
         self._before = None
+        modules = {name: module for name in told[0] if (module := module_name(now[name]))}
         if any(told):
-            self._sender.send(events.NamesBound(rank=rank, bound=told[0], deleted=told[1]))
+            self._sender.send(
+                events.NamesBound(rank=rank, bound=told[0], deleted=told[1], modules=modules)
+            )
 
 
 def _is_the_cells(name: object) -> bool:
