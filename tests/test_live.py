@@ -236,6 +236,16 @@ def test_a_stopped_cell_leaves_the_ranks_alive(live):
     assert results(live, "before") == "{0: 0, 1: 1}"
 
 
+def test_a_cell_that_is_stopped_before_it_has_begun_leaves_the_ranks_alive(live):
+    live.ok("%%xla\nheld = rank")
+    for _ in range(5):
+        live.ok(
+            "at_once = get_ipython().run_cell_magic('xla', '--bg', 'while True: pass')\n"
+            "at_once.stop()\nat_once.join_end()"
+        )
+    assert results(live, "held") == "{0: 0, 1: 1}"
+
+
 def test_a_cell_does_not_begin_while_its_ranks_run_another(live):
     live.ok("%%xla 0 --bg -o busy\nimport time\ntime.sleep(600)")
     assert "is still running on rank 0" in live.run("%%xla\n1").error

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from xla_nb import api, live_questions, notebook
+from xla_nb import api, live_panel, live_questions, notebook
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import (
     Cell,
@@ -30,6 +30,7 @@ from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
+from xla_nb.views import picture
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
@@ -37,6 +38,7 @@ from xla_nb.wording import ranks as numbered
 
 #: The options that say what live ranks are, and those of what they run.
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
+_BUTTON = "by the Shutdown button"
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "view", "bg")
 
 
@@ -55,11 +57,12 @@ def start(
     options: Options,
     name: str = DEFAULT,
     idle: float | None = None,
-    launched: Callable[[Group], None] = lambda group: None,
+    *,
+    shown: bool = False,
 ) -> Group:
     """Start live ranks, and wait until all are there; they end when no program has come for `idle`
-    seconds. `launched` gets them while they start. Raises UsageError where there are some of that
-    name, and as `xla_nb.spawn` does."""
+    seconds. `shown`: in the cell that is being executed. Raises UsageError where there are some of
+    that name, and as `xla_nb.spawn` does."""
     api.refuse_ranks()
     held = _groups().get(name)
     if held is not None and held.alive:
@@ -76,12 +79,16 @@ def start(
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle)
-            launched(group)
+            if shown:
+                live_panel.started(group, functools.partial(_end, group, _BUTTON))
             group.wait_until_ready()
-    except KeyboardInterrupt:
+    except BaseException as problem:
         if group is not None:
-            group.end("by an interrupt before all were there")
-        raise LaunchError("Interrupted before all ranks were there; they are ended.") from None
+            _end(group, "before all were there")
+        if isinstance(problem, KeyboardInterrupt):
+            told = "Interrupted before all ranks were there; they are ended."
+            raise LaunchError(told) from None
+        raise
     _groups()[name] = group
     return group
 
@@ -108,13 +115,25 @@ def started(options: Options, name: str = DEFAULT) -> Group:
     return _groups()[name] if name in _groups() else start(options, name)
 
 
+def show(group: Group) -> None:
+    """Show live ranks in the cell that is being executed: what they do, the cells they have run,
+    their variables."""
+    live_panel.show(group, functools.partial(_end, group, _BUTTON))
+
+
 def end(name: str = DEFAULT, why: str = "by %xla_shutdown") -> Group:
     """End the live ranks of that name; `why` goes on from "ended". Raises UsageError where there
     are none."""
     group = of(name)
-    del _groups()[name]
-    group.end(why)
+    _end(group, why)
     return group
+
+
+def _end(group: Group, why: str) -> None:
+    if _groups().get(group.name) is group:
+        del _groups()[group.name]
+    group.end(why)
+    live_panel.ended(group)
 
 
 def end_all(why: str = "with the process that had started them") -> None:
@@ -127,17 +146,16 @@ def restart(
     name: str = DEFAULT,
     *,
     replay: bool = False,
-    launched: Callable[[Group], None] = lambda group: None,
+    shown: bool = False,
 ) -> Group:
-    """End the live ranks of that name, and start as many again; `launched` gets them while they
-    start.
+    """End the live ranks of that name, and start as many again; `shown` as for `start`.
 
     replay: run again, in order, the cells that had succeeded, and stop at the first that fails now,
     or before what cannot be repeated. Raises UsageError where there are none, RunFailed for that
     cell, and LaunchError.
     """
     old = end(name, "by %xla_restart")
-    group = start(old.options, name, old.idle, launched)
+    group = start(old.options, name, old.idle, shown=shown)
     for number, each in enumerate(old.history if replay else ()):
         if each.cell is None:
             later = [one.label for one in old.history[number + 1 :]]
@@ -198,6 +216,7 @@ def _run(
             _tell_of_loss(group)
         elif run.done and group.watch.names:
             _tell_of_drift(group, run.label)
+        live_panel.cell_ended(group)
 
 
 def _tell_of_loss(group: Group) -> None:
@@ -248,6 +267,13 @@ class Ranks:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _ipython_display_(self) -> None:
+        """A terminal has room for a line."""
+        if picture.kernel() is None:
+            print(repr(self))
+        else:
+            show(self._group)
 
     def __repr__(self) -> str:
         group = self._group

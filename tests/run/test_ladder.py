@@ -1,5 +1,7 @@
 """The rungs by which ranks are ended that do not end by themselves."""
 
+import signal
+
 import pytest
 
 from tests.support.feed import Feed
@@ -33,6 +35,14 @@ def test_ranks_are_interrupted_then_terminated_then_killed(ladder, engine, feed)
     ladder.climb(15, feed, HERE)
     assert engine.killed == ["r1"]
     assert ladder.is_killing
+
+
+def test_ranks_that_are_about_to_begin_are_met_and_not_killed(ladder, engine, feed):
+    assert ladder.next_signal(some_run=True) == signal.SIGINT
+    ladder.climb(10, feed, {}, waits=True)
+    ladder.meet("", 100)
+    assert (engine.interrupted[-1], engine.killed) == ([100], [])
+    assert ladder.due == 14
 
 
 @pytest.mark.parametrize("rungs", [0, 1])

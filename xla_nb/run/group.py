@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from xla_nb.engines.base import Engine
-from xla_nb.errors import LaunchError, UsageError
+from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import Cell, Program
 from xla_nb.protocol import events
 from xla_nb.protocol.order import Turn
@@ -33,7 +33,13 @@ _BOTH = (
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
     "leaves the name to the notebook"
 )
+#: Why a question has stopped that was not to be answered any more.
+WITHDRAWN = "Withdrawn"
 _STOPPED = "Stopped because the live ranks were to end"
+
+
+class Withdrawn(XlaNbError):
+    """A question about live ranks has given way to something else that they were given."""
 
 
 class LastingRun(Run):
@@ -174,7 +180,7 @@ class Group:
         """Stop the questions that give way, of these ranks."""
         chosen = set(members)
         for run in [run for run in self._yielding if chosen & set(self._programs.get(run, ()))]:
-            run.stop("Withdrawn")
+            run.stop(WITHDRAWN)
             run.join_end()
 
     def _launch(

@@ -37,9 +37,12 @@ class Ladder:
         rung = min(self._rung, 2) if some_run else 2
         return (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[rung]
 
-    def climb(self, now: float, feed: Feed, pids: Mapping[str, Sequence[int]]) -> None:
-        """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host."""
-        self._rung = self._rung + 1 if pids else max(3, self._rung + 1)
+    def climb(
+        self, now: float, feed: Feed, pids: Mapping[str, Sequence[int]], waits: bool = False
+    ) -> None:
+        """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host;
+        `waits`: others are about to, and will be met."""
+        self._rung = self._rung + 1 if pids or waits else max(3, self._rung + 1)
         self._told = {(host, pid) for host, numbers in pids.items() for pid in numbers}
         if self._rung == 1:
             self._engine.signal(self._run, pids, signal.SIGINT)

@@ -256,11 +256,17 @@ class Run(RecordedRun):
         for rank in map(self.state.ranks.__getitem__, self._running()):
             pids.setdefault(rank.host, set()).add(rank.pid or 0)
         by_host = {} if self.state.settled else {host: sorted(pids[host]) for host in pids}
-        sent = self._ladder.next_signal(some_run=bool(by_host))
+        waits = self._some_may_begin
+        sent = self._ladder.next_signal(some_run=bool(by_host) or waits)
         if by_host and sent != signal.SIGINT:  # else StopRequested has told it
             self.take(events.SignalSent(number=sent))
-        self._ladder.climb(now, self._feed, by_host)
+        self._ladder.climb(now, self._feed, by_host, waits)
         return sent
+
+    @property
+    def _some_may_begin(self) -> bool:
+        """Live ranks are about to begin, and are not to be ended before they could stop."""
+        return bool(self._group) and self.state.is_beginning
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
@@ -387,7 +393,7 @@ class Run(RecordedRun):
         with self._stop_lock:  # somebody may just be stopping the run again
             if self._ladder.due is not None and now >= self._ladder.due:
                 staying = self._running()
-                if self._climb(now) == signal.SIGTERM:
+                if self._climb(now) == signal.SIGTERM and staying:
                     self.take(events.Notice(text=self._cut_short(staying)))
 
     def _cut_short(self, staying: list[int]) -> str:
@@ -401,7 +407,7 @@ class Run(RecordedRun):
         others have ended."""
         assert self._stopped is not None
         staying = self._running()
-        if not staying and not self._ladder.is_killing:
+        if not staying and not self._ladder.is_killing and not self._some_may_begin:
             with self._stop_lock:
                 self._climb(now)
         elif now >= self._stopped + _ASK and not self._asked_who_stays:
@@ -410,7 +416,7 @@ class Run(RecordedRun):
                 self.ask_stacks()  # the handler of the interrupt has not run
         elif now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
             self._told_who_stays = True
-            if self._options.grace > STOP_PATIENCE:
+            if staying and self._options.grace > STOP_PATIENCE:
                 self.take(_staying(staying, self._options.grace))
 
     def _end_what_lingers(self, now: float) -> None:

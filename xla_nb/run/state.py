@@ -222,6 +222,12 @@ class RunState:
         return self.ended is not None or (bool(self.ranks) and not waits)
 
     @property
+    def is_beginning(self) -> bool:
+        """Some ranks are still to begin."""
+        begin = any(rank.pid is None and rank.phase not in ENDED for rank in self.ranks.values())
+        return not self.settled and (begin or not self.has_all_ranks)
+
+    @property
     def settled(self) -> bool:
         """Every rank has ended, or the ranks were refused: nothing more will be computed."""
         if self.ended is not None or self.refused is not None:
