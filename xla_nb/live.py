@@ -6,6 +6,7 @@ What they have bound is theirs; every other name that a program reads is the not
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
+from xla_nb.views import loop
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
@@ -183,19 +185,19 @@ def _run(
         program, resolve = here.program(made), here.resolve
     else:
         program = made(api.script())
-    with api.telling() as on_wait:
-        run = group.launch(program, options, members, resolve, on_wait, ShownRun)
-    try:
+    with contextlib.ExitStack() as then, loop.launching():
+        with api.telling() as on_wait:
+            run = group.launch(program, options, members, resolve, on_wait, ShownRun)
+        then.callback(_tell_of_drift, group, run)
         return api.shown(run, options, launched)
-    finally:
-        if run.done and group.watch.names:
-            _tell_of_drift(group, run.label)
 
 
-def _tell_of_drift(group: Group, label: str) -> None:
+def _tell_of_drift(group: Group, run: Run) -> None:
     """Say which of the watched variables have drifted apart in a cell."""
+    if not run.done or not group.watch.names:
+        return
     try:
-        told = live_questions.drifted(group, group.watch, label)
+        told = live_questions.drifted(group, group.watch, run.label)
     except XlaNbError as problem:  # a rank is gone, which has been told
         told = [f"The watched variables could not be compared: {problem}"]
     for text in told:

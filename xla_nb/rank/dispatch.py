@@ -135,6 +135,7 @@ class Dispatcher:
                 first=self._first,
                 simulated=self._simulated,
                 members=tuple(taking_part),
+                pids=tuple(self._lines[rank].pid for rank in taking_part),
             )
         )
         program = _Open(sender, fds, set(taking_part), set(self._lines))
