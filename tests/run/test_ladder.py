@@ -1,5 +1,7 @@
 """The rungs by which ranks are ended that do not end by themselves."""
 
+import signal
+
 import pytest
 
 from tests.support.feed import Feed
@@ -33,6 +35,14 @@ def test_ranks_are_interrupted_then_terminated_then_killed(ladder, engine, feed)
     ladder.climb(15, feed, HERE)
     assert engine.killed == ["r1"]
     assert ladder.is_killing
+
+
+def test_ranks_that_are_about_to_begin_are_met_and_not_killed(ladder, engine, feed):
+    assert ladder.next_signal(some_run=True) == signal.SIGINT
+    ladder.climb(10, feed, {})
+    ladder.meet("", 100)
+    assert (engine.interrupted[-1], engine.killed) == ([100], [])
+    assert ladder.due == 14
 
 
 @pytest.mark.parametrize("rungs", [0, 1])
@@ -74,14 +84,6 @@ def test_a_rank_that_begins_meanwhile_is_told_what_the_others_were(ladder, engin
     ladder.climb(4, feed, HERE)
     ladder.meet("", 102)
     assert engine.terminated == [[100, 101], [102]]
-
-
-def test_where_no_process_is_known_yet_none_is_killed_before_its_time(ladder, engine, feed):
-    ladder.climb(0, feed, {})
-    assert not ladder.is_killing
-    assert ladder.due == 4
-    ladder.meet("", 102)
-    assert engine.interrupted == [[], [102]]
 
 
 def test_one_that_was_told_before_it_had_begun_is_told_again(ladder, engine, feed):

@@ -581,7 +581,7 @@ def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engi
 def test_a_stopped_job_is_told_and_not_threads_of_its_ranks(engine, monkeypatch):
     monkeypatch.setattr(engine, "here", True)
     monkeypatch.setattr(linux, "is_stopped", lambda pid: True)
-    monkeypatch.setattr(run_module.linux, "is_alive", lambda pid: True)
+    monkeypatch.setattr(linux, "is_alive", lambda pid: True)
     run = a_run(engine)
     for event in [*ranks(1), finished(0)]:
         run.take(event)

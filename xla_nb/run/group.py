@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from xla_nb.engines.base import Engine
-from xla_nb.errors import LaunchError, UsageError
+from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import Cell, Program
 from xla_nb.protocol import events
 from xla_nb.protocol.order import Turn
@@ -28,13 +28,19 @@ from xla_nb.wording import listed, ranks
 
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
-_TICK, _MINUTE = 0.1, 60.0
+_TICK, _SOON, _MINUTE = 0.1, 5.0, 60.0
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
     "leaves the name to the notebook"
 )
+#: Why a question has stopped that was not to be answered any more.
+WITHDRAWN = "Withdrawn"
 _STOPPED = "Stopped because the live ranks were to end"
+
+
+class Withdrawn(XlaNbError):
+    """A question about live ranks has given way to something else that they were given."""
 
 
 class LastingRun(Run):
@@ -48,9 +54,11 @@ class LastingRun(Run):
 
 @dataclass(frozen=True)
 class Played:
-    """A cell that ran on live ranks, to run it again."""
+    """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
+    whose values are not kept."""
 
-    cell: Cell
+    label: str
+    cell: Cell | None
     options: Options
     members: tuple[int, ...] | None
 
@@ -64,7 +72,7 @@ class Group:
     remote   the names that programs have bound on ranks, each with the label of the one that did so
              last
     sent     what they have been sent of the notebook's
-    history  the cells that have succeeded, oldest first
+    history  what has succeeded, oldest first
     watch    the variables that are compared after each cell
     """
 
@@ -175,7 +183,7 @@ class Group:
         """Stop the questions that give way, of these ranks."""
         chosen = set(members)
         for run in [run for run in self._yielding if chosen & set(self._programs.get(run, ()))]:
-            run.stop("Withdrawn")
+            run.stop(WITHDRAWN)
             run.join_end()
 
     def _launch(
@@ -212,7 +220,7 @@ class Group:
             self.run.stops_because(self._why_lost)
 
     def remember(self, run: Run, played: Played) -> None:
-        """Have the history include a cell if it succeeds."""
+        """Have the history include a run if it succeeds."""
         run.at_end(lambda run: self.history.append(played) if run.ok else None)
 
     def _told_of_both(self, names: Iterable[str]) -> list[str]:
@@ -253,6 +261,9 @@ class Group:
         was sent, nobody knows what ranks have: they get all of it again."""
         if run.state.unopened:
             self.sent.forget()
+        dead = {rank.rank for rank in run.state.ranks.values() if rank.death is not None}
+        with self.run.changed:  # whose death is told to these ranks' own run as well
+            self.run.changed.wait_for(lambda: not dead & set(self.alive), _SOON)
         for event in run.state.bound:
             for name in event.bound:
                 self._bound.setdefault(name, set()).add(event.rank)

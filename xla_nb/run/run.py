@@ -390,7 +390,7 @@ class Run(RecordedRun):
             due = None if self._is_leaving else self._ladder.due
             if due is not None and now >= due:
                 staying = self._running()
-                if self._climb(now) == signal.SIGTERM:
+                if self._climb(now) == signal.SIGTERM and staying:
                     self.take(events.Notice(text=self._cut_short(staying)))
 
     def _cut_short(self, staying: list[int]) -> str:
@@ -413,7 +413,7 @@ class Run(RecordedRun):
                 self.ask_stacks()  # the handler of the interrupt has not run
         elif now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
             self._told_who_stays = True
-            if self._options.grace > STOP_PATIENCE:
+            if staying and self._options.grace > STOP_PATIENCE:
                 self.take(_staying(staying, self._options.grace))
 
     def _end_what_lingers(self, now: float) -> None:
