@@ -221,11 +221,9 @@ class Notebook:
         return self.shell.user_ns[name]
 
     def displayed(self) -> Counter[int]:
-        """How many references IPython itself has to what cells displayed (`Out`, `_`, `_3`), by the
-        id of each."""
+        """How many references IPython has to what cells displayed (`Out`, `_`, `_3`), by its id."""
         held = [v for name, v in list(self.shell.user_ns.items()) if _DISPLAYED.fullmatch(name)]
-        held += list(self.shell.user_ns_hidden.values())
-        held += list(self.shell.user_ns.get("_oh", {}).values())
+        held += [*self.shell.user_ns_hidden.values(), *self.shell.user_ns.get("_oh", {}).values()]
         held += [vars(self.shell.displayhook).get(name) for name in ("_", "__", "___")]
         held.append(getattr(getattr(self.shell, "last_execution_result", None), "result", None))
         return Counter(map(id, held))
