@@ -6,6 +6,7 @@ What they have bound is theirs; every other name that a program reads is the not
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from xla_nb import api, live_questions, notebook
+from xla_nb import api, live_panel, live_questions, notebook
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import (
     Cell,
@@ -26,19 +27,19 @@ from xla_nb.program.build import (
 from xla_nb.protocol import events
 from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.run import options as run_options
-from xla_nb.run.group import Group, LastingRun, Played
+from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
+from xla_nb.views import loop, picture
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
 from xla_nb.wording import ranks as numbered
 
-#: The group that programs go to where none is named.
-DEFAULT = "ranks"
 #: The options that say what live ranks are, and those of what they run.
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
+_BUTTON = "by the Shutdown button"
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "view", "bg")
 
 
@@ -53,9 +54,16 @@ def _groups() -> dict[str, Group]:
     return {}
 
 
-def start(options: Options, name: str = DEFAULT, idle: float | None = None) -> Group:
+def start(
+    options: Options,
+    name: str = DEFAULT,
+    idle: float | None = None,
+    *,
+    shown: bool = False,
+) -> Group:
     """Start live ranks, and wait until all are there; they end when no program has come for `idle`
-    seconds. Raises UsageError where there are some of that name, and as `xla_nb.spawn` does."""
+    seconds. `shown`: in the cell that is being executed. Raises UsageError where there are some of
+    that name, and as `xla_nb.spawn` does."""
     api.refuse_ranks()
     held = _groups().get(name)
     if held is not None and held.alive:
@@ -67,14 +75,21 @@ def start(options: Options, name: str = DEFAULT, idle: float | None = None) -> G
     scope = here.scope() if here and not here.runs_a_script else api.script()
     program = build_group(scope, name="xla_nb_live", label=f"live ranks `{name}`")
     lasting = replace(options, bg=True, hang_after=0.0, timeout=None)
-    engine = api.engine_for(options)
+    engine, group = api.engine_for(options), None
     try:
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle)
+            if shown:
+                live_panel.started(group, functools.partial(_end, group, _BUTTON))
             group.wait_until_ready()
-    except KeyboardInterrupt:
-        raise LaunchError("Interrupted before all ranks were there; they are ended.") from None
+    except BaseException as problem:
+        if group is not None:
+            _end(group, "before all were there")
+        if isinstance(problem, KeyboardInterrupt):
+            told = "Interrupted before all ranks were there; they are ended."
+            raise LaunchError(told) from None
+        raise
     _groups()[name] = group
     return group
 
@@ -101,30 +116,56 @@ def started(options: Options, name: str = DEFAULT) -> Group:
     return _groups()[name] if name in _groups() else start(options, name)
 
 
-def end(name: str = DEFAULT) -> Group:
-    """End the live ranks of that name. Raises UsageError where there are none."""
+def show(group: Group) -> None:
+    """Show live ranks in the cell that is being executed: what they do, the cells they have run,
+    their variables."""
+    live_panel.show(group, functools.partial(_end, group, _BUTTON))
+
+
+def end(name: str = DEFAULT, why: str = "by %xla_shutdown") -> Group:
+    """End the live ranks of that name; `why` goes on from "ended". Raises UsageError where there
+    are none."""
     group = of(name)
-    del _groups()[name]
-    group.end()
+    _end(group, why)
     return group
 
 
-def end_all() -> None:
+def _end(group: Group, why: str) -> None:
+    if _groups().get(group.name) is group:
+        del _groups()[group.name]
+    group.end(why)
+    live_panel.ended(group)
+
+
+def end_all(why: str = "with the process that had started them") -> None:
     """End all live ranks of this process."""
     for name in list(_groups()):
-        end(name)
+        end(name, why)
 
 
-def restart(name: str = DEFAULT, *, replay: bool = False) -> Group:
-    """End the live ranks of that name, and start as many again.
+def restart(
+    name: str = DEFAULT,
+    *,
+    replay: bool = False,
+    shown: bool = False,
+) -> Group:
+    """End the live ranks of that name, and start as many again; `shown` as for `start`.
 
-    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now.
-    Raises UsageError where there are none, and RunFailed for that cell.
+    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now,
+    or before what cannot be repeated. Raises UsageError where there are none, RunFailed for that
+    cell, and LaunchError.
     """
-    old = end(name)
-    group = start(old.options, name, old.idle)
-    for each in old.history if replay else ():
-        print(f"{each.cell.label} again …", flush=True)
+    old = end(name, "by %xla_restart")
+    group = start(old.options, name, old.idle, shown=shown)
+    for number, each in enumerate(old.history if replay else ()):
+        if each.cell is None:
+            later = [one.label for one in old.history[number + 1 :]]
+            rest = f", then {listed(later, most=5)}" if later else ""
+            raise LaunchError(
+                f"The replay stopped before `{each.label}`, of which the values are not kept. "
+                f"Repeat it yourself{rest}."
+            )
+        print(f"{each.label} again …", flush=True)
         run_cell(group, each.cell, replace(each.options, bg=False, keep_going=False), each.members)
     return group
 
@@ -139,14 +180,10 @@ def run_cell(
     """Run a cell's text on live ranks, and show it as a launched cell is. Raises as
     `xla_nb.spawn` does."""
 
-    def begun(run: Run) -> None:
-        group.remember(run, Played(cell, options, members))
-        launched(run)
-
     def build(scope: Scope, name: str) -> Program:
         return build_live(cell, scope, name=name)
 
-    return _run(group, build, options, members, begun)
+    return _run(group, build, options, members, cell, launched)
 
 
 def _run(
@@ -154,6 +191,7 @@ def _run(
     build: Callable[[Scope, str], Program],
     options: Options,
     members: tuple[int, ...] | None,
+    cell: Cell | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     api.refuse_ranks()
@@ -169,13 +207,32 @@ def _run(
         program, resolve = here.program(made), here.resolve
     else:
         program = made(api.script())
-    with api.telling() as on_wait:
-        run = group.launch(program, options, members, resolve, on_wait, ShownRun)
-    try:
+    with contextlib.ExitStack() as then, loop.launching():
+        with api.telling() as on_wait:
+            run = group.launch(program, options, members, resolve, on_wait, ShownRun)
+        group.remember(run, Played(run.label, cell, options, members))
+        then.callback(_tell_after, group, run)
         return api.shown(run, options, launched)
-    finally:
-        if run.done and group.watch.names:
-            _tell_of_drift(group, run.label)
+
+
+def _tell_after(group: Group, run: Run) -> None:
+    """Say, below a cell, what it has done to the group."""
+    died = any(rank.death is not None for rank in run.state.ranks.values())
+    if run.done and (died or run.state.lost_group):
+        _tell_of_loss(group)
+    elif run.done and group.watch.names:
+        _tell_of_drift(group, run.label)
+    live_panel.cell_ended(group)
+
+
+def _tell_of_loss(group: Group) -> None:
+    """Say, below the cell in which ranks died, that the group is not whole any more."""
+    try:
+        group.check(group.world)
+    except LaunchError as lost:
+        print(lost)
+    except UsageError:  # others run another cell, and the next one tells
+        return
 
 
 def _tell_of_drift(group: Group, label: str) -> None:
@@ -217,6 +274,13 @@ class Ranks:
     ) -> None:
         self.close()
 
+    def _ipython_display_(self) -> None:
+        """A terminal has room for a line."""
+        if picture.kernel() is None:
+            print(repr(self))
+        else:
+            show(self._group)
+
     def __repr__(self) -> str:
         group = self._group
         state = group.why_lost or f"{numbered(list(group.world))}, alive"
@@ -228,7 +292,7 @@ class Ranks:
     def close(self) -> None:
         """End the ranks. Again does nothing."""
         if _groups().get(self._group.name) is self._group:
-            end(self._group.name)
+            end(self._group.name, "by close()")
 
     def call(self, fn: Callable[..., object], *args: object, **options: object) -> Run:
         """Call ``fn(*args)`` on each rank, with the options of a %%xla cell: `ranks` (such as
@@ -255,7 +319,8 @@ class Ranks:
         from then on."""
 
         def build(scope: Scope, name: str) -> Program:
-            return build_call(Bind(), scope, args=(values,), name=name)
+            program = build_call(Bind(), scope, args=(values,), name=name)
+            return replace(program, label=f"push of {listed(values, most=3)}")
 
         _run(self._group, build, replace(self._options, view="none"), None)
 

@@ -15,7 +15,7 @@ from xla_nb.lines import Parser, expanded, parsed, parser
 from xla_nb.protocol.inspection import Completions
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import Watch
-from xla_nb.run.group import Group
+from xla_nb.run.group import DEFAULT, Group
 from xla_nb.run.options import Options, Word
 from xla_nb.run.run import Run
 from xla_nb.views import help
@@ -27,7 +27,8 @@ _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 
 def parsers() -> list[Parser]:
     """Those of the magics with options."""
-    return [_cell_parser(), _start_parser(), _restart_parser(), _shutdown_parser(), _vars_parser()]
+    named = [_restart_parser(), _shutdown_parser(), _shutdown_parser("%xla_ranks")]
+    return [_cell_parser(), _start_parser(), *named, _vars_parser()]
 
 
 def offered(line: str, before: str) -> Completions | None:
@@ -45,7 +46,7 @@ def _cell_parser() -> Parser:
     made.add_argument("ranks", nargs="?", type=Word)
     made.add_argument("--at", type=Word, action="append")
     made.add_argument("-o", "--out", type=Word)
-    made.add_argument("--group", default=live.DEFAULT)
+    made.add_argument("--group", default=DEFAULT)
     return made
 
 
@@ -59,7 +60,7 @@ def _place(word: str) -> tuple[str, int]:
 def _start_parser() -> Parser:
     made = parser("%xla_start", live.OF_GROUP)
     made.add_argument("--idle", type=Word)
-    made.add_argument("--name", default=live.DEFAULT)
+    made.add_argument("--name", default=DEFAULT)
     return made
 
 
@@ -71,14 +72,14 @@ def _restart_parser() -> Parser:
 
 def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
     made = parser(prog, ())
-    made.add_argument("name", nargs="?", default=live.DEFAULT)
+    made.add_argument("name", nargs="?", default=DEFAULT)
     return made
 
 
 def _vars_parser() -> Parser:
     made = parser("%xla_vars", ())
     made.add_argument("names", nargs="*", type=Word)
-    made.add_argument("--group", default=live.DEFAULT)
+    made.add_argument("--group", default=DEFAULT)
     made.add_argument("--compute", action="store_true")
     made.add_argument("--watch", action="store_true")
     return made
@@ -129,7 +130,7 @@ class LiveMagics(Magics):
             raise UsageError("%%xla: give ranks or --at, not both.")
         options = self._options(words)
         launched = self.notebook.cell(line, cell, "%%xla")
-        group = live.started(self._options({}), name)
+        group = live.started(self._options({})) if name == DEFAULT else live.of(name)
         members = live_questions.at(group, places) if places else members
 
         def begun(run: Run) -> None:
@@ -150,7 +151,7 @@ class LiveMagics(Magics):
         words = parsed(_start_parser(), line)
         name, idle = words.pop("name"), words.pop("idle")
         seconds = None if idle is None else run_options.duration("--idle", idle)
-        self._tell("Started", live.start(self._options(words), name, seconds))
+        self._tell("Started", live.start(self._options(words), name, seconds, shown=True))
 
     @line_magic
     def xla_restart(self, line: str) -> None:
@@ -160,13 +161,22 @@ class LiveMagics(Magics):
         what the notebook holds now; it stops at the first that fails.
         """
         words = parsed(_restart_parser(), line)
-        self._tell("Restarted", live.restart(words["name"], replay=words["replay"]))
+        self._tell("Restarted", live.restart(words["name"], replay=words["replay"], shown=True))
 
     @line_magic
     def xla_shutdown(self, line: str) -> None:
         """End live ranks, and with them what they hold: `%xla_shutdown [NAME]`."""
         name = parsed(_shutdown_parser(), line)["name"]
         self._tell("Ended", live.end(name))
+
+    @line_magic
+    def xla_ranks(self, line: str) -> None:
+        """Show live ranks below this cell: `%xla_ranks [NAME]`.
+
+        A row for each rank over all cells, the cells they have run, and their variables. They are
+        shown in one cell at a time.
+        """
+        live.show(live.of(parsed(_shutdown_parser("%xla_ranks"), line)["name"]))
 
     @line_magic
     def xla_vars(self, line: str) -> Variables | None:
@@ -183,7 +193,10 @@ class LiveMagics(Magics):
         group = live.of(words["group"])
         names = [run_options.variable("%xla_vars", name) for name in words["names"]]
         if not words["watch"]:
-            return live_questions.variables(group, names, compute=bool(words["compute"]))
+            found = live_questions.variables(group, names, compute=bool(words["compute"]))
+            if missing := [f"`{name}`" for name in names if name not in found]:
+                print(f"No rank has {listed(missing, 'or')}.")
+            return found
         group.watch = Watch(names)
         if names:
             print(f"Compared after each cell: {listed(f'`{name}`' for name in names)}.")

@@ -19,13 +19,15 @@ from xla_nb.rank.entries import WithoutIndex
 from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared
 from xla_nb.run.drift import Watch
-from xla_nb.run.group import Group
+from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
 from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
 
 #: Seconds for what Tab offers, and for `name?`.
 _COMPLETION, _HELP = 0.2, 5.0
-_WITHDRAWN = 5.0  # seconds that ranks have for a question that is not to be answered any more
+#: Seconds that ranks have for a question that is not to be answered any more; of a view's, which
+#: nobody has asked, they are not to be ended for it.
+_PATIENCE, _MUCH = 5.0, 60.0
 T = TypeVar("T")
 
 
@@ -36,40 +38,51 @@ def ask(
     members: tuple[int, ...] | None = None,
     *,
     within: float | None = None,
+    yields: bool = False,
 ) -> dict[int, T]:
     """What ranks answer to a question between two programs; it leaves no record.
 
-    Raises UsageError where one of them is busy, RunFailed, and TimeoutError after `within` seconds,
-    when the question is withdrawn."""
+    yields: it is withdrawn, and fails, when they are given anything else. Raises UsageError where
+    one of them is busy, RunFailed, TimeoutError after `within` seconds, when the question is
+    withdrawn, and Withdrawn where it was otherwise."""
     chosen = group.world if members is None else members
     group.check(chosen)
     here = notebook.current()
     program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
-    run = group.ask(program, replace(group.options, grace=_WITHDRAWN), chosen, resolve)
+    options = replace(group.options, grace=_MUCH if yields else _PATIENCE)
+    run = group.ask(program, options, chosen, resolve, yields=yields)
     try:
         if not run.join_end(within):
             raise TimeoutError
+        if run.state.stopping == WITHDRAWN and not run.ok:
+            raise Withdrawn(WITHDRAWN)
         run.check()
         return dict(run.results)
     finally:
-        run.stop("Withdrawn")
+        run.stop(WITHDRAWN)
         run.join_end()
         run.record.discard()
 
 
-def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False) -> Variables:
-    """The variables of a group, by default all that its cells have. Raises as a cell does."""
-    return Variables(compared(group, names, compute=compute), len(group.world))
+def variables(
+    group: Group, names: Sequence[str] = (), *, compute: bool = False, yields: bool = False
+) -> Variables:
+    """The variables of a group, by default all that its cells have. Raises as a cell does, and, if
+    it `yields`, where the ranks are given anything else."""
+    found = compared(group, names, compute=compute, yields=yields)
+    return Variables(found, len(group.world))
 
 
-def compared(group: Group, names: Sequence[str], *, compute: bool = False) -> list[Compared]:
+def compared(
+    group: Group, names: Sequence[str], *, compute: bool = False, yields: bool = False
+) -> list[Compared]:
     """Variables over the ranks; of those that differ, by how much."""
-    told = ask(group, questions.variables, (tuple(names), compute))
+    told = ask(group, questions.variables, (tuple(names), compute), yields=yields)
     first = comparing.compare(told)
     wanted = comparing.questions(first)
     answers = {
-        rank: ask(group, questions.values, (asked,), (rank,))[rank]
+        rank: ask(group, questions.values, (asked,), (rank,), yields=yields)[rank]
         for rank, asked in wanted.items()
     }
     return comparing.compare(told, answers) if answers else first

@@ -60,7 +60,7 @@ def unload(shell: InteractiveShell) -> None:
         shell.events.unregister(event, callback)
     dropin.uninstall()
     guard.of(shell).turn_off()
-    live.end_all()
+    live.end_all("by %unload_ext xla_nb")
     api.close("Stopped by %unload_ext xla_nb")
 
 

@@ -206,7 +206,17 @@ class Metered:
         self.every = 1
         self.losses = None
 
+    @contextlib.contextmanager
     def __call__(self):
+        with meter.threads() as threads:
+            self.sampling = meter.Sampling(self.meter(), threads)
+            with self.sampling:
+                yield
+
+    def ended(self):
+        return self.sampling._meter._over.is_set()
+
+    def meter(self):
         return Meter(
             self.book,
             self.path,
@@ -333,7 +343,7 @@ def test_a_live_rank_that_has_nothing_to_run_is_idle_since_then(metered):
 
 
 def test_an_idle_rank_is_sampled_once_and_then_seldom(metered):
-    meter_of = metered()
+    meter_of = metered.meter()
     due = lambda ticks: [tick for tick in ticks if meter_of._is_due(tick)]  # noqa: E731
     assert due(range(3)) == [0, 1, 2]
     metered.book.idle.start()
@@ -458,10 +468,6 @@ def test_a_rarely_sampled_rank_answers_requests(metered):
 # ---------------------------------------------------------------- errors
 
 
-def ended():
-    return not any(thread.name == "xla_nb-meter" for thread in threading.enumerate())
-
-
 def complaints(capsys):
     return capsys.readouterr().err.splitlines()
 
@@ -481,7 +487,7 @@ def test_a_full_disk_is_told_once_and_the_meter_still_answers(metered, tmp_path)
 def test_a_missing_folder_stops_the_meter_with_a_line(metered, capsys):
     metered.path = metered.path.parent / "gone" / "rank-0.now"
     with metered():
-        until(ended)
+        until(metered.ended)
     (line,) = complaints(capsys)
     assert "No such file or directory" in line
 
@@ -491,7 +497,7 @@ def test_a_file_closed_by_user_code_stops_the_meter_with_a_line(metered, capsys)
         until(metered.sample)
         (file,) = [fd for fd in Path("/proc/self/fd").iterdir() if points_to(fd, metered.path)]
         os.close(int(file.name))
-        until(ended)
+        until(metered.ended)
     (line,) = complaints(capsys)
     assert "Bad file descriptor" in line
 
@@ -504,7 +510,7 @@ def points_to(fd, path):
 def test_unreadable_counters_stop_the_meter_with_a_line(metered, xlac, capsys):
     xlac.counters = None
     with metered():
-        until(ended)
+        until(metered.ended)
     assert len(complaints(capsys)) == 1
 
 
@@ -512,14 +518,14 @@ def test_an_answer_that_cannot_be_sent_stops_the_meter_with_a_line(metered, caps
     metered.answers = None
     metered.request.touch()
     with metered():
-        until(ended)
+        until(metered.ended)
     assert len(complaints(capsys)) == 1
 
 
 def test_user_errors_pass_through_the_meter(metered):
     with pytest.raises(ZeroDivisionError), metered():
         1 / 0  # noqa: B018
-    assert ended()
+    assert metered.ended()
 
 
 # ---------------------------------------------------------------- with torch_xla

@@ -299,4 +299,4 @@ def test_ranks_that_share_a_process_share_its_log(logs):
 def test_a_rank_whose_thread_begins_once_the_run_is_stopped_does_not_call_the_entry():
     loaded = program.Loaded(None, None, {}, None, stopping=True)
     with pytest.raises(KeyboardInterrupt):
-        program.OnRank(loaded, 0, None, None, None)._returned()
+        program.OnRank(loaded, 0, None, None, None, None)._returned()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from xla_nb.protocol import plain
 
@@ -48,13 +49,14 @@ class OfHost(Event):
 @dataclass(frozen=True, kw_only=True)
 class JobStarted(OfHost):
     """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`; of live
-    ranks, those of `members` that are on this host."""
+    ranks, those of `members` that are on this host, whose processes are `pids`."""
 
     pid: int
     ranks: int
     simulated: bool
     first: int = 0
     members: tuple[int, ...] | None = None
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +121,22 @@ class RankAt(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupBegan(Event):
+    """The ranks of this run live on between programs, as the group `name`; they end once none has
+    come for `idle` seconds (None: never)."""
+
+    name: str
+    idle: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupEnding(Event):
+    """Live ranks are to end; `why` goes on from "ended": `by %xla_shutdown`."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProgramBegan(Event):
     """Live ranks have been given a program: the `number`-th, from 1, whose run is `run`."""
 
@@ -130,10 +148,10 @@ class ProgramBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnded(Event):
-    """All live ranks have ended a program; `headline` says how."""
+    """All its ranks have ended a program of live ranks; `headline` says how."""
 
     number: int
-    ok: bool
+    outcome: Literal["finished", "failed", "stopped"]
     headline: str
 
 
@@ -148,11 +166,13 @@ class NotOpened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NamesBound(Event):
-    """Names that a program has bound, and deleted, in the namespace of a live rank."""
+    """Names that a program has bound, and deleted, in the namespace of a live rank. `modules`:
+    those that are bound to a module, with its name."""
 
     rank: int
     bound: tuple[str, ...]
     deleted: tuple[str, ...] = ()
+    modules: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,9 +227,12 @@ class StopRequested(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SignalSent(Event):
-    """The notebook is about to end the ranks that go on after StopRequested, with this signal."""
+    """The notebook is about to end the ranks that go on after StopRequested, with this signal.
+
+    of_group: they are live ranks, which are lost with that."""
 
     number: int
+    of_group: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

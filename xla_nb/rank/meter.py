@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +32,7 @@ TICK = 0.25
 #: Seconds before the first: what ends sooner does not wait for it.
 _SOON = 0.02
 _SLOW = 40  # ticks between samples of a live rank that has nothing to run
+_MOST = 2048  # meters of a process: two for each rank that is a thread of it
 _SMOOTH = 0.3  # weight of the newest rate in a loop's rate
 _LONGEST = 300  # characters of an operation that a sample carries
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -143,39 +145,46 @@ class Meter:
         self._activity: tuple[Activity, float] = ("running", time.time())
         self._file: int | None = None
         self._written = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="xla_nb-meter", daemon=True)
+        self._ticks, self._answered = 0, 0
+        self._over = threading.Event()
+        self._sampling = threading.Lock()
 
-    def __enter__(self) -> Meter:
-        self._thread.start()
-        return self
+    def run(self) -> None:
+        """Sample until the end, in another thread than the one that is metered."""
+        while not self._over.wait(TICK if self._ticks else _SOON):
+            with self._sampling:
+                if not self._over.is_set():
+                    self._safely(self._tick)
+                    self._ticks += 1
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def end(self) -> None:
+        """Take the last sample here and now: a short cell would wait long for another thread."""
+        with self._sampling:
+            if not self._over.is_set():
+                self._safely(self._sample)
+                self._finish()
 
-    def _run(self) -> None:
+    def _safely(self, act: Callable[[], None]) -> None:
         try:
-            self._watch()
+            act()
         except Exception as problem:  # a backend that refuses: never the user's fault
             print(f"xla_nb: stopped sampling this rank: {problem}", file=sys.stderr)
-        finally:
-            if self._file is not None:
-                with contextlib.suppress(OSError):  # the user's code has closed it
-                    os.close(self._file)
+            self._finish()
 
-    def _watch(self) -> None:
-        answered = 0
-        tick = 0
-        while not self._stop.wait(TICK if tick else _SOON):
-            touched = _touched(self._request)
-            if touched != answered:
-                answered = touched
-                self._answer(*tracebacks.locate(self._entry, self._labels))
-            if self._is_due(tick):
-                self._sample()
-            tick += 1
-        self._sample()
+    def _finish(self) -> None:
+        self._over.set()
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # the user's code has closed it
+                os.close(file)
+
+    def _tick(self) -> None:
+        touched = _touched(self._request)
+        if touched != self._answered:
+            self._answered = touched
+            self._answer(*tracebacks.locate(self._entry, self._labels))
+        if self._is_due(self._ticks):
+            self._sample()
 
     def _is_due(self, tick: int) -> bool:
         """Nothing changes while a rank is idle: one sample tells that it has become so."""
@@ -256,6 +265,25 @@ class Meter:
         memory = self._gauges.memory() if self._has_memory else None
         self._has_memory = memory is not None
         return memory or (None, None)
+
+
+def threads() -> Executor:
+    """Threads for the meters of a process. To take one that is there costs less than to start one,
+    for which a short cell of live ranks would wait."""
+    return ThreadPoolExecutor(_MOST, thread_name_prefix="xla_nb-meter")
+
+
+class Sampling:
+    """A meter at work in one of the `threads`, during the `with` block."""
+
+    def __init__(self, meter: Meter, threads: Executor) -> None:
+        self._meter, self._threads = meter, threads
+
+    def __enter__(self) -> None:
+        self._threads.submit(self._meter.run)
+
+    def __exit__(self, *_: object) -> None:
+        self._meter.end()
 
 
 def _resident() -> int:

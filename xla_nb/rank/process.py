@@ -17,6 +17,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -26,10 +27,10 @@ from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import advice, cells, reporting
+from xla_nb.rank import advice, cells, meter, reporting
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter
+from xla_nb.rank.meter import Meter, Sampling
 from xla_nb.rank.program import Loaded, OnRank, flush, keep, preview
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.output import capture
@@ -65,6 +66,7 @@ class Inherited:
     dispatcher: Dispatcher | None = None
     running: dict[int, Running] = field(default_factory=dict)
     captured: range = range(0)
+    threads: Executor = field(default_factory=meter.threads)
 
     @property
     def first(self) -> int:
@@ -194,13 +196,13 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
         return
     idle = Stopwatch()
     idle.start()
-    with _metered(job, index, idle):
+    with Sampling(_meter(job, index, idle), job.threads):
         _take_cells(job, line, index, idle)
     job.runtime.leave("returned")
     job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
 
 
-def _metered(job: Inherited, index: int, idle: Stopwatch) -> Meter:
+def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
     """What a live rank does is sampled over all its programs, beside the samples of each."""
     program, record = job.program, job.program.record
 
@@ -278,7 +280,7 @@ def _run(
             info = job.runtime.rank_info(index)
             _begin(job, program, index, info)
             before()
-            value, nbytes = OnRank(program, index, info, job.runtime, job.lock).run()
+            value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.threads).run()
         finally:
             del job.running[index]
         job.runtime.leave("returned")

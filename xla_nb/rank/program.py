@@ -11,6 +11,7 @@ import os
 import reprlib
 import sys
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -21,7 +22,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
 from xla_nb.rank import asking, displays, leftovers, loader, reporting
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter
+from xla_nb.rank.meter import Meter, Sampling
 from xla_nb.rank.since import GaugesSince, LockSince
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
@@ -66,6 +67,7 @@ class OnRank:
     info: RankInfo
     runtime: Prepared
     lock: SharedLock
+    threads: Executor
 
     def run(self) -> tuple[object, int]:
         """What the program returns, and the size of its result in bytes, which has been sent home.
@@ -81,21 +83,20 @@ class OnRank:
         book = reporting.begin(record.history(rank), losses, self.runtime.executed)
         displays.screens.begin(displays.Screen(record, rank, losses))
         asker = asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
-        # Sample less often where many ranks share few cores.
-        every = 1 + self.runtime.ranks // 64
+        meter = Meter(
+            book,
+            record.sample(rank),
+            program.table.sources,
+            asking.WithQuestions(GaugesSince(self.runtime), asker),
+            record.stacks_request,
+            answer,
+            1 + self.runtime.ranks // 64,  # less often where many ranks share few cores
+            losses,
+            LockSince(self.lock),
+            lambda: "returned" if rank in program.returned else "runs",
+        )
         try:
-            with Meter(
-                book,
-                record.sample(rank),
-                program.table.sources,
-                asking.WithQuestions(GaugesSince(self.runtime), asker),
-                record.stacks_request,
-                answer,
-                every,
-                losses,
-                LockSince(self.lock),
-                lambda: "returned" if rank in program.returned else "runs",
-            ):
+            with Sampling(meter, self.threads):
                 return self._returned()
         finally:
             asking.askers.end()
@@ -246,6 +247,8 @@ class _Preview(reprlib.Repr):
 
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
+    if value is None:
+        return "None"  # most often, and without the thread of `words`
     text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
     if text.startswith("<its repr()"):
         return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"

@@ -5,12 +5,13 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from xla_nb.engines.base import Engine
-from xla_nb.errors import LaunchError, UsageError
+from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import Cell, Program
 from xla_nb.protocol import events
 from xla_nb.protocol.order import Turn
@@ -21,16 +22,25 @@ from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
+from xla_nb.run.verdict import lasting
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.wording import ranks
+from xla_nb.wording import listed, ranks
 
-_TICK = 0.1
+#: The name of those that programs go to where none is named.
+DEFAULT = "ranks"
+_TICK, _SOON, _MINUTE = 0.1, 5.0, 60.0
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
     "leaves the name to the notebook"
 )
+#: Why a question has stopped that was not to be answered any more.
+WITHDRAWN = "Withdrawn"
 _STOPPED = "Stopped because the live ranks were to end"
+
+
+class Withdrawn(XlaNbError):
+    """A question about live ranks has given way to something else that they were given."""
 
 
 class LastingRun(Run):
@@ -44,9 +54,11 @@ class LastingRun(Run):
 
 @dataclass(frozen=True)
 class Played:
-    """A cell that ran on live ranks, to run it again."""
+    """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
+    whose values are not kept."""
 
-    cell: Cell
+    label: str
+    cell: Cell | None
     options: Options
     members: tuple[int, ...] | None
 
@@ -60,7 +72,7 @@ class Group:
     remote   the names that programs have bound on ranks, each with the label of the one that did so
              last
     sent     what they have been sent of the notebook's
-    history  the cells that have succeeded, oldest first
+    history  what has succeeded, oldest first
     watch    the variables that are compared after each cell
     """
 
@@ -69,8 +81,11 @@ class Group:
     ) -> None:
         """idle: seconds without a program after which they end."""
         self.name, self.run, self.options, self.idle = name, run, options, idle
-        self._why_ended = ""
+        self._why_lost = ""
         self._timer: threading.Timer | None = None
+        self._turn = threading.Lock()  # of what ranks are given next
+        self._yielding: set[Run] = set()  # questions that give way to anything else
+        run.take(events.GroupBegan(name=name, idle=idle))
         self.remote: dict[str, str] = {}
         self.sent = Sent()
         self.history: list[Played] = []
@@ -79,6 +94,7 @@ class Group:
         self.number = 0
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
+        self._modules: dict[str, str] = {}  # that names are bound to
         self._both: set[str] = set()  # names of which it was said that both sides have them
 
     @property
@@ -88,7 +104,7 @@ class Group:
     @property
     def alive(self) -> tuple[int, ...]:
         """The ranks that can still be given a program."""
-        if self.run.done or self.run.state.stopping:
+        if self.run.done or self.run.state.stopping or self.run.state.ending:
             return ()
         states = self.run.state.ranks.values()
         return tuple(sorted(rank.rank for rank in states if rank.pid and rank.phase not in ENDED))
@@ -96,8 +112,8 @@ class Group:
     @property
     def why_lost(self) -> str:
         """Why not all of its ranks can be given a program; empty if they can."""
-        if self._why_ended:
-            return self._why_ended
+        if self._why_lost:
+            return self._why_lost
         if self.alive == self.world and self.world:
             return ""
         return sentences.headline(self.run.state).rstrip(".")
@@ -112,7 +128,7 @@ class Group:
                 self.run.changed.wait(_TICK)
             waiting()
         else:
-            self.end()
+            self.end("before all were there")
             self.run.check()
         self._wait_for_more()
 
@@ -130,13 +146,15 @@ class Group:
         Raises UsageError where one of them is not there or runs another, and LaunchError.
         """
         chosen = self.world if members is None else members
-        self.check(chosen)
-        program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
-        run = self._launch(program, options, chosen, resolve, on_wait, kind)
-        number = self.number
-        self.sent.confirm()
-        began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
-        self.run.take(began)
+        with self._turn:
+            self._make_way(chosen)
+            self.check(chosen)
+            program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
+            run = self._launch(program, options, chosen, resolve, on_wait, kind)
+            number = self.number
+            self.sent.confirm()
+            began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
+            self.run.take(began)
         run.at_end(lambda run: self._over(run, number))
         return run
 
@@ -146,13 +164,28 @@ class Group:
         options: Options,
         members: tuple[int, ...],
         resolve: Callable[[str], object],
+        *,
+        yields: bool = False,
     ) -> Run:
         """Have ranks answer a question, of which nothing is recorded for long. Raises as `launch`
-        does."""
-        self.check(members)
-        run = self._launch(program, options, members, resolve, kept=False)
+        does.
+
+        yields: it is stopped as soon as these ranks are given anything else."""
+        with self._turn:
+            self._make_way(members)
+            self.check(members)
+            run = self._launch(program, options, members, resolve, asks=True)
+            if yields:
+                self._yielding.add(run)
         run.at_end(self._leave)
         return run
+
+    def _make_way(self, members: Iterable[int]) -> None:
+        """Stop the questions that give way, of these ranks."""
+        chosen = set(members)
+        for run in [run for run in self._yielding if chosen & set(self._programs.get(run, ()))]:
+            run.stop(WITHDRAWN)
+            run.join_end()
 
     def _launch(
         self,
@@ -163,24 +196,42 @@ class Group:
         on_wait: OnWait = lambda seconds, what: None,
         kind: type[Run] = Run,
         *,
-        kept: bool = True,
+        asks: bool = False,
     ) -> Run:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote))
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks)
         own = replace(options, n=len(chosen))
+        kept = not asks
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)
         self._programs[run] = chosen
+        run.at_force(self._force)
         return run
 
+    def _force(self, run: Run, sent: signal.Signals) -> None:
+        """Ranks are about to be ended by force for a program of theirs."""
+        staying = [one for one in run.state.ranks.values() if one.phase not in ENDED]
+        places = dict.fromkeys(one.place for one in staying if one.place)
+        where = f" ({listed(places)})" if places else ""
+        who = ranks([one.rank for one in staying]) if staying else "the ranks' job"
+        did = f"did not stop{where}" if staying else "did not answer"
+        self._why_lost = f"{run.label} was ended by force, as {who} {did}"
+        if sent == signal.SIGKILL:  # all of them
+            self.run.stops_because(self._why_lost)
+
     def remember(self, run: Run, played: Played) -> None:
-        """Have the history include a cell if it succeeds."""
+        """Have the history include a run if it succeeds."""
         run.at_end(lambda run: self.history.append(played) if run.ok else None)
 
-    def _told_of_both(self, names: Iterable[str]) -> list[str]:
-        """Say, the first time, whose a name is that both sides have bound."""
-        fresh = [name for name in names if name not in self._both]
+    def _told_of_both(self, names: Mapping[str, str]) -> list[str]:
+        """Say, the first time, whose a name is that both sides have bound, but for one that is the
+        same module on both."""
+        fresh = [
+            name
+            for name, module in names.items()
+            if name not in self._both and not (module and self._modules.get(name) == module)
+        ]
         self._both.update(fresh)
         return [_BOTH.format(name=name, label=self.remote[name]) for name in fresh]
 
@@ -192,26 +243,36 @@ class Group:
                 f"There is no {ranks(sorted(strange))}. The ranks are {ranks(list(self.world))}."
             )
         if chosen - set(self.alive):
-            raise LaunchError(
-                f"{self.why_lost}. What the ranks held is lost with that, but for what "
-                f"`ranks.pull` can still get of others. Start new ones: %xla_restart."
-                if self.alive
-                else f"The live ranks have ended: {self.why_lost}. Start new ones: %xla_restart."
-            )
+            raise LaunchError(f"{self._told_of_loss()} Start new ones: %xla_restart.")
         for run, busy in list(self._programs.items()):
-            if common := chosen & set(busy):
+            common = chosen & set(busy)
+            if common and run not in self._yielding:
                 raise UsageError(
                     f"{run.label} is still running on {ranks(sorted(common))}. Wait for it "
                     "(run.wait()) or stop it (run.stop(), %xla_stop)."
                 )
+
+    def _told_of_loss(self) -> str:
+        if self.run.state.ending and not self.run.state.troubled:
+            return f"{self.why_lost}."
+        if self.alive:
+            return (
+                f"{self.why_lost}. What the ranks held is lost with that, but for what "
+                "`ranks.pull` can still get of others."
+            )
+        return f"The live ranks have ended: {self.why_lost}."
 
     def _over(self, run: Run, number: int) -> None:
         """A program is over: take note of what it has bound. Where a rank could not open what it
         was sent, nobody knows what ranks have: they get all of it again."""
         if run.state.unopened:
             self.sent.forget()
+        dead = {rank.rank for rank in run.state.ranks.values() if rank.death is not None}
+        with self.run.changed:  # whose death is told to these ranks' own run as well
+            self.run.changed.wait_for(lambda: not dead & set(self.alive), _SOON)
         for event in run.state.bound:
             for name in event.bound:
+                self._modules[name] = event.modules.get(name, "")
                 self._bound.setdefault(name, set()).add(event.rank)
                 self.remote[name] = run.label
             for name in event.deleted:
@@ -219,33 +280,45 @@ class Group:
         for name in [name for name, holders in self._bound.items() if not holders]:
             del self._bound[name]
             self.remote.pop(name, None)
-        headline = sentences.headline(run.state)
-        self.run.take(events.ProgramEnded(number=number, ok=run.ok, headline=headline))
+        headline, outcome = sentences.headline(run.state), run.state.outcome
+        assert outcome != "running"
+        ended = events.ProgramEnded(number=number, outcome=outcome, headline=headline)
+        self.run.take(ended)
         self._leave(run)
 
     def _leave(self, run: Run) -> None:
         del self._programs[run]
+        self._yielding.discard(run)
         self._wait_for_more()
 
     def _wait_for_more(self) -> None:
         """End the ranks where nothing comes for too long."""
-        if self.idle is not None and not self._programs and not self._why_ended:
+        if self.idle is not None and not self._programs and not self.run.state.ending:
             self._cancel()
             self._timer = threading.Timer(self.idle, self._end_idle)
             self._timer.daemon = True
             self._timer.start()
 
     def _end_idle(self) -> None:
-        if not self._programs:
-            self._why_ended = f"ended after {self.idle:g} s without a cell (--idle)"
-            self.end()
+        with self._turn:
+            if self._programs or self.idle is None:
+                return
+            long = f"{self.idle:g} s" if self.idle < _MINUTE else lasting(self.idle)
+            self.run.take(events.GroupEnding(why=f"after {long} without a cell (--idle)"))
+        self._finish()
 
     def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def end(self) -> None:
-        """End all ranks, and what they run."""
+    def end(self, why: str) -> None:
+        """End all ranks, and what they run. `why` goes on from "ended": `by %xla_shutdown`."""
+        with self._turn:
+            if not self.run.state.ending:
+                self.run.take(events.GroupEnding(why=why))
+        self._finish()
+
+    def _finish(self) -> None:
         self._cancel()
         running = list(self._programs)
         for run in running:

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 
 from xla_nb.protocol.events import RankFailed
 from xla_nb.run.state import RankState, RunState
-from xla_nb.wording import cause_in_short, cause_of_death, in_past, listed, ranks, several
+from xla_nb.wording import (
+    cause_in_short,
+    cause_of_death,
+    in_one_line,
+    in_past,
+    listed,
+    ranks,
+    several,
+)
+
+_LABEL, _CELLS = 60, 3  # characters of a cell's label, and cells that are named
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,11 @@ def _before_it_began(state: RunState) -> str:
 
 def headline(state: RunState) -> str:
     """One line: what ended the run, or how it went."""
+    told = _headline(state)
+    return f"{told}; the live ranks are lost" if state.lost_group else told
+
+
+def _headline(state: RunState) -> str:
     if state.refused is not None:
         where = f"{state.refused.host}: " if len(state.hosts) > 1 and state.refused.host else ""
         return f"{where}{state.refused.message}"
@@ -111,16 +126,38 @@ def headline(state: RunState) -> str:
     if state.strays:
         stray = state.strays[0]
         return f"A process of the run {in_past(cause_of_death(stray.status, stray.lack))}"
-    if state.stopping and not state.ok:
+    if state.stopping and not state.ok and not state.ending:
         return f"{state.stopping}{_failed_meanwhile(by_rank)}"
     phases = [rank.phase for rank in state.ranks.values()]
     if not phases:
         return "Starting" if state.ended is None else "No rank was started"
+    if state.group is not None:
+        return _of_group(state)
     devices = sum(len(rank.devices) for rank in state.ranks.values())
     total = several(devices, "device") if devices else several(len(phases), "rank")
     counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
     told = f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
     return f"Asked to stop, but {told}" if state.stopping else told
+
+
+def _of_group(state: RunState) -> str:
+    """`4 live ranks, idle`, or what they run."""
+    devices = sum(len(rank.devices) for rank in state.ranks.values())
+    who = several(len(state.ranks), "live rank")
+    who += f" with {several(devices, 'device')}" if devices else ""
+    if state.settled:
+        return f"{who} ended {state.ending}".rstrip()
+    if state.ending:
+        return f"{who} ending"
+    if any(rank.phase == "starting" for rank in state.ranks.values()):
+        return f"{who} starting"
+    running = [one.began for one in state.programs.running]
+    if not running:
+        return f"{who}, idle"
+    cells = [(in_one_line(began.label, _LABEL), ranks(began.ranks)) for began in running]
+    if len(cells) == 1:
+        return "{} is running on {}".format(*cells[0])
+    return f"{listed([f'{label} on {who}' for label, who in cells], most=_CELLS)} are running"
 
 
 def _failed_meanwhile(by_rank: Mapping[int, RankError]) -> str:

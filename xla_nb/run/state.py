@@ -6,11 +6,13 @@ a thousand simulated ranks cannot differ.
 
 from __future__ import annotations
 
+import itertools
 import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import events
+from xla_nb.run.programs import Programs
 from xla_nb.wording import ending
 
 Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
@@ -69,14 +71,6 @@ class HostState:
 
 
 @dataclass
-class ProgramState:
-    """A program of live ranks; `ended` is how, once it has."""
-
-    began: events.ProgramBegan
-    ended: events.ProgramEnded | None = None
-
-
-@dataclass
 class Hang:
     """The last report of a hang. `over` says what has ended it, if anything has."""
 
@@ -88,10 +82,11 @@ class Hang:
 class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
     cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
-    signals that the ranks have got since `stopping`, but for SIGINT; `asked`: what ranks asked and
-    have got no answer to; `bound`: what a program of live ranks has bound there, `unopened`:
-    the ranks that could not open what it brought; `programs`: what
-    live ranks have been given, by number."""
+    signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks,
+    which are lost with that; `asked`: what ranks asked and have got no answer to; `bound`: what a
+    program of live ranks has bound there, `unopened`: the ranks that could not open what it
+    brought; `group`: these are live ranks, `programs`: what they have been given, `ending`: why
+    they end, once they are to."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -104,11 +99,14 @@ class RunState:
     notices: list[events.Notice] = field(default_factory=list)
     stopping: str = ""
     sent: set[int] = field(default_factory=set)
+    lost_group: bool = False
     hang: Hang | None = None
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
     unopened: set[int] = field(default_factory=set)
-    programs: dict[int, ProgramState] = field(default_factory=dict)
+    group: events.GroupBegan | None = None
+    programs: Programs = field(default_factory=Programs)
+    ending: str = ""
     kept: bool = False
     compared: bool = False
 
@@ -127,6 +125,7 @@ class RunState:
                 self.stopping = event.why
             case events.SignalSent():
                 self.sent.add(event.number)
+                self.lost_group = self.lost_group or event.of_group
             case events.HangReported():
                 self.hang = Hang(event)
             case events.HangOver():
@@ -142,10 +141,14 @@ class RunState:
 
     def _apply_to_group(self, event: events.Event) -> None:
         match event:
+            case events.GroupBegan():
+                self.group = event
+            case events.GroupEnding():
+                self.ending = self.ending or event.why
             case events.ProgramBegan():
-                self.programs[event.number] = ProgramState(event)
+                self.programs.begin(event)
             case events.ProgramEnded():
-                self.programs[event.number].ended = event
+                self.programs.end(event)
             case events.NamesBound():
                 self.bound.append(event)
             case events.NotOpened():
@@ -203,11 +206,6 @@ class RunState:
     def questions(self) -> list[events.Asked]:
         """What running ranks ask the person at the notebook, in order."""
         return [one for one in self.asked if self._rank(one.rank).phase not in ENDED]
-
-    def runs_now(self, rank: int) -> events.ProgramBegan | None:
-        """What a live rank runs now; None between two programs."""
-        now = (one.began for one in self.programs.values() if one.ended is None)
-        return next((began for began in now if rank in began.ranks), None)
 
     @property
     def stopped(self) -> dict[int, int]:
@@ -269,9 +267,10 @@ class RunState:
         self._host(event.host).started, self._host(event.host).job = event.at, event.pid
         self.simulated, self.started = event.simulated, self.started or event.at
         every = range(event.first, event.first + event.ranks)
-        for number in every if event.members is None else event.members:
+        numbers = every if event.members is None else event.members
+        for number, pid in itertools.zip_longest(numbers, event.pids):
             if self._rank(number).pid is None:  # else RankStarted has named its host
-                self._rank(number).host = event.host
+                self._rank(number).host, self._rank(number).pid = event.host, pid
 
     def _failed(self, event: events.RankFailed) -> RankState:
         """The rank that failed. One that did not come to join knows its number only as its host

@@ -131,12 +131,13 @@ def _failed(snapshot: Snapshot) -> Diagnosis | None:
 
 
 def _and_who_runs(snapshot: Snapshot) -> str:
-    left = len(_running(snapshot))
-    return (
-        f"{snapshot.headline}; {several(left, snapshot.unit)} still running"
-        if left
-        else snapshot.headline
-    )
+    left = [card.rank for card in _there(snapshot)]
+    if not left:
+        return snapshot.headline
+    if snapshot.live is not None:
+        are = "is" if len(left) == 1 else "are"
+        return f"{snapshot.headline}; {ranks(left)} {are} alive"
+    return f"{snapshot.headline}; {several(len(left), snapshot.unit)} still running"
 
 
 def _broken(snapshot: Snapshot) -> tuple[int, ...]:
@@ -228,6 +229,8 @@ def _does(card: Card, waiting: Sequence[Card], snapshot: Snapshot) -> str:
         return f", which waits for `lock`{at}{_holder(card, waiting)}"
     if card.phase == "waiting":
         return f", in {_name(card)}{at}"
+    if card.phase == "idle":
+        return ", which runs no cell"
     if card.sample.returned:
         return ", sending its result"
     return f",{at}" if at else ""
@@ -367,7 +370,7 @@ def _loading(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
 def _some(who: Iterable[int], snapshot: Snapshot) -> tuple[int, ...]:
     """The ranks to be marked: none if it is true of all, or of the one process of all devices."""
     numbers = sorted(set(who))
-    every = snapshot.unit == "device" or len(numbers) >= len(_running(snapshot))
+    every = snapshot.unit == "device" or len(numbers) >= len(_there(snapshot))
     return () if every else tuple(numbers)
 
 
@@ -378,6 +381,11 @@ def _who(numbers: Collection[int], snapshot: Snapshot, every: str) -> str:
     if len(numbers) > 1 and not _some(numbers, snapshot):
         return every
     return ranks(numbers).capitalize()
+
+
+def _there(snapshot: Snapshot) -> list[Card]:
+    """The ranks that have not ended; of live ones not all run."""
+    return [card for card in snapshot.cards if card.phase == "idle"] + _running(snapshot)
 
 
 def _running(snapshot: Snapshot) -> list[Card]:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xla_nb import ansi, wording
+from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
     Bar,
     Card,
+    Live,
     Phase,
     Series,
     Slot,
@@ -42,6 +44,8 @@ def state(snapshot: Snapshot) -> State:
     if snapshot.ok is None:
         word = "stopping" if snapshot.stopping else "running"
         level = snapshot.diagnosis.level if snapshot.diagnosis else "calm"
+        if level == "calm" and snapshot.live is not None and snapshot.live.is_idle:
+            return State(style.PHASES["idle"].glyph, "idle", style.PHASES["idle"].colour)
         colour = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}[level]
         return State("●", word, colour)
     phase: Phase = "finished" if snapshot.ok else "failed"
@@ -68,14 +72,16 @@ def gap(snapshot: Snapshot) -> str:
     """What stands between the title and the small print: the time belongs to `4 ranks finished`,
     not to whatever an error says last."""
     calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
-    return " " if snapshot.ok or (snapshot.ok is None and calm) else " · "
+    finished = snapshot.ok and snapshot.live is None
+    return " " if finished or (snapshot.ok is None and calm) else " · "
 
 
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
     how = {True: "in", False: "after", None: "for"}[snapshot.ok]
-    took = snapshot.elapsed
-    parts = [f"{how} {f'{took:.1f} s' if 0.95 <= took < 59.95 else span(took)}", snapshot.cell]
+    parts = [f"{how} {_took(snapshot.elapsed)}", snapshot.cell]
+    if snapshot.live is not None:
+        parts = _about_live(snapshot, snapshot.live)
     parts += ["simulated TPU host"] if snapshot.simulated else []
     parts += [hosts_in_short(snapshot)] if len(snapshot.hosts) > snapshot.simulated else []
     if snapshot.ok is None:
@@ -84,6 +90,33 @@ def about(snapshot: Snapshot) -> list[str]:
     elif snapshot.started is not None:
         parts += [minute(snapshot.started)]
     return list(filter(None, parts))
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:.1f} s" if 0.95 <= seconds < 59.95 else span(seconds)
+
+
+def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
+    """`for 12 s`, of what the title says; which ranks, and how many cells they have run."""
+    calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
+    parts = []
+    if snapshot.ok is not None:
+        parts.append(f"alive for {_took(snapshot.elapsed)}")
+    elif live.since is not None and calm:
+        parts.append(f"for {_took(max(0.0, snapshot.now - live.since))}")
+    parts += [f"group {live.name}"] if live.name != DEFAULT else []
+    parts.append(cells(live))
+    if snapshot.ok is None and live.idle is not None:
+        parts.append(f"ended after {span(live.idle)} without a cell")
+    return parts
+
+
+def cells(live: Live) -> str:
+    """`12 cells, 2 of them not finished`."""
+    running = sum(cell.ended is None for cell in live.cells)
+    told = several(live.count, "cell") if live.count else "no cells yet"
+    told += f", {running:,} running" if running else ""
+    return f"{told}, {live.lost:,} not finished" if live.lost else told
 
 
 def path(path: str) -> str:

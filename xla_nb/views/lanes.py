@@ -18,6 +18,7 @@ from xla_nb.views.snapshot import Slot
 
 _LANE = 60  # seconds of a lane
 _GAP = 20.0  # seconds between two samples, from which on what was between them is not known
+_LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
 _PACE = 20.0  # seconds of steps that are looked at, or more:
 _STEPS = 10  # until there are so many, if the lane has them
 _APART = 0.9  # seconds between two marks that are kept
@@ -127,7 +128,7 @@ class Track:
 
     def _fill(self, before: _Totals, now: _Totals) -> None:
         span = now.at - before.at
-        if not 0 < span < _GAP:
+        if not _LEAST < span < _GAP:
             return
         left, late = span, []
         parts = []

@@ -19,10 +19,11 @@ from xla_nb.record.tail import LineBlock, Tail, before, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState, RunState
-from xla_nb.views import facts
+from xla_nb.views import facts, live
 from xla_nb.views.bars import bar, together, tqdm
 from xla_nb.views.diagnosis import Diagnoser
 from xla_nb.views.lanes import Track
+from xla_nb.views.live import RowsOverCells
 from xla_nb.views.snapshot import (
     NO_SAMPLE,
     Card,
@@ -96,7 +97,7 @@ class Observer:
         self.figures: dict[str, dict[int, Line]] = {}
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
-        self._rows: dict[int, Rows] = {}
+        self._rows: dict[int, Rows | RowsOverCells] = {}
         self._damage: dict[int, str] = {}  # of what a rank reported
         self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
@@ -157,14 +158,16 @@ class Observer:
         """Read the newest samples and figures of these ranks, by default of all."""
         for rank in list(self.run.state.ranks) if ranks is None else ranks:
             self._take_sample(rank)
-            if rank not in self._rows:
-                self._rows[rank] = Rows(self.run.record.history(rank))
             try:
                 self._take_rows(rank)
             except XlaNbError as damage:  # what could be read is shown
                 self._damage[rank] = str(damage)
 
     def _take_rows(self, rank: int) -> None:
+        if rank not in self._rows:
+            state, record = self.run.state, self.run.record
+            over_cells = RowsOverCells(state, record.path.parent, rank)
+            self._rows[rank] = over_cells if state.group else Rows(record.history(rank))
         for row in self._rows[rank].new():
             since = row.at - (self.run.state.started or row.at)
             for name, value in row.figures.items():
@@ -221,6 +224,7 @@ class Observer:
                 Series(name, {rank: line.whole() for rank, line in sorted(lines.items())})
                 for name, lines in self.figures.items()
             ),
+            live=live.of(state),
         )
         paces = {rank: track.pace for rank, track in self._tracks.items()}
         return replace(snapshot, diagnosis=self._diagnoser.look(snapshot, paces))
@@ -268,7 +272,9 @@ class Observer:
         track = self._tracks.get(rank.rank) or Track()
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
-        phase, since = _phase(rank, sample, self.run.state.started)
+        phase, since = _phase(self.run.state, rank, sample)
+        if phase == "idle":
+            sample = sample and replace(sample, place="", operation="", missing=())
         detail = ansi.plain(_detail(self.run.state, rank, sample))
         if phase == "finished" and rank.rank in sentences.left_early(self.run.state):
             phase, detail = "early", "returned without the collective that others called"
@@ -282,7 +288,7 @@ class Observer:
             place=rank.place if ended or sample is None else sample.place,
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
-            cpu=None if ended else self._cpu.get(rank.rank),
+            cpu=None if ended or phase == "idle" else self._cpu.get(rank.rank),
             step=track.step,
             waits=track.waits,
             lane=track.lane,
@@ -342,13 +348,13 @@ def _joined(before: LineBlock, after: LineBlock, limit: int) -> LineBlock:
     return LineBlock(before.start + gone, before.skipped + dropped, lines[dropped:])
 
 
-def _phase(
-    rank: RankState, sample: Sample | None, start: float | None
-) -> tuple[Phase, float | None]:
+def _phase(state: RunState, rank: RankState, sample: Sample | None) -> tuple[Phase, float | None]:
     if rank.phase == "starting":
-        return "starting", start
+        return "starting", state.started
     if rank.phase in ENDED:
         return rank.phase, rank.ended
+    if (told := live.phase(state, rank, sample)) is not None:
+        return told
     return ("running", rank.started) if sample is None else (sample.activity, sample.since)
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from xla_nb.protocol.events import StackGroup
 from xla_nb.record.sample import Sample
+from xla_nb.run.state import Outcome
 
 Unit = Literal["rank", "device"]
 Phase = Literal[
@@ -106,6 +107,55 @@ class Card:
 
 
 @dataclass(frozen=True)
+class RanCell:
+    """A cell of live ranks, the `number`-th of theirs; times are in seconds since the epoch.
+
+    run       the name of its Run
+    label     `Cell In[7]`
+    ended     None while it runs
+    headline  how it ended
+    """
+
+    number: int
+    run: str
+    label: str
+    ranks: tuple[int, ...]
+    began: float
+    ended: float | None = None
+    outcome: Outcome = "running"
+    headline: str = ""
+
+    @property
+    def told(self) -> str:
+        """How it went: that it runs or finished, else what went wrong."""
+        return self.outcome if self.outcome in ("running", "finished") else self.headline
+
+
+@dataclass(frozen=True)
+class Live:
+    """What live ranks have beside what any run has.
+
+    name    of the group
+    idle    seconds without a cell after which they end; None: never
+    since   when they became idle, or what runs now began
+    count   how many cells they have been given; `lost`: of those, how many did not finish
+    cells   the newest ones, newest first
+    """
+
+    name: str
+    idle: float | None = None
+    since: float | None = None
+    count: int = 0
+    lost: int = 0
+    cells: tuple[RanCell, ...] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """They are there, and no cell runs on any of them."""
+        return self.since is not None and all(cell.ended is not None for cell in self.cells)
+
+
+@dataclass(frozen=True)
 class Trouble:
     """Ranks that failed with the same error: the leading rank, then the others in order.
 
@@ -165,6 +215,7 @@ class Snapshot:
     unit      what a card stands for: a rank, or a device if one process drives several
     hosts     names of the machines, in order
     lost      reasons by name, for hosts that were lost
+    live      these are live ranks, which a cell has only at times
     """
 
     run: str
@@ -189,6 +240,7 @@ class Snapshot:
     troubles: tuple[Trouble, ...] = ()
     series: tuple[Series, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
+    live: Live | None = None
 
 
 def hosts_in_short(snapshot: Snapshot) -> str:

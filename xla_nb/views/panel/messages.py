@@ -22,6 +22,8 @@ from xla_nb.views.snapshot import (
     Card,
     Diagnosis,
     Hang,
+    Live,
+    RanCell,
     Slot,
     Snapshot,
     Trouble,
@@ -35,6 +37,9 @@ _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
     "whole": {"page": (str,)},
     "stop": {"request": (int,)},
     "stacks": {"request": (int,)},
+    "shutdown": {"request": (int,)},
+    "variables": {},
+    "no variables": {},
     "focus": {"rank": (int, type(None))},
     "earlier": {
         "request": (int,),
@@ -77,12 +82,15 @@ class PanelNews:
         self._cards: dict[int, tuple[Card, dict[str, Any]]] = {}
         self._points: dict[tuple[str, int], tuple[int, int]] = {}
         self._lanes: dict[int, tuple[Slot, ...]] = {}
+        self._ran: dict[int, RanCell] = {}
 
     def forget(self, ranks: Collection[int] | None = None) -> None:
         """Tell everything about these ranks again, by default about all: the page may have lost
         it."""
         lost = frozenset(self._cards if ranks is None else ranks)
         self._parts = {}
+        if ranks is None:
+            self._ran = {}
         self._cards = {rank: card for rank, card in self._cards.items() if rank not in lost}
         self._points = {key: sent for key, sent in self._points.items() if key[1] not in lost}
         self._lanes = {rank: lane for rank, lane in self._lanes.items() if rank not in lost}
@@ -110,7 +118,15 @@ class PanelNews:
         lanes = self._seconds(card for card in snapshot.cards if few or card.rank == focus)
         if lanes:
             news["lanes"] = lanes
+        if snapshot.live is not None and (ran := self._fresh(snapshot.live)):
+            news["ran"] = ran
         return news
+
+    def _fresh(self, live: Live) -> list[dict[str, Any]]:
+        """The cells of live ranks that have begun, or ended."""
+        fresh = [cell for cell in live.cells if self._ran.get(cell.number) != cell]
+        self._ran = {cell.number: cell for cell in live.cells}
+        return [{**vars(cell), "told": cell.told} for cell in fresh]
 
     def _seconds(self, cards: Iterable[Card]) -> list[dict[str, Any]]:
         """The seconds of lanes that are new or have changed, of each rank that has any."""
@@ -192,7 +208,8 @@ def _card(card: Card) -> dict[str, Any]:
         "used": used,
         "step": None if card.step is None else float(f"{card.step:.3g}"),
         "waits": None if card.waits is None else round(card.waits, 2),
-        "rss": sample.rss,
+        # In whole MiB: a page of memory more or less is no news of a rank that rests.
+        "rss": None if sample.rss is None else sample.rss >> 20 << 20,
         "from": " · ".join([card.host, *process] if card.host else process),
         "facts": [fact._asdict() for fact in known if fact.id != "pid"],
         "bars": [_bar(bar) for bar in card.bars],
@@ -239,7 +256,13 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "notices": list(snapshot.notices),
         "ranks": len(snapshot.cards),
         "unit": snapshot.unit,
+        "live": None if snapshot.live is None else _live(snapshot.live),
     }
+
+
+def _live(live: Live) -> dict[str, Any]:
+    """`told`: how many cells there were; `since`: when what the diagnosis says began."""
+    return {"name": live.name, "since": live.since, "idle": live.is_idle, "told": facts.cells(live)}
 
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:

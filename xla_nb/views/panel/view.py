@@ -35,7 +35,7 @@ _REPEAT = 2.0  # seconds until the next _MANY ranks are sent again: the page may
 _SAVE = 10.0  # seconds between two saved snapshots
 _BUDGET = 500  # lines of output in one message, about
 _MOST = 1000  # lines that the page may ask for at once
-_NOTHING = {"text/html": "", "text/plain": ""}
+NOTHING = {"text/html": "", "text/plain": ""}
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class PanelView:
         self.run = run
         self.answers = Answers()
         self._left = False
-        self._end = _NOTHING
+        self._end = NOTHING
         self._observer = Observer(run)
         self._news = messages.PanelNews()
         self._sequence = 0
@@ -68,10 +68,11 @@ class PanelView:
         self._phases: Sequence[str] = ()
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._inquiries: list[tuple[int | None, Inquiry]] = []
+        self._actions = self._answered()
         self._page = Page(run=run.name)
         self._page.on_msg(self._receive)
         _answer_while_the_cell_runs(self._page)
-        self._live = _displayed(*_widget(self._page, run))
+        self._live = _displayed(*self._widget())
         self._saved = _displayed(self._saved_snapshot() | {"text/html": ""})  # which would flash up
         self._due["save"] = time.monotonic() + _REPEAT  # soon, when ranks have started
 
@@ -100,7 +101,7 @@ class PanelView:
                     picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
                 )
                 self._live.update(self._end, raw=True)
-                self._saved.update(_NOTHING, raw=True)
+                self._saved.update(NOTHING, raw=True)
         finally:
             self.answers.end()
             self._close()
@@ -173,8 +174,7 @@ class PanelView:
     def _saved_snapshot(self) -> dict[str, str]:
         """The display below the widget, which hides it (page/view.js) wherever it is alive."""
         bundle = picture.bundle(self._observer.snapshot_with_output())
-        shown = f'xla_nb.open_run("{self.run.name}")'
-        told = "Saved while the run went on: %s shows what came of it."
+        told, shown = self._told_of_saved()
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
         # Above it JupyterLab says that it has no widget, where it has none.
         widget = f".jp-OutputArea-child:has(+ * .{self._snapshot_class}):not(:has(.xn-panel))"
@@ -185,11 +185,24 @@ class PanelView:
         bundle["text/plain"] = f"{told % f'`{shown}`'}\n{bundle['text/plain']}"
         return bundle
 
+    def _told_of_saved(self) -> tuple[str, str]:
+        """What stands above a saved snapshot, and the code that it names."""
+        shown = f'xla_nb.open_run("{self.run.name}")'
+        return "Saved while the run went on: %s shows what came of it.", shown
+
+    def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The widget's own bundle and metadata; its text is for readers without widgets."""
+        bundle, metadata = self._page._repr_mimebundle_()
+        bundle["text/plain"] = f"Run {self.run.name} in progress. Files: {self.run.record.path}"
+        return bundle, metadata
+
     # ---------------------------------------------------------- from the page
 
     def _receive(self, _widget: object, message: object, _buffers: object) -> None:
         """Called by ipywidgets, in any thread."""
         fault = messages.fault(message, self.run.name)
+        if not fault and message["type"] not in self._actions:  # type: ignore[index]
+            fault = "not for a view of this kind"
         if fault:
             log.warning("Ignored a message from the page: %s", fault)
             return
@@ -198,8 +211,9 @@ class PanelView:
         with self.run.changed:
             self.run.changed.notify_all()
 
-    def _handle_requests(self) -> None:
-        actions: dict[str, Callable[[dict[str, Any]], None]] = {
+    def _answered(self) -> dict[str, Callable[[dict[str, Any]], None]]:
+        """What a page may ask for."""
+        return {
             "here": self._on_here,
             "whole": self._on_whole,
             "focus": self._on_focus,
@@ -207,12 +221,14 @@ class PanelView:
             "stacks": self._on_stacks,
             "earlier": self._on_earlier,
         }
+
+    def _handle_requests(self) -> None:
         while True:
             try:
                 message = self._inbox.get_nowait()
             except Empty:
                 return
-            actions[message["type"]](message)
+            self._actions[message["type"]](message)
 
     def _on_here(self, message: dict[str, Any]) -> None:
         self.answers.answered(message["page"])
@@ -245,13 +261,6 @@ class PanelView:
         path = self.run.record.log(message["rank"], message["stream"])
         block = tail.before(path, message["before"], min(_MOST, message["count"]))
         self._send("earlier", **messages.earlier(message, block))
-
-
-def _widget(page: Page, run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The widget's own bundle and metadata; its text is for readers without widgets."""
-    bundle, metadata = page._repr_mimebundle_()
-    bundle["text/plain"] = f"Run {run.name} in progress. Files: {run.record.path}"
-    return bundle, metadata
 
 
 def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:

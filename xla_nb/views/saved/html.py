@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, colours, figures, hang, log, ranks
+from xla_nb.views.saved import bounds, cells, colours, figures, hang, log, ranks
 from xla_nb.views.saved.style import AMBER, EDGE, FAINT, OTHERS, PHASES, RED, SANS
 from xla_nb.views.saved.tags import (
     WHOLE,
@@ -36,18 +36,20 @@ _HEAD = 8_000  # bytes that the head takes at most, without what is folded in it
 def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
     """The run as HTML, at most some 400 kB for up to 256 ranks. `folds_output`: its output is
     folded too, as all that is not told at once."""
-    told = _told(snapshot)
+    told, table = _told(snapshot), ranks.as_html(snapshot) if snapshot.cards else ""
+    lasting = snapshot.live is not None
+    group = [table, cells.as_html(snapshot.live)] if lasting else []
     folds = [
-        (f"{snapshot.unit}s", ranks.as_html(snapshot) if snapshot.cards else ""),
+        (f"{snapshot.unit}s", "" if lasting else table),
         ("files", _files(snapshot)),
         (several(len(snapshot.notices), "note"), _notes(snapshot) if snapshot.ok else ""),
     ]
     charts = figures.as_html(snapshot.series)
-    used = bounds.size_of("".join([told, charts, *(inner for _, inner in folds)])) + _HEAD
+    used = bounds.size_of("".join([told, charts, *group, *(inner for _, inner in folds)])) + _HEAD
     output = log.as_html(snapshot, bounds.LARGEST - used)
     if folds_output:
         folds.insert(0, ("output", output))
-    parts = [told, "" if folds_output else output, charts]
+    parts = [told, *group, "" if folds_output else output, charts]
     style = (
         f"{SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;margin:4px 0;"
         f"border:1px solid {EDGE};border-radius:6px"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts, folding
-from xla_nb.views.saved import bounds, hang, hosts, log, style
+from xla_nb.views.saved import bounds, cells, hang, hosts, log, style
 from xla_nb.views.snapshot import Bar, Card, Series, Snapshot
 
 _WIDTH = 100  # columns of our own sentences
@@ -23,6 +23,7 @@ def render_text(snapshot: Snapshot) -> str:
     lines += _troubles(snapshot)
     lines += _whereabouts(snapshot)
     lines += [_bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
+    lines += cells.as_text(snapshot.live)
     lines += _output(snapshot)
     lines += _figures(snapshot.series)
     lines += hosts.as_text(snapshot)

@@ -1,0 +1,90 @@
+"""What live ranks have been given to run, folded from events, and told in a sentence."""
+
+from xla_nb.protocol import events
+from xla_nb.run import sentences
+from xla_nb.run.programs import KEPT
+from xla_nb.run.state import RunState
+
+
+def group(*happened, ranks=4):
+    state = RunState()
+    state.apply(events.JobStarted(pid=1, ranks=ranks, simulated=True))
+    state.apply(events.GroupBegan(name="ranks"))
+    for rank in range(ranks):
+        state.apply(events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0"))
+    for event in happened:
+        state.apply(event)
+    return state
+
+
+def began(number, *ranks, at=10.0):
+    chosen = ranks or (0, 1, 2, 3)
+    label = f"Cell In[{number}]"
+    return events.ProgramBegan(number=number, run=f"r{number}", label=label, ranks=chosen, at=at)
+
+
+def ended(number, outcome="finished", at=12.0):
+    return events.ProgramEnded(number=number, outcome=outcome, headline="how", at=at)
+
+
+def test_a_rank_runs_a_program_from_its_begin_to_its_end():
+    state = group(began(1, 0, 2))
+    assert state.programs.now(2).label == "Cell In[1]"
+    assert state.programs.now(1) is None
+    state.apply(ended(1))
+    assert state.programs.now(2) is None
+    assert (state.programs.rested(2), state.programs.rested(1)) == (12.0, None)
+
+
+def test_programs_are_counted_and_the_newest_are_remembered():
+    state = group(began(1))
+    for number in range(2, KEPT + 10):
+        state.apply(began(number, 0))
+        state.apply(ended(number, "failed" if number % 2 else "finished"))
+    kept = state.programs.newest
+    assert state.programs.count == KEPT + 9
+    assert state.programs.lost == KEPT // 2 + 4
+    assert [one.place for one in kept[:2]] == [KEPT + 9, KEPT + 8]
+    assert kept[-1].began.number == 1  # which runs
+    assert len(kept) == KEPT + 1
+
+
+def test_live_ranks_without_a_cell_are_idle():
+    assert sentences.headline(group()) == "4 live ranks, idle"
+    assert sentences.headline(group(began(1), ended(1))) == "4 live ranks, idle"
+
+
+def test_what_live_ranks_run_is_told_with_its_ranks():
+    assert sentences.headline(group(began(7))) == "Cell In[7] is running on ranks 0–3"
+    both = group(began(7, 0), began(8, 1, 2))
+    assert (
+        sentences.headline(both) == "Cell In[7] on rank 0 and Cell In[8] on ranks 1, 2 are running"
+    )
+
+
+def test_live_ranks_that_have_ended_say_what_ended_them():
+    why = events.GroupEnding(why="after 30 min without a cell (--idle)")
+    over = [events.RankFinished(rank=rank, preview="", nbytes=0) for rank in range(4)]
+    assert sentences.headline(group(why)) == "4 live ranks ending"
+    told = "4 live ranks ended after 30 min without a cell (--idle)"
+    assert sentences.headline(group(why, *over)) == told
+
+
+def test_the_first_reason_to_end_is_told():
+    both = [events.GroupEnding(why="by %xla_shutdown"), events.GroupEnding(why="by an accident")]
+    over = [events.RankFinished(rank=rank, preview="", nbytes=0) for rank in range(4)]
+    assert sentences.headline(group(*both, *over)) == "4 live ranks ended by %xla_shutdown"
+
+
+def test_live_ranks_that_had_to_be_stopped_to_end_say_what_ended_them():
+    why = events.GroupEnding(why="by %xla_shutdown")
+    stop = events.StopRequested(why="Stopped because the live ranks were to end")
+    over = [events.RankStopped(rank=rank) for rank in range(4)]
+    assert sentences.headline(group(why, stop, *over)) == "4 live ranks ended by %xla_shutdown"
+
+
+def test_a_rank_that_died_is_told_before_anything_else():
+    died = events.ProcessDied(pid=102, status=3)
+    assert sentences.headline(group(died)).startswith("Rank 2 exited with status 3")
+    ending = events.GroupEnding(why="by %xla_shutdown")
+    assert sentences.headline(group(died, ending)).startswith("Rank 2 exited with status 3")

@@ -1,0 +1,257 @@
+"""The panel of live ranks in a real kernel whose client speaks only the messages.
+
+The page itself is tested in tests/browser.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.kernel import Notebook
+
+PANEL = "from xla_nb import live_panel\npanel = next(iter(live_panel._shown().values()))"
+#: Wait until the panel has told all, and rests.
+REST = """while panel._next - time.monotonic() < 10 or panel._variables._is_asking:
+    time.sleep(0.01)
+"""
+
+
+class Panel:
+    """The panel that a cell has opened, as its page hears it and speaks to it."""
+
+    def __init__(self, notebook: Notebook, shown) -> None:
+        self.notebook, self.shown = notebook, shown
+        opens = (m["content"] for m in shown.messages if m["msg_type"] == "comm_open")
+        (opened,) = (content for content in opens if "_esm" in content["data"]["state"])
+        self.comm = opened["comm_id"]
+        self.run = opened["data"]["state"]["run"]
+        self.displays = [
+            m["content"]["transient"]["display_id"]
+            for m in shown.messages
+            if m["msg_type"] == "display_data"
+        ]
+
+    def ask(self, kind, **body):
+        message = {"type": kind, "run": self.run} | body
+        content = {"comm_id": self.comm, "data": {"method": "custom", "content": message}}
+        client = self.notebook.client
+        client.shell_channel.send(client.session.msg("comm_msg", content))
+
+    def hear(self, wanted):
+        """The first message of the kernel's that `wanted` accepts."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            message = self.notebook.client.get_iopub_msg(timeout=60)
+            if wanted(message):
+                return message["content"]
+        raise AssertionError("the message never came")
+
+    def answer(self, kind, **about):
+        def wanted(message):
+            told = message["content"].get("data", {}).get("content", {})
+            its = message["content"].get("comm_id") == self.comm
+            return its and {"type": kind, **about}.items() <= told.items()
+
+        return self.hear(wanted)["data"]["content"]
+
+    def whole(self):
+        """All that is to be told now."""
+        self.ask("whole", page="p")
+        return self.answer("news", whole=True)
+
+    def end(self):
+        """What takes the widget's place."""
+        return self.hear(
+            lambda m: (
+                m["msg_type"] == "update_display_data"
+                and m["content"]["transient"]["display_id"] == self.displays[0]
+            )
+        )["data"]
+
+
+@pytest.fixture
+def in_panel(kernel):
+    """A kernel whose front end shows panels."""
+    kernel.ok("import time\n%xla_config view=panel")
+    yield kernel
+    kernel.ok("%xla_config view=None")
+
+
+@pytest.fixture
+def panel(in_panel):
+    """Two live ranks, shown."""
+    opened = Panel(in_panel, in_panel.ok("%xla_start -n 2"))
+    in_panel.ok(PANEL)
+    yield opened
+    in_panel.run("%xla_shutdown")
+    in_panel.ok("%reset_selective -f ^panel$")
+
+
+def quiet(notebook, code):
+    """Run a cell for live ranks that shows nothing itself."""
+    return notebook.run(f"%%xla --view none\n{code}")
+
+
+# ---------------------------------------------------------------- what it tells
+
+
+def test_live_ranks_are_idle_and_have_run_no_cell(panel):
+    whole = panel.whole()
+    assert {card["rank"]: card["phase"] for card in whole["cards"]} == {0: "idle", 1: "idle"}
+    assert whole["about"]["diagnosis"]["sentence"] == "2 live ranks, idle"
+    live = whole["about"]["live"]
+    assert (live["name"], live["idle"], live["told"]) == ("ranks", True, "no cells yet")
+    assert "ran" not in whole
+
+
+def test_cells_are_told_with_their_ranks_and_how_they_went(panel, kernel):
+    quiet(kernel, "1 + 1")
+    kernel.run("%%xla 1 --view none\n1 / 0")
+    first, second = sorted(panel.whole()["ran"], key=lambda cell: cell["number"])
+    assert (first["number"], first["outcome"], first["ranks"]) == (1, "finished", [0, 1])
+    assert (second["number"], second["outcome"], second["ranks"]) == (2, "failed", [1])
+    assert "ZeroDivisionError" in second["told"]
+    assert second["label"].startswith("Cell In[")
+    assert second["began"] <= second["ended"]
+
+
+def test_what_runs_now_is_told(panel, kernel):
+    kernel.ok("%%xla 0 --bg --view none -o busy_\nimport time\ntime.sleep(600)")
+    told = panel.answer("news")
+    while "ran" not in told:
+        told = panel.answer("news")
+    assert told["ran"][0]["outcome"] == "running"
+    assert "is running on rank 0" in told["about"]["diagnosis"]["sentence"]
+    assert [card["phase"] for card in panel.whole()["cards"]] == ["running", "idle"]
+    kernel.ok("busy_.stop()\nbusy_.join_end()")
+
+
+def test_ranks_that_rest_are_told_nothing_of(panel, kernel):
+    quiet(kernel, "x = 1")
+    kernel.ok(f"{REST}\nbefore = panel._sequence")
+    kernel.ok(f"panel._next, panel._seen = 0.0, None\npanel._wake()\n{REST}")  # it looks again
+    assert kernel.value("panel._sequence - before") == "0"
+
+
+def test_the_saved_snapshot_says_how_to_see_more(panel, kernel):
+    quiet(kernel, "x = 1")
+    kernel.ok("while panel._saved_of != panel._mark():\n    time.sleep(0.01)")
+    text = kernel.value("panel._saved_snapshot()['text/plain']")
+    assert "Saved while the ranks were alive: `%xla_ranks` shows them." in text
+    assert "finished" in text
+
+
+# ---------------------------------------------------------------- variables
+
+
+def test_variables_are_asked_for_when_the_page_wants_them_and_after_each_cell(panel, kernel):
+    quiet(kernel, "model_ = [1.0, 2.0]\ndiffers_ = rank")
+    panel.ask("variables")
+    told = panel.answer("variables", state="shown", old=False)
+    names = {row["cells"][0]: row["verdict"] for row in told["rows"]}
+    assert (names["model_"], names["differs_"]) == ("equal", "different")
+    assert told["summary"].endswith("on 2 ranks: 1 differs")
+    quiet(kernel, "del differs_")
+    again = panel.answer("variables", state="shown", old=False)
+    while again["after"] == told["after"]:
+        again = panel.answer("variables", state="shown", old=False)
+    assert "differs_" not in {row["cells"][0] for row in again["rows"]}
+
+
+def test_variables_are_not_asked_for_while_a_cell_runs(panel, kernel):
+    quiet(kernel, "held_ = 1")
+    kernel.ok("%%xla 0 --bg --view none -o busy_\nimport time\ntime.sleep(600)")
+    panel.ask("variables")
+    assert panel.answer("variables")["state"] == "busy"
+    kernel.ok("busy_.stop()\nbusy_.join_end()")
+    assert panel.answer("variables", state="shown", old=False)["rows"]
+
+
+def test_variables_that_the_page_hides_are_asked_for_no_more(panel, kernel):
+    panel.ask("variables")
+    panel.answer("variables", state="shown")
+    panel.ask("no variables")
+    kernel.ok("while panel._variables._is_open:\n    time.sleep(0.01)")
+    quiet(kernel, "x = 1")
+    kernel.ok(REST)
+    assert kernel.value("panel._variables._of != panel.run.state.programs.count") == "True"
+
+
+SLOW = """\
+import time
+class Slow:
+    def __repr__(self):
+        time.sleep(0.4)
+        return "slow"
+for number in range(20):
+    globals()[f"slow_{number}"] = Slow()
+"""
+
+
+def test_a_cell_does_not_wait_for_variables_that_are_asked_for(panel, kernel):
+    quiet(kernel, SLOW)
+    panel.ask("variables")
+    panel.answer("variables", state="asking")
+    cell = kernel.ok("%%xla -o last_ --view none\nrank")
+    assert kernel.value("dict(last_.results)") == "{0: 0, 1: 1}"
+    quiet(kernel, "for number in range(20): del globals()[f'slow_{number}']")
+    told = panel.answer("variables", state="shown", old=False)
+    assert told["after"] != f"Cell In[{cell.number}]"
+    assert "slow_1" not in {row["cells"][0] for row in told["rows"]}
+
+
+def test_variables_of_ranks_that_are_gone_say_so(panel, kernel):
+    quiet(kernel, "if rank == 1: import os; os._exit(3)")
+    panel.ask("variables")
+    assert "Rank 1 exited with status 3" in panel.answer("variables", state="shown")["problem"]
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_shutdown_is_acknowledged_and_ends_the_ranks(panel, kernel):
+    quiet(kernel, "x = 1")
+    panel.ask("shutdown", request=7)
+    assert panel.answer("ack")["request"] == 7
+    end = panel.end()
+    assert "2 live ranks ended by the Shutdown button" in end["text/plain"]
+    assert "finished" in end["text/plain"]
+    assert "application/vnd.jupyter.widget-view+json" not in end
+    assert "There are no live ranks" in kernel.run("%xla_ranks").error
+
+
+def test_ranks_that_are_shut_down_leave_a_picture_and_close_the_widget(panel, kernel):
+    shown = kernel.ok("%xla_shutdown")
+    assert "Ended ranks 0, 1." in shown.stdout
+    kernel.ok("panel.join(60)")
+    assert kernel.value("panel._page.comm is None") == "True"
+
+
+def test_ranks_that_were_idle_for_too_long_say_so(in_panel):
+    panel = Panel(in_panel, in_panel.ok("%xla_start -n 1 --name short --idle 0.5"))
+    told = panel.end()["text/plain"]
+    assert "1 live rank ended after 0.5 s without a cell (--idle)" in told
+    in_panel.ok("%xla_shutdown short")
+
+
+def test_ranks_shown_again_are_shown_there_alone(panel, kernel):
+    again = kernel.ok("%xla_ranks")
+    moved = Panel(kernel, again)
+    kernel.ok("panel.join(60)\n" + PANEL)
+    assert moved.whole()["about"]["live"]["name"] == "ranks"
+    assert len(moved.displays) == 2
+
+
+def test_displaying_the_ranks_in_code_shows_their_panel(panel, kernel):
+    moved = Panel(kernel, kernel.ok("xla_nb.ranks()"))
+    assert moved.whole()["about"]["live"]["name"] == "ranks"
+
+
+def test_a_panel_that_fails_harms_no_rank(panel, kernel):
+    kernel.ok("def broken(now): raise OSError('no page')\npanel._send_news = broken\npanel._wake()")
+    quiet(kernel, "kept = rank")
+    kernel.ok("panel.join(60)")
+    kernel.ok("%%xla -o kept_ --view none\nkept")
+    assert kernel.value("dict(kept_.results)") == "{0: 0, 1: 1}"

@@ -1,0 +1,224 @@
+"""What a picture of live ranks has beside that of any run: idle ranks, and their cells."""
+
+import json
+
+import pytest
+
+from tests.support.run_double import Run
+from xla_nb.protocol import events
+from xla_nb.record import sample
+from xla_nb.record.files import Record
+from xla_nb.record.sample import Sample
+from xla_nb.views import saved
+from xla_nb.views.live import CELLS
+from xla_nb.views.observer import Observer
+
+
+class Group(Run):
+    """Two live ranks, with records at `path`."""
+
+    def __init__(self, path):
+        (path / "group").mkdir()
+        super().__init__(path / "group")
+        self.runs = path
+        self.tell(events.GroupBegan(name="ranks", idle=1800.0))
+        for rank in (0, 1):
+            started = events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0")
+            self.tell(started, at=5.0)
+
+    def tell(self, event, at=None):
+        self.state.apply(event if at is None else type(event)(**{**vars(event), "at": at}))
+
+    def begins(self, number, *ranks, at=10.0):
+        label, name = f"Cell In[{number}]", f"run-{number}"
+        (self.runs / name).mkdir(exist_ok=True)
+        chosen = ranks or (0, 1)
+        self.tell(events.ProgramBegan(number=number, run=name, label=label, ranks=chosen), at=at)
+
+    def ends(self, number, outcome="finished", headline="2 ranks finished", at=12.0):
+        ended = events.ProgramEnded(number=number, outcome=outcome, headline=headline)
+        self.tell(ended, at=at)
+
+    def samples(self, rank, **figures):
+        figures = {"at": 11.0, "since": 10.5} | figures
+        self.record.sample(rank).write_bytes(sample.encode(Sample(**figures)))
+
+    def reports(self, number, rank, *steps):
+        with Record(self.runs / f"run-{number}").history(rank).open("a") as file:
+            for row, step in enumerate(steps):
+                file.write(json.dumps([row, 0.0, step, {"loss": float(number)}]) + "\n")
+
+
+@pytest.fixture
+def group(tmp_path):
+    return Group(tmp_path)
+
+
+@pytest.fixture
+def observer(group):
+    return Observer(group)
+
+
+def cards(observer):
+    observer.sample()
+    return observer.snapshot().cards
+
+
+# ---------------------------------------------------------------- idle, or not
+
+
+def test_ranks_without_a_cell_are_idle_since_they_were_there(observer):
+    assert [(card.phase, card.since) for card in cards(observer)] == [("idle", 5.0)] * 2
+
+
+def test_a_rank_is_idle_since_its_last_cell_ended(group, observer):
+    group.begins(1, 0)
+    group.ends(1)
+    assert [(card.phase, card.since) for card in cards(observer)] == [("idle", 12.0), ("idle", 5.0)]
+
+
+def test_an_idle_rank_is_at_no_line_and_waits_for_nobody(group, observer):
+    group.samples(0, activity="waiting", place="Cell In[1], line 2", operation="x", missing=(1,))
+    first = cards(observer)[0]
+    assert (first.phase, first.place, first.detail) == ("idle", "", "")
+
+
+def test_a_rank_with_a_cell_does_what_its_sample_says(group, observer):
+    group.begins(1)
+    group.samples(0, activity="compiling", place="Cell In[1], line 2")
+    first = cards(observer)[0]
+    assert (first.phase, first.since, first.place) == ("compiling", 10.5, "Cell In[1], line 2")
+
+
+def test_a_sample_from_before_the_cell_tells_nothing_of_it(group, observer):
+    group.samples(0, at=9.0, since=2.0, activity="idle")
+    group.begins(1)
+    assert (cards(observer)[0].phase, cards(observer)[0].since) == ("running", 10.0)
+
+
+def test_a_rank_that_has_done_its_part_of_a_cell_is_idle(group, observer):
+    group.begins(1)
+    group.samples(0, at=11.0, since=10.7, activity="idle")
+    assert (cards(observer)[0].phase, cards(observer)[0].since) == ("idle", 10.7)
+
+
+# ---------------------------------------------------------------- in words
+
+
+def test_idle_ranks_are_nothing_to_warn_of(observer):
+    found = observer.snapshot().diagnosis
+    assert (found.sentence, found.level) == ("2 live ranks, idle", "calm")
+
+
+def test_a_rank_that_died_is_told_with_those_that_are_alive(group, observer):
+    group.tell(events.ProcessDied(pid=101, status=3))
+    found = observer.snapshot().diagnosis
+    assert found.sentence.endswith("; rank 0 is alive")
+    assert (found.level, found.ranks) == ("bad", (1,))
+
+
+def test_an_idle_rank_for_which_another_waits_runs_no_cell(group, observer):
+    group.begins(1, 0)
+    group.samples(0, at=20.0, since=11.0, activity="waiting", operation="all_reduce", missing=(1,))
+    cards(observer)
+    told = "Rank 0 has waited 9 s for rank 1, which runs no cell"
+    assert observer.snapshot().diagnosis.sentence == told
+
+
+# ---------------------------------------------------------------- cells
+
+
+def test_cells_are_told_newest_first_with_their_number_of_all(group, observer):
+    for number in range(1, CELLS + 4):
+        group.begins(number)
+        group.ends(number)
+    group.begins(99, 1)
+    live = observer.snapshot().live
+    assert (live.count, len(live.cells), live.lost) == (CELLS + 4, CELLS, 0)
+    assert [cell.number for cell in live.cells[:2]] == [CELLS + 4, CELLS + 3]
+    assert (live.cells[0].outcome, live.cells[0].ranks, live.cells[0].label) == (
+        *("running", (1,)),
+        "Cell In[99]",
+    )
+
+
+def test_the_time_that_is_told_is_that_of_the_cell_or_of_being_idle(group, observer):
+    assert observer.snapshot().live.since == 5.0
+    group.begins(1)
+    assert observer.snapshot().live.since == 10.0
+    group.ends(1)
+    assert observer.snapshot().live.since == 12.0
+
+
+def test_steps_that_a_cell_counts_anew_go_on_from_those_before(group, observer):
+    group.begins(1)
+    group.reports(1, 0, 0, 1, 2)
+    group.ends(1)
+    group.begins(2)
+    group.reports(2, 0, 0, 1)
+    group.reports(2, 1, 0, 1)
+    observer.sample()
+    points = [(x, y) for x, y, _ in observer.figures["loss"][0].points]
+    assert points == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
+    group.reports(2, 0, 2)
+    observer.sample()
+    assert observer.figures["loss"][0].points[-1][0] == 5
+
+
+def test_steps_that_a_cell_counts_on_are_as_it_says(group, observer):
+    group.begins(1)
+    group.reports(1, 0, 0, 1, 2)
+    group.begins(2)
+    group.reports(2, 0, 10, 11)
+    observer.sample()
+    assert [x for x, _, _ in observer.figures["loss"][0].points] == [0, 1, 2, 10, 11]
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_the_saved_text_has_the_state_the_cells_and_the_ranks(group, observer):
+    group.begins(1)
+    group.ends(1, at=11.5)
+    group.begins(2, 0)
+    group.ends(2, "failed", "Rank 0 failed at Cell In[2], line 1: ValueError: boom")
+    text = saved.render_text(observer.snapshot())
+    first, *rest = text.splitlines()
+    assert first.startswith("○ 2 live ranks, idle for ")
+    assert "2 cells, 1 not finished · ended after 30 min 00 s without a cell" in first
+    told = (
+        "2. Cell In[2] on rank 0: ✗ Rank 0 failed at Cell In[2], line 1: ValueError: boom, 2.00 s"
+    )
+    assert f"    {told}" in rest
+    assert "    1. Cell In[1] on ranks 0, 1: ✓ finished, 1.50 s" in rest
+    assert any(line.startswith("rank 1: ○ idle for ") for line in rest)
+
+
+def test_the_saved_html_has_them_too_and_folds_all_but_the_newest_cells(group, observer):
+    for number in range(1, 40):
+        group.begins(number)
+        group.ends(number)
+    html = saved.render_html(observer.snapshot())
+    assert "2 live ranks, idle" in html
+    assert html.index("Cell In[39]") < html.index("33 more cells") < html.index("Cell In[2]<")
+    assert html.count("</table>") == 3
+
+
+def test_earlier_cells_than_those_shown_are_counted(group, observer):
+    for number in range(1, CELLS + 8):
+        group.begins(number)
+        group.ends(number)
+    snapshot = observer.snapshot()
+    assert "… and 7 earlier cells" in saved.render_text(snapshot)
+    assert "… and 7 earlier cells" in saved.render_html(snapshot)
+
+
+def test_ranks_that_have_ended_are_told_with_what_ended_them(group, observer):
+    group.begins(1)
+    group.ends(1)
+    group.tell(events.GroupEnding(why="by %xla_shutdown"))
+    for rank in (0, 1):
+        group.tell(events.RankFinished(rank=rank, preview="", nbytes=0))
+    group.tell(events.JobEnded(status=0))
+    first = saved.render_text(observer.snapshot()).splitlines()[0]
+    assert first.startswith("✓ 2 live ranks ended by %xla_shutdown · alive for 1.2 s · 1 cell · ")

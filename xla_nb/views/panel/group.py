@@ -1,0 +1,158 @@
+"""The panel of live ranks: it goes on beside the cells, in a thread, until they end.
+
+While nothing runs it sends nothing. It gives way to cells: what they do is told twice a second, and
+not before they have had a moment to themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from xla_nb.run.run import Run
+from xla_nb.views.panel.variables import AskedVariables
+from xla_nb.views.panel.view import NOTHING, PanelView
+from xla_nb.views.saved.variables import Variables
+
+_SOON = 0.3  # seconds from an event to the message about it: a short cell is told in one
+_BEAT = 0.5  # seconds between two looks while a cell runs,
+_SETTLING = 1.5  # for so long after something has happened,
+_REST = 60.0  # and later
+_SAVE = 10.0  # seconds between two saved snapshots, at least
+
+log = logging.getLogger(__name__)
+
+
+class GroupPanel(PanelView):
+    """Shows live ranks on the page.
+
+    ask       gives their variables, or raises XlaNbError
+    shut_down  ends them
+    """
+
+    def __init__(
+        self, run: Run, ask: Callable[[], Variables], shut_down: Callable[[], None]
+    ) -> None:
+        self._variables = AskedVariables(run.state.programs, ask, self._wake)
+        self._shut_down = shut_down
+        self._seen: object = None
+        self._saved_of: object = None
+        self._next = self._settled = self._next_save = 0.0
+        self._moved = ""
+        super().__init__(run)
+
+    def follow(self) -> None:
+        """Draw it in a thread of its own, until the ranks have ended or are shown elsewhere."""
+        self._thread = threading.Thread(
+            target=self._follow, name=f"{self.run.name}-panel", daemon=True
+        )
+        self._thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Wait until it shows the end."""
+        self._thread.join(seconds)
+
+    def move(self, where: str) -> None:
+        """Show nothing more here: the ranks are shown in another cell."""
+        self._moved = f"These live ranks are shown in {where}."
+        self.leave()
+        self._wake()
+
+    def _wake(self) -> None:
+        with self.run.changed:
+            self.run.changed.notify_all()
+
+    def _follow(self) -> None:
+        try:
+            while not self.run.done and not self._left:
+                pause = self.draw()
+                with self.run.changed:
+                    self.run.changed.wait_for(self._is_needed, pause)
+            self._leave_note() if self._left else self.finish()
+        except Exception:  # a page is no reason to lose what ranks hold
+            log.exception("The panel of live ranks failed; %%xla_ranks shows another.")
+            self._close()
+
+    def _is_needed(self) -> bool:
+        """Whether something has come that `draw` has not seen."""
+        asked = not self._inbox.empty() or self._variables.is_news
+        return self.run.done or self._left or asked or self._mark() != self._seen
+
+    def _mark(self) -> object:
+        """What is different once something is to be told."""
+        state = self.run.state
+        programs = state.programs
+        phases = tuple(rank.phase for rank in state.ranks.values())
+        running = len(programs.running)
+        return phases, programs.count, running, len(state.notices), state.ending, state.stopping
+
+    def draw(self) -> float:
+        """Send the page what is new. Returns the seconds until the next call."""
+        self._handle_requests()
+        self._answer_stacks()
+        now, mark = time.monotonic(), self._mark()
+        if mark != self._seen:
+            self._seen = mark
+            self._next = min(self._next, now + _SOON)
+            self._settled = now + _SETTLING
+        if self._whole or now >= self._next:
+            self._send_news(now)
+            changes = self._runs or now < self._settled or self._inquiries
+            self._next = now + (_BEAT if changes else _REST)
+        if variables := self._variables.news(now):
+            self._send("variables", **variables)
+        if mark != self._saved_of and now >= self._next_save and now >= self._settled:
+            self._saved_of, self._next_save = mark, now + _SAVE
+            self._saved.update(self._saved_snapshot(), raw=True)
+        return self._pause(mark)
+
+    @property
+    def _runs(self) -> bool:
+        state = self.run.state
+        starting = any(rank.phase == "starting" for rank in state.ranks.values())
+        return bool(state.programs.running) or starting or not state.ranks
+
+    def _pause(self, mark: object) -> float:
+        now = time.monotonic()
+        due = [self._next - now]
+        if mark != self._saved_of:
+            due.append(max(self._next_save, self._settled) - now)
+        if (asking := self._variables.pause(now)) is not None:
+            due.append(asking)
+        return max(0.0, min(due))
+
+    def _leave_note(self) -> None:
+        html = f'<div style="opacity:.75;font-size:12px">{self._moved}</div>'
+        self._live.update({"text/html": html, "text/plain": self._moved}, raw=True)
+        self._saved.update(NOTHING, raw=True)
+        self._close()
+
+    def _forget(self, whole: bool, now: float) -> None:
+        """The page asks for what it has missed: no cell keeps the kernel from hearing that."""
+        if whole:
+            self._news.forget()
+
+    def _told_of_saved(self) -> tuple[str, str]:
+        return "Saved while the ranks were alive: %s shows them.", "%xla_ranks"
+
+    def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle, metadata = super()._widget()
+        return bundle | {"text/plain": f"Live ranks. Files: {self.run.record.path}"}, metadata
+
+    # ---------------------------------------------------------- from the page
+
+    def _answered(self) -> dict[str, Callable[[dict[str, Any]], None]]:
+        taken = super()._answered()
+        del taken["stop"]
+        return taken | {
+            "shutdown": self._on_shutdown,
+            "variables": lambda message: self._variables.open(),
+            "no variables": lambda message: self._variables.close(),
+        }
+
+    def _on_shutdown(self, message: dict[str, Any]) -> None:
+        self._send("ack", request=message["request"])
+        threading.Thread(target=self._shut_down, name="xla_nb-shutdown", daemon=True).start()

@@ -1,0 +1,81 @@
+"""The cells that live ranks have run, newest first: a table in saved HTML, lines in saved text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xla_nb import wording
+from xla_nb.views import facts
+from xla_nb.views.saved.style import FAINT, MONO, PHASES
+from xla_nb.views.saved.tags import bit, div, escaped, faint, in_parts, mark, unseen
+from xla_nb.views.snapshot import Live, RanCell
+from xla_nb.wording import several
+
+_NEWEST = 6  # rows that are to be seen at once
+_TITLES = ("", "cell", "ranks", "how it went", "took", "began")
+_LONGEST = 300  # characters of how one ended
+
+
+def as_html(live: Live | None) -> str:
+    """Empty where there are none."""
+    if live is None or not live.cells:
+        return ""
+    drawn = in_parts(live.cells, _table, "cells", (_NEWEST, 0))
+    rest = div(f"font-size:12px;{FAINT}", more) if (more := _more(live)) else ""
+    return unseen("Cells") + drawn + rest
+
+
+def as_text(live: Live | None) -> list[str]:
+    """Empty where there are none."""
+    if live is None or not live.cells:
+        return []
+    lines = [_line(cell) for cell in live.cells]
+    rest = [more] if (more := _more(live)) else []
+    return ["", "cells, newest first:", *lines, *rest]
+
+
+def _more(live: Live) -> str:
+    left_out = live.count - len(live.cells)
+    return f"… and {several(left_out, 'earlier cell')}" if left_out else ""
+
+
+def _line(cell: RanCell) -> str:
+    took = f", {_lasted(cell)}" if cell.ended is not None else ""
+    who = f"on {wording.ranks(cell.ranks)}"
+    told = facts.cut(cell.told, _LONGEST)
+    label = facts.cut(cell.label, 80)
+    return f"{cell.number:>5}. {label} {who}: {PHASES[cell.outcome].glyph} {told}{took}"
+
+
+def _lasted(cell: RanCell) -> str:
+    return "" if cell.ended is None else facts.span(max(0.0, cell.ended - cell.began))
+
+
+def _table(cells: Sequence[RanCell]) -> str:
+    if not cells:
+        return ""
+    style = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px;text-align:left"
+    head = "".join(
+        f'<th scope="col" style="{style};font-weight:500">{faint(title)}</th>' for title in _TITLES
+    )
+    rows = "".join(
+        '<tr style="background:transparent">'
+        + "".join(f'<td style="{style}">{drawn}</td>' for drawn in _row(cell))
+        + "</tr>"
+        for cell in cells
+    )
+    whole = "border-collapse:collapse;margin:2px 0;border:0;line-height:1.5"
+    table = f'<table style="{whole}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return div("overflow-x:auto", table)
+
+
+def _row(cell: RanCell) -> tuple[str, ...]:
+    sign = PHASES[cell.outcome]
+    return (
+        faint(f"{cell.number:,}"),
+        escaped(cell.label, 80),
+        bit(MONO, escaped(wording.spans(cell.ranks), 80)),
+        f"{mark(sign.glyph, '', sign.colour)}{escaped(cell.told, _LONGEST)}",
+        bit(f"{MONO};white-space:nowrap", escaped(_lasted(cell), 40)),
+        bit(f"{MONO};white-space:nowrap", facts.time_of_day(cell.began)),
+    )
