@@ -166,11 +166,13 @@ class NotOpened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NamesBound(Event):
-    """Names that a program has bound, and deleted, in the namespace of a live rank."""
+    """Names that a program has bound, and deleted, in the namespace of a live rank. `modules`:
+    those that are bound to a module, with its name."""
 
     rank: int
     bound: tuple[str, ...]
     deleted: tuple[str, ...] = ()
+    modules: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from xla_nb.engines.base import Engine
@@ -94,6 +94,7 @@ class Group:
         self.number = 0
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
+        self._modules: dict[str, str] = {}  # that names are bound to
         self._both: set[str] = set()  # names of which it was said that both sides have them
 
     @property
@@ -223,9 +224,14 @@ class Group:
         """Have the history include a run if it succeeds."""
         run.at_end(lambda run: self.history.append(played) if run.ok else None)
 
-    def _told_of_both(self, names: Iterable[str]) -> list[str]:
-        """Say, the first time, whose a name is that both sides have bound."""
-        fresh = [name for name in names if name not in self._both]
+    def _told_of_both(self, names: Mapping[str, str]) -> list[str]:
+        """Say, the first time, whose a name is that both sides have bound, but for one that is the
+        same module on both."""
+        fresh = [
+            name
+            for name, module in names.items()
+            if name not in self._both and not (module and self._modules.get(name) == module)
+        ]
         self._both.update(fresh)
         return [_BOTH.format(name=name, label=self.remote[name]) for name in fresh]
 
@@ -266,6 +272,7 @@ class Group:
             self.run.changed.wait_for(lambda: not dead & set(self.alive), _SOON)
         for event in run.state.bound:
             for name in event.bound:
+                self._modules[name] = event.modules.get(name, "")
                 self._bound.setdefault(name, set()).add(event.rank)
                 self.remote[name] = run.label
             for name in event.deleted:
