@@ -79,9 +79,9 @@ def start(
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle)
-            if shown:
-                live_panel.started(group, functools.partial(_end, group, _BUTTON))
-            group.wait_until_ready()
+        if shown:
+            live_panel.started(group, functools.partial(_end, group, _BUTTON))
+        group.wait_until_ready()
     except BaseException as problem:
         if group is not None:
             _end(group, "before all were there")

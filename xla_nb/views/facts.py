@@ -104,7 +104,6 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
         parts.append(f"alive for {_took(snapshot.elapsed)}")
     elif live.since is not None and calm:
         parts.append(f"for {_took(max(0.0, snapshot.now - live.since))}")
-    parts += [f"group {live.name}"] if live.name != DEFAULT else []
     parts.append(cells(live))
     if snapshot.ok is None and live.idle is not None:
         parts.append(f"ended after {span(live.idle)} without a cell")
@@ -112,9 +111,10 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
 
 
 def cells(live: Live) -> str:
-    """`12 cells, 2 of them not finished`."""
+    """`12 cells, 2 not finished`, after the group's name where it is not the usual one."""
     running = sum(cell.ended is None for cell in live.cells)
-    told = several(live.count, "cell") if live.count else "no cells yet"
+    told = f"group {live.name}, " if live.name != DEFAULT else ""
+    told += several(live.count, "cell") if live.count else "no cells yet"
     told += f", {running:,} running" if running else ""
     return f"{told}, {live.lost:,} not finished" if live.lost else told
 

@@ -20,6 +20,7 @@ MODULES = (
     *("lines", "store"),
     *("places", "stacks", "troubles", "head"),
     *("lanes", "rows", "details", "ranks"),
+    *("cells", "variables"),
     *("axes", "curves", "chart", "figures"),
     *("files", "folds", "output"),
     *("view", "panel"),
@@ -27,6 +28,7 @@ MODULES = (
 
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
+_INDENT = re.compile(r"^\t+", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
 
 
@@ -37,11 +39,11 @@ def modules() -> dict[str, str]:
 
 @functools.cache
 def joined() -> str:
-    """All modules as one, without imports, exports, and lines that are only comment."""
+    """All modules as one, without imports, exports, indents, and lines that are only comment."""
     return "".join(map(_inner, modules().values()))
 
 
 def _inner(module: str) -> str:
-    for dropped in (IMPORT, _EXPORT, _COMMENT):
+    for dropped in (IMPORT, _EXPORT, _COMMENT, _INDENT):
         module = dropped.sub("", module)
     return re.sub(r"\n{2,}", "\n", module).lstrip("\n")
