@@ -239,13 +239,23 @@ def test_a_cell_does_not_begin_while_its_ranks_run_another(live):
 def test_a_rank_that_dies_is_named_to_later_cells_and_the_others_can_still_be_read(kernel):
     kernel.ok("import xla_nb\nmortal = xla_nb.ranks('mortal', n=2)")
     kernel.ok("mortal.run('kept = rank * 7')")
-    assert (
-        "exited with status 3" in kernel.run("mortal.run('import os; os._exit(3)', ranks=0)").error
-    )
+    died = kernel.run("mortal.run('import os; os._exit(3)', ranks=0)")
+    assert "exited with status 3" in died.error
+    assert "What the ranks held is lost with that, but for what `ranks.pull`" in died.stdout
     shown = kernel.run("mortal.run('1')")
     assert "Rank 0 exited with status 3" in shown.error
     assert kernel.value("mortal.pull('kept', 1)") == "7"
     kernel.ok("mortal.close()")
+
+
+def test_a_cell_fails_by_name_on_a_rank_that_had_died_unnoticed(kernel):
+    kernel.ok("import xla_nb.live\nunnoticed = xla_nb.ranks('unnoticed', n=2)")
+    kernel.run("unnoticed.run('import os; os._exit(3)', ranks=1)")
+    kernel.ok("xla_nb.live.of('unnoticed').check = lambda members: None  # as if it were alive")
+    assert (
+        "Rank 1 failed: LaunchError: The rank had ended" in kernel.run("unnoticed.run('1')").error
+    )
+    kernel.ok("unnoticed.close()")
 
 
 def test_restarted_ranks_have_nothing_of_the_former_ones(kernel):
@@ -277,6 +287,17 @@ def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
     kernel.ok("%xla_shutdown fails")
 
 
+def test_a_replay_stops_before_values_that_only_code_has(kernel):
+    kernel.ok("%xla_start -n 1 --name pushed\nimport xla_nb")
+    kernel.ok("%%xla --group pushed\nlr = 1")
+    kernel.ok("xla_nb.ranks('pushed').push(lr=2)")
+    kernel.ok("%%xla --group pushed -o before\nlr * 10")
+    error = kernel.run("%xla_restart pushed --replay").error
+    assert "The replay stopped before `push of lr`" in error
+    assert kernel.value("before.label").strip("'") in error
+    kernel.ok("%xla_shutdown pushed")
+
+
 def test_a_lock_that_a_cell_leaves_locked_is_free_for_the_next(live):
     shown = live.ok("%%xla\nif rank == 1: lock.acquire()")
     assert "Rank 1 ended the cell with the `lock`" in str(shown.data) + shown.stdout
@@ -300,6 +321,10 @@ def test_variables_are_shown_with_the_ranks_that_deviate(live):
     assert "4 of 4 elements; largest difference 2" in shown
     assert re.search("same +list .* equal", shown)
     assert live.value("xla_nb.ranks().vars('same')['same'].verdict") == "'equal'"
+
+
+def test_a_variable_that_no_rank_has_is_named(live):
+    assert "No rank has `no_such` or `nor_this`." in live.ok("%xla_vars no_such nor_this").stdout
 
 
 def test_a_watched_variable_is_told_in_the_cell_in_which_ranks_drift_apart(live):
@@ -375,6 +400,10 @@ def test_ranks_in_code_keep_what_they_bind(kernel):
     )
     assert kernel.value("seen") == "({0: 11, 1: 12}, [10], 2, (1, 2))"
     assert "There are no live ranks" in kernel.run("%xla_shutdown coded").error
+
+
+def test_a_cell_for_a_group_that_is_not_there_starts_none(live):
+    assert "There are no live ranks named 'typo'" in live.run("%%xla --group typo\n1").error
 
 
 def test_two_groups_live_side_by_side(live):

@@ -150,13 +150,21 @@ def restart(
 ) -> Group:
     """End the live ranks of that name, and start as many again; `shown` as for `start`.
 
-    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now.
-    Raises UsageError where there are none, and RunFailed for that cell.
+    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now,
+    or before what cannot be repeated. Raises UsageError where there are none, RunFailed for that
+    cell, and LaunchError.
     """
     old = end(name, "by %xla_restart")
     group = start(old.options, name, old.idle, shown=shown)
-    for each in old.history if replay else ():
-        print(f"{each.cell.label} again …", flush=True)
+    for number, each in enumerate(old.history if replay else ()):
+        if each.cell is None:
+            later = [one.label for one in old.history[number + 1 :]]
+            rest = f", then {listed(later, most=5)}" if later else ""
+            raise LaunchError(
+                f"The replay stopped before `{each.label}`, of which the values are not kept. "
+                f"Repeat it yourself{rest}."
+            )
+        print(f"{each.label} again …", flush=True)
         run_cell(group, each.cell, replace(each.options, bg=False, keep_going=False), each.members)
     return group
 
@@ -171,14 +179,10 @@ def run_cell(
     """Run a cell's text on live ranks, and show it as a launched cell is. Raises as
     `xla_nb.spawn` does."""
 
-    def begun(run: Run) -> None:
-        group.remember(run, Played(cell, options, members))
-        launched(run)
-
     def build(scope: Scope, name: str) -> Program:
         return build_live(cell, scope, name=name)
 
-    return _run(group, build, options, members, begun)
+    return _run(group, build, options, members, cell, launched)
 
 
 def _run(
@@ -186,6 +190,7 @@ def _run(
     build: Callable[[Scope, str], Program],
     options: Options,
     members: tuple[int, ...] | None,
+    cell: Cell | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     api.refuse_ranks()
@@ -203,12 +208,25 @@ def _run(
         program = made(api.script())
     with api.telling() as on_wait:
         run = group.launch(program, options, members, resolve, on_wait, ShownRun)
+    group.remember(run, Played(run.label, cell, options, members))
     try:
         return api.shown(run, options, launched)
     finally:
-        if run.done and group.watch.names:
+        if run.done and any(rank.death is not None for rank in run.state.ranks.values()):
+            _tell_of_loss(group)
+        elif run.done and group.watch.names:
             _tell_of_drift(group, run.label)
         live_panel.cell_ended(group)
+
+
+def _tell_of_loss(group: Group) -> None:
+    """Say, below the cell in which ranks died, that the group is not whole any more."""
+    try:
+        group.check(group.world)
+    except LaunchError as lost:
+        print(lost)
+    except UsageError:  # others run another cell, and the next one tells
+        return
 
 
 def _tell_of_drift(group: Group, label: str) -> None:

@@ -130,7 +130,7 @@ class LiveMagics(Magics):
             raise UsageError("%%xla: give ranks or --at, not both.")
         options = self._options(words)
         launched = self.notebook.cell(line, cell, "%%xla")
-        group = live.started(self._options({}), name)
+        group = live.started(self._options({})) if name == DEFAULT else live.of(name)
         members = live_questions.at(group, places) if places else members
 
         def begun(run: Run) -> None:
@@ -193,7 +193,10 @@ class LiveMagics(Magics):
         group = live.of(words["group"])
         names = [run_options.variable("%xla_vars", name) for name in words["names"]]
         if not words["watch"]:
-            return live_questions.variables(group, names, compute=bool(words["compute"]))
+            found = live_questions.variables(group, names, compute=bool(words["compute"]))
+            if missing := [f"`{name}`" for name in names if name not in found]:
+                print(f"No rank has {listed(missing, 'or')}.")
+            return found
         group.watch = Watch(names)
         if names:
             print(f"Compared after each cell: {listed(f'`{name}`' for name in names)}.")

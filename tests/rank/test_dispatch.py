@@ -25,7 +25,7 @@ def job(notebook, control):
     for _ in pids:
         os.read(reader, 1)
     notebook.shutdown(socket.SHUT_WR)
-    dispatcher.serve(0, RANKS, True)
+    dispatcher.serve(0, True)
     os._exit(max(os.waitpid(pid, 0)[1] for pid in pids) and 1)
 
 

@@ -19,7 +19,7 @@ from xla_nb.protocol import channel, events
 from xla_nb.protocol.channel import Sender
 from xla_nb.rank import cells
 
-_CONTROL, _GATE, _BELL = "control", "gate", "bell"
+_CONTROL, _GATE = "control", "gate"
 
 
 @dataclass(eq=False)
@@ -60,8 +60,9 @@ class Dispatcher:
         self._arrivals, self._gate = channel.pair()
         self._lock = threading.RLock()  # deaths are told by another thread
         self._lines: dict[int, _Line] = {}  # of ranks that live, by rank
+        self._gone: set[int] = set()
         self._open: list[_Open] = []
-        self._first, self._ranks, self._simulated = 0, 0, False
+        self._first, self._simulated = 0, False
         self._selector = selectors.DefaultSelector()
 
     # In a rank
@@ -78,9 +79,9 @@ class Dispatcher:
 
     # In the job
 
-    def serve(self, first: int, ranks: int, simulated: bool) -> None:
-        """Start, once the ranks are forked: `ranks` of them here, from `first` on."""
-        self._first, self._ranks, self._simulated = first, ranks, simulated
+    def serve(self, first: int, simulated: bool) -> None:
+        """Start, once the ranks are forked; `first` is the first of this host."""
+        self._first, self._simulated = first, simulated
         self._selector.register(self._control, selectors.EVENT_READ, _CONTROL)
         self._selector.register(self._arrivals, selectors.EVENT_READ, _GATE)
         threading.Thread(target=self._serve, name="xla_nb-dispatch", daemon=True).start()
@@ -123,20 +124,22 @@ class Dispatcher:
                 line.sock.shutdown(socket.SHUT_WR)
             return
         turn = cells.read_order(fds[2]).request.turn
-        here = range(self._first, self._first + self._ranks)
-        members = here if turn is None or turn.members is None else turn.members
-        taking_part = [rank for rank in members if rank in self._lines]
+        assert turn is not None
+        taking_part = [rank for rank in sorted(self._lines) if turn.is_for(rank)]
+        gone = [rank for rank in sorted(self._gone) if turn.is_for(rank)]
         sender = Sender(socket.socket(fileno=os.dup(fds[0])))
         sender.send(
             events.JobStarted(
                 pid=os.getpid(),
                 host=socket.gethostname(),
-                ranks=len(taking_part),
+                ranks=len(taking_part) + len(gone),
                 first=self._first,
                 simulated=self._simulated,
-                members=tuple(taking_part),
+                members=(*taking_part, *gone),
             )
         )
+        for rank in gone:  # the notebook did not know yet
+            sender.send(_ended_before(rank))
         program = _Open(sender, fds, set(taking_part), set(self._lines))
         self._open.append(program)
         for line in self._lines.values():
@@ -171,6 +174,7 @@ class Dispatcher:
 
     def _leave(self, line: _Line) -> None:
         del self._lines[line.rank]
+        self._gone.add(line.rank)
         with contextlib.suppress(KeyError):  # it has closed its line before
             self._selector.unregister(line.sock)
         line.sock.close()
@@ -183,3 +187,10 @@ class Dispatcher:
             self._open.remove(program)
             program.sender.send(events.JobEnded(status=0))
             program.sender.sock.close()
+
+
+def _ended_before(rank: int) -> events.RankFailed:
+    told = "The rank had ended before the cell began."
+    return events.RankFailed(
+        rank=rank, kind="LaunchError", message=told, text=told, place="", where=told
+    )

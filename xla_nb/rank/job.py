@@ -205,7 +205,7 @@ def _run_ranks(
 
     def forked() -> None:
         if dispatcher is not None:
-            dispatcher.serve(inherited.first, prepared.ranks, prepared.simulated)
+            dispatcher.serve(inherited.first, prepared.simulated)
 
     try:
         prepared.start(Lifecycle(enter, main, latch, died, forked))

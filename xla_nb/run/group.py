@@ -27,7 +27,7 @@ from xla_nb.wording import ranks
 
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
-_TICK, _MINUTE = 0.1, 60.0
+_TICK, _SOON, _MINUTE = 0.1, 5.0, 60.0
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
@@ -53,9 +53,11 @@ class LastingRun(Run):
 
 @dataclass(frozen=True)
 class Played:
-    """A cell that ran on live ranks, to run it again."""
+    """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
+    whose values are not kept."""
 
-    cell: Cell
+    label: str
+    cell: Cell | None
     options: Options
     members: tuple[int, ...] | None
 
@@ -69,7 +71,7 @@ class Group:
     remote   the names that programs have bound on ranks, each with the label of the one that did so
              last
     sent     what they have been sent of the notebook's
-    history  the cells that have succeeded, oldest first
+    history  what has succeeded, oldest first
     watch    the variables that are compared after each cell
     """
 
@@ -204,7 +206,7 @@ class Group:
         return run
 
     def remember(self, run: Run, played: Played) -> None:
-        """Have the history include a cell if it succeeds."""
+        """Have the history include a run if it succeeds."""
         run.at_end(lambda run: self.history.append(played) if run.ok else None)
 
     def _told_of_both(self, names: Iterable[str]) -> list[str]:
@@ -245,6 +247,9 @@ class Group:
         was sent, nobody knows what ranks have: they get all of it again."""
         if run.state.unopened:
             self.sent.forget()
+        dead = {rank.rank for rank in run.state.ranks.values() if rank.death is not None}
+        with self.run.changed:  # whose death is told to these ranks' own run as well
+            self.run.changed.wait_for(lambda: not dead & set(self.alive), _SOON)
         for event in run.state.bound:
             for name in event.bound:
                 self._bound.setdefault(name, set()).add(event.rank)
