@@ -90,6 +90,7 @@ def start(
             raise LaunchError(told) from None
         raise
     _groups()[name] = group
+    live_panel.changed(group)
     return group
 
 
@@ -216,7 +217,7 @@ def _run(
             _tell_of_loss(group)
         elif run.done and group.watch.names:
             _tell_of_drift(group, run.label)
-        live_panel.cell_ended(group)
+        live_panel.changed(group)
 
 
 def _tell_of_loss(group: Group) -> None:
