@@ -93,6 +93,16 @@ def test_a_value_that_ranks_cannot_open_fails_the_cell_and_is_sent_again(live):
     assert results(live, "odd.broken") == "{0: False, 1: False}"
 
 
+def test_a_cell_may_bind_any_number_of_names_of_any_kind(live):
+    live.ok(
+        "%%xla\nmany = {f'some_longer_name_{n}': n for n in range(20_000)}\n"
+        "globals().update(many, **{chr(0xD800): 1, 'a b': 2, 'long' * 100_000: 3})"
+    )
+    assert results(live, "some_longer_name_19999") == "{0: 19999, 1: 19999}"
+    live.ok("%%xla\nfor name in [*many, chr(0xD800), 'a b', 'long' * 100_000]: del globals()[name]")
+    assert "some_longer_name_5' is not defined" in live.run("%%xla\nsome_longer_name_5").error
+
+
 def test_a_name_bound_on_both_sides_is_the_ranks(live):
     live.ok("both = 'notebook'")
     live.ok("%%xla\nboth = 'ranks'")
@@ -101,6 +111,14 @@ def test_a_name_bound_on_both_sides_is_the_ranks(live):
     live.ok("def says(): return both")
     assert results(live, "both, says()") == "{0: ('ranks', 'ranks'), 1: ('ranks', 'ranks')}"
     assert live.value("both") == "'notebook'"
+
+
+def test_a_module_that_both_sides_have_imported_is_not_told(live):
+    live.ok("import colorsys as once, string as twice")
+    live.ok("%%xla\nimport colorsys as once, textwrap as twice")
+    told = str(live.ok("%%xla\nonce, twice").data)
+    assert "`once` is the ranks'" not in told
+    assert "`twice` is the ranks'" in told
 
 
 def test_a_name_that_ranks_delete_is_the_notebooks_again(live):

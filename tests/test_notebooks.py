@@ -58,15 +58,20 @@ def test_live_ranks_are_said_to_differ_below_the_cell_that_gave_one_another_seed
     (mistake,) = [cell for cell in live.cells if "# the mistake" in cell.source]
     drift = f"`model` differs between ranks since Cell In[{mistake.execution_count}]: rank 2 ("
     assert [drift in text for text in shown(live, "# the mistake")] == [True]
-    assert sum("differs between ranks" in text for text in shown(live, "")) == 1
+    assert sum("differs between ranks" in text for text in shown(live, "%%xla")) == 1
     assert "rank 2 differs" in shown(live, "%xla_vars model x y")[0]
     assert "equal" in shown(live, "%xla_vars model")[-1]
 
 
 def test_the_one_cell_of_live_ranks_that_fails_is_followed_by_one_that_works(live):
-    (failed,) = [number for number, text in enumerate(shown(live, "")) if "✗" in text]
-    assert "Rank 1 failed" in shown(live, "")[failed]
-    assert "4 ranks finished" in shown(live, "")[failed + 1]
+    cells = shown(live, "%%xla")
+    (failed,) = [number for number, text in enumerate(cells) if text.startswith("✗")]
+    assert "Rank 1 failed" in cells[failed]
+    assert "4 ranks finished" in cells[failed + 1]
+
+
+def test_live_ranks_show_below_their_start_what_they_ran(live):
+    assert "4 live ranks ended by %xla_shutdown" in shown(live, "%xla_start")[0]
 
 
 def test_the_notebook_of_live_ranks_is_stored_with_what_its_cells_show(live):

@@ -6,6 +6,7 @@ What they have bound is theirs; every other name that a program reads is the not
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
-from xla_nb.views import picture
+from xla_nb.views import loop, picture
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
@@ -207,17 +208,22 @@ def _run(
         program, resolve = here.program(made), here.resolve
     else:
         program = made(api.script())
-    with api.telling() as on_wait:
-        run = group.launch(program, options, members, resolve, on_wait, ShownRun)
-    group.remember(run, Played(run.label, cell, options, members))
-    try:
+    with contextlib.ExitStack() as then, loop.launching():
+        with api.telling() as on_wait:
+            run = group.launch(program, options, members, resolve, on_wait, ShownRun)
+        group.remember(run, Played(run.label, cell, options, members))
+        then.callback(_tell_after, group, run)
         return api.shown(run, options, launched)
-    finally:
-        if run.done and any(rank.death is not None for rank in run.state.ranks.values()):
-            _tell_of_loss(group)
-        elif run.done and group.watch.names:
-            _tell_of_drift(group, run.label)
-        live_panel.changed(group)
+
+
+def _tell_after(group: Group, run: Run) -> None:
+    """Say, below a cell, what it has done to the group."""
+    died = any(rank.death is not None for rank in run.state.ranks.values())
+    if run.done and (died or run.state.lost_group):
+        _tell_of_loss(group)
+    elif run.done and group.watch.names:
+        _tell_of_drift(group, run.label)
+    live_panel.changed(group)
 
 
 def _tell_of_loss(group: Group) -> None:

@@ -53,7 +53,8 @@ class Program:
     those of earlier cells that it has not executed either. `futures` are in force for the module
     and the body. `script` is a script's file and, if `python -m` was given one, the name of its
     module. `notes` are for the user. `drops`: None takes the place of a result that cannot be sent.
-    `both` are the names of a live cell that are the ranks', and that the notebook has too.
+    `both` are the names of a live cell that are the ranks', and that the notebook has too: those of
+    modules with the modules' own names.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Program:
     script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     drops: bool = False
-    both: tuple[str, ...] = ()
+    both: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def flags(self) -> int:
@@ -189,6 +190,6 @@ def _assembled(
         futures=tuple(sorted(needs.futures)),
         script=needs.script,
         notes=tuple(needs.notes),
-        both=tuple(sorted(needs.both)),
+        both=needs.both,
         **fields,
     )

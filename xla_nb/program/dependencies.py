@@ -30,7 +30,7 @@ from xla_nb.program.cells import (
     parsed,
     span,
 )
-from xla_nb.program.imports import Imports
+from xla_nb.program.imports import Imports, module_name
 from xla_nb.program.missing import MissingNames
 from xla_nb.program.names import names_in
 from xla_nb.program.origins import star_names
@@ -85,7 +85,8 @@ class Dependencies:
         self._sent = scope.sent
         self._remote = scope.remote
         self._known = _BUILTINS | _MODULE_NAMES | self._remote
-        self.both: set[str] = set()  # names of a live cell that the notebook has as well
+        #: Names of a live cell that the notebook has as well, some for modules, which are named.
+        self.both: dict[str, str] = {}
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
@@ -115,7 +116,8 @@ class Dependencies:
         self._imports.paths |= plan.names.paths
         self._imports.read(plan.tree)
         self._need(plan.names.wanted())
-        self.both = set(plan.names.wanted()) & self._remote & self._values.keys()
+        both = set(plan.names.wanted()) & self._remote & self._values.keys()
+        self.both = {name: module_name(self._values[name]) for name in sorted(both)}
         if plan.entry is not None and plan.entry not in self._bound:
             self._need([plan.entry])
         self.sources[plan.cell.label] = plan.cell.source

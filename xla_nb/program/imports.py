@@ -114,3 +114,9 @@ def _prefixes(path: str, module: str) -> Iterator[str]:
         if prefix not in sys.modules:
             return
         yield prefix
+
+
+def module_name(value: object) -> str:
+    """The name by which a module is imported; empty for anything else."""
+    name = vars(value).get("__name__") if type(value) is ModuleType else None
+    return name if isinstance(name, str) and sys.modules.get(name) is value else ""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from xla_nb.program.imports import module_name
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import events, hostile
@@ -21,6 +23,7 @@ from xla_nb.rank.program import Loaded
 #: What a namespace has of Python and of xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
 _GO, _DONE = b"go", b"done"
+_NAMES, _LONGEST = 64, 500  # in one event, and characters of one
 
 
 def read_order(fd: int) -> Order:
@@ -83,15 +86,26 @@ class Cell:
         before, now = self._before, program.namespace
         bound = [name for name, value in now.items() if before.get(name, self) is not value]
         deleted = before.keys() - now.keys()
-        told = [tuple(sorted(filter(_is_the_cells, names))) for names in (bound, deleted)]
         self._before = None
-        if any(told):
-            self._sender.send(events.NamesBound(rank=rank, bound=told[0], deleted=told[1]))
+        for names in _in_parts(bound):
+            modules = {name: module for name in names if (module := module_name(now[name]))}
+            self._sender.send(events.NamesBound(rank=rank, bound=names, modules=modules))
+        for names in _in_parts(deleted):
+            self._sender.send(events.NamesBound(rank=rank, bound=(), deleted=names))
 
 
-def _is_the_cells(name: object) -> bool:
-    ours = not isinstance(name, str) or name.startswith(("__", "_xla_nb"))
-    return not ours and name not in _NOT_THE_CELLS
+def _in_parts(names: Iterable[object]) -> Iterator[tuple[str, ...]]:
+    """Those that are the cell's, sorted, as many at a time as one event can hold."""
+    told = sorted(name for name in names if isinstance(name, str) and _is_the_cells(name))
+    for start in range(0, len(told), _NAMES):
+        yield tuple(told[start : start + _NAMES])
+
+
+def _is_the_cells(name: str) -> bool:
+    """Whether a cell has bound it. What code cannot name, nobody asks for."""
+    if name.startswith(("__", "_xla_nb")) or name in _NOT_THE_CELLS:
+        return False
+    return name.isidentifier() and len(name) <= _LONGEST
 
 
 class Line:

@@ -5,8 +5,9 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from xla_nb.engines.base import Engine
@@ -23,7 +24,7 @@ from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
 from xla_nb.run.verdict import lasting
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.wording import ranks
+from xla_nb.wording import listed, ranks
 
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
@@ -80,6 +81,7 @@ class Group:
     ) -> None:
         """idle: seconds without a program after which they end."""
         self.name, self.run, self.options, self.idle = name, run, options, idle
+        self._why_lost = ""
         self._timer: threading.Timer | None = None
         self._turn = threading.Lock()  # of what ranks are given next
         self._yielding: set[Run] = set()  # questions that give way to anything else
@@ -92,6 +94,7 @@ class Group:
         self.number = 0
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
+        self._modules: dict[str, str] = {}  # that names are bound to
         self._both: set[str] = set()  # names of which it was said that both sides have them
 
     @property
@@ -109,6 +112,8 @@ class Group:
     @property
     def why_lost(self) -> str:
         """Why not all of its ranks can be given a program; empty if they can."""
+        if self._why_lost:
+            return self._why_lost
         if self.alive == self.world and self.world:
             return ""
         return sentences.headline(self.run.state).rstrip(".")
@@ -203,15 +208,32 @@ class Group:
         kept = not asks
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)
         self._programs[run] = chosen
+        run.at_force(self._force)
         return run
+
+    def _force(self, run: Run, sent: signal.Signals) -> None:
+        """Ranks are about to be ended by force for a program of theirs."""
+        staying = [one for one in run.state.ranks.values() if one.phase not in ENDED]
+        places = dict.fromkeys(one.place for one in staying if one.place)
+        where = f" ({listed(places)})" if places else ""
+        who = ranks([one.rank for one in staying]) if staying else "the ranks' job"
+        did = f"did not stop{where}" if staying else "did not answer"
+        self._why_lost = f"{run.label} was ended by force, as {who} {did}"
+        if sent == signal.SIGKILL:  # all of them
+            self.run.stops_because(self._why_lost)
 
     def remember(self, run: Run, played: Played) -> None:
         """Have the history include a run if it succeeds."""
         run.at_end(lambda run: self.history.append(played) if run.ok else None)
 
-    def _told_of_both(self, names: Iterable[str]) -> list[str]:
-        """Say, the first time, whose a name is that both sides have bound."""
-        fresh = [name for name in names if name not in self._both]
+    def _told_of_both(self, names: Mapping[str, str]) -> list[str]:
+        """Say, the first time, whose a name is that both sides have bound, but for one that is the
+        same module on both."""
+        fresh = [
+            name
+            for name, module in names.items()
+            if name not in self._both and not (module and self._modules.get(name) == module)
+        ]
         self._both.update(fresh)
         return [_BOTH.format(name=name, label=self.remote[name]) for name in fresh]
 
@@ -252,6 +274,7 @@ class Group:
             self.run.changed.wait_for(lambda: not dead & set(self.alive), _SOON)
         for event in run.state.bound:
             for name in event.bound:
+                self._modules[name] = event.modules.get(name, "")
                 self._bound.setdefault(name, set()).add(event.rank)
                 self.remote[name] = run.label
             for name in event.deleted:

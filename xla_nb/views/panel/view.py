@@ -110,9 +110,11 @@ class PanelView:
         self._left = True
 
     def show_end(self) -> None:
-        """Show in the cell that is being executed how the run ended, which its own cell cannot."""
+        """Show in the cell that is being executed how the run ended, which its own cell cannot.
+        What that shows is older, and hidden: the run would be shown twice."""
         print(f"{self.run.label} ended while no page showed it:")
-        _displayed(self._end)
+        older = f"<style>.{self._snapshot_class} {{ display: none }}</style>"
+        _displayed(self._end | {"text/html": self._end["text/html"] + older})
 
     def _close(self) -> None:
         self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
@@ -163,13 +165,21 @@ class PanelView:
     def _send(self, kind: str, **body: Any) -> None:
         self._page.send({"type": kind, "run": self.run.name, **body})
 
+    @property
+    def _snapshot_class(self) -> str:
+        """The CSS class of the display below the widget (page/view.js)."""
+        return f"xn-saved-{self.run.name}"
+
     def _saved_snapshot(self) -> dict[str, str]:
         """The display below the widget, which hides it (page/view.js) wherever it is alive."""
         bundle = _bundle(self._observer.snapshot_with_output())
         told, shown = self._told_of_saved()
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
+        # Above it JupyterLab says that it has no widget, where it has none.
+        widget = f".jp-OutputArea-child:has(+ * .{self._snapshot_class}):not(:has(.xn-panel))"
         bundle["text/html"] = (
-            f'<div class="xn-saved-{self.run.name}">{html}{bundle["text/html"]}</div>'
+            f"<style>{widget} {{ display: none }}</style>"
+            f'<div class="{self._snapshot_class}">{html}{bundle["text/html"]}</div>'
         )
         bundle["text/plain"] = f"{told % f'`{shown}`'}\n{bundle['text/plain']}"
         return bundle

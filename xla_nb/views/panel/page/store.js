@@ -23,7 +23,7 @@ export class Store {
 	lanes = new Map(); // by rank: the numbers of KINDS by second
 	memory = new Map(); // by rank: a line of MiB
 	lines = new Lines();
-	stacks = { state: "closed", groups: [] };
+	stacks = { state: "closed", groups: [], of: null };
 	ran = new Map(); // cells of live ranks, by number
 	variables = readVariables({}); // of live ranks
 	stop = "no"; // no, armed, asked, acknowledged, interrupted
@@ -330,22 +330,23 @@ export class Store {
 		}
 	}
 
-	askStacks() {
-		this.setStacks("asking", this.stacks.groups);
+	/** Asks where the ranks are; `of` is the only one that it is asked for, if any. */
+	askStacks(of = null) {
+		this.setStacks("asking", of === this.stacks.of ? this.stacks.groups : [], of);
 		const silent = () => {
-			if (this.stacks.state === "asking") this.setStacks("fallback", this.places());
+			if (this.stacks.state === "asking") this.setStacks("fallback", this.places(), of);
 		};
 		this.ask({ type: "stacks" }, { silent });
 	}
 
-	setStacks(state, groups = []) {
-		this.stacks = { state, groups };
-		this.changed("stacks", "head");
+	setStacks(state, groups = [], of = null) {
+		this.stacks = { state, groups, of };
+		this.changed("stacks", "head", "ranks");
 	}
 
 	stacked(message) {
 		this.acknowledged(message);
-		this.setStacks("answered", objects(message.groups).map(readGroup));
+		this.setStacks("answered", objects(message.groups).map(readGroup), this.stacks.of);
 	}
 
 	/** The last known place of each rank, for a kernel that cannot answer. */

@@ -1,7 +1,7 @@
 // The variables of live ranks, and whether the ranks agree: asked for while the section is open.
 
 import { joined } from "./words.js";
-import { button, div, fill, h, put, section, show, status, table } from "./nodes.js";
+import { button, div, fill, h, put, section, show, span, table } from "./nodes.js";
 import { folding } from "./folding.js";
 
 export class Variables {
@@ -11,7 +11,7 @@ export class Variables {
 
 	constructor(view) {
 		this.view = view;
-		this.words = status("quiet");
+		this.words = span("quiet");
 		this.again = button("Refresh", () => (this.told = false) || view.changed("variables"));
 		this.body = div("scroll");
 		const head = div("bar-head", this.words, this.again);

@@ -124,10 +124,10 @@ export class View {
 	key(event) {
 		event.stopPropagation();
 		if (event.key !== "Escape") return;
-		const { filter } = this.parts.output;
-		if (event.target === filter && filter.value) {
-			filter.value = "";
-			this.parts.output.choose();
+		const { target } = event;
+		if (target.type === "search" && target.value) {
+			target.value = "";
+			target.dispatchEvent(new Event("input"));
 		} else if (this.rank !== undefined) this.focus(undefined);
 		else return;
 		event.preventDefault();
@@ -138,6 +138,7 @@ export class View {
 		if (rank !== this.rank) {
 			this.rank = rank;
 			this.store.focus();
+			if (this.store.stacks.of !== null) this.store.setStacks("closed"); // it gets old
 		}
 		this.parts.output.refresh();
 		this.redraw("ranks", "figures");
