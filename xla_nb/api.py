@@ -13,6 +13,7 @@ import linecache
 import os
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -289,12 +290,9 @@ def _needed() -> set[Path]:
     runs = list(_runs())
     # Without the references that the list and the call have.
     counts = [sys.getrefcount(runs[n]) - 2 for n in range(len(runs))]
-    shown = [here.displays(run) if here else 0 for run in runs]
-    return {
-        run.record.path
-        for run, count, displays in zip(runs, counts, shown, strict=True)
-        if count > displays
-    }
+    displayed = here.displayed() if here else Counter[int]()
+    needed = (run for run, count in zip(runs, counts, strict=True) if count > displayed[id(run)])
+    return {run.record.path for run in needed}
 
 
 @functools.cache

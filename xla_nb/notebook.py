@@ -13,6 +13,7 @@ import functools
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Any
@@ -219,14 +220,13 @@ class Notebook:
         self._tell(self._try_to_define({name}))
         return self.shell.user_ns[name]
 
-    def displays(self, value: object) -> int:
-        """How many references IPython itself has to what a cell displayed: `Out`, `_`, `_3`."""
-        names = [v for name, v in list(self.shell.user_ns.items()) if _DISPLAYED.fullmatch(name)]
-        names += list(self.shell.user_ns_hidden.values())
-        names += list(self.shell.user_ns.get("_oh", {}).values())
-        names += [vars(self.shell.displayhook).get(name) for name in ("_", "__", "___")]
-        names.append(getattr(getattr(self.shell, "last_execution_result", None), "result", None))
-        return sum(each is value for each in names)
+    def displayed(self) -> Counter[int]:
+        """How many references IPython has to what cells displayed (`Out`, `_`, `_3`), by its id."""
+        held = [v for name, v in list(self.shell.user_ns.items()) if _DISPLAYED.fullmatch(name)]
+        held += [*self.shell.user_ns_hidden.values(), *self.shell.user_ns.get("_oh", {}).values()]
+        held += [vars(self.shell.displayhook).get(name) for name in ("_", "__", "___")]
+        held.append(getattr(getattr(self.shell, "last_execution_result", None), "result", None))
+        return Counter(map(id, held))
 
     def _try_to_define(self, names: Set[str], deep: bool = True) -> str:
         """As `_define`, where nothing is given up but these names if it is interrupted."""

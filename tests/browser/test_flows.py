@@ -326,6 +326,7 @@ def test_a_reload_shows_the_saved_snapshot_and_the_next_cell_how_it_ended(
     expect(snapshot.get_by_text("2 ranks running").first).to_be_visible()
     told = re.compile(r'Saved while the run went on: xla_nb\.open_run\("\S+"\) shows what came of')
     expect(snapshot).to_contain_text(told)
+    expect(run.output.get_by_text(re.compile("widget", re.IGNORECASE))).to_be_hidden()
     notebook.page.wait_for_timeout(1000 * AWAY)  # of which the kernel judges whether it has gone
     run.let_go()
     notebook.idle()
@@ -333,6 +334,8 @@ def test_a_reload_shows_the_saved_snapshot_and_the_next_cell_how_it_ended(
     assert re.match(r"Cell In\[\d+\] ended while no page showed it:", shown)
     assert "2 ranks finished" in shown
     assert shown.endswith("2")
+    expect(snapshot).to_be_hidden()  # the run is shown once
+    expect(run.output.get_by_text(re.compile("widget", re.IGNORECASE))).to_be_hidden()
     assert notebook.text(notebook.execute("2 + 2")) == "4"
 
 
@@ -355,6 +358,7 @@ def test_a_run_in_the_background_whose_page_was_reloaded_is_shown_by_the_runs_ma
         shown = notebook.text(notebook.execute("%xla_runs"))
         assert "ended while no page showed it:" in shown
         assert "bye from 1" in shown
+        expect(run.output.locator("[class^=xn-saved-]")).to_be_hidden()
 
 
 @pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
@@ -530,5 +534,10 @@ def test_a_saved_run_is_shown_in_nbconvert_html(
         shown = page.locator(".jp-Cell").first.locator(".jp-RenderedHTMLCommon").first
         unharmed(page, shown)
         assert dialogs == []
+        page.emulate_media(media="print")  # a page is filled, and no block is parted
+        output = page.locator(".jp-OutputArea-child").filter(has=page.locator(".xn-paper"))
+        expect(output).to_have_css("break-inside", "auto")
+        expect(output.locator(".xn-paper > div > div").first).to_have_css("break-inside", "avoid")
+        expect(output.locator(".xn-paper > div > div").first).to_have_css("break-after", "avoid")
     finally:
         page.close()

@@ -685,6 +685,58 @@ def test_a_number_finds_the_rank_and_no_other(opened: Opener) -> None:
         expect(option(panel, 4)).to_be_visible()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("99", "There is no rank 99; there are ranks 0–63."),
+        ("asleep", "No rank matches “asleep”."),
+    ],
+)
+def test_a_search_that_finds_no_rank_says_so(opened: Opener, words: str, told: str) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(64)))
+    finder = panel.page.get_by_label("Find ranks")
+    finder.fill(words)
+    expect(panel.page.get_by_text(told)).to_be_visible()
+    expect(panel.page.locator(".xn-detail")).to_be_hidden()
+    finder.press("Escape")
+    expect(finder).to_have_value("")
+    expect(panel.page.get_by_text(told)).to_be_hidden()
+    expect(panel.page.locator("[role=option]:visible")).to_have_count(64)
+
+
+def test_a_click_on_a_tile_brings_the_ranks_details_into_sight(opened: Opener) -> None:
+    panel = opened()
+    panel.page.set_viewport_size({"width": 900, "height": 500})
+    panel.begin(*(card(rank, line=f"line of {rank}") for rank in range(256)))
+    detail = panel.page.locator(".xn-detail")
+    expect(detail).not_to_be_in_viewport()
+    option(panel, 40).click()
+    expect(detail).to_be_in_viewport(ratio=1)
+    expect(detail.get_by_role("heading", name="rank 40")).to_be_visible()
+    for text in ("pid 4040", "line of 40", "xla:40"):
+        expect(detail).to_contain_text(text)
+    expect(panel.page.get_by_label("Ranks shown")).to_have_value("40")
+
+
+def test_the_stack_of_a_chosen_rank_is_in_its_details(panel: Panel) -> None:
+    option(panel, 2).click()
+    button(panel, "Stack").click()
+    detail = panel.page.locator(".xn-detail")
+    request = panel.wait_sent("stacks")["request"]
+    stack = "Cell In[3], line 7, in train"
+    groups = [
+        {"ranks": [0], "who": "rank 0", "place": "", "stack": "elsewhere", "note": ""},
+        {"ranks": [1, 2, 3], "who": "ranks 1–3", "place": "p", "stack": stack, "note": ""},
+    ]
+    panel.give({"type": "stacks", "run": "run-1", "request": request, "groups": groups})
+    expect(detail.locator("pre")).to_have_text(stack)
+    expect(panel.page.get_by_role("region", name="Stacks")).to_be_hidden()
+    option(panel, 0).click()
+    expect(detail).to_have_attribute("data-rank", "0")
+    expect(detail.locator("pre")).to_be_hidden()
+
+
 def test_hovering_changes_nothing_that_a_click_has_chosen(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(64)))
@@ -1029,6 +1081,39 @@ def test_rows_fit_a_narrow_panel(panel: Panel, wide: int) -> None:
     assert lane.is_visible() == panel.page.locator(".xn-kind").first.is_visible()
 
 
+def test_eight_ranks_with_two_charts_and_a_full_log_fit_620_pixels(opened: Opener) -> None:
+    panel = opened()
+    panel.page.set_viewport_size({"width": 940 + 24, "height": 900})  # and the page's padding
+    slots = [[int(time.time()) - n, 0.1, 0.6, 0.2, 0.1] for n in range(60)]
+    sentence = "Rank 2 is the slowest: 31 ms a step more; the others wait for it 28 % of the time"
+    panel.begin(
+        *(
+            card(r, step=0.08, waits=0.28, rss=1 << 29, facts=[fact("steps", "412")])
+            for r in range(8)
+        ),
+        about=about(
+            ranks=8,
+            simulated=True,
+            diagnosis={"sentence": sentence, "level": "warning", "ranks": [2]},
+        ),
+        bar=bar("step", 0.26, "412 of 1,600 on every rank", "12/s · 1:50 to go"),
+        figures=[{**figure(r, 3, 2, 1), "name": n} for n in ("loss", "accuracy") for r in range(8)],
+        lanes=[{"rank": r, "slots": slots} for r in range(8)],
+        lines=[block(r, *(f"step {n} of {r}" for n in range(50))) for r in range(8)],
+    )
+    box = panel.page.locator(".xn-panel").bounding_box()
+    assert box is not None
+    assert box["width"] == 940
+    assert box["height"] <= 620
+    for name in ("Figures", "Output"):
+        expect(panel.page.get_by_role("region", name=name)).to_be_visible()
+    button(panel, "Figures").click()  # what room they leave is the log's
+    log = panel.page.locator(".xn-log").bounding_box()
+    assert log is not None
+    assert log["height"] > 200
+    button(panel, "Figures").click()  # the page remembers it
+
+
 def test_the_log_grows_with_its_lines_up_to_a_height(panel: Panel) -> None:
     log = panel.page.locator(".xn-log")
 
@@ -1248,6 +1333,21 @@ def test_copy_works_without_clipboard_permission(panel: Panel) -> None:
     panel.page.wait_for_function("copied === '[0] a'")
 
 
+def test_a_long_path_is_cut_in_its_middle(panel: Panel) -> None:
+    folder = "/home/somebody/" + "folder/" * 8
+    panel.tell(
+        about=about(record=f"{folder}20261121-223901-abcdef"),
+        cards=[card(1, place=f"{folder}layers.py, line 1033")],
+    )
+    for path, end in ((".xn-path", "/20261121-223901-abcdef"), (".xn-at", "/layers.py, line 1033")):
+        start = panel.page.locator(f"{path} .xn-path-start").first
+        name = panel.page.locator(f"{path} .xn-path-end").first
+        assert start.evaluate("n => n.scrollWidth > n.clientWidth && n.clientWidth > 15")
+        assert name.evaluate("n => n.scrollWidth === n.clientWidth")
+        expect(name).to_have_text(end)
+    expect(panel.page.locator(".xn-path")).to_have_text(f"{folder}20261121-223901-abcdef")
+
+
 def test_the_path_is_of_the_selected_rank_and_stream(panel: Panel) -> None:
     panel.page.get_by_label("Ranks shown").select_option("2")
     panel.page.get_by_label("Stream").select_option("err")
@@ -1375,7 +1475,72 @@ def test_every_control_has_an_accessible_name(panel: Panel) -> None:
     for name in ("Errors", "Stacks", "Figures", "Output"):
         expect(panel.page.get_by_role("region", name=name, exact=True)).to_be_visible()
     expect(panel.page.get_by_role("log", name="Output")).to_have_attribute("aria-live", "off")
-    expect(panel.page.locator(".xn-live")).to_have_text("4 ranks run")
+
+
+def test_only_the_diagnosis_is_spoken(panel: Panel) -> None:
+    full(panel)
+    button(panel, "Stacks").click()
+    button(panel, "Stop").click()
+    panel.page.get_by_label("Filter output").fill("a")
+    loud = panel.page.locator(
+        ".xn-panel :is([role=status], [role=alert], [aria-live]:not([aria-live=off]))"
+    )
+    expect(loud).to_have_count(1)
+    expect(loud).to_have_text("4 ranks run")
+
+
+def test_a_diagnosis_is_spoken_again_when_more_than_its_numbers_have_changed(
+    panel: Panel,
+) -> None:
+    def diagnose(sentence: str, *ranks: int) -> None:
+        said = {"sentence": sentence, "level": "warning", "ranks": list(ranks)}
+        panel.tell(about=about(diagnosis=said, ok=False, ended=time.time()))  # none is too soon
+
+    spoken = panel.page.locator(".xn-live")
+    diagnose("3 ranks have waited 16 s for rank 2", 2)
+    expect(spoken).to_have_text("3 ranks have waited 16 s for rank 2")
+    diagnose("3 ranks have waited 17 s for rank 2", 2)
+    expect(panel.page.locator(".xn-headline")).to_contain_text("17 s")
+    expect(spoken).to_have_text("3 ranks have waited 16 s for rank 2")
+    diagnose("3 ranks have waited 1 s for rank 1", 1)
+    expect(spoken).to_have_text("3 ranks have waited 1 s for rank 1")
+
+
+def test_a_screen_reader_finds_headings_and_lists(panel: Panel) -> None:
+    full(panel)
+    panel.tell(about=about(notices=["mind the gap"]))
+    option(panel, 1).click()
+    button(panel, "Stacks").click()
+    panel.settle()
+    headings = panel.page.locator(".xn-panel").get_by_role("heading")
+    assert headings.all_inner_texts() == [
+        *("4 ranks run", "ranks (1,) failed", "Where each rank is", "4 ranks", "rank 1"),
+        *("Figures", "Output"),
+    ]
+    for name in ("Notices", "Ranks by phase"):
+        expect(panel.page.get_by_role("list", name=name)).to_be_visible()
+    expect(panel.page.get_by_role("listbox", name="Ranks").get_by_role("option")).to_have_count(4)
+
+
+@pytest.mark.parametrize("ranks", [4, 64])
+def test_what_has_the_focus_is_outlined(opened: Opener, ranks: int) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(ranks)))
+    full(panel)
+    unmarked = []
+    panel.page.evaluate("document.body.prepend(document.createElement('button'));")
+    panel.page.locator("body > button").focus()
+    for _ in range(40):
+        panel.page.keyboard.press("Tab")
+        unmarked += panel.page.evaluate(
+            """() => {
+                const node = document.activeElement;
+                const { outlineStyle, outlineWidth } = getComputedStyle(node);
+                const seen = outlineStyle !== 'none' && parseFloat(outlineWidth) >= 2;
+                return seen || !node.closest('.xn-panel') ? [] : [node.outerHTML];
+            }"""
+        )
+    assert unmarked == []
 
 
 def test_every_control_is_reached_with_the_tab_key(panel: Panel) -> None:

@@ -39,7 +39,7 @@ def test_ranks_are_interrupted_then_terminated_then_killed(ladder, engine, feed)
 
 def test_ranks_that_are_about_to_begin_are_met_and_not_killed(ladder, engine, feed):
     assert ladder.next_signal(some_run=True) == signal.SIGINT
-    ladder.climb(10, feed, {}, waits=True)
+    ladder.climb(10, feed, {})
     ladder.meet("", 100)
     assert (engine.interrupted[-1], engine.killed) == ([100], [])
     assert ladder.due == 14
@@ -49,7 +49,7 @@ def test_ranks_that_are_about_to_begin_are_met_and_not_killed(ladder, engine, fe
 def test_without_ranks_that_run_everything_is_killed(ladder, engine, feed, rungs):
     for _ in range(rungs):
         ladder.climb(0, feed, HERE)
-    ladder.climb(1, feed, {})
+    ladder.climb(1, feed, None)
     assert engine.killed == ["r1"]
     assert ladder.is_killing
 
@@ -66,12 +66,12 @@ def test_who_looks_after_the_run_goes_on_and_is_asked_again_before_it_is_killed(
     ladder, engine, feed
 ):
     for second in range(3):
-        ladder.climb(second, feed, {})
+        ladder.climb(second, feed, None)
         assert ladder.due == second + KILL_PATIENCE
     assert engine.killed == ["r1"] * 3
     assert feed.resumed
     assert not feed.ended
-    ladder.climb(3, feed, {})
+    ladder.climb(3, feed, None)
     assert feed.ended
 
 
@@ -84,3 +84,10 @@ def test_a_rank_that_begins_meanwhile_is_told_what_the_others_were(ladder, engin
     ladder.climb(4, feed, HERE)
     ladder.meet("", 102)
     assert engine.terminated == [[100, 101], [102]]
+
+
+def test_one_that_was_told_before_it_had_begun_is_told_again(ladder, engine, feed):
+    ladder.climb(0, feed, HERE, waiting={101})
+    ladder.meet("", 100)
+    ladder.meet("", 101)
+    assert engine.interrupted == [[100, 101], [101]]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, ranks, recorded
+from xla_nb import linux
 from xla_nb.errors import Interrupted
 from xla_nb.protocol import channel, events, results
 from xla_nb.run import run as run_module
@@ -579,8 +580,8 @@ def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engi
 
 def test_a_stopped_job_is_told_and_not_threads_of_its_ranks(engine, monkeypatch):
     monkeypatch.setattr(engine, "here", True)
-    monkeypatch.setattr(run_module.linux, "is_stopped", lambda pid: True)
-    monkeypatch.setattr(run_module.linux, "is_alive", lambda pid: True)
+    monkeypatch.setattr(linux, "is_stopped", lambda pid: True)
+    monkeypatch.setattr(linux, "is_alive", lambda pid: True)
     run = a_run(engine)
     for event in [*ranks(1), finished(0)]:
         run.take(event)

@@ -49,13 +49,14 @@ class OfHost(Event):
 @dataclass(frozen=True, kw_only=True)
 class JobStarted(OfHost):
     """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`; of live
-    ranks, those of `members` that are on this host."""
+    ranks, those of `members` that are on this host, whose processes are `pids`."""
 
     pid: int
     ranks: int
     simulated: bool
     first: int = 0
     members: tuple[int, ...] | None = None
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,9 +227,12 @@ class StopRequested(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SignalSent(Event):
-    """The notebook is about to end the ranks that go on after StopRequested, with this signal."""
+    """The notebook is about to end the ranks that go on after StopRequested, with this signal.
+
+    of_group: they are live ranks, which are lost with that."""
 
     number: int
+    of_group: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

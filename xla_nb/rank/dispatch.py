@@ -136,6 +136,7 @@ class Dispatcher:
                 first=self._first,
                 simulated=self._simulated,
                 members=(*taking_part, *gone),
+                pids=tuple(self._lines[rank].pid for rank in taking_part),
             )
         )
         for rank in gone:  # the notebook did not know yet

@@ -5,9 +5,10 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from xla_nb.engines.base import Engine
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
@@ -19,11 +20,12 @@ from xla_nb.run import sentences
 from xla_nb.run.drift import Watch
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
+from xla_nb.run.replaying import Returned, returned
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
 from xla_nb.run.verdict import lasting
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.wording import ranks
+from xla_nb.wording import listed, ranks
 
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
@@ -54,12 +56,13 @@ class LastingRun(Run):
 @dataclass(frozen=True)
 class Played:
     """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
-    whose values are not kept."""
+    whose values are not kept; and what each rank returned."""
 
     label: str
     cell: Cell | None
     options: Options
     members: tuple[int, ...] | None
+    returned: Mapping[int, Returned] = field(default_factory=dict)
 
 
 class Group:
@@ -80,6 +83,7 @@ class Group:
     ) -> None:
         """idle: seconds without a program after which they end."""
         self.name, self.run, self.options, self.idle = name, run, options, idle
+        self._why_lost = ""
         self._timer: threading.Timer | None = None
         self._turn = threading.Lock()  # of what ranks are given next
         self._yielding: set[Run] = set()  # questions that give way to anything else
@@ -110,12 +114,15 @@ class Group:
     @property
     def why_lost(self) -> str:
         """Why not all of its ranks can be given a program; empty if they can."""
+        if self._why_lost:
+            return self._why_lost
         if self.alive == self.world and self.world:
             return ""
         return sentences.headline(self.run.state).rstrip(".")
 
     def wait_until_ready(self, waiting: Callable[[], None] = lambda: None) -> None:
-        """Wait until all ranks are there. Raises RunFailed where they did not come to be."""
+        """Wait until all ranks are there. Raises RunFailed where they did not come to be, and
+        LaunchError where they were ended meanwhile."""
         state = self.run.state
         while not self.run.done and not state.troubled:
             with self.run.changed:
@@ -126,6 +133,7 @@ class Group:
         else:
             self.end("before all were there")
             self.run.check()
+            raise LaunchError(f"{self.why_lost}.")  # somebody has ended them meanwhile
         self._wait_for_more()
 
     def launch(
@@ -202,11 +210,28 @@ class Group:
         kept = not asks
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)
         self._programs[run] = chosen
+        run.at_force(self._force)
         return run
+
+    def _force(self, run: Run, sent: signal.Signals) -> None:
+        """Ranks are about to be ended by force for a program of theirs."""
+        staying = [one for one in run.state.ranks.values() if one.phase not in ENDED]
+        places = dict.fromkeys(one.place for one in staying if one.place)
+        where = f" ({listed(places)})" if places else ""
+        who = ranks([one.rank for one in staying]) if staying else "the ranks' job"
+        did = f"did not stop{where}" if staying else "did not answer"
+        self._why_lost = f"{run.label} was ended by force, as {who} {did}"
+        if sent == signal.SIGKILL:  # all of them
+            self.run.stops_because(self._why_lost)
 
     def remember(self, run: Run, played: Played) -> None:
         """Have the history include a run if it succeeds."""
-        run.at_end(lambda run: self.history.append(played) if run.ok else None)
+
+        def ended(run: Run) -> None:
+            if run.ok:
+                self.history.append(replace(played, returned=returned(run)))
+
+        run.at_end(ended)
 
     def _told_of_both(self, names: Mapping[str, str]) -> list[str]:
         """Say, the first time, whose a name is that both sides have bound, but for one that is the

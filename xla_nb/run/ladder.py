@@ -7,7 +7,7 @@ again skips what is left of it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from xla_nb.engines import base
 from xla_nb.engines.base import Engine, Feed
@@ -38,12 +38,19 @@ class Ladder:
         return (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[rung]
 
     def climb(
-        self, now: float, feed: Feed, pids: Mapping[str, Sequence[int]], waits: bool = False
+        self,
+        now: float,
+        feed: Feed,
+        pids: Mapping[str, Sequence[int]] | None,
+        waiting: Collection[int] = (),
     ) -> None:
         """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host;
-        `waits`: others are about to, and will be met."""
-        self._rung = self._rung + 1 if pids or waits else max(3, self._rung + 1)
-        self._told = {(host, pid) for host, numbers in pids.items() for pid in numbers}
+        None: none runs. Those that are `waiting` have not begun yet, and take no notice of an
+        interrupt."""
+        self._rung = max(3, self._rung + 1) if pids is None else self._rung + 1
+        pids = pids or {}
+        told = ((host, pid) for host, numbers in pids.items() for pid in numbers)
+        self._told = {one for one in told if one[1] not in waiting}
         if self._rung == 1:
             self._engine.signal(self._run, pids, signal.SIGINT)
             self.due = now + self._grace

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from xla_nb import linux, old_names
+from xla_nb import old_names
 from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import Interrupted
 from xla_nb.protocol import events
@@ -22,14 +22,14 @@ from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.tail import before
-from xla_nb.run import shortage
+from xla_nb.run import lingering, shortage
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.hang import HangWatch
 from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
-from xla_nb.wording import in_one_line, listed, ranks
+from xla_nb.wording import in_one_line, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
 #: before it is said who has not.
@@ -49,20 +49,6 @@ _ASK = 0.3  # seconds that ranks have to say themselves where they are interrupt
 _KEEPING = (
     "The ranks have ended; what the cell's top level has computed is still being pickled. "
     "Interrupt the cell to skip that."
-)
-_LINGERING = (
-    "Threads or processes that {ranks} had started were still running "
-    f"{EXIT_PATIENCE:g} s after the ranks had ended, and were ended. Wait for them in the function "
-    "(`thread.join()`)."
-)
-_LEFT = (
-    "Processes that ranks had started ({names}) had not ended "
-    f"{EXIT_PATIENCE:g} s after the ranks, and were ended. Wait for them in the function "
-    "(`process.wait()`)."
-)
-_JOB_STOPPED = (
-    "The process that had started the ranks was stopped (SIGSTOP; pid {pid}), and was ended "
-    f"{EXIT_PATIENCE:g} s after the ranks had returned."
 )
 _NOT_COMPARED = (
     "It could not be checked in time whether the cell's top level changed objects of the notebook. "
@@ -131,6 +117,7 @@ class Run(RecordedRun):
         )
         self._ended = threading.Event()
         self._at_end: list[Callable[[Run], None]] = []
+        self._at_force: list[Callable[[Run, signal.Signals], None]] = []
         #: Set unless a view in the background has still to show the end.
         self.shown = threading.Event()
         self.shown.set()
@@ -162,6 +149,11 @@ class Run(RecordedRun):
     @property
     def _is_keeping(self) -> bool:
         return self._keeps and not self.state.kept
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Live ranks have ended it, and are about to be ready for another program."""
+        return bool(self._group) and self.state.settled and not self._ladder.is_killing
 
     @property
     def _is_comparing(self) -> bool:
@@ -223,13 +215,17 @@ class Run(RecordedRun):
                 return
         callback(self)
 
+    def at_force(self, callback: Callable[[Run, signal.Signals], None]) -> None:
+        """Have it called before ranks that do not stop get a signal that ends them."""
+        self._at_force.append(callback)
+
     def stop(self, why: str = "Stopped by run.stop()") -> None:
         """Stop every rank: KeyboardInterrupt in its function; SIGTERM when the grace period
         (`--grace`) is over, then SIGKILL. Stopping a run again skips what is left of a period.
 
         why: a headline for people, without a full stop."""
         with self._stop_lock:
-            if self.state.ended is not None or self._ladder.is_killing:
+            if self.state.ended is not None or self._ladder.is_killing or self._is_leaving:
                 return  # impatience is no reason to use stronger means
             again = bool(self.state.stopping)
             if not self.state.settled and not again:  # else there are only processes left
@@ -253,20 +249,20 @@ class Run(RecordedRun):
     def _climb(self, now: float) -> signal.Signals:
         """Take the next rung of the ladder; its signal. The caller holds the lock of stopping."""
         pids: dict[str, set[int]] = {}
-        for rank in map(self.state.ranks.__getitem__, self._running()):
+        running = [self.state.ranks[number] for number in self._running()]
+        for rank in running:
             pids.setdefault(rank.host, set()).add(rank.pid or 0)
-        by_host = {} if self.state.settled else {host: sorted(pids[host]) for host in pids}
-        waits = self._some_may_begin
-        sent = self._ladder.next_signal(some_run=bool(by_host) or waits)
-        if by_host and sent != signal.SIGINT:  # else StopRequested has told it
-            self.take(events.SignalSent(number=sent))
-        self._ladder.climb(now, self._feed, by_host, waits)
+        of_group = bool(self._group)
+        some_run = not self.state.settled and bool(pids or of_group)  # one may be about to
+        by_host = {host: sorted(pids[host]) for host in pids} if some_run else None
+        sent = self._ladder.next_signal(some_run)
+        if (some_run or of_group) and sent != signal.SIGINT:  # else StopRequested has told it
+            self.take(events.SignalSent(number=sent, of_group=of_group))
+            for callback in self._at_force:
+                callback(self, sent)
+        waiting = {rank.pid for rank in running if rank.pid and rank.phase == "starting"}
+        self._ladder.climb(now, self._feed, by_host, waiting)
         return sent
-
-    @property
-    def _some_may_begin(self) -> bool:
-        """Live ranks are about to begin, and are not to be ended before they could stop."""
-        return bool(self._group) and self.state.is_beginning
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
@@ -391,7 +387,8 @@ class Run(RecordedRun):
 
     def _climb_if_due(self, now: float) -> None:
         with self._stop_lock:  # somebody may just be stopping the run again
-            if self._ladder.due is not None and now >= self._ladder.due:
+            due = None if self._is_leaving else self._ladder.due
+            if due is not None and now >= due:
                 staying = self._running()
                 if self._climb(now) == signal.SIGTERM and staying:
                     self.take(events.Notice(text=self._cut_short(staying)))
@@ -407,7 +404,7 @@ class Run(RecordedRun):
         others have ended."""
         assert self._stopped is not None
         staying = self._running()
-        if not staying and not self._ladder.is_killing and not self._some_may_begin:
+        if not staying and not self._ladder.is_killing and not self._group:
             with self._stop_lock:
                 self._climb(now)
         elif now >= self._stopped + _ASK and not self._asked_who_stays:
@@ -436,15 +433,6 @@ class Run(RecordedRun):
         """Say what is cut off, before it is."""
         if self._is_comparing:
             self.take(events.Notice(text=_NOT_COMPARED))
-        hosts = self.state.hosts.values() if self._engine.here else ()
-        stopped = [host.job for host in hosts if host.job and linux.is_stopped(host.job)]
-        if stopped:  # nothing has ended by itself since then
-            self.take(events.Notice(text=_JOB_STOPPED.format(pid=stopped[0])))
-            return
-        every = self.state.ranks.values() if self._engine.here else ()
-        alive = [rank.rank for rank in every if rank.pid and linux.is_alive(rank.pid)]
-        if alive:
-            self.take(events.Notice(text=_LINGERING.format(ranks=ranks(alive))))
-        left = {name for host in self.state.hosts.values() for name in host.left}
-        if left and not self._has_lost_a_rank:
-            self.take(events.Notice(text=_LEFT.format(names=listed(sorted(left), most=5))))
+        here, lives = self._engine.here, bool(self._group)
+        for text in lingering.told(self.state, self._patience, here=here, lives=lives):
+            self.take(events.Notice(text=text))

@@ -108,6 +108,11 @@ def _before_it_began(state: RunState) -> str:
 
 def headline(state: RunState) -> str:
     """One line: what ended the run, or how it went."""
+    told = _headline(state)
+    return f"{told}; the live ranks are lost" if state.lost_group else told
+
+
+def _headline(state: RunState) -> str:
     if state.refused is not None:
         where = f"{state.refused.host}: " if len(state.hosts) > 1 and state.refused.host else ""
         return f"{where}{state.refused.message}"

@@ -6,6 +6,7 @@ a thousand simulated ranks cannot differ.
 
 from __future__ import annotations
 
+import itertools
 import signal
 from dataclasses import dataclass, field
 from typing import Literal
@@ -81,10 +82,11 @@ class Hang:
 class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
     cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
-    signals that the ranks have got since `stopping`, but for SIGINT; `asked`: what ranks asked and
-    have got no answer to; `bound`: what a program of live ranks has bound there, `unopened`:
-    the ranks that could not open what it brought; `group`: these are live ranks, `programs`: what
-    they have been given, `ending`: why they end, once they are to."""
+    signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks,
+    which are lost with that; `asked`: what ranks asked and have got no answer to; `bound`: what a
+    program of live ranks has bound there, `unopened`: the ranks that could not open what it
+    brought; `group`: these are live ranks, `programs`: what they have been given, `ending`: why
+    they end, once they are to."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class RunState:
     notices: list[events.Notice] = field(default_factory=list)
     stopping: str = ""
     sent: set[int] = field(default_factory=set)
+    lost_group: bool = False
     hang: Hang | None = None
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
@@ -122,6 +125,7 @@ class RunState:
                 self.stopping = event.why
             case events.SignalSent():
                 self.sent.add(event.number)
+                self.lost_group = self.lost_group or event.of_group
             case events.HangReported():
                 self.hang = Hang(event)
             case events.HangOver():
@@ -222,12 +226,6 @@ class RunState:
         return self.ended is not None or (bool(self.ranks) and not waits)
 
     @property
-    def is_beginning(self) -> bool:
-        """Some ranks are still to begin."""
-        begin = any(rank.pid is None and rank.phase not in ENDED for rank in self.ranks.values())
-        return not self.settled and (begin or not self.has_all_ranks)
-
-    @property
     def settled(self) -> bool:
         """Every rank has ended, or the ranks were refused: nothing more will be computed."""
         if self.ended is not None or self.refused is not None:
@@ -269,9 +267,10 @@ class RunState:
         self._host(event.host).started, self._host(event.host).job = event.at, event.pid
         self.simulated, self.started = event.simulated, self.started or event.at
         every = range(event.first, event.first + event.ranks)
-        for number in every if event.members is None else event.members:
+        numbers = every if event.members is None else event.members
+        for number, pid in itertools.zip_longest(numbers, event.pids):
             if self._rank(number).pid is None:  # else RankStarted has named its host
-                self._rank(number).host = event.host
+                self._rank(number).host, self._rank(number).pid = event.host, pid
 
     def _failed(self, event: events.RankFailed) -> RankState:
         """The rank that failed. One that did not come to join knows its number only as its host

@@ -94,16 +94,46 @@ def _ends_here() -> bool:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
+def launching() -> Iterator[None]:
+    """An interrupt stops the run that is launched and followed here, however early it comes: no
+    run is left without anybody who follows it. A second one before that is a KeyboardInterrupt, as
+    is one of which no run that is followed has heard."""
+    with _interrupts(most=1) as interrupts:
+        yield
+    if interrupts and not interrupts.heard:
+        raise KeyboardInterrupt
+
+
+class _Interrupts(list[int]):
+    """The SIGINTs so far, of which at most so many are collected until a run is followed."""
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self._most = most
+        self.heard = most is None
+
+    def __call__(self, number: int, _frame: object) -> None:
+        if not self.heard and self._most is not None and len(self) >= self._most:
+            raise KeyboardInterrupt
+        self.append(number)
+
+
+@contextlib.contextmanager
+def _interrupts(most: int | None = None) -> Iterator[_Interrupts]:
     """Collects SIGINTs. A KeyboardInterrupt could be raised between reading a line and writing it.
 
-    Only the main thread is ever interrupted.
+    Only the main thread is ever interrupted. Within `launching`, those that came since it began.
     """
-    interrupts: list[int] = []
+    interrupts = _Interrupts(most)
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
-    before = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+    before = signal.getsignal(signal.SIGINT)
+    if isinstance(before, _Interrupts):
+        before.heard = True
+        yield before
+        return
+    signal.signal(signal.SIGINT, interrupts)
     try:
         yield interrupts
     finally:

@@ -68,7 +68,20 @@ def test_the_script_has_nothing_of_modules_but_one_export() -> None:
     assert [line for line in lines if line.startswith(("import", "export"))] == [
         "export default () => {"
     ]
-    assert [line for line in lines if not line or line.lstrip().startswith(("//", "/*", "*"))] == []
+
+
+def test_the_script_has_all_code_and_no_comments() -> None:
+    code = re.compile(
+        r"^\s*(?:import [^;]*;|/\*\*[^/]*\*/|//.*)$|^(?:export (?!default))|^\s+", re.MULTILINE
+    )
+    kept = [line for text in MODULES.values() for line in code.sub("", text).splitlines() if line]
+    lines = script.joined().splitlines()
+    assert [line.partition(" //")[0] for line in kept] == lines
+
+
+def test_no_text_of_the_page_goes_over_several_lines() -> None:
+    texts = [text for module in MODULES.values() for text in re.findall(r"`[^`]*`", module)]
+    assert [text for text in texts if "\n" in text] == []
 
 
 def test_the_script_is_at_most_80_kb_and_sets_no_html() -> None:

@@ -20,6 +20,7 @@ MODULES = (
     *("lines", "store"),
     *("places", "stacks", "troubles", "head"),
     *("lanes", "rows", "details", "ranks"),
+    *("cells", "variables"),
     *("axes", "curves", "chart", "figures"),
     *("files", "folds", "output"),
     *("view", "panel"),
@@ -27,7 +28,11 @@ MODULES = (
 
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
-_COMMENT = re.compile(r"^\s*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+#: Whole lines, and what follows the end of a statement or part of one.
+_COMMENT = re.compile(
+    r"^\s*/\*\*(?:[^*]|\*(?!/))*\*/$|(?:^|(?<=[;,{(]))[ \t]*//(?: .*)?$", re.MULTILINE
+)
+_SPACE = re.compile(r"^\s+", re.MULTILINE)  # no text of the page has a line of its own
 
 
 def modules() -> dict[str, str]:
@@ -37,11 +42,11 @@ def modules() -> dict[str, str]:
 
 @functools.cache
 def joined() -> str:
-    """All modules as one, without imports, exports, and lines that are only comment."""
+    """All modules as one, without imports, exports, comments and indentation."""
     return "".join(map(_inner, modules().values()))
 
 
 def _inner(module: str) -> str:
-    for dropped in (IMPORT, _EXPORT, _COMMENT):
+    for dropped in (IMPORT, _EXPORT, _COMMENT, _SPACE):
         module = dropped.sub("", module)
-    return re.sub(r"\n{2,}", "\n", module).lstrip("\n")
+    return module

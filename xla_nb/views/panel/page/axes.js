@@ -29,7 +29,7 @@ export function labels(low, high, wanted) {
 /** Those of a logarithmic axis from 10 ** first: powers of ten, on a short one numbers between too. */
 export function logLabels(first, last) {
 	const [low, high] = [Math.max(Number.MIN_VALUE, 10 ** first), Math.min(Number.MAX_VALUE, 10 ** last)];
-	const apart = Math.ceil((last - first) / 6); // powers of ten from one label to the next
+	const apart = Math.ceil((last - first) / 5); // powers of ten from one label to the next
 	for (const parts of [[1], [1, 3], [1, 2, 5]]) {
 		const found = [];
 		for (let k = Math.floor(first / apart) * apart; k <= last; k += apart)

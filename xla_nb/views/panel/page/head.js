@@ -1,7 +1,7 @@
 // The head: the diagnosis, what the run is and how far it has come, with Stop and Stacks.
 
 import { duration, plural } from "./words.js";
-import { button, div, fill, glyph, h, mark, put, show, span, status } from "./nodes.js";
+import { button, div, fill, glyph, h, mark, put, show, span } from "./nodes.js";
 import { meter } from "./gauges.js";
 import { placed } from "./places.js";
 import { group } from "./stacks.js";
@@ -14,7 +14,7 @@ export class Head {
 		const { store } = view;
 		this.sentence = span("headline");
 		this.title = h("h3.title", {}, glyph(), this.sentence);
-		const toggle = () => (store.stacks.state === "closed" ? store.askStacks() : store.setStacks("closed"));
+		const toggle = () => (this.stacksOpen ? store.setStacks("closed") : store.askStacks());
 		this.stacks = button("Stacks", toggle, { "aria-expanded": false });
 		this.stop = button("Stop", () => store.halt(), { "data-action": "stop" });
 		this.cell = span("cell");
@@ -22,8 +22,8 @@ export class Head {
 		this.host = span("machine");
 		this.elapsed = span("elapsed");
 		this.bar = meter("runbar");
-		this.say = status("say");
-		this.hang = status("hang");
+		this.say = div("say");
+		this.hang = div("hang");
 		this.notices = h("ul.notices", { label: "Notices" });
 		this.live = h("div.live", { "aria-live": "polite" });
 		const sub = div("sub", this.cell, this.ranks, this.host, this.elapsed, ...this.bar.words);
@@ -31,27 +31,34 @@ export class Head {
 		this.node = h("header.head", {}, this.title, actions, sub, this.bar.node, this.say, this.hang, this.notices, this.live);
 	}
 
+	get stacksOpen() {
+		const { state, of } = this.view.store.stacks;
+		return state !== "closed" && of === null;
+	}
+
 	get state() {
 		const { about, over, stop, cards } = this.view.store;
 		if (this.view.store.frozen !== null) return "stopped";
 		if (over) return about.ok === false ? "failed" : "ok";
-		if (stop !== "no" || about.stopping) return "stopping";
+		if (!["no", "armed"].includes(stop) || about.stopping) return "stopping";
+		if (about.live?.idle) return "idle";
 		return [...cards.values()].some(({ phase }) => phase !== "starting") ? "running" : "starting";
 	}
 
 	draw(now) {
 		const { store, root } = this.view;
-		const { about, over, stacks, hang } = store;
+		const { about, over, hang } = store;
 		const { state } = this;
 		const { sentence, level } = about.diagnosis ?? { sentence: about.headline, level: state === "failed" ? "bad" : "calm" };
 		mark(root, "data-state", state);
 		mark(root, "data-level", level);
 		mark(this.title, "data-phase", { ok: "finished", stopping: "waiting" }[state] ?? state);
 		put(this.sentence, sentence);
-		put(this.stop, state === "stopping" ? "Stopping…" : "Stop");
-		this.stop.disabled = over;
-		this.stacks.disabled = over && stacks.state === "closed";
-		mark(this.stacks, "aria-expanded", stacks.state !== "closed");
+		const [ask, act] = about.live ? ["Shut down", "Shutting down…"] : ["Stop", "Stopping…"];
+		put(this.stop, state === "stopping" ? act : ask);
+		this.stop.disabled = over || (about.live && state === "stopping");
+		this.stacks.disabled = over && !this.stacksOpen;
+		mark(this.stacks, "aria-expanded", this.stacksOpen);
 		this.describe();
 		this.bar.set(store.bar);
 		const say = store.say || about.stopping;
@@ -62,10 +69,17 @@ export class Head {
 		const verdict = hang && !sentence.startsWith(hang.verdict) ? hang.verdict : "";
 		fill(this.hang, verdict + JSON.stringify(hang), () => (hang ? [verdict, where()] : []));
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
-		// Spoken at most every five seconds.
+		this.speak(now, sentence);
+	}
+
+	/** Says the diagnosis to screen readers, at most every five seconds, and not for each of its numbers. */
+	speak(now, sentence) {
+		const { about, over } = this.view.store;
+		const { diagnosis } = about;
+		const gist = diagnosis ? sentence.replace(/\d[\d.,:]*/g, "0") + diagnosis.ranks : sentence;
 		const due = over || now - (this.spoken ?? -5000) >= 5000;
-		if (!due || !sentence || this.live.xnText === sentence) return;
-		this.spoken = now;
+		if (!due || gist === this.gist) return;
+		[this.spoken, this.gist] = [now, gist];
 		put(this.live, sentence);
 	}
 
@@ -80,7 +94,8 @@ export class Head {
 		show(this.host, about.host);
 		put(this.host, about.host);
 		mark(this.host, "data-phase", about.lost.size ? "died" : null);
-		put(this.elapsed, over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed));
+		const time = over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed);
+		put(this.elapsed, about.live && !over ? `${about.live.idle ? "idle" : "running"} for ${time}` : time);
 		for (const words of this.bar.words) show(words, bar);
 	}
 }

@@ -17,13 +17,16 @@ export const h = maker((tag) => document.createElement(tag));
 export const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
 export const div = (names, ...children) => h(`div.${names}`, {}, ...children);
 export const span = (names, ...children) => h(`span.${names}`, {}, ...children);
-export const status = (names) => h(`div.${names}`, { role: "status" });
 export const glyph = () => h("i.glyph", { "aria-hidden": true });
 export const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);
 export const button = (text, click, attributes, name = "button") =>
 	h(`button.${name}`, { type: "button", click, ...attributes }, text);
 export const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
 export const link = (text, click) => button(text, click, {}, "link");
+export const table = (titles, rows) => {
+	const head = titles.map((title) => h("th", { scope: "col" }, title));
+	return h("table.table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
+};
 export const option = ([value, text]) => h("option", { value }, text);
 
 /** Sets the text of a node, if it differs. */
@@ -36,6 +39,12 @@ export function put(node, text) {
 export function mark(node, name, value) {
 	if (value === null) node.removeAttribute(name);
 	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+}
+
+/** Fills a node with a path, or text with one in it: where it is too long, its middle is left out. */
+export function putPath(node, text) {
+	const at = text.lastIndexOf("/");
+	fill(node, text, () => (at > 0 ? [span("path-start", text.slice(0, at)), h("span.path-end", {}, h("span", {}, text.slice(at)))] : [text]));
 }
 
 /** Puts nodes in order into another, moving only those out of place. */

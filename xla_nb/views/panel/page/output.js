@@ -3,7 +3,7 @@
 import { plain } from "./values.js";
 import { joined, plural, spans } from "./words.js";
 import {
-	button, copy, div, fill, h, link, mark, option, put, search, section, show, span, status,
+	button, copy, div, fill, h, link, mark, option, put, putPath, search, section, show, span,
 } from "./nodes.js";
 import { folding } from "./folding.js";
 import { tint } from "./gauges.js";
@@ -27,12 +27,12 @@ export class Output {
 		const streams = [["both", "stdout + stderr"], ["out", "stdout"], ["err", "stderr"]];
 		this.streams = h("select.select", { label: "Stream", change: choose }, ...streams.map(option));
 		this.filter = search("Filter output", choose);
-		this.matches = status("quiet.matches");
+		this.matches = span("quiet.matches");
 		const follow = () => (this.rows ? this.refresh() : this.hold(false));
 		this.follow = button("Follow", follow);
 		this.copy = button("Copy", () => this.copyLines(), { label: "Copy output" });
 		this.earlier = link("Earlier output", () => this.goBack());
-		this.words = status("quiet");
+		this.words = span("quiet");
 		this.body = div("rows");
 		const about = {
 			...{ role: "log", label: "Output", "aria-live": "off", tabindex: 0 },
@@ -97,6 +97,7 @@ export class Output {
 		const { record } = this.view.store.about;
 		const one = rank !== undefined;
 		const held = Boolean(this.rows);
+		show(this.node, !this.view.store.about.live || this.lines.next); // of cells it is elsewhere
 		this.options();
 		if (this.clear) {
 			this.body.replaceChildren();
@@ -116,7 +117,7 @@ export class Output {
 		show(this.earlier, one && !this.first);
 		for (const part of this.file.children) show(part, record);
 		const log = (rank) => `${record}/${file(rank, this.stream === "err" ? "err" : "out")}`;
-		put(this.path, one ? log(rank) : record);
+		putPath(this.path, one ? log(rank) : record);
 		const path = served(log(one ? rank : 0), this.view.store.about.home);
 		show(this.open, path);
 		mark(this.open, "data-commandlinker-args", path && JSON.stringify({ path }));

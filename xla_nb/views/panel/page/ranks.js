@@ -1,7 +1,7 @@
 // All ranks: by host, in order, found, walked through by keys, one of them chosen.
 
 import { held, plain } from "./values.js";
-import { joined, kinds, KINDS, percent, plural, stepTime } from "./words.js";
+import { joined, kinds, KINDS, percent, plural, spans, stepTime } from "./words.js";
 import { arrange, button, div, fill, glyph, h, mark, put, search, section, show, span } from "./nodes.js";
 import { folding } from "./folding.js";
 import { toolbar } from "./toolbar.js";
@@ -81,9 +81,10 @@ export class Ranks {
 		this.names = Object.fromEntries(["lane", "step", "waits", "metric", "memory"].map((name) => [name, span(name)]));
 		const who = div("who", this.counts);
 		const head = div("columns", who, ...Object.values(this.names));
+		this.none = div("quiet"); // that no rank is found
 		this.once = div("key");
 		this.tools = div("bar-head", this.sorting, this.finder);
-		const node = section("ranks", "All ranks", head, this.tools, this.grid, this.once, this.detail.node);
+		const node = section("ranks", "All ranks", head, this.tools, this.grid, this.none, this.once, this.detail.node);
 		this.node = folding(node, "ranks", this.title, who);
 	}
 
@@ -214,6 +215,15 @@ export class Ranks {
 			host.set(ranks.length, counted, about.lost.get(name));
 			show(host.node, (!number && matches(name)) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
 		}
+		this.miss(number);
+	}
+
+	/** Says that the search has found nothing. */
+	miss(number) {
+		const found = [...this.groups.keys()].some((name) => !this.hosts.get(name).node.hidden);
+		const { unit } = this.view.store.about;
+		show(this.none, !found);
+		put(this.none, number ? `There is no ${unit} ${number}; there are ${unit}s ${spans(this.boxes.keys())}.` : `No ${unit} matches “${this.finder.value.trim()}”.`);
 	}
 
 	sortBy(by) {
@@ -237,7 +247,7 @@ export class Ranks {
 
 	key(event) {
 		if (event.ctrlKey || event.metaKey || event.altKey) return;
-		if (event.key === "Enter" || event.key === " ") this.view.focus(this.active);
+		if (event.key === "Enter" || event.key === " ") this.choose(this.active);
 		else if (event.key in MOVES) this.go(MOVES[event.key]);
 		else return;
 		event.preventDefault();
@@ -254,16 +264,24 @@ export class Ranks {
 
 	pick(rank) {
 		if (rank === undefined || String(getSelection())) return;
-		this.view.focus(rank === this.view.rank ? undefined : rank);
+		this.choose(rank === this.view.rank ? undefined : rank);
+	}
+
+	choose(rank) {
+		this.revealing = rank !== undefined;
+		this.view.focus(rank);
 	}
 
 	/** The details of the chosen rank; of tiles else of the one under the pointer. */
 	explain() {
 		const keyed = this.grid.contains(document.activeElement) ? this.active : undefined;
-		const others = this.size === "rows" ? [] : [this.hovered, keyed, this.order[0]];
+		const first = this.order.find((r) => !this.boxes.get(r).node.hidden);
+		const others = this.size === "rows" ? [] : [this.hovered, keyed, first];
 		const rank = [this.view.rank, ...others].find((r) => this.boxes.has(r));
 		const card = this.view.store.cards.get(rank);
 		show(this.detail.node, card);
 		if (card) this.detail.set(card, this.view.store);
+		if (this.revealing) this.detail.node.scrollIntoView({ block: "nearest" }); // below many tiles
+		this.revealing = false;
 	}
 }

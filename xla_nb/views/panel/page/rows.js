@@ -1,7 +1,7 @@
 // A rank among the others: a row with its numbers, or of many ranks a tile.
 
 import { duration, figure, joined, mebibytes, OVER, percent, stepTime } from "./words.js";
-import { fill, glyph, mark, put, span } from "./nodes.js";
+import { fill, glyph, mark, put, putPath, span } from "./nodes.js";
 import { tint } from "./gauges.js";
 import { placed } from "./places.js";
 import { stripes } from "./lanes.js";
@@ -25,7 +25,8 @@ export class Row {
 		put(this.number, String(card.rank));
 		tint(this.number, card.rank);
 		const near = card.place.startsWith(`${cell}, `) ? card.place.slice(cell.length + 2) : card.place;
-		fill(this.at, card.place, () => (card.place ? [placed(card.place, view, near, { tabindex: -1 })] : []));
+		if (near.includes("/")) putPath(this.at, near);
+		else fill(this.at, near, () => (near ? [placed(card.place, view, near, { tabindex: -1 })] : []));
 		put(this.step, card.step === null ? "" : stepTime(card.step));
 		put(this.waits, card.waits === null ? "" : percent(card.waits));
 		put(this.memory, card.rss === null ? "" : mebibytes(card.rss));
@@ -38,6 +39,7 @@ export class Row {
 		const { phase, since } = card;
 		const long = since === null || OVER.has(phase) || phase === "running" ? 0 : store.now - since;
 		put(this.what, joined(doing(card), long >= 2 && duration(long)));
+		mark(this.what, "title", this.what.textContent); // it may be cut
 		const [first] = store.figures.values();
 		put(this.metric, first?.get(card.rank)?.y.length ? figure(first.get(card.rank).y.at(-1)) : "");
 		const slots = [...(store.lanes.get(card.rank) ?? [])];

@@ -1,15 +1,23 @@
 // Stacks: where each rank is, asked for by a button.
 
-import { div, fill, h, link, mark, put, section, show, span, status } from "./nodes.js";
+import { div, fill, h, link, mark, put, section, show, span } from "./nodes.js";
 import { block } from "./ansi.js";
 import { placed } from "./places.js";
 
 export function group({ ranks, who, place, stack, note }, view) {
 	const many = ranks.length > 2 ? span("quiet", `(${ranks.length})`) : "";
 	const where = [span("own", place ? placed(place, view) : "unknown line"), span("quiet", note)];
-	const head = div("trouble-head", h("strong", {}, who), many, ...where);
+	const head = div("trouble-head", h("h5.h", {}, who), many, ...where);
 	return h("article.group", { "data-ranks": ranks }, head, stack ? block(stack) : "");
 }
+
+/** What is to be said before the stacks. */
+export const aboutStacks = ({ state, groups }) =>
+	({
+		asking: "Asking the ranks…",
+		fallback: "This kernel cannot answer while the cell runs. Last known lines:",
+		answered: groups.length ? "" : "No rank answered.",
+	})[state];
 
 export class Stacks {
 	every = 0;
@@ -17,7 +25,7 @@ export class Stacks {
 	constructor(view) {
 		const { store } = view;
 		this.view = view;
-		this.words = status("quiet");
+		this.words = div("quiet");
 		this.groups = div("groups");
 		const again = link("Ask again", () => store.askStacks());
 		const close = link("Close stacks", () => store.setStacks("closed"));
@@ -26,15 +34,11 @@ export class Stacks {
 	}
 
 	draw() {
-		const { state, groups } = this.view.store.stacks;
-		show(this.node, state !== "closed");
+		const { stacks } = this.view.store;
+		const { state, groups, of } = stacks;
+		show(this.node, state !== "closed" && of === null); // that of one rank is in its details
 		mark(this.node, "data-state", state);
-		const words = {
-			asking: "Asking the ranks…",
-			fallback: "This kernel cannot answer while the cell runs. Last known lines:",
-			answered: groups.length ? "" : "No rank answered.",
-		};
-		put(this.words, words[state]);
+		put(this.words, aboutStacks(stacks));
 		fill(this.groups, groups, () => groups.map((one) => group(one, this.view)));
 	}
 }

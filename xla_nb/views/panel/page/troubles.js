@@ -22,7 +22,7 @@ export class Troubles {
 	entry({ ranks, who, phase, open, told, title, place, text, others }) {
 		const output = (rank) => link(`Output of rank ${rank}`, () => this.view.focus(rank, true));
 		const links = span("links", ...ranks.slice(0, 3).map(output));
-		const head = div("trouble-head", glyph(), h("strong", {}, who), told ? "" : span("own", placed(place, this.view)), links);
+		const head = div("trouble-head", glyph(), h("h4.h", {}, who), told ? "" : span("own", placed(place, this.view)), links);
 		const lines = [told ? "" : div("trouble-title", title), ...others.map((line) => div("other", line))];
 		const traceback = () => h("details", { open: open ? "" : null }, h("summary", {}, "Traceback"), block(text));
 		return h("article.trouble", { "data-ranks": ranks, "data-phase": phase }, head, ...lines, text && traceback());

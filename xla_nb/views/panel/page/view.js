@@ -9,6 +9,8 @@ import { Stacks } from "./stacks.js";
 import { Troubles } from "./troubles.js";
 import { Head } from "./head.js";
 import { Ranks } from "./ranks.js";
+import { Cells } from "./cells.js";
+import { Variables } from "./variables.js";
 import { Figures } from "./figures.js";
 import { Output } from "./output.js";
 
@@ -33,6 +35,8 @@ export class View {
 			troubles: new Troubles(this),
 			stacks: new Stacks(this),
 			ranks: new Ranks(this),
+			cells: new Cells(this),
+			variables: new Variables(this),
 			figures: new Figures(this),
 			output: new Output(this),
 		};
@@ -120,10 +124,10 @@ export class View {
 	key(event) {
 		event.stopPropagation();
 		if (event.key !== "Escape") return;
-		const { filter } = this.parts.output;
-		if (event.target === filter && filter.value) {
-			filter.value = "";
-			this.parts.output.choose();
+		const { target } = event;
+		if (target.type === "search" && target.value) {
+			target.value = "";
+			target.dispatchEvent(new Event("input"));
 		} else if (this.rank !== undefined) this.focus(undefined);
 		else return;
 		event.preventDefault();
@@ -134,6 +138,7 @@ export class View {
 		if (rank !== this.rank) {
 			this.rank = rank;
 			this.store.focus();
+			if (this.store.stacks.of !== null) this.store.setStacks("closed"); // it gets old
 		}
 		this.parts.output.refresh();
 		this.redraw("ranks", "figures");
