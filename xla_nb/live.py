@@ -81,9 +81,9 @@ def start(
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle)
-            if shown:
-                live_panel.started(group, functools.partial(_end, group, _BUTTON))
-            group.wait_until_ready()
+        if shown:
+            live_panel.started(group, functools.partial(_end, group, _BUTTON))
+        group.wait_until_ready()
     except BaseException as problem:
         if group is not None:
             _end(group, "before all were there")
@@ -92,6 +92,7 @@ def start(
             raise LaunchError(told) from None
         raise
     _groups()[name] = group
+    live_panel.changed(group)
     return group
 
 
@@ -234,7 +235,7 @@ def _tell_after(group: Group, run: Run) -> None:
         _tell_of_loss(group)
     elif run.done and group.watch.names:
         _tell_of_drift(group, run.label)
-    live_panel.cell_ended(group)
+    live_panel.changed(group)
 
 
 def _tell_of_loss(group: Group) -> None:

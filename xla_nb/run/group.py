@@ -121,7 +121,8 @@ class Group:
         return sentences.headline(self.run.state).rstrip(".")
 
     def wait_until_ready(self, waiting: Callable[[], None] = lambda: None) -> None:
-        """Wait until all ranks are there. Raises RunFailed where they did not come to be."""
+        """Wait until all ranks are there. Raises RunFailed where they did not come to be, and
+        LaunchError where they were ended meanwhile."""
         state = self.run.state
         while not self.run.done and not state.troubled:
             with self.run.changed:
@@ -132,6 +133,7 @@ class Group:
         else:
             self.end("before all were there")
             self.run.check()
+            raise LaunchError(f"{self.why_lost}.")  # somebody has ended them meanwhile
         self._wait_for_more()
 
     def launch(
