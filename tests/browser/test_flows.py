@@ -534,5 +534,10 @@ def test_a_saved_run_is_shown_in_nbconvert_html(
         shown = page.locator(".jp-Cell").first.locator(".jp-RenderedHTMLCommon").first
         unharmed(page, shown)
         assert dialogs == []
+        page.emulate_media(media="print")  # a page is filled, and no block is parted
+        output = page.locator(".jp-OutputArea-child").filter(has=page.locator(".xn-paper"))
+        expect(output).to_have_css("break-inside", "auto")
+        expect(output.locator(".xn-paper > div > div").first).to_have_css("break-inside", "avoid")
+        expect(output.locator(".xn-paper > div > div").first).to_have_css("break-after", "avoid")
     finally:
         page.close()

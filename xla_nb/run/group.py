@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from xla_nb.engines.base import Engine
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
@@ -20,6 +20,7 @@ from xla_nb.run import sentences
 from xla_nb.run.drift import Watch
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
+from xla_nb.run.replaying import Returned, returned
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
 from xla_nb.run.verdict import lasting
@@ -56,12 +57,13 @@ class LastingRun(Run):
 @dataclass(frozen=True)
 class Played:
     """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
-    whose values are not kept."""
+    whose values are not kept; and what each rank returned."""
 
     label: str
     cell: Cell | None
     options: Options
     members: tuple[int, ...] | None
+    returned: Mapping[int, Returned] = field(default_factory=dict)
 
 
 class Group:
@@ -227,7 +229,12 @@ class Group:
 
     def remember(self, run: Run, played: Played) -> None:
         """Have the history include a run if it succeeds."""
-        run.at_end(lambda run: self.history.append(played) if run.ok else None)
+
+        def ended(run: Run) -> None:
+            if run.ok:
+                self.history.append(replace(played, returned=returned(run)))
+
+        run.at_end(ended)
 
     def _told_of_both(self, names: Mapping[str, str]) -> list[str]:
         """Say, the first time, whose a name is that both sides have bound, but for one that is the

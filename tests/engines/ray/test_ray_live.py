@@ -55,3 +55,14 @@ def test_a_stopped_cell_leaves_the_ranks_alive(live):
     live.ok("while not all('here' in waits.output(r) for r in range(4)): pass")
     live.ok("waits.stop()\nwaits.join_end()")
     assert results(live, "before") == "{0: 0, 1: 1, 2: 2, 3: 3}"
+
+
+def test_a_watched_variable_is_told_in_the_cell_in_which_a_rank_of_another_host_drifts_apart(live):
+    live.ok("%%xla\nimport torch\nweights = torch.zeros(2)")
+    live.ok("%xla_vars --watch weights")
+    assert "weights" not in live.ok("%%xla\nweights += 1").stdout
+    shown = live.ok("%%xla\nif rank == 3: weights[0] = 9")
+    drift = f"`weights` differs between ranks since Cell In[{shown.number}]: rank 3"
+    assert drift in shown.stdout
+    assert "rank 3 differs" in live.ok("%xla_vars weights").result
+    live.ok("%xla_vars --watch")
