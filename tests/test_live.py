@@ -346,7 +346,7 @@ def test_a_variable_that_no_rank_has_is_named(live):
 
 
 def test_a_watched_variable_is_told_in_the_cell_in_which_ranks_drift_apart(live):
-    live.ok("%%xla\nweights = torch.zeros(2)")
+    live.ok("%%xla\nimport torch\nweights = torch.zeros(2)")
     live.ok("%xla_vars --watch weights")
     assert "weights" not in live.ok("%%xla\nweights += 1").stdout
     shown = live.ok("%%xla\nif rank == 1: weights[0] = 9")
