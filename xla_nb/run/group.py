@@ -30,6 +30,7 @@ from xla_nb.wording import listed, ranks
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
 _TICK, _SOON, _MINUTE = 0.1, 5.0, 60.0
+_ANSWER = 30.0  # seconds that ranks on other hosts have to answer what nobody waits for
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
@@ -185,11 +186,13 @@ class Group:
         return run
 
     def _make_way(self, members: Iterable[int]) -> None:
-        """Stop the questions that give way, of these ranks."""
+        """Stop the questions that give way, of these ranks. Signals take their own way to other
+        hosts, and could meet what comes next: an answer from there is waited for, for a while."""
         chosen = set(members)
         for run in [run for run in self._yielding if chosen & set(self._programs.get(run, ()))]:
-            run.stop(WITHDRAWN)
-            run.join_end()
+            if self._engine.here or not run.join_end(_ANSWER):
+                run.stop(WITHDRAWN)
+                run.join_end()
 
     def _launch(
         self,
