@@ -5,6 +5,7 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -85,6 +86,7 @@ class Group:
         """idle: seconds without a program after which they end."""
         self.name, self.run, self.options, self.idle = name, run, options, idle
         self._why_lost = ""
+        self._pid = os.getpid()
         self._timer: threading.Timer | None = None
         self._turn = threading.Lock()  # of what ranks are given next
         self._yielding: set[Run] = set()  # questions that give way to anything else
@@ -250,6 +252,11 @@ class Group:
 
     def check(self, members: Iterable[int]) -> None:
         """Raises UsageError where one of these ranks cannot be given a program now."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "These live ranks belong to the process that started them, not to one that it has "
+                "forked. Start others here: xla_nb.ranks(n=2)."
+            )
         chosen = set(members)
         if strange := chosen - set(self.world):
             raise UsageError(
