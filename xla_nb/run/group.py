@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from xla_nb.engines.base import Engine
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import Cell, Program
-from xla_nb.protocol import events
+from xla_nb.protocol import events, modules
 from xla_nb.protocol.order import Turn
 from xla_nb.protocol.units import Sent
 from xla_nb.run import sentences
@@ -208,7 +208,8 @@ class Group:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks)
+        again = dict(modules.of_this_process().again)
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, again)
         own = replace(options, n=len(chosen))
         kept = not asks
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)

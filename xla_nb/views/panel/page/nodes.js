@@ -44,6 +44,7 @@ export function mark(node, name, value) {
 /** Fills a node with a path, or text with one in it: where it is too long, its middle is left out. */
 export function putPath(node, text) {
 	const at = text.lastIndexOf("/");
+	node.classList.toggle("xn-cut", at > 0);
 	fill(node, text, () => (at > 0 ? [span("path-start", text.slice(0, at)), h("span.path-end", {}, h("span", {}, text.slice(at)))] : [text]));
 }
 
