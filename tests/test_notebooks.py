@@ -80,9 +80,9 @@ def test_the_notebook_of_live_ranks_is_stored_with_what_its_cells_show(live):
 
 
 def kinds(notebook):
-    """What each cell of code has for outputs."""
+    """What kinds of outputs each cell of code has."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    return [(cell.source, [output.output_type for output in cell.outputs]) for cell in cells]
+    return [(cell.source, {output.output_type for output in cell.outputs}) for cell in cells]
 
 
 @pytest.mark.slow

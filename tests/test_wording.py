@@ -11,6 +11,7 @@ from xla_nb.wording import (
     ranks,
     several,
     shortened,
+    without_middle,
 )
 
 
@@ -47,6 +48,11 @@ def test_a_long_text_ends_with_an_ellipsis_within_its_length():
     assert shortened("abcdef", 6) == "abcdef"
     assert shortened("abcdefg", 6) == "abcde…"
     assert in_one_line("a\n  b\tc", 6) == "a b c"
+
+
+def test_a_long_path_keeps_its_start_and_its_end():
+    assert without_middle("/a/b", 4) == "/a/b"
+    assert without_middle("/home/me/runs/rank-0.out", 13) == "/home/…-0.out"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -30,6 +30,7 @@ from xla_nb.run import options as run_options
 from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
+from xla_nb.run.replaying import difference, not_compared, returned
 from xla_nb.run.run import Run
 from xla_nb.views import loop, picture
 from xla_nb.views.picture import ShownRun
@@ -80,9 +81,9 @@ def start(
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle)
-            if shown:
-                live_panel.started(group, functools.partial(_end, group, _BUTTON))
-            group.wait_until_ready()
+        if shown:
+            live_panel.started(group, functools.partial(_end, group, _BUTTON))
+        group.wait_until_ready()
     except BaseException as problem:
         if group is not None:
             _end(group, "before all were there")
@@ -91,6 +92,7 @@ def start(
             raise LaunchError(told) from None
         raise
     _groups()[name] = group
+    live_panel.changed(group)
     return group
 
 
@@ -151,23 +153,34 @@ def restart(
 ) -> Group:
     """End the live ranks of that name, and start as many again; `shown` as for `start`.
 
-    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now,
-    or before what cannot be repeated. Raises UsageError where there are none, RunFailed for that
-    cell, and LaunchError.
+    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now
+    or returns something else, or before what cannot be repeated. Raises UsageError where there are
+    none, RunFailed for that cell, and LaunchError.
     """
     old = end(name, "by %xla_restart")
     group = start(old.options, name, old.idle, shown=shown)
-    for number, each in enumerate(old.history if replay else ()):
+    if replay:
+        _replay(group, old.history)
+    return group
+
+
+def _replay(group: Group, history: Sequence[Played]) -> None:
+    for number, each in enumerate(history):
+        later = [one.label for one in history[number + 1 :]]
         if each.cell is None:
-            later = [one.label for one in old.history[number + 1 :]]
             rest = f", then {listed(later, most=5)}" if later else ""
             raise LaunchError(
                 f"The replay stopped before `{each.label}`, of which the values are not kept. "
                 f"Repeat it yourself{rest}."
             )
         print(f"{each.label} again …", flush=True)
-        run_cell(group, each.cell, replace(each.options, bg=False, keep_going=False), each.members)
-    return group
+        options = replace(each.options, bg=False, keep_going=False)
+        now = returned(run_cell(group, each.cell, options, each.members))
+        if changed := difference(each.label, each.returned, now):
+            rest = f" Not run again: {listed(later, most=5)}." if later else ""
+            raise LaunchError(f"The replay stopped: {changed}.{rest}")
+        if unknown := not_compared(each.label, each.returned, now):
+            print(unknown)
 
 
 def run_cell(
@@ -222,7 +235,7 @@ def _tell_after(group: Group, run: Run) -> None:
         _tell_of_loss(group)
     elif run.done and group.watch.names:
         _tell_of_drift(group, run.label)
-    live_panel.cell_ended(group)
+    live_panel.changed(group)
 
 
 def _tell_of_loss(group: Group) -> None:

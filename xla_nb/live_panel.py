@@ -29,9 +29,9 @@ def show(group: Group, shut_down: Callable[[], None]) -> None:
     if picture.kernel() is None:
         print(saved.render_text(observer.observe(group.run)))
         return
-    before = _shown().pop(group.run.name, None)
-    if before is not None:
-        before.move(f"Cell In[{picture.cell()}]")
+    here, before = notebook.current(), _shown().pop(group.run.name, None)
+    if before is not None and here is not None:
+        before.move(f"Cell In[{here.number}]")
     if _view() == "panel" and not group.run.done:
         _shown()[group.run.name] = _panel(group, shut_down)
     else:
@@ -44,8 +44,8 @@ def started(group: Group, shut_down: Callable[[], None]) -> None:
         show(group, shut_down)
 
 
-def cell_ended(group: Group) -> None:
-    """A cell of theirs has ended, in the notebook's own thread."""
+def changed(group: Group) -> None:
+    """They are all there, or a cell of theirs has ended: told in the notebook's own thread."""
     shown = _shown().get(group.run.name)
     if isinstance(shown, StillGroup):
         shown.draw()

@@ -54,6 +54,14 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def without_middle(text: str, longest: int) -> str:
+    """The text in at most so many characters, `…` where its middle is left out."""
+    if len(text) <= longest:
+        return text
+    end = longest // 2
+    return f"{text[: longest - end - 1]}…{text[len(text) - end :]}"
+
+
 def in_one_line(text: str, longest: int) -> str:
     """The same with every run of white space as one space."""
     return shortened(" ".join(text.split()), longest)

@@ -156,7 +156,7 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
     for rank in range(4):
         expect(run.rows(f"hello from {rank}")).to_have_attribute("data-rank", str(rank))
         expect(run.rank(rank).locator(".xn-at")).to_contain_text("line")
-    expect(run.panel.locator('[data-figure="loss"] path[data-rank]')).to_have_count(4)
+    expect(run.panel.locator('[data-figure="loss"] path.xn-mean')).to_have_count(1)
     bar = run.panel.locator(".xn-runbar").get_by_role("progressbar", name="steps")
     expect(bar).to_have_attribute("aria-valuetext", "20 of 40")  # of each rank
     run.let_go()
@@ -534,5 +534,10 @@ def test_a_saved_run_is_shown_in_nbconvert_html(
         shown = page.locator(".jp-Cell").first.locator(".jp-RenderedHTMLCommon").first
         unharmed(page, shown)
         assert dialogs == []
+        page.emulate_media(media="print")  # a page is filled, and no block is parted
+        output = page.locator(".jp-OutputArea-child").filter(has=page.locator(".xn-paper"))
+        expect(output).to_have_css("break-inside", "auto")
+        expect(output.locator(".xn-paper > div > div").first).to_have_css("break-inside", "avoid")
+        expect(output.locator(".xn-paper > div > div").first).to_have_css("break-after", "avoid")
     finally:
         page.close()

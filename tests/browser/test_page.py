@@ -1511,6 +1511,7 @@ def test_a_screen_reader_finds_headings_and_lists(panel: Panel) -> None:
     panel.tell(about=about(notices=["mind the gap"]))
     option(panel, 1).click()
     button(panel, "Stacks").click()
+    panel.settle()
     headings = panel.page.locator(".xn-panel").get_by_role("heading")
     assert headings.all_inner_texts() == [
         *("4 ranks run", "ranks (1,) failed", "Where each rank is", "4 ranks", "rank 1"),

@@ -112,7 +112,7 @@ class LocalEngine:
         """Hand a program to live ranks. Raises LaunchError."""
         live = self._groups.get(group)
         if live is None:
-            raise LaunchError(_NO_GROUP)
+            raise LaunchError(NO_GROUP)
         ours, theirs = channel.pair()
         feed = ChildFeed(ours, live.server.child, live.server.why_ended)
         with theirs:
@@ -120,7 +120,7 @@ class LocalEngine:
                 socket.send_fds(live.control, [b"run"], [theirs.fileno(), *files])
             except OSError:
                 feed.close()
-                raise LaunchError(_NO_GROUP) from None
+                raise LaunchError(NO_GROUP) from None
         return feed
 
     def end(self, run: str) -> None:
@@ -208,7 +208,7 @@ _REPLACED = f"{_SERVER.capitalize()} was replaced: {{problem}}."
 _WAS_STOPPED = f"{_SERVER.capitalize()} had been stopped (SIGSTOP), and was continued."
 
 
-_NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
+NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
 _TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
     "cell on them (%%xla), or end them with %xla_shutdown: what they hold is lost then. To share "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import io
 import itertools
 import json
@@ -279,6 +280,14 @@ class Parcel:
             self.objects, self.values = reader.memo.copy(), dict(values)
         reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
         return values
+
+    def digest(self) -> str:
+        """Of its content: the same wherever the memory beside the pickle lay when it was packed."""
+        made = hashlib.blake2b(self._stream)
+        for buffer in self.buffers:
+            made.update(b"%d:" % buffer.nbytes)
+            made.update(buffer)
+        return made.hexdigest()
 
     def forget(self) -> None:
         """No longer hold what was remembered."""

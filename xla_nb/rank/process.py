@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampling
 from xla_nb.rank.program import Loaded, OnRank, flush, keep, preview
 from xla_nb.record.full_disk import Losses
-from xla_nb.record.output import capture
+from xla_nb.record.output import capture, mend
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.simulation.agreement import CollectiveMismatch
@@ -197,7 +198,12 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     idle = Stopwatch()
     idle.start()
     with Sampling(_meter(job, index, idle), job.threads):
-        _take_cells(job, line, index, idle)
+        try:
+            _take_cells(job, line, index, idle)
+        except BaseException:  # of what no program is: the notebook hears of the process's end
+            traceback.print_exc()
+            flush()
+            os._exit(1)
     job.runtime.leave("returned")
     job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
 
@@ -252,6 +258,7 @@ def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -
         if job.lock.let_go():
             program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
         cell.tell_names(program, index)
+        mend()
         flush()
         _log_to(job.program, index)
 

@@ -7,6 +7,7 @@ truth by the system: `printf` of C code goes on, `os.write(1, …)` raises OSErr
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -19,6 +20,7 @@ from xla_nb.record.full_disk import Losses, is_of_disk
 
 _GAP = "\n… output is missing here: {} …\n"
 _WHAT = "all of its output"
+_STREAMS = ((1, "stdout"), (2, "stderr"))
 
 
 _write = io.FileIO.write
@@ -64,18 +66,33 @@ class Log(io.FileIO):
 def install() -> None:
     """Let this process's stdout and stderr outlive a full disk; before any import binds them, as
     `xm.master_print` does in a default argument."""
-    for fd, name in ((1, "stdout"), (2, "stderr")):
-        before = getattr(sys, name)
-        log: Any = Log(fd, f"<{name}>")
-        stream = io.TextIOWrapper(
-            log if before.write_through else io.BufferedWriter(log),
-            encoding="utf-8",
-            errors="backslashreplace",
-            line_buffering=True,
-            write_through=before.write_through,
-        )
+    for fd, name in _STREAMS:
+        stream = _stream(fd, name, getattr(sys, name).write_through)
         for held in (name, f"__{name}__"):
             setattr(sys, held, stream)
+
+
+def _stream(fd: int, name: str, write_through: bool) -> io.TextIOWrapper:
+    log: Any = Log(fd, f"<{name}>")
+    return io.TextIOWrapper(
+        log if write_through else io.BufferedWriter(log),
+        encoding="utf-8",
+        errors="backslashreplace",
+        line_buffering=True,
+        write_through=write_through,
+    )
+
+
+def mend() -> None:
+    """Open again what the user's code has closed of stdout and stderr, for what comes after it."""
+    for fd, name in _STREAMS:
+        own = f"__{name}__"
+        before = getattr(sys, own)
+        if before is None or before.closed:
+            setattr(sys, own, _stream(fd, name, getattr(before, "write_through", False)))
+        shown = getattr(sys, name, None)
+        if shown is None or getattr(shown, "closed", False) is True:
+            setattr(sys, name, getattr(sys, own))
 
 
 def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None = None) -> None:
@@ -84,14 +101,18 @@ def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None
     None is the job. `tell` gets a sentence when something does not fit on the disk.
     """
     losses = None if tell is None else Losses(record.path, tell)
-    for fd, stream in ((1, "out"), (2, "err")):
-        held = getattr(sys, f"__std{stream}__")
-        held.flush()
-        getattr(sys, f"std{stream}").flush()
+    for fd, name in _STREAMS:
+        held = getattr(sys, f"__{name}__")
+        for stream in (held, getattr(sys, name)):
+            with contextlib.suppress(Exception):  # the user's own, or its descriptor is closed
+                stream.flush()
         log = getattr(held.buffer, "raw", held.buffer)
         if isinstance(log, Log):
             log.losses = losses
-        file = _opened(record, rank, stream, losses)
+        file = _opened(record, rank, name.removeprefix("std"), losses)
+        if file == fd:  # it was closed
+            os.set_inheritable(fd, True)
+            continue
         os.dup2(file, fd, inheritable=True)
         os.close(file)
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from xla_nb.engines.base import Engine
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import Cell, Program
-from xla_nb.protocol import events
+from xla_nb.protocol import events, modules
 from xla_nb.protocol.order import Turn
 from xla_nb.protocol.units import Sent
 from xla_nb.run import sentences
 from xla_nb.run.drift import Watch
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
+from xla_nb.run.replaying import Returned, returned
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
 from xla_nb.run.verdict import lasting
@@ -29,6 +30,7 @@ from xla_nb.wording import listed, ranks
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
 _TICK, _SOON, _MINUTE = 0.1, 5.0, 60.0
+_ANSWER = 30.0  # seconds that ranks on other hosts have to answer what nobody waits for
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
@@ -55,12 +57,13 @@ class LastingRun(Run):
 @dataclass(frozen=True)
 class Played:
     """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
-    whose values are not kept."""
+    whose values are not kept; and what each rank returned."""
 
     label: str
     cell: Cell | None
     options: Options
     members: tuple[int, ...] | None
+    returned: Mapping[int, Returned] = field(default_factory=dict)
 
 
 class Group:
@@ -119,7 +122,8 @@ class Group:
         return sentences.headline(self.run.state).rstrip(".")
 
     def wait_until_ready(self, waiting: Callable[[], None] = lambda: None) -> None:
-        """Wait until all ranks are there. Raises RunFailed where they did not come to be."""
+        """Wait until all ranks are there. Raises RunFailed where they did not come to be, and
+        LaunchError where they were ended meanwhile."""
         state = self.run.state
         while not self.run.done and not state.troubled:
             with self.run.changed:
@@ -130,6 +134,7 @@ class Group:
         else:
             self.end("before all were there")
             self.run.check()
+            raise LaunchError(f"{self.why_lost}.")  # somebody has ended them meanwhile
         self._wait_for_more()
 
     def launch(
@@ -181,11 +186,13 @@ class Group:
         return run
 
     def _make_way(self, members: Iterable[int]) -> None:
-        """Stop the questions that give way, of these ranks."""
+        """Stop the questions that give way, of these ranks. Signals take their own way to other
+        hosts, and could meet what comes next: an answer from there is waited for, for a while."""
         chosen = set(members)
         for run in [run for run in self._yielding if chosen & set(self._programs.get(run, ()))]:
-            run.stop(WITHDRAWN)
-            run.join_end()
+            if self._engine.here or not run.join_end(_ANSWER):
+                run.stop(WITHDRAWN)
+                run.join_end()
 
     def _launch(
         self,
@@ -201,7 +208,8 @@ class Group:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks)
+        again = dict(modules.of_this_process().again)
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, again)
         own = replace(options, n=len(chosen))
         kept = not asks
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)
@@ -222,7 +230,12 @@ class Group:
 
     def remember(self, run: Run, played: Played) -> None:
         """Have the history include a run if it succeeds."""
-        run.at_end(lambda run: self.history.append(played) if run.ok else None)
+
+        def ended(run: Run) -> None:
+            if run.ok:
+                self.history.append(replace(played, returned=returned(run)))
+
+        run.at_end(ended)
 
     def _told_of_both(self, names: Mapping[str, str]) -> list[str]:
         """Say, the first time, whose a name is that both sides have bound, but for one that is the

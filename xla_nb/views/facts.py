@@ -10,12 +10,12 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import NamedTuple
 
 from xla_nb import ansi, wording
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
+from xla_nb.run.verdict import lasting
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
     Bar,
@@ -72,8 +72,9 @@ def gap(snapshot: Snapshot) -> str:
     """What stands between the title and the small print: the time belongs to `4 ranks finished`,
     not to whatever an error says last."""
     calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
-    finished = snapshot.ok and snapshot.live is None
-    return " " if finished or (snapshot.ok is None and calm) else " · "
+    live = snapshot.live
+    runs = snapshot.ok is None and calm and (live is None or live.since is not None)
+    return " " if runs or (snapshot.ok and live is None) else " · "
 
 
 def about(snapshot: Snapshot) -> list[str]:
@@ -104,34 +105,19 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
         parts.append(f"alive for {_took(snapshot.elapsed)}")
     elif live.since is not None and calm:
         parts.append(f"for {_took(max(0.0, snapshot.now - live.since))}")
-    parts += [f"group {live.name}"] if live.name != DEFAULT else []
     parts.append(cells(live))
     if snapshot.ok is None and live.idle is not None:
-        parts.append(f"ended after {span(live.idle)} without a cell")
+        parts.append(f"ends after {lasting(live.idle)} without a cell")
     return parts
 
 
 def cells(live: Live) -> str:
-    """`12 cells, 2 of them not finished`."""
+    """`12 cells, 2 not finished`, after the group's name where it is not the usual one."""
     running = sum(cell.ended is None for cell in live.cells)
-    told = several(live.count, "cell") if live.count else "no cells yet"
+    told = f"group {live.name}, " if live.name != DEFAULT else ""
+    told += several(live.count, "cell") if live.count else "no cells yet"
     told += f", {running:,} running" if running else ""
     return f"{told}, {live.lost:,} not finished" if live.lost else told
-
-
-def path(path: str) -> str:
-    """A path as short as a shell takes it: relative to the notebook's folder, or with `~`."""
-    for folder, short in ((_folder(), "."), (str(Path.home()), "~")):
-        if len(folder) > 1 and path.startswith(f"{folder}/"):
-            return f"{short}{path[len(folder) :]}"
-    return path
-
-
-def _folder() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError:  # it has been removed
-        return ""
 
 
 def minute(epoch: float) -> str:

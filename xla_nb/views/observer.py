@@ -105,6 +105,12 @@ class Observer:
         self._diagnoser = Diagnoser()
         self._report: tuple[events.HangReported, Hang] | None = None
 
+    def look(self) -> Snapshot:
+        """The run as it is now, with its output, from what was read before and what is new."""
+        self.read(budget=2 * max(1, len(self.run.state.ranks)))
+        self.sample()
+        return self.snapshot_with_output()
+
     # ---------------------------------------------------------- reading
 
     def read(self, budget: int, focus: int | None = None) -> list[Lines]:
@@ -321,10 +327,7 @@ class Observer:
 
 def observe(run: RecordedRun) -> Snapshot:
     """A recorded run as it is now, with its output."""
-    observer = Observer(run)
-    observer.read(budget=2 * max(1, len(run.state.ranks)))
-    observer.sample()
-    return observer.snapshot_with_output()
+    return Observer(run).look()
 
 
 def _per_device(rank: RankState, card: Card) -> list[Card]:

@@ -14,12 +14,20 @@ from xla_nb.run.run import Run
 from xla_nb.views import beside, observer, saved
 from xla_nb.views.snapshot import Snapshot
 
+#: JupyterLab and nbconvert keep an output on one page of paper, and leave the rest of the page
+#: before it empty. What must not be parted says so itself. Untrusted notebooks lose the style.
+_ON_PAPER = (
+    '<div class="xn-paper">%s</div><style>@media print {'
+    " .jp-OutputArea-child:has(.xn-paper) { break-inside: auto }"
+    " .xn-paper > div > div:first-child { break-after: avoid } }</style>"
+)
+
 
 def bundle(snapshot: Snapshot, *, told: bool = False) -> dict[str, str]:
     """The picture as HTML and as text, both complete; `told`: the cell has the output already, so
     that it is folded in the HTML."""
     html = saved.render_html(snapshot, folds_output=told)
-    return {"text/html": html, "text/plain": saved.render_text(snapshot)}
+    return {"text/html": _ON_PAPER % html, "text/plain": saved.render_text(snapshot)}
 
 
 def whole(run: RecordedRun) -> dict[str, str]:

@@ -19,6 +19,7 @@ class StillGroup:
         from IPython.display import DisplayHandle
 
         self._run = run
+        self._observer = observer.Observer(run)  # reads each cell's figures once
         handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         handle.display(self._bundle(), raw=True)
         self._handle = handle
@@ -33,4 +34,4 @@ class StillGroup:
         self._handle.update({"text/plain": told}, raw=True)
 
     def _bundle(self) -> dict[str, Any]:
-        return picture.bundle(observer.observe(self._run)) | self._run.as_data()
+        return picture.bundle(self._observer.look()) | self._run.as_data()

@@ -19,7 +19,7 @@ from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
-from xla_nb.views import facts, folding
+from xla_nb.views import folding, paths
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.wording import several, shortened
 
@@ -69,7 +69,7 @@ class _Stream:
 
     @property
     def _path(self) -> str:
-        return facts.path(str(self.tail.path))
+        return paths.short(str(self.tail.path))
 
     def _next(self) -> Iterator[str] | None:
         # Of the first lines all are shown: not more at once than are read in a moment.
@@ -135,7 +135,7 @@ class TextView:
 
     def _summary(self) -> str:
         run = self._run
-        headline, path = sentences.headline(run.state), facts.path(str(run.record.path))
+        headline, path = sentences.headline(run.state), paths.short(str(run.record.path))
         return f"{headline} · {run.elapsed:.1f} s · files in {path}"
 
     def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from tests.engines.ray import ray_double
 from tests.engines.ray.ray_double import Actor, a_group, a_launch, a_wish, ready
+from xla_nb.engines.local import NO_GROUP
 from xla_nb.engines.ray import engine
 from xla_nb.engines.ray import relay as relay_module
 from xla_nb.engines.ray.cluster import ActorGroup
@@ -17,7 +18,7 @@ from xla_nb.engines.ray.outbox import FileChunk
 from xla_nb.engines.ray.relay import HostGone, Relay
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import HostGroup
+from xla_nb.protocol.order import HostGroup, Turn
 
 PATIENCE = 60  # seconds for what must come
 
@@ -99,6 +100,41 @@ def test_the_first_host_is_told_when_the_others_have_ended(follow):
 
     run, _ = follow(3, work)
     assert not any(("alone", "r1") in host.told for host in run.hosts[1:])
+
+
+def began(rank):
+    return events.RankStarted(rank=rank, local_rank=0, pid=1, device="", host=f"m{rank}")
+
+
+async def program(run, members):
+    """Hand a program to the run's live ranks."""
+    parcel = os.memfd_create("parcel")
+    launch = a_launch("/r", run.sock, parcel, run="cell")
+    launch.request = replace(launch.request, turn=Turn("r1", 1, members))
+    try:
+        await Relay(launch, run.group, run.relay).start(launch)
+    finally:
+        os.close(parcel)
+
+
+@pytest.mark.parametrize("over", [True, False], ids=["known", "told by the host"])
+def test_a_program_goes_to_live_ranks_of_the_other_hosts_where_all_of_one_have_died(follow, over):
+    async def work(run):
+        run.hosts[0].has(1, began(0))
+        run.hosts[1].has(1, began(1), over=over)
+        run.hosts[1].says = {} if over else {"start": lambda *args: NO_GROUP}
+        while len(run.relay._ranks) < 2 or len(run.relay._over) < over:
+            await asyncio.sleep(0)
+        await program(run, (0,))
+        with pytest.raises(LaunchError, match="have ended"):
+            await program(run, None)
+        run.hosts[0].has(2, over=True)
+        if not over:
+            run.hosts[1].has(2, over=True)
+
+    run, _ = follow(2, work)
+    asked = [[call[0] for call in host.told].count("start") for host in run.hosts]
+    assert asked == ([1, 0] if over else [2, 2])
 
 
 def test_a_dead_host_is_reported_lost_and_the_others_continue(follow):

@@ -102,7 +102,7 @@ def test_live_ranks_are_idle_and_have_run_no_cell(panel):
     assert {card["rank"]: card["phase"] for card in whole["cards"]} == {0: "idle", 1: "idle"}
     assert whole["about"]["diagnosis"]["sentence"] == "2 live ranks, idle"
     live = whole["about"]["live"]
-    assert (live["name"], live["idle"], live["told"]) == ("ranks", True, "no cells yet")
+    assert (live["name"], live["idle"], whole["about"]["cell"]) == ("ranks", True, "no cells yet")
     assert "ran" not in whole
 
 

@@ -17,14 +17,13 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from xla_nb.engines.local import NO_GROUP
 from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
 from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.linux import name_process, watch_parent
 from xla_nb.topology.chips import asks_to_simulate
-
-_NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
 
 
 class Driver:
@@ -163,7 +162,7 @@ class Driver:
 
     async def _handed(self, launch: Launch, group: str) -> Relay:
         if group not in self._relays:
-            raise LaunchError(_NO_GROUP)
+            raise LaunchError(NO_GROUP)
         live = self._relays[group]
         live.group.runs.add(launch.request.run)
         relay = self._relays[launch.request.run] = Relay(launch, live.group, live)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from xla_nb.engines.local import NO_GROUP
 from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.cluster import ActorGroup, Wish
 from xla_nb.engines.ray.host import HostNews, Part
@@ -30,6 +31,7 @@ _IMPORT = 300.0  # seconds for hosts to import the ranks' packages and start the
 _SILENT = 30.0  # seconds for an answer, which a host gives every second
 _INLINE = 100_000  # bytes of values sent with the call; larger ones go through the object store
 _BLOCK = 8 << 20  # bytes of a log to fetch at a time
+_RANK_STARTED = b'"RankStarted"'
 
 T = TypeVar("T")
 
@@ -68,6 +70,8 @@ class Relay:
         self._seats: list[int] = []  # the indices of the actors in seat order
         self._sending = asyncio.Lock()
         self._left = 0
+        self._over: set[int] = set()  # the actors on which it has ended
+        self._ranks: dict[int, set[int]] = {}  # by actor
 
     @property
     def _names(self) -> list[str]:
@@ -96,23 +100,22 @@ class Relay:
             for seat, part in zip(self._seats, parts, strict=True)
         ]
         answers = await asyncio.wait_for(_all(calls), _IMPORT)
-        refusals = [
-            f"{name}: {refusal}" if len(parts) > 1 else refusal
-            for name, refusal in zip(self._names, answers, strict=True)
-            if refusal
-        ]
-        if refusals:
-            raise LaunchError(refusals[0])
+        for seat, refusal in zip(list(self._seats), answers, strict=True):
+            if refusal == NO_GROUP and self._live and not self._live.has_any(launch.request, seat):
+                self._seats.remove(seat)  # its ranks have died just now
+            elif refusal:
+                name = self.group.names[seat]
+                raise LaunchError(f"{name}: {refusal}" if len(parts) > 1 else refusal)
 
     async def _parts(self, launch: Launch) -> list[Part]:
         """Each host's part of the run, in seat order."""
         group = self.group
         hosts = group.hosts_in_order()
         if self._live is not None:
-            self._seats, count = self._live._seats, len(self._live._seats)
+            self._seats = self._live.seats_for(launch.request)
             return [
-                Part(name, launch.request, HostGroup(count, index), launch.program)
-                for index, name in enumerate(self._live._names)
+                Part(name, launch.request, HostGroup(len(self._seats), index), launch.program)
+                for index, name in enumerate(self._names)
             ]
         seats = group.seats(launch.wish.slices)
         self._seats = [hosts.index(seat.host) for seat in seats]
@@ -132,6 +135,18 @@ class Relay:
             for index, seat in enumerate(seats)
         ]
 
+    def seats_for(self, request: Request) -> list[int]:
+        """The actors whose ranks still live, to which a program goes. Raises LaunchError where one
+        that has none is to run it."""
+        if any(self.has_any(request, seat) for seat in self._over):
+            raise LaunchError(NO_GROUP)
+        return [seat for seat in self._seats if seat not in self._over]
+
+    def has_any(self, request: Request, seat: int) -> bool:
+        """Whether an actor had any of the ranks that are to run a program."""
+        turn = request.turn
+        return turn is None or any(map(turn.is_for, self._ranks.get(seat, ())))
+
     async def follow(self) -> None:
         """Follow every host until its end or loss; a run that cannot be followed is ended."""
         self._left = len(self._seats)
@@ -148,14 +163,15 @@ class Relay:
                 await self._send(events.Notice(text=str(full.exceptions[0])))
 
     async def _follow(self, index: int) -> None:
-        name, actor = self._names[index], self.group.actors[self._seats[index]]
+        name, seat = self._names[index], self._seats[index]
         try:
-            await self._take_all(actor)
+            await self._take_all(seat)
         except (_Unheard, Unwritable):  # not the host's fault
             raise
         except Exception as problem:
             self.group.broken = True
             await self._send(events.HostLost(host=name, why=faults.why_lost(str(problem))))
+        self._over.add(seat)
         self._left -= 1
         if self._left == 1:
             self._release_first_host()
@@ -165,9 +181,10 @@ class Relay:
         it is alone; no matter if it has already ended."""
         self.group.actors[self._seats[0]].alone.remote(self.run)
 
-    async def _take_all(self, actor: Any) -> None:
+    async def _take_all(self, seat: int) -> None:
         import ray
 
+        actor = self.group.actors[seat]
         seen, silent = 0, 0.0
         while True:
             try:
@@ -184,6 +201,8 @@ class Relay:
             for text in self._mirror.take(news.files):
                 await self._send(events.Notice(text=text))
             for event in news.events:
+                if _RANK_STARTED in event:
+                    self._ranks.setdefault(seat, set()).add(_rank_of(event))
                 await self._send_encoded(event)
             if news.over:
                 return
@@ -256,6 +275,11 @@ def _whole(parcel: int, size: int) -> bytes:
     with open(parcel, "rb", closefd=False) as file:  # a descriptor, not a path
         file.seek(0)
         return file.read(size)
+
+
+def _rank_of(event: bytes) -> int:
+    started = events.decode(event)
+    return started.rank if isinstance(started, events.RankStarted) else -1
 
 
 def _sized(block: bytes) -> bytes:

@@ -239,7 +239,7 @@ def _hang(hang: Hang) -> dict[str, Any]:
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:
     return {
-        "cell": snapshot.cell,
+        "cell": snapshot.cell if snapshot.live is None else facts.cells(snapshot.live),
         "headline": snapshot.headline,
         "diagnosis": None if snapshot.diagnosis is None else _diagnosis(snapshot.diagnosis),
         "simulated": snapshot.simulated,
@@ -261,8 +261,8 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _live(live: Live) -> dict[str, Any]:
-    """`told`: how many cells there were; `since`: when what the diagnosis says began."""
-    return {"name": live.name, "since": live.since, "idle": live.is_idle, "told": facts.cells(live)}
+    """`since`: when the ranks became idle, or what they run began."""
+    return {"name": live.name, "since": live.since, "idle": live.is_idle}
 
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -20,6 +20,7 @@ MODULES = (
     *("lines", "store"),
     *("places", "stacks", "troubles", "head"),
     *("lanes", "rows", "details", "ranks"),
+    *("cells", "variables"),
     *("axes", "curves", "chart", "figures"),
     *("files", "folds", "output"),
     *("view", "panel"),

@@ -21,11 +21,10 @@ from IPython.display import DisplayHandle
 from xla_nb.record import tail
 from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry
-from xla_nb.views import saved
+from xla_nb.views import picture
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages, script
 from xla_nb.views.panel.answers import Answers
-from xla_nb.views.snapshot import Snapshot
 
 _BEAT = 0.05  # seconds between two messages
 #: Up to _FEW ranks, all samples and figures are read every _SAMPLE seconds; of more ranks, the
@@ -98,7 +97,9 @@ class PanelView:
                 self._handle_requests()
                 self._observer.read(_BUDGET)
                 self._observer.sample()
-                self._end = _bundle(self._observer.snapshot_with_output()) | self.run.as_data()
+                self._end = (
+                    picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
+                )
                 self._live.update(self._end, raw=True)
                 self._saved.update(NOTHING, raw=True)
         finally:
@@ -172,7 +173,7 @@ class PanelView:
 
     def _saved_snapshot(self) -> dict[str, str]:
         """The display below the widget, which hides it (page/view.js) wherever it is alive."""
-        bundle = _bundle(self._observer.snapshot_with_output())
+        bundle = picture.bundle(self._observer.snapshot_with_output())
         told, shown = self._told_of_saved()
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
         # Above it JupyterLab says that it has no widget, where it has none.
@@ -267,10 +268,6 @@ def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -
     handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
     handle.display(bundle, raw=True, metadata=metadata or {})
     return handle
-
-
-def _bundle(snapshot: Snapshot) -> dict[str, str]:
-    return {"text/html": saved.render_html(snapshot), "text/plain": saved.render_text(snapshot)}
 
 
 def _answer_while_the_cell_runs(page: Page) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_nb import wording
-from xla_nb.views import facts, folding
+from xla_nb.views import facts, folding, paths
 from xla_nb.views.saved import bounds, cells, hang, hosts, log, style
 from xla_nb.views.snapshot import Bar, Card, Series, Snapshot
 
@@ -28,7 +28,7 @@ def render_text(snapshot: Snapshot) -> str:
     lines += _figures(snapshot.series)
     lines += hosts.as_text(snapshot)
     lines += _ranks(snapshot)
-    lines += ["", f"files: {facts.cut(facts.path(snapshot.record), 400)}"]
+    lines += ["", f"files: {facts.cut(paths.short(snapshot.record), 400)}"]
     return "\n".join(lines)
 
 

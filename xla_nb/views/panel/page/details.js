@@ -21,7 +21,8 @@ export class Detail {
 		this.facts = h("dl.facts");
 		this.values = new Map();
 		this.ask = link("Stack", () => view.store.askStacks(this.rank));
-		this.links = span("links", this.ask, link("Close", () => view.focus(undefined)));
+		this.close = link("Close", () => view.focus(undefined));
+		this.links = span("links", this.ask, this.close);
 		this.stack = div("stack");
 		this.node = h("div.detail", { role: "group", label: "The chosen rank" },
 			div("card-head", this.number, span("state", glyph(), this.phase), this.since, this.place, this.what, span("space"), this.device, this.from, this.links),
@@ -34,6 +35,7 @@ export class Detail {
 
 	set(card, store) {
 		this.rank = card.rank;
+		show(this.close, card.rank === this.view.rank); // of many, one is shown unasked
 		mark(this.node, "data-rank", card.rank);
 		mark(this.node, "data-phase", card.phase);
 		put(this.number, `${store.about.unit} ${card.rank}`);

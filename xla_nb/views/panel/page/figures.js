@@ -57,6 +57,7 @@ export class Figures {
 		show(this.each, [...figures.values()].some(({ size }) => size > PAIR && size <= EACH));
 		show(this.memory, memory.size);
 		oneStop(this.buttons);
+		mark(this.node, "data-empty", all.size ? null : true);
 		const keys = [...all.keys()];
 		const chart = (key) => held(this.charts, key, () => new Chart(this.view, all.get(key)[0], key === "memory"));
 		fill(this.grid, JSON.stringify(keys), () => {

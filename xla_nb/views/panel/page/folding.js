@@ -11,16 +11,18 @@ const folded = () => {
 	}
 };
 
-/** Puts a title that folds a section into its head. */
-export function folding(node, name, words, into) {
+/** Puts a title that folds a section into its head. One with `opened`, which is told whether it is
+ * open, is folded at first. */
+export function folding(node, name, words, into, opened) {
 	const set = (closed) => {
 		node.classList.toggle("xn-folded", closed);
 		mark(toggle, "aria-expanded", !closed);
+		opened?.(!closed);
 	};
 	const flip = () => {
 		const names = folded();
 		const closed = !node.classList.contains("xn-folded");
-		names[closed ? "add" : "delete"](name);
+		names[closed === !opened ? "add" : "delete"](name);
 		set(closed);
 		try {
 			localStorage.setItem(STORED, JSON.stringify([...names]));
@@ -30,6 +32,6 @@ export function folding(node, name, words, into) {
 	};
 	const toggle = button(words, flip, {}, "fold");
 	into.prepend(h("h4.h", {}, toggle));
-	set(folded().has(name));
+	set(folded().has(name) === !opened);
 	return node;
 }

@@ -40,7 +40,8 @@ export class Head {
 		const { about, over, stop, cards } = this.view.store;
 		if (this.view.store.frozen !== null) return "stopped";
 		if (over) return about.ok === false ? "failed" : "ok";
-		if (stop !== "no" || about.stopping) return "stopping";
+		if (!["no", "armed"].includes(stop) || about.stopping) return "stopping";
+		if (about.live?.idle) return "idle";
 		return [...cards.values()].some(({ phase }) => phase !== "starting") ? "running" : "starting";
 	}
 
@@ -53,8 +54,9 @@ export class Head {
 		mark(root, "data-level", level);
 		mark(this.title, "data-phase", { ok: "finished", stopping: "waiting" }[state] ?? state);
 		put(this.sentence, sentence);
-		put(this.stop, state === "stopping" ? "Stopping…" : "Stop");
-		this.stop.disabled = over;
+		const [ask, act] = about.live ? ["Shut down", "Shutting down…"] : ["Stop", "Stopping…"];
+		put(this.stop, state === "stopping" ? act : ask);
+		this.stop.disabled = over || (about.live && state === "stopping");
 		this.stacks.disabled = over && !this.stacksOpen;
 		mark(this.stacks, "aria-expanded", this.stacksOpen);
 		this.describe();
@@ -92,7 +94,8 @@ export class Head {
 		show(this.host, about.host);
 		put(this.host, about.host);
 		mark(this.host, "data-phase", about.lost.size ? "died" : null);
-		put(this.elapsed, over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed));
+		const time = over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed);
+		put(this.elapsed, about.live && !over ? `${about.live.idle ? "idle" : "running"} for ${time}` : time);
 		for (const words of this.bar.words) show(words, bar);
 	}
 }

@@ -27,4 +27,14 @@ export const readAbout = reader({
 	notices: strings,
 	lost: (x) => new Map(isObject(x) ? Object.entries(x).map((pair) => pair.map(string)) : []),
 	ranks: amount,
+	live: (x) => (isObject(x) ? readLive(x) : null),
+});
+const readLive = reader({ since: number, idle: Boolean });
+export const readRan = reader({ ranks, ...each(string, "label outcome told"), ...each(number, "ended"), ...each(amount, "number began") });
+const readRow = reader({ verdict: string, cells: strings, lines: strings });
+export const readVariables = reader({
+	...each(string, "state after summary problem"),
+	...each(strings, "titles notes"),
+	old: Boolean,
+	rows: (x) => objects(x).map(readRow),
 });

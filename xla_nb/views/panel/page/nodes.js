@@ -23,6 +23,10 @@ export const button = (text, click, attributes, name = "button") =>
 	h(`button.${name}`, { type: "button", click, ...attributes }, text);
 export const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
 export const link = (text, click) => button(text, click, {}, "link");
+export const table = (titles, rows) => {
+	const head = titles.map((title) => h("th", { scope: "col" }, title));
+	return h("table.table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
+};
 export const option = ([value, text]) => h("option", { value }, text);
 
 /** Sets the text of a node, if it differs. */
@@ -40,6 +44,7 @@ export function mark(node, name, value) {
 /** Fills a node with a path, or text with one in it: where it is too long, its middle is left out. */
 export function putPath(node, text) {
 	const at = text.lastIndexOf("/");
+	node.classList.toggle("xn-cut", at > 0);
 	fill(node, text, () => (at > 0 ? [span("path-start", text.slice(0, at)), h("span.path-end", {}, h("span", {}, text.slice(at)))] : [text]));
 }
 

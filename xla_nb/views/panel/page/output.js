@@ -97,6 +97,7 @@ export class Output {
 		const { record } = this.view.store.about;
 		const one = rank !== undefined;
 		const held = Boolean(this.rows);
+		show(this.node, !this.view.store.about.live || this.lines.next); // of cells it is elsewhere
 		this.options();
 		if (this.clear) {
 			this.body.replaceChildren();

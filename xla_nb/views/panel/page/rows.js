@@ -39,6 +39,7 @@ export class Row {
 		const { phase, since } = card;
 		const long = since === null || OVER.has(phase) || phase === "running" ? 0 : store.now - since;
 		put(this.what, joined(doing(card), long >= 2 && duration(long)));
+		mark(this.what, "title", this.what.textContent); // it may be cut
 		const [first] = store.figures.values();
 		put(this.metric, first?.get(card.rank)?.y.length ? figure(first.get(card.rank).y.at(-1)) : "");
 		const slots = [...(store.lanes.get(card.rank) ?? [])];

@@ -3,12 +3,14 @@
 
 import { amount, held, isObject, isRank, list, number, objects } from "./values.js";
 import { OVER, ranksOf } from "./words.js";
-import { readAbout, readBar, readCard, readGroup, readHang, readTrouble } from "./messages.js";
+import { readAbout, readBar, readCard, readGroup, readHang, readRan, readTrouble, readVariables } from "./messages.js";
 import { Lines } from "./lines.js";
 
 const PATIENCE = 800; // ms for the kernel to answer a request
 const POINTS = 2000; // of one line of a figure
 const WINDOW = 60; // seconds of a lane
+const RAN = 50; // cells of live ranks
+const ARMED = 10_000; // ms in which a second click ends them
 const PAGE = Math.random().toString(36).slice(2); // another one after a reload
 
 export class Store {
@@ -22,7 +24,9 @@ export class Store {
 	memory = new Map(); // by rank: a line of MiB
 	lines = new Lines();
 	stacks = { state: "closed", groups: [], of: null };
-	stop = "no"; // no, asked, acknowledged, interrupted
+	ran = new Map(); // cells of live ranks, by number
+	variables = readVariables({}); // of live ranks
+	stop = "no"; // no, armed, asked, acknowledged, interrupted
 	say = "";
 	seq = null;
 	offset = 0; // the kernel's clock minus the page's, in seconds
@@ -58,7 +62,8 @@ export class Store {
 	}
 
 	get elapsed() {
-		const { started, ended, elapsed } = this.about;
+		const { started, ended, elapsed, live } = this.about;
+		if (live && !this.over) return this.now - (live.since ?? this.now);
 		if (started === null || (this.over && elapsed !== null)) return elapsed ?? 0;
 		return (ended ?? this.now) - started;
 	}
@@ -90,7 +95,7 @@ export class Store {
 		this.updated = new Date();
 		if (this.frozen !== null) this.thaw();
 		this.answer();
-		const handlers = { news: "news", ack: "acknowledged", stacks: "stacked", earlier: "fetched" };
+		const handlers = { news: "news", ack: "acknowledged", stacks: "stacked", earlier: "fetched", variables: "inspected" };
 		if (isObject(message) && message.run === this.run && Object.hasOwn(handlers, message.type))
 			this[handlers[message.type]](message);
 		else console.debug("xla_nb: ignored a message", message?.run, message?.type);
@@ -102,7 +107,7 @@ export class Store {
 		if (all) {
 			clearTimeout(this.later);
 			this.later = undefined;
-			message = { bar: null, hang: null, cards: [], troubles: [], figures: [], lanes: [], ...message };
+			message = { bar: null, hang: null, cards: [], troubles: [], figures: [], lanes: [], ran: [], ...message };
 		} else if (message.seq !== this.seq + 1) this.askWhole();
 		this.seq = message.seq;
 		this.offset = (number(message.now) ?? this.now) - Date.now() / 1000;
@@ -119,6 +124,7 @@ export class Store {
 		}
 		if (message.figures) this.plot(objects(message.figures), all);
 		if (message.lanes) this.lay(objects(message.lanes), all);
+		if (message.ran) this.remember(objects(message.ran), all);
 		if (message.lines) this.print(objects(message.lines));
 	}
 
@@ -129,7 +135,7 @@ export class Store {
 			this.say = "";
 		}
 		this.lines.ranks = Math.max(this.lines.ranks, about.ranks);
-		this.changed("head", "output");
+		this.changed("head", "output", "variables");
 	}
 
 	update(cards, all) {
@@ -176,6 +182,20 @@ export class Store {
 			for (const second of lane.keys()) if (second <= newest - WINDOW) lane.delete(second);
 		}
 		this.changed("ranks");
+	}
+
+	/** Keeps the newest cells of live ranks. */
+	remember(cells, all) {
+		if (all) this.ran = new Map();
+		for (const cell of cells.map(readRan)) this.ran.set(cell.number, cell);
+		const newest = Math.max(...this.ran.keys());
+		for (const number of this.ran.keys()) if (number <= newest - RAN) this.ran.delete(number);
+		this.changed("cells");
+	}
+
+	inspected(message) {
+		this.variables = readVariables(message);
+		this.changed("variables");
 	}
 
 	/** The last seconds that lanes show: from, to. */
@@ -264,6 +284,7 @@ export class Store {
 	/** Asks the kernel to stop, and at another click to stop at once; interrupts it if it is silent. */
 	halt() {
 		if (this.over) return;
+		if (this.about.live) return this.shutDown();
 		if (this.stop === "asked" || this.stop === "interrupted") {
 			this.interrupt();
 			return;
@@ -277,6 +298,23 @@ export class Store {
 		this.stop = "asked";
 		this.speak("Asking the kernel to stop the ranks…");
 		this.ask({ type: "stop" }, { received, silent: () => this.interrupt() });
+	}
+
+	/** Asks the kernel to end live ranks, at a second click: what they hold is lost. */
+	shutDown() {
+		if (this.stop === "asked" || this.stop === "acknowledged") return;
+		const set = (stop, words) => {
+			this.stop = stop;
+			this.speak(words);
+		};
+		if (this.stop !== "armed") {
+			setTimeout(() => this.stop === "armed" && set("no", ""), ARMED);
+			return set("armed", "What the ranks hold will be lost. Click again to end them.");
+		}
+		set("asked", "");
+		const received = () => set("acknowledged", "");
+		const silent = () => this.stop === "asked" && set("no", "The kernel does not answer. %xla_shutdown ends the ranks.");
+		this.ask({ type: "shutdown" }, { received, silent });
 	}
 
 	async interrupt() {

@@ -9,6 +9,8 @@ import { Stacks } from "./stacks.js";
 import { Troubles } from "./troubles.js";
 import { Head } from "./head.js";
 import { Ranks } from "./ranks.js";
+import { Cells } from "./cells.js";
+import { Variables } from "./variables.js";
 import { Figures } from "./figures.js";
 import { Output } from "./output.js";
 
@@ -33,6 +35,8 @@ export class View {
 			troubles: new Troubles(this),
 			stacks: new Stacks(this),
 			ranks: new Ranks(this),
+			cells: new Cells(this),
+			variables: new Variables(this),
 			figures: new Figures(this),
 			output: new Output(this),
 		};

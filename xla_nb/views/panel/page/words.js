@@ -1,7 +1,7 @@
 // What the panel calls things, and numbers, times and ranks in words.
 
 // Most urgent first; the style sheet gives each a shape and a color.
-export const PHASES = "early failed died waiting compiling starting running stopped finished".split(" ");
+export const PHASES = "early failed died waiting compiling starting running idle stopped finished".split(" ");
 export const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
 export const LEVELS = ["calm", "warning", "bad"];
 // What a rank's seconds go into, in the order of a slot's numbers.

@@ -1,0 +1,248 @@
+"""The panel of live ranks: its page alone, whose kernel is the test, and in a real JupyterLab."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, expect
+
+from tests.browser.harness import Panel, about, block, card
+from tests.browser.lab import Lab
+from xla_nb.views.panel.answers import AWAY
+
+AGAIN = "void (unmount(), sent.length = 0, mount(document.getElementById('here')))"
+
+
+def live(idle: bool = True, since: float = 12.0, **more: Any) -> dict[str, Any]:
+    """What is told of the whole: `since` seconds ago it became so."""
+    own = {"name": "ranks", "since": time.time() - since, "idle": idle}
+    sentence = "4 live ranks, idle" if idle else "Cell In[7] is running on ranks 0–3"
+    diagnosis = {"sentence": sentence, "level": "calm", "ranks": []}
+    return about(cell="2 cells", diagnosis=diagnosis, live=own, **more)
+
+
+def ran(number: int, outcome: str = "finished", **more: Any) -> dict[str, Any]:
+    """A cell of live ranks."""
+    began = time.time() - 100 + number
+    ended = None if outcome == "running" else began + 1.5
+    whole = {"number": number, "label": f"Cell In[{number + 4}]", "ranks": [0, 1, 2, 3]}
+    return {**whole, "began": began, "ended": ended, "outcome": outcome, "told": outcome, **more}
+
+
+def asked(state: str = "shown", **more: Any) -> dict[str, Any]:
+    """The variables of live ranks, as the kernel sends them."""
+    rows = [
+        {
+            "verdict": "different",
+            "cells": ["model", "Net", "", "rank 2 differs"],
+            "lines": ["w: 3"],
+        },
+        {"verdict": "equal", "cells": ["lr", "float", "", "equal"], "lines": []},
+    ]
+    told = {
+        "summary": "2 names on 4 ranks: 1 differs",
+        "titles": ["Name", "Type", "Size", "Across"],
+    }
+    whole = {**told, "rows": rows, "notes": [], "after": "Cell In[6]", "old": False, **more}
+    return {"type": "variables", "run": "run-1", "state": state, **whole}
+
+
+@pytest.fixture(scope="module")
+def context(chromium: Browser) -> Iterator[BrowserContext]:
+    context = chromium.new_context(viewport={"width": 1000, "height": 1400})
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def panel(context: BrowserContext) -> Iterator[Panel]:
+    """A panel of four live ranks that rest."""
+    panel = Panel(context.new_page())
+    panel.begin(*(card(rank, "idle", place="") for rank in range(4)), about=live())
+    yield panel
+    panel.page.evaluate("localStorage.clear()")
+    panel.page.close()
+    assert panel.problems == []
+
+
+def button(panel: Panel, name: str) -> Any:
+    return panel.page.get_by_role("button", name=name, exact=True)
+
+
+def table(panel: Panel, section: str) -> list[list[str]]:
+    """The cells of the rows in a section's table."""
+    rows = panel.page.locator(f".xn-{section} tbody tr").all()
+    return [row.locator("td").all_inner_texts() for row in rows]
+
+
+# ---------------------------------------------------------------- idle, or not
+
+
+def test_idle_ranks_are_told_with_the_time_since_their_last_cell(panel: Panel) -> None:
+    expect(panel.page.locator(".xn-headline")).to_have_text("4 live ranks, idle")
+    expect(panel.page.locator(".xn-elapsed")).to_have_text(re.compile(r"^idle for 1\d s$"))
+    expect(panel.page.locator(".xn-panel")).to_have_attribute("data-state", "idle")
+    expect(panel.page.locator(".xn-counts").first).to_have_text("4 idle")
+    expect(panel.page.locator("[role=option]").first).to_contain_text("idle")
+
+
+def test_a_cell_that_runs_is_told_with_its_own_time(panel: Panel) -> None:
+    cards = [card(rank) for rank in range(4)]
+    panel.tell(about=live(idle=False, since=3.0), cards=cards, ran=[ran(3, "running")])
+    expect(panel.page.locator(".xn-headline")).to_have_text("Cell In[7] is running on ranks 0–3")
+    expect(panel.page.locator(".xn-elapsed")).to_have_text(re.compile(r"^running for [3-9] s$"))
+    assert table(panel, "ran")[0][3:] == ["running", ""]
+
+
+def test_output_is_shown_only_where_there_is_some_between_cells(panel: Panel) -> None:
+    output = panel.page.locator(".xn-output")
+    expect(output).to_be_hidden()
+    panel.tell(lines=[block(1, "a thread goes on")])
+    expect(output).to_be_visible()
+
+
+# ---------------------------------------------------------------- cells
+
+
+def test_cells_are_listed_newest_first_with_how_they_went(panel: Panel) -> None:
+    failed = ran(2, "failed", told="Rank 1 failed: boom", ranks=[1])
+    panel.tell(ran=[ran(1), failed])
+    assert table(panel, "ran") == [
+        ["2", "Cell In[6]", "1", "Rank 1 failed: boom", "1.50 s"],
+        ["1", "Cell In[5]", "0–3", "finished", "1.50 s"],
+    ]
+    panel.tell(ran=[ran(3, "running")])
+    panel.tell(ran=[ran(3)])
+    assert [row[0] for row in table(panel, "ran")] == ["3", "2", "1"]
+
+
+def test_the_newest_fifty_cells_are_kept(panel: Panel) -> None:
+    panel.tell(ran=[ran(number) for number in range(1, 71)])
+    assert [row[0] for row in table(panel, "ran")] == [str(n) for n in range(70, 20, -1)]
+
+
+# ---------------------------------------------------------------- variables
+
+
+def test_variables_are_asked_for_once_their_section_is_open(panel: Panel) -> None:
+    assert panel.sent("variables") == []
+    button(panel, "Variables").click()
+    panel.wait_sent("variables")
+    panel.give(asked("asking", rows=[], summary=""))
+    expect(panel.page.locator(".xn-variables")).to_contain_text("Asking the ranks…")
+    panel.give(asked())
+    words = "2 names on 4 ranks: 1 differs · after Cell In[6]"
+    expect(panel.page.locator(".xn-variables")).to_contain_text(words)
+    titles = panel.page.locator(".xn-variables th").all_inner_texts()
+    assert titles == ["Name", "Type", "Across"]  # nothing has a size
+    assert table(panel, "variables") == [
+        ["model", "Net", "rank 2 differs"],
+        ["w: 3"],
+        ["lr", "float", "equal"],
+    ]
+    button(panel, "Variables").click()
+    panel.wait_sent("no variables")
+
+
+def test_variables_that_are_old_say_so_and_can_be_asked_for_again(panel: Panel) -> None:
+    button(panel, "Variables").click()
+    panel.give(asked(old=True))
+    expect(panel.page.locator(".xn-variables")).to_contain_text("cells have run since")
+    button(panel, "Refresh").click()
+    panel.wait_sent("variables", 2)
+
+
+def test_variables_are_not_to_be_had_while_a_cell_runs(panel: Panel) -> None:
+    button(panel, "Variables").click()
+    panel.give(asked("busy"))
+    expect(panel.page.locator(".xn-variables")).to_contain_text("Asked for when no cell runs")
+    expect(button(panel, "Refresh")).to_be_disabled()
+    assert len(table(panel, "variables")) == 3  # those of before
+
+
+def test_ranks_that_do_not_answer_for_their_variables_are_told(panel: Panel) -> None:
+    button(panel, "Variables").click()
+    panel.give(asked(rows=[], problem="Rank 1 exited with status 3."))
+    expect(panel.page.locator(".xn-variables")).to_contain_text("Rank 1 exited with status 3.")
+
+
+def test_an_open_section_of_variables_is_remembered(panel: Panel) -> None:
+    button(panel, "Variables").click()
+    panel.wait_sent("variables")
+    panel.page.evaluate(AGAIN)
+    panel.wait_sent("variables")
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_shutdown_is_asked_for_at_a_second_click(panel: Panel) -> None:
+    panel.page.evaluate(
+        "void (answer = ({type, run, request}) => give({type: 'ack', run, request}))"
+    )
+    button(panel, "Shut down").click()
+    expect(panel.page.locator(".xn-say")).to_contain_text("What the ranks hold will be lost.")
+    assert panel.sent("shutdown") == []
+    button(panel, "Shut down").click()
+    panel.wait_sent("shutdown")
+    expect(button(panel, "Shutting down…")).to_be_disabled()
+    assert panel.page.evaluate("interrupts") == 0
+
+
+def test_a_kernel_that_does_not_answer_is_not_interrupted_to_shut_down(panel: Panel) -> None:
+    button(panel, "Shut down").click()
+    button(panel, "Shut down").click()
+    expect(panel.page.locator(".xn-say")).to_contain_text("%xla_shutdown ends the ranks.")
+    expect(button(panel, "Shut down")).to_be_enabled()
+    assert panel.page.evaluate("interrupts") == 0
+
+
+# ---------------------------------------------------------------- in JupyterLab
+
+
+@pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
+def test_live_ranks_in_jupyterlab(lab: Lab) -> None:
+    with lab.open(["%load_ext xla_nb"]) as notebook:
+        notebook.run(0)
+        started = notebook.execute("%xla_start -n 2")
+        panel = notebook.output(started).locator(".xn-panel")
+        expect(panel.locator(".xn-headline")).to_have_text("2 live ranks, idle")
+        notebook.execute("%%xla\nkept = rank")
+        failing = notebook.execute("%%xla 1\n1 / 0")
+        rows = panel.locator(".xn-ran tbody tr")
+        expect(rows).to_have_count(2)
+        expect(rows.first).to_contain_text("ZeroDivisionError")
+        expect(notebook.output(failing)).to_contain_text("ZeroDivisionError")  # its own panel
+        panel.get_by_role("button", name="Variables", exact=True).click()
+        expect(panel.locator(".xn-variables tbody")).to_contain_text("kept")
+        link = rows.first.get_by_role("button", name=re.compile(r"Cell In\[\d+\]"))
+        link.click()
+        expect(notebook.cell(failing).locator(".cm-content")).to_be_focused()
+        panel.get_by_role("button", name="Shut down", exact=True).click()
+        panel.get_by_role("button", name="Shut down", exact=True).click()
+        expect(panel).to_have_count(0)
+        shown = notebook.text(started)
+        assert "2 live ranks ended by the Shutdown button" in shown
+        assert "ZeroDivisionError" in shown
+
+
+@pytest.mark.leaves("temporary")
+def test_after_a_reload_the_panel_goes_on_and_the_next_cell_shows_how_the_ranks_ended(
+    lab: Lab,
+) -> None:
+    with lab.open(["%load_ext xla_nb"]) as notebook:
+        notebook.run(0)
+        headline = notebook.output(notebook.execute("%xla_start -n 1")).locator(".xn-headline")
+        expect(headline).to_have_text("1 live rank, idle")
+        notebook.save()
+        notebook.reload()
+        expect(headline).to_have_text("1 live rank, idle")
+        notebook.page.wait_for_timeout(1000 * AWAY)  # of which the kernel judges who has gone
+        notebook.execute("%xla_shutdown")
+        shown = notebook.text(notebook.execute("1 + 1"))
+        assert "ended while no page showed it:" in shown
+        assert "1 live rank ended by %xla_shutdown" in shown

@@ -1,0 +1,271 @@
+"""Live ranks when something goes wrong: what is left, what is said, and right sums later."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.support.kernel import Notebook
+from xla_nb import linux
+
+BEGIN = """
+    import os, random, signal, sys, time
+    import torch, torch_xla, torch_xla.core.xla_model as xm
+    held = rank
+    def total(size):
+        return xm.all_reduce('sum', torch.full((size,), rank + 1.0).to(device)).cpu().sum().item()
+"""
+PIDS = """
+with open(f'/proc/{os.getppid()}/stat') as stat:
+    server = int(stat.read().rpartition(')')[2].split()[1])
+os.getpid(), os.getppid(), server
+"""
+
+
+def start(kernel, name, ranks=2, options=""):
+    kernel.ok(f"%xla_start -n {ranks} --name {name} {options}")
+    kernel.ok(f"%%xla --group {name}\n{textwrap.dedent(BEGIN)}")
+
+
+def results(kernel, name, body, line=""):
+    """What a cell with this body gives, as the notebook shows it."""
+    kernel.ok(f"%%xla --group {name} {line} -o got_\n{body}")
+    return kernel.value("dict(got_.results)")
+
+
+@pytest.fixture
+def group(kernel, request):
+    """Two live ranks of the test's own, by name; whatever it has done to them, they are ended."""
+    name = request.node.name.partition("[")[0]
+    start(kernel, name)
+    yield name
+    kernel.ok(f"%xla_shutdown {name}")
+
+
+def processes(kernel, name):
+    """The ranks' processes, their job and its fork server."""
+    kernel.ok(f"%%xla --group {name} -o pids_\n{PIDS}")
+    told = eval(kernel.value("dict(pids_.results)"))
+    return [told[rank][0] for rank in sorted(told)], *told[0][1:]
+
+
+# ---------------------------------------------------------------- collectives that break off
+
+FAILS = """
+    def step(number):
+        match number % 6:
+            case 0: total(3)
+            case 1: total(300_000)
+            case 2: xm.all_gather(torch.ones(4).to(device)).cpu()
+            case 3: xm.rendezvous(f'step {number}')
+            case 4: xm.mesh_reduce('lengths', list(range(9 * rank)), len)
+            case 5:
+                reduced = xm.all_reduce('sum', torch.ones(2).to(device))
+                torch_xla.sync()
+                reduced.cpu()
+
+    def fails(seed):
+        chance = random.Random(seed)
+        who = chance.sample(range(world_size), chance.choice([1, 1, 1, 2, world_size]))
+        when = {one: chance.randrange(8) for one in who}
+        how = chance.choice(['raises', 'exits', 'interrupts itself', 'skips', 'adds', 'returns'])
+        for number in range(8):
+            if when.get(rank) == number:
+                if how == 'raises': raise ValueError(number)
+                if how == 'exits': sys.exit(3)
+                if how == 'interrupts itself': raise KeyboardInterrupt
+                if how == 'skips': continue
+                if how == 'adds': total(7)
+                if how == 'returns': return
+            step(number + seed)
+"""
+SUMS = "total(3), total(300_000), xm.mesh_reduce('ranks', rank, sum)"
+
+
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(200), marks=pytest.mark.slow)])
+def test_after_each_of_many_random_failures_all_sums_are_right(kernel, seeds):
+    name = f"sums{len(seeds)}"
+    start(kernel, name, ranks=4)
+    kernel.ok(f"%%xla --group {name}\n{textwrap.dedent(FAILS)}")
+    for seed in seeds:
+        kernel.run(f"%%xla --group {name}\nfails({seed})")
+        right = dict.fromkeys(range(4), (30.0, 3_000_000.0, 6))
+        assert (seed, results(kernel, name, SUMS)) == (seed, repr(right))
+    kernel.ok(f"%xla_shutdown {name}")
+
+
+# ---------------------------------------------------------------- stopping
+
+
+def test_a_stop_waits_for_a_rank_that_has_not_begun_the_cell(kernel, group):
+    (_, second), _, _ = processes(kernel, group)
+    os.kill(second, signal.SIGSTOP)
+    kernel.ok(f"%%xla --group {group} --bg -o begun_\nprint('here', flush=True)\ntotal(3)")
+    kernel.ok("while 'here' not in begun_.output(0): pass")
+    kernel.ok("begun_.stop()\nbegun_.join_end()")
+    assert "Stopped by run.stop()" in kernel.value("repr(begun_)")
+    assert results(kernel, group, "held, total(1)") == "{0: (0, 3.0), 1: (1, 3.0)}"
+
+
+STUBBORN = """
+while True:
+    try:
+        print('here', flush=True)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print('no', flush=True)
+"""
+
+
+def test_ranks_that_do_not_stop_are_lost_and_the_cell_and_later_ones_say_so(kernel, group):
+    ended = kernel.run(f"%%xla --group {group} --timeout 0.1 --grace 0.1\n{STUBBORN}")
+    assert "Timed out after 0.1 s (timeout); the live ranks are lost" in ended.error
+    shown = kernel.run(f"%%xla --group {group}\nheld")
+    did = f"Cell In[{ended.number}] was ended by force, as ranks 0, 1 did not stop"
+    assert did in shown.error
+    assert "%xla_restart" in shown.error
+
+
+def test_a_second_stop_ends_ranks_that_the_first_did_not(kernel, group):
+    kernel.ok(f"%%xla --group {group} --grace 600 --bg -o stubborn_\n{STUBBORN}")
+    for word in ("here", "no"):
+        kernel.ok(f"while not all({word!r} in stubborn_.output(r) for r in range(2)): pass")
+        kernel.ok("stubborn_.stop()")
+    kernel.ok("stubborn_.join_end()")
+    assert "the live ranks are lost" in kernel.value("repr(stubborn_)")
+    assert "ended by force" in kernel.run(f"%%xla --group {group}\nheld").error
+
+
+def test_an_interrupted_cell_leaves_the_ranks_alive(kernel, group):
+    interrupted = []
+
+    def interrupt(shown):
+        if "[0] here" in shown.lines and not interrupted:
+            interrupted.append(kernel.interrupt())
+
+    cell = f"%%xla --group {group} --view text\nprint('here', flush=True)\ntime.sleep(600)"
+    assert "Stopped by an interrupt" in kernel.run(cell, during=interrupt).error
+    assert results(kernel, group, "held") == "{0: 0, 1: 1}"
+
+
+# ---------------------------------------------------------------- ends of processes
+
+
+def test_ranks_are_lost_with_their_job_and_start_again(kernel, group):
+    _, job, _ = processes(kernel, group)
+    os.kill(job, signal.SIGKILL)
+    kernel.ok(f"__import__('xla_nb.live').live.of({group!r}).run.join_end()")
+    shown = kernel.run(f"%%xla --group {group}\nheld")
+    assert "Ranks 0, 1 were lost: their job was killed by SIGKILL" in shown.error
+    kernel.ok(f"%xla_restart {group}")
+    assert results(kernel, group, "rank") == "{0: 0, 1: 1}"
+
+
+def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
+    kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
+    try:
+        kernel.ok("%load_ext xla_nb")
+        start(kernel, "ranks")
+        pids, job, server = processes(kernel, "ranks")
+        os.kill(server, signal.SIGKILL)
+        kernel.ok("__import__('xla_nb.live').live.of().run.join_end()")
+        shown = kernel.run("%%xla\nheld")
+        assert "the process that starts and ends ranks was killed by SIGKILL" in shown.error
+        assert not any(map(linux.is_alive, (*pids, job)))
+        kernel.ok("%xla_restart")
+        assert results(kernel, "ranks", "rank") == "{0: 0, 1: 1}"
+    finally:
+        kernel.close()
+
+
+def test_nothing_is_left_of_live_ranks_whose_kernel_is_killed(tmp_path):
+    kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
+    kernel.ok("%load_ext xla_nb")
+    start(kernel, "ranks")
+    pids, job, server = processes(kernel, "ranks")
+    kernel.kill()
+    linux.wait([*pids, job, server], 60)
+    assert not any(map(linux.is_alive, (*pids, job, server)))
+
+
+def test_what_the_others_hold_can_be_had_after_a_rank_was_killed_in_a_collective(kernel, group):
+    shown = kernel.run(
+        f"%%xla --group {group}\nif rank == 0: os.kill(os.getpid(), signal.SIGKILL)\ntotal(3)"
+    )
+    assert "Rank 0 was killed by SIGKILL" in shown.error
+    assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 1)") == "1"
+
+
+# ---------------------------------------------------------------- what a cell does to its rank
+
+
+@pytest.mark.parametrize(
+    "closes",
+    [
+        "sys.stdout.close()",
+        "sys.stdout = None",
+        "os.close(1)\nos.close(2)",
+        "sys.stdout = sys.__stdout__\nsys.stdout.close()\nsys.stderr.close()",
+    ],
+)
+def test_the_next_cell_prints_after_one_that_has_closed_its_output(kernel, group, closes):
+    kernel.run(f"%%xla --group {group}\n{closes}")
+    shown = kernel.ok(
+        f"%%xla --group {group} --view text\nprint('out')\nprint('e', file=sys.stderr)"
+    )
+    assert {"[0] out", "[1] out"} <= set(shown.lines)
+    assert {"[0] e", "[1] e"} <= set(shown.error_lines)
+
+
+# ---------------------------------------------------------------- replay
+
+
+def test_a_replay_stops_at_the_first_cell_that_returns_something_else(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nclass Same:\n    pass\nmodel = torch.nn.Linear(2, 2)")
+    kernel.ok(f"%%xla --group {group}\ntorch.manual_seed(1)\n[torch.rand(3), {{'a', 'b'}}, Same()]")
+    kernel.ok(f"%%xla --group {group}\nfirst = 1")
+    differs = kernel.ok(f"%%xla --group {group}\nos.getpid()").number
+    kernel.ok(f"%%xla --group {group}\nsecond = 2")
+    shown = kernel.run(f"%xla_restart {group} --replay")
+    assert f"Cell In[{differs}] returned something else on ranks 0, 1 than before" in shown.error
+    assert f"Not run again: Cell In[{differs + 1}]" in shown.error
+    assert results(kernel, group, "first") == "{0: 1, 1: 1}"
+
+
+# ---------------------------------------------------------------- scripts
+
+SCRIPT = """
+    import os, xla_nb
+
+    factor = 3
+
+    def scaled(x):
+        return x * factor
+
+    with xla_nb.ranks(n=2, view="none") as ranks:
+        ranks.run("kept = rank + 1")
+        ranks.push(pushed=[5])
+        print(ranks.call(scaled, 7).results, ranks["scaled(kept) + pushed[0]"])
+        factor = 10
+        print(ranks["scaled(kept)"])
+        try:
+            ranks.run("if rank == 1: raise ValueError('no')")
+        except xla_nb.RunFailed as failed:
+            print(str(failed).splitlines()[0])
+        print(ranks.pull("kept", 1), ranks["os.getppid()"][0])
+"""
+
+
+def test_a_script_keeps_ranks_and_leaves_none(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, path]
+    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300)
+    told = [line for line in ran.stdout.splitlines() if line[0] in "{R2"]
+    assert told[:2] == ["{0: 21, 1: 21} {0: 8, 1: 11}", "{0: 10, 1: 20}"]
+    assert told[2].startswith("Rank 1 failed at statements")
+    assert told[3].startswith("2 ")
+    assert not linux.is_alive(int(told[3].split()[1]))

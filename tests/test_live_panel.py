@@ -1,0 +1,112 @@
+"""Where live ranks are shown in a notebook whose front end has no panel, and in a terminal."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+class Shown:
+    """The displays of all cells, by their number of appearance, as they are at last."""
+
+    def __init__(self):
+        self.ids, self.data = [], {}
+
+    def take(self, shown):
+        """Follow what a cell displays, and updates."""
+        for message in shown.messages:
+            if message["msg_type"] in ("display_data", "update_display_data"):
+                content = message["content"]
+                name = content.get("transient", {}).get("display_id")
+                if message["msg_type"] == "display_data":
+                    self.ids.append(name)
+                self.data[name] = content["data"]
+        return shown
+
+    def __getitem__(self, number):
+        return self.data[self.ids[number]]["text/plain"]
+
+
+@pytest.fixture
+def shown():
+    return Shown()
+
+
+@pytest.fixture
+def started(kernel, shown):
+    """Two live ranks that have just been started, as the group `still`."""
+    yield shown.take(kernel.ok("%xla_start -n 2 --name still"))
+    kernel.run("%xla_shutdown still")
+
+
+def test_a_picture_follows_the_cells_of_ranks_that_were_started(kernel, shown, started):
+    assert "Started ranks 0, 1." in started.stdout
+    assert shown[0].startswith("○ 2 live ranks, idle for ")
+    shown.take(kernel.ok("%%xla --group still --view none\n1 + 1"))
+    assert shown[0].startswith("○ 2 live ranks, idle for ")
+    assert "group still, 1 cell" in shown[0]
+    cell = shown.take(kernel.run("%%xla 1 --group still --view none\n1 / 0"))
+    told = f"2. Cell In[{cell.number}] on rank 1: ✗ Rank 1 failed at Cell In[{cell.number}], line 2"
+    assert told in shown[0]
+    shown.take(kernel.ok("%xla_shutdown still"))
+    assert shown[0].startswith("✓ 2 live ranks ended by %xla_shutdown · alive for ")
+    assert told in shown[0]
+
+
+def test_ranks_that_are_shown_again_are_followed_there(kernel, shown, started):
+    again = shown.take(kernel.ok("%xla_ranks still"))
+    assert shown[0] == f"These live ranks are shown in Cell In[{again.number}]."
+    assert shown[1].startswith("○ 2 live ranks, idle for ")
+    shown.take(kernel.ok("%%xla --group still --view none\n1"))
+    assert "1 cell" in shown[1]
+    assert shown[0].startswith("These live ranks")
+
+
+def test_restarted_ranks_have_a_picture_of_their_own(kernel, shown, started):
+    shown.take(kernel.ok("%xla_restart still"))
+    assert "2 live ranks ended by %xla_restart" in shown[0]
+    assert shown[1].startswith("○ 2 live ranks, idle for ")
+
+
+def test_ranks_that_a_cell_starts_by_itself_show_only_the_cell(kernel, shown):
+    shown.take(kernel.ok("%%xla\nNone"))
+    assert len(shown.ids) == 1
+    assert "ranks finished" in shown[0]
+    kernel.ok("%xla_shutdown")
+
+
+def test_ranks_that_were_idle_for_too_long_say_so_where_they_are_shown(kernel, shown):
+    kernel.ok("%xla_start -n 1 --name short --idle 0.3")
+    kernel.ok("xla_nb.live.of('short').run.join_end(60)")
+    shown.take(kernel.ok("%xla_ranks short"))
+    told = "1 live rank ended after 0.3 s without a cell (--idle)"
+    assert told in shown[0]
+    assert f"{told}. Start new ones: %xla_restart." in kernel.run("%%xla --group short\n1").error
+    kernel.ok("%xla_shutdown short")
+
+
+def test_captured_ranks_are_told_in_text(kernel, started):
+    kernel.ok("%%capture caught_\n%xla_ranks still")
+    assert "2 live ranks, idle" in kernel.value("caught_.stdout")
+
+
+TERMINAL = """\
+from IPython.terminal.interactiveshell import TerminalInteractiveShell
+shell = TerminalInteractiveShell.instance()
+shell.run_line_magic("load_ext", "xla_nb")
+for cell in ("%xla_start -n 1", "%%xla --view none\\nrank", "%xla_ranks", "import xla_nb",
+             "xla_nb.ranks()", "%xla_shutdown"):
+    shell.run_cell(cell)
+"""
+
+
+def test_a_terminal_gets_text(home):
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINAL], capture_output=True, text=True, timeout=120, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert "Started rank 0." in lines
+    (title,) = (line for line in lines if line.startswith("○ 1 live rank, idle for "))
+    assert "1 cell" in title
+    assert "<Ranks 'ranks': rank 0, alive>" in done.stdout
+    assert "Ended rank 0." in lines

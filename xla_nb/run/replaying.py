@@ -1,0 +1,70 @@
+"""Whether a cell that is run again on new live ranks returns what it had returned before.
+
+By the pickles of the results: what a cell returns is not kept for that, and opening it would need
+its modules in the notebook.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xla_nb.protocol.parcel import Malformed, Parcel, Unopened
+from xla_nb.run.run import Run
+from xla_nb.wording import ranks
+
+#: Bytes of a result above which it is not compared: reading them would hold up the cell's end.
+_MOST = 64 << 20
+_ANOTHER = "{label} returned something else on {ranks} than before{how}"
+_UNKNOWN = "The results of {label} were not compared with those of before ({ranks}): {why}."
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A rank's result: `digest` is empty where it is not known, for the reason `why`."""
+
+    digest: str
+    preview: str
+    why: str = ""
+
+
+def returned(run: Run) -> dict[int, Returned]:
+    """What each rank of a run that has ended well returned."""
+    return {number: _returned(run, number) for number in sorted(run.state.ranks)}
+
+
+def _returned(run: Run, rank: int) -> Returned:
+    preview, path = run.state.ranks[rank].preview, run.record.result(rank)
+    try:
+        if path.stat().st_size > _MOST:
+            return Returned("", preview, f"they are larger than {_MOST >> 20} MiB")
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return Returned(Parcel(fd).digest(), preview)
+        finally:
+            os.close(fd)
+    except (OSError, Malformed, Unopened) as problem:
+        return Returned("", preview, f"{problem}")
+
+
+def difference(label: str, before: Mapping[int, Returned], now: Mapping[int, Returned]) -> str:
+    """What differs, as a sentence without a full stop; empty if nothing is known to."""
+    changed = [
+        rank
+        for rank, old in before.items()
+        if rank in now and old.digest and now[rank].digest and now[rank].digest != old.digest
+    ]
+    if not changed:
+        return ""
+    old, new = before[changed[0]].preview, now[changed[0]].preview
+    how = f": {new}, not {old}" if old != new else ""
+    return _ANOTHER.format(label=label, ranks=ranks(changed), how=how)
+
+
+def not_compared(label: str, before: Mapping[int, Returned], now: Mapping[int, Returned]) -> str:
+    """A sentence on results that could not be compared; empty if all could."""
+    every = [one for rank in before if rank in now for one in (before[rank], now[rank])]
+    why = next((one.why for one in every if one.why), "")
+    unknown = [r for r in before if r in now and (before[r].why or now[r].why)]
+    return _UNKNOWN.format(label=label, ranks=ranks(unknown), why=why) if why else ""
