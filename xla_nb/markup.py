@@ -1,4 +1,4 @@
-"""Whether a piece of HTML closes what it opens, so that it changes nothing of what stands around it.
+"""Whether a piece of HTML closes what it opens, so that it changes nothing around it.
 
 Pure. It knows the elements whose end a browser finds by itself, and no more of HTML than that; what
 it does not understand is not closed.
@@ -14,8 +14,10 @@ _VOID = frozenset(
 )
 #: Elements that end with what they are in.
 _END_THEMSELVES = frozenset(
-    ("body", "caption", "colgroup", "dd", "dt", "head", "html", "li", "optgroup", "option", "p")
-    + ("rp", "rt", "tbody", "td", "tfoot", "th", "thead", "tr")
+    (
+        *("body", "caption", "colgroup", "dd", "dt", "head", "html", "li", "optgroup", "option"),
+        *("p", "rp", "rt", "tbody", "td", "tfoot", "th", "thead", "tr"),
+    )
 )
 #: In these `<path/>` is a whole element; in HTML `<div/>` is open.
 _XML = frozenset(("svg", "math"))
