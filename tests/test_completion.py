@@ -126,3 +126,28 @@ def test_a_key_is_ended_once(after):
 def test_words_for_older_ipython_begin_with_what_is_typed():
     offered = Completions("we", (Match("weight", "instance"),), True)
     assert completion.words_of_ranks(offered, "model.we") == ["model.weight"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("%%xla 0\nx = model.we", ["model.weight"]),
+        ("%%time\n%%xla 0\nx = model.we", ["model.weight"]),
+        ("%%xla 0 model.we", []),
+        ("x = model.we", []),
+    ],
+)
+def test_older_ipython_has_what_ranks_offer_inside_their_cells_only(text, found):
+    asked = []
+
+    def ranks_offer(line, before):
+        asked.append((line, before))
+        return Completions("we", (Match("weight", "instance"),), True)
+
+    completer = SimpleNamespace(custom_matchers=[])
+    completer.completions = lambda text, offset: completer.custom_matchers[0]("model.we")
+    for _ in range(2):  # the extension is loaded again
+        completion._turn_on_in_cells(completer, ranks_offer)
+    assert completer.completions(text, len(text)) == found
+    assert len(completer.custom_matchers) == 1
+    assert asked == ([("%%xla 0", "x = model.we")] if found else [])

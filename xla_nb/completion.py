@@ -13,6 +13,8 @@ from xla_nb.run.options import LIMITS, OPTIONS, OWN, SETTINGS
 
 #: What is offered at the end of a line, of which `symbol` is the word at the cursor.
 _Offer = Callable[[str, str], list[str]]
+#: What ranks have at the end of a cell's text, by the line of its %%xla.
+RanksOffer = Callable[[str, str], Completions | None]
 _NAME = "xla_nb"
 _LIVE = re.compile(r"%%xla(\s|$)")
 
@@ -20,10 +22,9 @@ _LIVE = re.compile(r"%%xla(\s|$)")
 def turn_on(
     shell: Any,
     parsers: Sequence[argparse.ArgumentParser],
-    ranks_offer: Callable[[str, str], Completions | None] = lambda line, before: None,
+    ranks_offer: RanksOffer = lambda line, before: None,
 ) -> None:
-    """Tell IPython's completer, once in a shell; `parsers`: those of magics with options.
-    `ranks_offer`: what ranks have at the end of a cell's text, by the line of its %%xla."""
+    """Tell IPython's completer, once in a shell; `parsers`: those of magics with options."""
     offers: dict[str, _Offer] = {one.prog: functools.partial(_flags, one) for one in parsers}
     offers["%xla_config"] = _config
     try:
@@ -34,6 +35,7 @@ def turn_on(
             if not any(dispatcher.s_matches(magic)):
                 hook = functools.partial(_of_event, offers)
                 shell.set_hook("complete_command", hook, str_key=magic)
+        _turn_on_in_cells(shell.Completer, ranks_offer)
     else:
         matchers = shell.Completer.custom_matchers
         if not any(getattr(one, "matcher_identifier", "") == _NAME for one in matchers):
@@ -91,18 +93,48 @@ def _config(line: str, symbol: str) -> list[str]:
 # ---------------------------------------------------------------- what ranks offer
 
 
-def _of_cell(ranks_offer: Callable[[str, str], Completions | None], context: Any) -> dict[str, Any]:
+def _of_cell(ranks_offer: RanksOffer, context: Any) -> dict[str, Any]:
     """What ranks offer inside a %%xla cell, as IPython's `context_matcher` gives it."""
-    lines = context.full_text.split("\n")
-    line = lines[context.cursor_line] if context.cursor_line < len(lines) else ""
+    cursor = context.cursor_line, context.cursor_position
+    offered, after = _offered(ranks_offer, context.full_text, *cursor)
+    return of_ranks(offered, after) if offered else {"completions": [], "suppress": False}
+
+
+def _offered(
+    ranks_offer: RanksOffer, text: str, number: int, column: int
+) -> tuple[Completions | None, str]:
+    """What ranks offer at a column of a line of a cell's text, if it is one of theirs; and what is
+    behind the cursor."""
+    lines = text.split("\n")
+    line = lines[number] if number < len(lines) else ""
     start = next((n for n, each in enumerate(lines) if _LIVE.match(each)), None)
-    if start is None or start >= context.cursor_line:
-        return {"completions": [], "suppress": False}
-    before = [*lines[start + 1 : context.cursor_line], line[: context.cursor_position]]
-    offered = ranks_offer(lines[start], "\n".join(before))
-    if offered is None:
-        return {"completions": [], "suppress": False}
-    return of_ranks(offered, line[context.cursor_position :])
+    if start is None or start >= number:
+        return None, ""
+    before = "\n".join([*lines[start + 1 : number], line[:column]])
+    return ranks_offer(lines[start], before), line[column:]
+
+
+def _turn_on_in_cells(completer: Any, ranks_offer: RanksOffer) -> None:
+    """Before IPython 8.6 a matcher gets the word at the cursor alone: the completer remembers what
+    it was asked, once for a completer."""
+    if any(getattr(one, "matcher_identifier", "") == _NAME for one in completer.custom_matchers):
+        return
+    completions, asked = completer.completions, [("", 0)]
+
+    def remembering(text: str, offset: int) -> Any:
+        asked[0] = text, offset
+        return completions(text, offset)
+
+    def of_cell(symbol: str) -> list[str]:
+        text, offset = asked[0]
+        line = text[:offset].rpartition("\n")[2]
+        number = text[:offset].count("\n")
+        offered, after = _offered(ranks_offer, text, number, len(line))
+        return words_of_ranks(offered, symbol, after) if offered else []
+
+    of_cell.matcher_identifier = _NAME  # type: ignore[attr-defined]
+    completer.completions = remembering
+    completer.custom_matchers.append(of_cell)
 
 
 def of_ranks(offered: Completions, after: str = "") -> dict[str, Any]:
@@ -125,7 +157,7 @@ def of_ranks(offered: Completions, after: str = "") -> dict[str, Any]:
 
 
 def words_of_ranks(offered: Completions, symbol: str, after: str = "") -> list[str]:
-    """The same for IPython's hook, which replaces `symbol`, the word at the cursor."""
+    """The same before IPython 8.6, which replaces `symbol`, the word at the cursor."""
     start = symbol.removesuffix(offered.fragment)
     return [start + match.text + _rest(offered.closing, after) for match in offered.matches]
 
