@@ -30,7 +30,17 @@ ROWS = (
     ("topology",),
     ("old_parameters",),
     ("old_names", "in_place"),
-    ("errors", "wording", "ansi", "linux", "written_pages", "memory", "importing", "stopwatch"),
+    (
+        "errors",
+        "wording",
+        "ansi",
+        "linux",
+        "written_pages",
+        "memory",
+        "importing",
+        "stopwatch",
+        "markup",
+    ),
 )
 #: Engines start processes, ranks run in them; what both need is in the protocol.
 STRANGERS = {("engines", "rank")}

@@ -1,5 +1,6 @@
 """`%%xla` in a real kernel: ranks that live on between cells."""
 
+import os
 import re
 
 import pytest
@@ -174,6 +175,51 @@ def test_a_cell_tells_what_it_has_compiled_itself(live):
     step = "%%xla\nimport torch, torch_xla\n(torch.ones(7).to(device) * 3 - 1).cpu()"
     assert "compiles 1" in live.ok(step).result
     assert "compiles" not in live.ok(step).result
+
+
+@pytest.fixture
+def module(live, tmp_path):
+    """Writes a module of the user's, in a folder that the notebook has only now begun to search."""
+    live.ok(f"import importlib, os, sys\nsys.path.insert(0, {str(tmp_path)!r})")
+
+    def write(name, text, written):
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        os.utime(path, (written, written))
+
+    yield write
+    live.ok(f"sys.path.remove({str(tmp_path)!r})")
+
+
+def test_modules_are_found_in_folders_that_the_notebook_searches_by_now(live, module):
+    module("found_late", "VALUE = 3\n", 1e9)
+    live.ok("import found_late")
+    assert results(live, "found_late.VALUE") == "{0: 3, 1: 3}"
+
+
+def test_a_module_that_the_notebook_has_imported_again_is_the_new_one_on_the_ranks(live, module):
+    text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
+    module("edited", text.format("'old'"), 1e9)
+    live.ok("import edited\nmade = edited.Made()\ndef of_notebook(): return edited.says()")
+    said = "edited.says(), of_notebook(), made.says()"
+    assert results(live, said, "0") == "{0: ('old', 'old', 'old')}"
+    module("edited", text.format("'new'"), 2e9)
+    live.ok("importlib.reload(edited)\nmade = edited.Made()")
+    assert results(live, said, "0") == "{0: ('new', 'new', 'new')}"
+    live.ok("%%xla\nheld = edited.Made()")
+    assert results(live, "isinstance(held, edited.Made)") == "{0: True, 1: True}"
+
+
+def test_a_pool_of_spawned_processes_runs_functions_of_cells(kernel):
+    kernel.ok("%xla_start -n 1 --name pools")
+    kernel.ok("%%xla --group pools\nimport multiprocessing\ndef squared(x): return x * x")
+    pool = "with multiprocessing.get_context('spawn').Pool(2) as pool:\n    got = {}\ngot"
+    for numbers in ([1, 2], [3, 4]):
+        kernel.ok("%%xla --group pools\nclass Defined_since: pass")
+        body = pool.format(f"pool.map(squared, {numbers})")
+        kernel.ok(f"%%xla --group pools -o pooled_\n{body}")
+        assert kernel.value("pooled_[0]") == str([number**2 for number in numbers])
+    kernel.ok("%xla_shutdown pools")
 
 
 def test_spawned_processes_find_what_cells_have_defined(kernel):

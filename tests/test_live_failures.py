@@ -159,7 +159,7 @@ def test_ranks_are_lost_with_their_job_and_start_again(kernel, group):
     os.kill(job, signal.SIGKILL)
     kernel.ok(f"__import__('xla_nb.live').live.of({group!r}).run.join_end()")
     shown = kernel.run(f"%%xla --group {group}\nheld")
-    assert "Ranks 0, 1 were lost: their job was killed by SIGKILL" in shown.error
+    assert "lost: their job was killed by SIGKILL" in shown.error
     kernel.ok(f"%xla_restart {group}")
     assert results(kernel, group, "rank") == "{0: 0, 1: 1}"
 
@@ -218,6 +218,20 @@ def test_the_next_cell_prints_after_one_that_has_closed_its_output(kernel, group
     )
     assert {"[0] out", "[1] out"} <= set(shown.lines)
     assert {"[0] e", "[1] e"} <= set(shown.error_lines)
+
+
+def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, tmp_path):
+    said = tmp_path / "said"
+    kernel.ok(
+        f"import os, pathlib\nranks_ = xla_nb.ranks({group!r})\npid_ = os.fork()\n"
+        "if pid_ == 0:\n"
+        "    try: ranks_.run('1')\n"
+        f"    except BaseException as error: pathlib.Path({str(said)!r}).write_text(str(error))\n"
+        "    os._exit(0)\n"
+        "os.waitpid(pid_, 0)"
+    )
+    assert "belong to the process that started them" in said.read_text()
+    assert results(kernel, group, "held, total(1)") == "{0: (0, 3.0), 1: (1, 3.0)}"
 
 
 # ---------------------------------------------------------------- replay

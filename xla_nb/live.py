@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +53,7 @@ class _ShownGroup(LastingRun, ShownRun):
 def _groups() -> dict[str, Group]:
     """The groups of this process, by name."""
     atexit.register(end_all)
+    os.register_at_fork(after_in_child=_groups.cache_clear)  # what it forks has none yet
     return {}
 
 

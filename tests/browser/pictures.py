@@ -86,6 +86,26 @@ for step in xla_nb.progress(range(100), label="steps"):
         print("shard", rank, "is at step", step, flush=True)
         hold()
 """
+LIVE = (
+    """\
+import torch, torch_xla, torch_xla.core.xla_model as xm, xla_nb
+torch.manual_seed(7 if rank == 2 else 0)
+model = torch.nn.Linear(64, 8).to(device)
+lr = 0.02
+optimizer = torch.optim.SGD(model.parameters(), lr)""",
+    *2
+    * (
+        """\
+for step in range(120):
+    x = torch.randn(128, 64)
+    loss = torch.nn.functional.mse_loss(model(x.to(device)), (x[:, :8] * 2).to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    xm.optimizer_step(optimizer)
+    torch_xla.sync()
+    xla_nb.report(loss=loss)""",
+    ),
+)
 
 
 def training(notebook: LabNotebook) -> Flow:
@@ -162,7 +182,20 @@ def hosts(lab: Lab, notebook: LabNotebook) -> None:
         notebook.execute("import xla_nb; xla_nb.release()")
 
 
-PICTURES: list[Callable[[Lab, LabNotebook], None]] = [panel, errors, saved, many, hosts]
+def live(lab: Lab, notebook: LabNotebook) -> None:
+    started = notebook.execute("%xla_start -n 4")
+    for cell in LIVE:
+        notebook.execute(f"%%xla\n{cell}")
+    notebook.execute("%%xla 1\nmodel.weights")
+    shown = notebook.output(started)
+    shown.get_by_role("button", name="Variables", exact=True).click()
+    expect(shown.locator(".xn-variables tbody")).to_contain_text("rank 2 differs")
+    shown.scroll_into_view_if_needed()
+    shown.locator(".xn-panel").screenshot(path=IMAGES / "live-light.png")
+    notebook.execute("%xla_shutdown")
+
+
+PICTURES: list[Callable[[Lab, LabNotebook], None]] = [panel, errors, saved, many, hosts, live]
 
 
 def main(names: list[str], browser: Browser) -> None:

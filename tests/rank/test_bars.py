@@ -41,6 +41,18 @@ def test_ranges_do_too(notebook_bars):
     assert "3/3" in drawn.getvalue()
 
 
+def test_what_only_a_widgets_bar_can_show_is_left_out(notebook_bars):
+    drawn = io.StringIO()
+    bar = notebook_bars.tqdm(total=4, file=drawn)
+    bar.update(2)
+    bar.display(bar_style="danger", check_delay=False)
+    bar.display("half of it", close=False)
+    assert drawn.getvalue().rstrip().endswith("half of it")
+    bar.display(close=True)
+    assert not drawn.getvalue().rpartition("\r")[0].rpartition("\r")[2].strip()
+    bar.close()
+
+
 @pytest.mark.parametrize(
     ("imported", "bar"),
     [

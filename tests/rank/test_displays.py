@@ -126,7 +126,7 @@ def test_an_id_may_be_given(shown):
     displays.display("first", display_id="mine")
     displays.display("second", display_id="mine", update=True)
     displays.display("third", display_id="unknown", update=True)
-    assert texts(shown) == ["'second'"]
+    assert texts(shown) == ["'second'", "'third'"]
     with pytest.raises(TypeError, match="display_id required"):
         displays.display("x", update=True)
 
@@ -148,7 +148,32 @@ def test_clearing_what_is_clear_writes_nothing(shown, tmp_path):
     assert not Record(tmp_path).displays(0).exists()
 
 
+def test_clearing_at_once_after_a_clearing_that_waits_takes_all_away(shown):
+    displays.display("one")
+    displays.clear_output(wait=True)
+    displays.clear_output()
+    assert shown() == []
+
+
+def test_a_loop_that_clears_and_prints_writes_one_line(shown, tmp_path):
+    displays.display("one")
+    for _ in range(100):
+        displays.clear_output(wait=True)
+    assert Record(tmp_path).displays(0).read_bytes().count(b"\n") == 2
+
+
 # ---------------------------------------------------------------- who displays
+
+
+def test_what_a_forked_process_displayed_is_cleared_too(shown):
+    displays.display("one")
+    displays.clear_output()
+    if (pid := os.fork()) == 0:
+        displays.display("of the child")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    displays.clear_output()
+    assert shown() == []
 
 
 def test_ipythons_functions_display_too(shown):

@@ -135,9 +135,9 @@ def captured(tmp_path):
         head = (
             "import os, sys\n"
             "from pathlib import Path\n"
-            "from xla_nb.rank import process\n"
+            "from xla_nb.record import output\n"
             "from xla_nb.record.files import Record\n"
-            f"capture = lambda: process.capture(Record(Path({str(tmp_path)!r})), 3)\n"
+            f"capture = lambda: output.capture(Record(Path({str(tmp_path)!r})), 3)\n"
         )
         process = subprocess.run(
             [sys.executable, "-c", head + textwrap.dedent(lines)],

@@ -69,10 +69,18 @@ def test_an_update_takes_the_place_of_those_with_its_id(journal, path):
     assert texts(path) == ["new", "other"]
 
 
-def test_an_update_of_an_unknown_id_does_nothing(journal, path):
-    for line in (show("one", id="a"), show("none"), update("z", "new")):
+def test_an_update_of_an_unknown_id_is_shown_anew(journal, path):
+    for line in (show("one", id="a"), show("none"), update("z", "new"), update("z", "newer")):
         journal.add(line)
-    assert texts(path) == ["one", "none"]
+    assert texts(path) == ["one", "none", "newer"]
+
+
+def test_an_update_after_a_clearing_that_waits_is_shown_in_place_or_alone(journal, path):
+    for line in (show("one", id="a"), show("two"), encode("clear", wait=True), update("a", "new")):
+        journal.add(line)
+    assert texts(path) == ["new", "two"]
+    journal.add(update("z", "other"))
+    assert texts(path) == ["other"]
 
 
 def test_a_display_shows_itself_again(journal, path):

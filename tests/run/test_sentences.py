@@ -120,6 +120,13 @@ def test_errors_at_other_lines_are_told_apart_the_first_failure_first():
     assert details[1].startswith("rank 0:")
 
 
+def test_live_ranks_that_had_to_be_ended_are_told_as_lost():
+    sent = events.SignalSent(number=15, of_group=True)
+    state = run_of(events.StopRequested(why="Stopped by run.stop()"), sent)
+    assert sentences.headline(state) == "Stopped by run.stop(); the live ranks are lost"
+    assert "lost" not in sentences.headline(run_of(events.SignalSent(number=15)))
+
+
 def test_a_killed_rank_is_told_with_its_signal():
     state = run_of(events.ProcessDied(pid=102, status=-9))
     assert (

@@ -189,6 +189,25 @@ def f(rank):
     assert composed(notebook.ok(cell))[1] == "[0] 'new'"
 
 
+def test_a_live_ranks_update_of_an_earlier_cells_display_is_shown_in_its_own_cell(notebook):
+    try:
+        notebook.ok("%%xla\nhandle = display('first', display_id='of a cell')")
+        shown = notebook.ok("%%xla\nhandle.update('second')")
+    finally:
+        notebook.ok("%xla_shutdown")
+    assert composed(shown)[1] == "[0–3] 'second'"
+
+
+def test_html_that_one_rank_leaves_open_hides_no_other_ranks(notebook):
+    shown = notebook.ok(
+        "%%xla_spawn -n 2\nfrom IPython.display import HTML\n"
+        "def f(rank):\n    display(HTML('<b>whole</b>' if rank else '<!-- open'))"
+    )
+    assert "<b>whole</b>" in composed(shown)[0]
+    assert "<!--" not in composed(shown)[0]
+    assert [one for one in outputs(shown) if one.get("text/html") == "<!-- open"]
+
+
 def test_a_reopened_run_shows_them(notebook):
     notebook.ok("%%xla_spawn -n 2 -o to_reopen\ndef f(rank): display(f'kept {rank}')")
     shown = notebook.ok("xla_nb.open_run(to_reopen.name)")

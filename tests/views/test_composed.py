@@ -96,6 +96,30 @@ def test_what_the_front_end_draws_itself_is_an_output_under_its_rank(display):
     assert (own.data, own.metadata) == (display.data, display.metadata)
 
 
+def test_html_that_is_not_closed_does_not_reach_into_other_ranks():
+    outputs = composed.outputs(
+        shown(r0=[html("<!-- open"), html("</div></details>")], r1=[html("<b>1</b>")])
+    )
+    assert [one.data["text/html"] for one in outputs[2:]] == ["<!-- open", "</div></details>"]
+    assert "<!--" not in outputs[0].data["text/html"]
+    assert "<b>1</b>" in outputs[0].data["text/html"]
+
+
+def test_an_image_without_a_sensible_size_is_shown():
+    assert "<img" in first(r0=[figure(width=float("nan"), height=float("inf"))])[0]
+
+
+def test_what_the_front_end_draws_itself_is_bounded_in_bytes():
+    large = [Display({"text/markdown": "x", "text/plain": "x"}, nbytes=7_000_000)] * 3
+    outputs = composed.outputs(shown(r0=large))
+    assert [one.data["text/plain"] for one in outputs[1:]] == [
+        "[0]",
+        "x",
+        "x",
+        "… 1 more display: run.displays[0]",
+    ]
+
+
 def test_a_rank_is_named_once_for_all_that_follows():
     outputs = composed.outputs(shown(r0=[markdown("a"), markdown("b")], r1=[markdown("c")]))
     assert [one.data["text/plain"] for one in outputs[1:]] == [

@@ -379,6 +379,21 @@ def test_a_wait_that_is_over_is_not_told_any_more():
     assert diagnoser.look(*at(100.2, card(0), card(1))).sentence == "2 ranks running"
 
 
+def test_what_was_wrong_in_a_cell_is_not_said_of_live_ranks_that_rest():
+    diagnoser = Diagnoser()
+    assert "compiled" in diagnoser.look(*at(100.0, card(0), paces=AGAIN)).sentence
+    resting = diagnoser.look(*at(100.2, card(0, "idle"), paces=AGAIN))
+    assert resting.sentence == "1 ranks running"  # the headline of this test
+
+
+def test_what_is_true_of_the_ranks_that_run_a_cell_is_not_said_of_those_that_rest():
+    paces = {0: AGAIN[0], 1: AGAIN[0]}
+    ranks = [card(0), card(1), card(2, "idle")]
+    without = {rank: replace(pace, place="") for rank, pace in paces.items()}
+    told = said(*ranks, paces=without)
+    assert told == "Ranks 0, 1 compiled 40 graphs in 40 steps"
+
+
 def test_what_was_wrong_is_not_said_of_a_run_that_has_ended():
     diagnoser = Diagnoser()
     diagnoser.look(*at(100.0, card(0), paces=AGAIN))

@@ -142,6 +142,17 @@ def test_cells_are_told_newest_first_with_their_number_of_all(group, observer):
     )
 
 
+def test_a_cell_that_goes_on_for_long_is_not_forgotten_over_those_of_other_ranks(group, observer):
+    group.begins(1, 0)
+    for number in range(2, CELLS + 4):
+        group.begins(number, 1)
+        group.ends(number)
+    snapshot = observer.snapshot()
+    assert not snapshot.live.is_idle
+    assert snapshot.diagnosis.sentence == "Cell In[1] is running on rank 0"
+    assert f"{CELLS + 3} cells, 1 running" in saved.render_text(snapshot).splitlines()[0]
+
+
 def test_the_time_that_is_told_is_that_of_the_cell_or_of_being_idle(group, observer):
     assert observer.snapshot().live.since == 5.0
     group.begins(1)

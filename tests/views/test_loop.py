@@ -11,7 +11,7 @@ from tests.support.run_double import Run
 from tests.support.text_view import viewing, written
 from xla_nb.errors import Interrupted
 from xla_nb.protocol import events
-from xla_nb.views.loop import follow
+from xla_nb.views.loop import follow, launching
 
 
 def test_a_run_is_followed_until_all_output_is_shown(tmp_path):
@@ -81,3 +81,30 @@ def test_an_interrupt_of_a_kernel_that_is_to_end_is_told_as_its_end(tmp_path, mo
     follow(run, SimpleNamespace(draw=draw, finish=lambda: None))
     told = "the kernel was shut down or restarted" if ends else "an interrupt"
     assert run.state.stopping.endswith(told)
+
+
+def test_an_interrupt_during_a_launch_stops_the_run_that_is_followed_then(tmp_path):
+    run = Run(tmp_path, looks=6)
+    before = signal.getsignal(signal.SIGINT)
+    with launching():
+        signal.raise_signal(signal.SIGINT)
+        follow(run, viewing(run))
+    assert run.stopped == ["Stopped by an interrupt"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_of_which_no_run_has_heard_is_raised_after_the_launch():
+    reached = []
+    with pytest.raises(KeyboardInterrupt), launching():
+        signal.raise_signal(signal.SIGINT)
+        reached.append(True)
+    assert reached
+
+
+def test_a_second_interrupt_ends_a_launch_at_once():
+    reached = []
+    with pytest.raises(KeyboardInterrupt), launching():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        reached.append(True)
+    assert not reached

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from xla_nb.protocol import sharing
+from xla_nb.protocol import modules, sharing
 from xla_nb.protocol.glances import glance, same
 from xla_nb.protocol.live_units import EVERYTHING, LiveUnits, UnitPickler
 from xla_nb.protocol.memory_sent import Memory
@@ -126,6 +126,7 @@ class Look:
         pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())
+        digest.update(json.dumps(_reloads(made)).encode())
         return Unit(
             digest=digest.digest(),
             memory=memory,
@@ -136,6 +137,14 @@ class Look:
             labels=live.seen,
             shares=sharing.Parts(objects, pieces),
         )
+
+
+def _reloads(made: Packed) -> list[tuple[str, int]]:
+    """The user's modules that it may name and that were imported again: what has their names is
+    something else then."""
+    again = modules.of_this_process().again
+    stream = bytes(made.stream) if again else b""
+    return [(name, count) for name, count in again.items() if name.encode() in stream]
 
 
 def _layout(made: Packed) -> list[tuple[int, int, int]]:

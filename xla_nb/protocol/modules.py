@@ -59,11 +59,13 @@ class Modules:
     names: a package's name that is bound anew later may be missed, and what it holds is then an
     object like any other. The user's own modules are always looked through.
 
-    ids   of what modules hold, and of some objects more
+    ids    of what modules hold, and of some objects more
+    again  how often each of the user's own was imported again, the newest last
     """
 
     def __init__(self) -> None:
         self.ids: set[int] = set()  # of more than is there now
+        self.again: dict[str, int] = {}
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
 
@@ -85,6 +87,8 @@ class Modules:
         own = self._own.get(name)
         if module_code.is_own(module) and (own is None or own.spec is not module.__spec__):
             self._own[name] = _Imported(module.__spec__, module_code.written(module))
+            if own is not None:
+                self.again[name] = self.again.pop(name, 0) + 1
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids

@@ -34,7 +34,8 @@ class Turn:
 
     `members` are the ranks that run it, None for all; every rank gets what it brings of the
     notebook, but for the names `remote`, which are the ranks' own. `asks`: it is a question of the
-    notebook's about them, and no cell of the user's.
+    notebook's about them, and no cell of the user's. `reloads`: the user's modules that the
+    notebook has imported again, with how often.
     """
 
     group: str
@@ -42,6 +43,7 @@ class Turn:
     members: tuple[int, ...] | None = None
     remote: frozenset[str] = frozenset()
     asks: bool = False
+    reloads: Mapping[str, int] = field(default_factory=dict)
 
     def is_for(self, rank: int) -> bool:
         """Whether a rank runs it."""

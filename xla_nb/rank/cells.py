@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import socket
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from xla_nb.protocol.order import Order
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank import loader
 from xla_nb.rank.program import Loaded
+from xla_nb.rank.reloading import Reloads
 
 #: What a namespace has of Python and of xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
@@ -35,7 +38,8 @@ def read_order(fd: int) -> Order:
 class Cell:
     """One program for a live rank, by its three descriptors, which it closes."""
 
-    def __init__(self, events_fd: int, parcel_fd: int, order_fd: int) -> None:
+    def __init__(self, reloads: Reloads, events_fd: int, parcel_fd: int, order_fd: int) -> None:
+        self._reloads = reloads
         self._sender = Sender(socket.socket(fileno=events_fd))
         self._parcel = parcel_fd
         self._before: dict[str, object] | None = None
@@ -72,6 +76,8 @@ class Cell:
         program.table.sources.update(table.sources)  # those of former cells count as well
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
+        _find_modules_in(program.request.sys_path)
+        self._reloads.follow(self.turn.reloads)
         try:
             Parcel(self._parcel).open(namespace, table=made, but=self.turn.remote)
         finally:
@@ -101,6 +107,14 @@ def _in_parts(names: Iterable[object]) -> Iterator[tuple[str, ...]]:
         yield tuple(told[start : start + _NAMES])
 
 
+def _find_modules_in(folders: Sequence[str]) -> None:
+    """Look for modules also where the notebook has begun to, at the same place in the order."""
+    for place, folder in enumerate(folders):
+        if folder not in sys.path:
+            sys.path.insert(place, folder)
+            importlib.invalidate_caches()
+
+
 def _is_the_cells(name: str) -> bool:
     """Whether a cell has bound it. What code cannot name, nobody asks for."""
     if name.startswith(("__", "_xla_nb")) or name in _NOT_THE_CELLS:
@@ -113,13 +127,14 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._reloads = Reloads()
 
     def next(self) -> Cell | None:
         """Wait for the next program; None once there will be no more."""
         message, fds, _, _ = socket.recv_fds(self._sock, len(_GO), 3)
         if not message:
             return None
-        return Cell(*fds)
+        return Cell(self._reloads, *fds)
 
     def done(self) -> None:
         """The program has ended on this rank, and all is told of it."""

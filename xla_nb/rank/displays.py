@@ -43,21 +43,24 @@ class Screen:
     def __init__(self, record: Record, rank: int, losses: Losses | None = None) -> None:
         self._journal = Journal(record.displays(rank))
         self._losses = losses
-        self._is_clear = True
+        self._cleared = (0, False)  # the journal's bytes since this process cleared it, and how
 
-    def add(self, kind: str, **body: Any) -> None:
-        """Write a line. It raises nothing: what cannot be written is told."""
+    def add(self, kind: str, **body: Any) -> int:
+        """Write a line; gives the bytes of the journal. It raises nothing: what cannot be written
+        is told."""
+        line = encode(kind, **body)
         try:
-            self._journal.add(encode(kind, **body))
-            self._is_clear = False
+            return self._journal.add(line)
         except OSError as problem:
             if self._losses is not None:
                 self._losses.note("all that it displayed", problem)
+        return 0
 
     def clear(self, wait: bool) -> None:
-        if not self._is_clear:  # of a loop that clears and prints, one line
-            self.add("clear", wait=wait)
-            self._is_clear = True
+        """Of a loop that clears and prints, this is one line. Other processes display too."""
+        nbytes = self._journal.nbytes
+        if nbytes and self._cleared != (nbytes, wait):
+            self._cleared = (self.add("clear", wait=wait), wait)
 
 
 #: Those of this process's ranks.

@@ -97,7 +97,9 @@ class _Main(types.ModuleType):
 
     @property
     def __spec__(self) -> importlib.machinery.ModuleSpec | None:  # type: ignore[override]
-        self._before_spawn()
+        # An import of `__main__` asks too, as pickle does for each of its classes.
+        if str(sys._getframe(1).f_globals.get("__name__")).endswith(".spawn"):  # or joblib's
+            self._before_spawn()
         return importlib.util.spec_from_file_location(self._program.stem, self._program)
 
     def __getattr__(self, name: str) -> str:

@@ -33,8 +33,8 @@ from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampling
 from xla_nb.rank.program import Loaded, OnRank, flush, keep, preview
-from xla_nb.record import output
 from xla_nb.record.full_disk import Losses
+from xla_nb.record.output import capture, mend
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.simulation.agreement import CollectiveMismatch
@@ -125,7 +125,7 @@ def _captured(job: Inherited, rank: int, processes: int) -> range:
 
 
 def _log_to(program: Loaded, rank: int) -> None:
-    output.capture(program.record, rank, functools.partial(program.tell, rank))
+    capture(program.record, rank, functools.partial(program.tell, rank))
 
 
 def _mend_thread_pool() -> None:
@@ -258,7 +258,7 @@ def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -
         if job.lock.let_go():
             program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
         cell.tell_names(program, index)
-        output.mend()
+        mend()
         flush()
         _log_to(job.program, index)
 

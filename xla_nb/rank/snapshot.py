@@ -14,25 +14,31 @@ from typing import Any
 
 from xla_nb.protocol import parts
 from xla_nb.protocol.live import Live
-from xla_nb.protocol.parcel import Packed
+from xla_nb.protocol.parcel import Packed, Parcel
 from xla_nb.protocol.pickling import pack
 from xla_nb.rank import loader
 
 _OURS = ("__", "_xla_nb")
+_KEPT = 8
 
 
 class Snapshots:
-    """Those of one process: a file descriptor at a time."""
+    """Those of one process. The newest few are kept: a process that was spawned a moment ago has
+    still to open its own."""
 
     def __init__(self) -> None:
-        self._fd: int | None = None
+        self._taken: dict[str, int] = {}  # file descriptors by content, the newest last
 
     def take(self) -> None:
         """Let what is spawned next find what the module has now."""
         fd = packed(vars(sys.modules["__main__"])).to_memfd()
-        if self._fd is not None:
-            os.close(self._fd)
-        self._fd = fd
+        content = Parcel(fd).digest()
+        if content in self._taken:
+            os.close(fd)
+            fd = self._taken.pop(content)
+        self._taken[content] = fd
+        for old in list(self._taken)[:-_KEPT]:
+            os.close(self._taken.pop(old))
         loader.use(fd)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from xla_nb import markup
 from xla_nb.record import private
 from xla_nb.record.files import partial
 from xla_nb.wording import in_one_line
@@ -48,6 +50,12 @@ class Display:
         text = self.data.get("text/plain")
         return text if isinstance(text, str) else f"<{', '.join(self.data)}>"
 
+    @functools.cached_property
+    def is_closed(self) -> bool:
+        """Whether its HTML, if it has any, leaves alone what would follow it in a page."""
+        html = self.data.get("text/html")
+        return not isinstance(html, str) or markup.is_closed(html)
+
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(self.data), dict(self.metadata)
 
@@ -79,22 +87,33 @@ class Shown:
     def _apply(self, body: dict[str, Any], nbytes: int) -> None:
         match body.pop("kind"):
             case "show":
-                if self._clears:
-                    self._clear(wait=False)
-                self.displays.append(Display(**_checked(body), nbytes=nbytes))
-                self._trim()
-            case "update":  # of an id that nothing has, it does nothing, as in a front end
-                new = {**_checked(body), "nbytes": nbytes}
-                self.displays[:] = [
-                    replace(one, **new) if one.id == body["id"] else one for one in self.displays
-                ]
-                self._trim()
+                self._show(Display(**_checked(body), nbytes=nbytes))
+            case "update":
+                self._update(Display(**_checked(body), nbytes=nbytes))
             case "clear":
                 self._clear(**body)
             case "dropped":
                 self.dropped += int(body["count"])
             case _:
                 self.unreadable += 1
+
+    def _show(self, display: Display) -> None:
+        if self._clears:
+            self._clear(wait=False)
+        self.displays.append(display)
+        self._trim()
+
+    def _update(self, new: Display) -> None:
+        """Of an id that nothing has, as of an earlier run's, it is shown anew: else it would be
+        lost."""
+        if all(one.id != new.id for one in self.displays):
+            self._show(new)
+        else:
+            self.displays[:] = [
+                replace(new, result=one.result) if one.id == new.id else one
+                for one in self.displays
+            ]
+            self._trim()
 
     def _clear(self, wait: bool) -> None:
         self._clears = wait
@@ -182,8 +201,9 @@ class Journal:
         self._path = path
         self._useful = 0  # bytes of it, when it was last written anew
 
-    def add(self, line: bytes) -> None:
-        """Append a line that `encode` has made, whole or not at all. Raises OSError."""
+    def add(self, line: bytes) -> int:
+        """Append a line that `encode` has made, whole or not at all; gives the bytes of the journal
+        then. Raises OSError."""
         fd = self._locked()
         try:
             size = os.fstat(fd).st_size
@@ -196,9 +216,17 @@ class Journal:
             if size and os.pread(fd, 1, size - 1) != b"\n":  # of a process that was killed
                 line = b"\n" + line
             _append(fd, line, size)
+            return size + len(line)
         finally:
             if fd >= 0:
                 os.close(fd)
+
+    @property
+    def nbytes(self) -> int:
+        """How large it is; 0 before the first line."""
+        with contextlib.suppress(OSError):
+            return self._path.stat().st_size
+        return 0
 
     def _locked(self) -> int:
         """The file, open and locked by this thread."""

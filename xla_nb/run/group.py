@@ -5,6 +5,7 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from xla_nb.engines.base import Engine
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import Cell, Program
-from xla_nb.protocol import events
+from xla_nb.protocol import events, modules
 from xla_nb.protocol.order import Turn
 from xla_nb.protocol.units import Sent
 from xla_nb.run import sentences
@@ -30,6 +31,7 @@ from xla_nb.wording import listed, ranks
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
 _TICK, _SOON, _MINUTE = 0.1, 5.0, 60.0
+_ANSWER = 30.0  # seconds that ranks on other hosts have to answer what nobody waits for
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
@@ -84,6 +86,7 @@ class Group:
         """idle: seconds without a program after which they end."""
         self.name, self.run, self.options, self.idle = name, run, options, idle
         self._why_lost = ""
+        self._pid = os.getpid()
         self._timer: threading.Timer | None = None
         self._turn = threading.Lock()  # of what ranks are given next
         self._yielding: set[Run] = set()  # questions that give way to anything else
@@ -185,11 +188,13 @@ class Group:
         return run
 
     def _make_way(self, members: Iterable[int]) -> None:
-        """Stop the questions that give way, of these ranks."""
+        """Stop the questions that give way, of these ranks. Signals take their own way to other
+        hosts, and could meet what comes next: an answer from there is waited for, for a while."""
         chosen = set(members)
         for run in [run for run in self._yielding if chosen & set(self._programs.get(run, ()))]:
-            run.stop(WITHDRAWN)
-            run.join_end()
+            if self._engine.here or not run.join_end(_ANSWER):
+                run.stop(WITHDRAWN)
+                run.join_end()
 
     def _launch(
         self,
@@ -205,7 +210,8 @@ class Group:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks)
+        again = dict(modules.of_this_process().again)
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, again)
         own = replace(options, n=len(chosen))
         kept = not asks
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)
@@ -246,6 +252,11 @@ class Group:
 
     def check(self, members: Iterable[int]) -> None:
         """Raises UsageError where one of these ranks cannot be given a program now."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "These live ranks belong to the process that started them, not to one that it has "
+                "forked. Start others here: xla_nb.ranks(n=2)."
+            )
         chosen = set(members)
         if strange := chosen - set(self.world):
             raise UsageError(

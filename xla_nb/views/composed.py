@@ -1,15 +1,18 @@
 """What ranks display, as outputs of a notebook.
 
 One has all that HTML can show, the first ranks open and the others folded. Behind it, under its
-rank's number, is what a front end draws itself: Markdown, LaTeX, Vega, Plotly, HTML with scripts.
+rank's number, is what a front end draws itself: Markdown, LaTeX, Vega, Plotly,
+HTML with scripts, and HTML that does not close what it opens.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 from typing import Any
 
 from xla_nb import ansi
@@ -18,7 +21,7 @@ from xla_nb.views.saved.style import EDGE, FAINT, SANS
 from xla_nb.views.saved.tags import details, div, faint, pre
 from xla_nb.wording import listed, ranks, several, size
 
-#: Bytes of the HTML of one run, and characters of one text in it.
+#: Bytes of the HTML of one run, and of what a front end draws itself; characters of one text.
 LARGEST, _TEXT = 16_000_000, 20_000
 _MOST = 40  # displays that a front end draws itself
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -159,7 +162,7 @@ def _image(kind: str, content: str, display: Display) -> str:
     given = "".join(
         f' {name}="{int(sizes[name])}"'
         for name in ("width", "height")
-        if isinstance(sizes.get(name), int | float)
+        if isinstance(sizes.get(name), int | float) and math.isfinite(sizes[name])
     )
     alt = escape(ansi.plain(display.text)[:300])
     return f'<img alt="{alt}" src="data:{kind};base64,{"".join(content.split())}"{given}>'
@@ -188,22 +191,24 @@ def _is_own(display: Display) -> bool:
     if any(name.startswith("application/vnd.") for name in data):
         return True
     if isinstance(html := data.get("text/html"), str):
-        return "<script" in html.lower()
+        return "<script" in html.lower() or not display.is_closed
     return any(name in data for name in _OWN) and not any(name in data for name in _IMAGES)
 
 
 def _others(groups: list[_Group]) -> Iterator[Output]:
     own = [(group, one) for group in groups for one in group.shown.displays if _is_own(one)]
+    sizes = accumulate(display.nbytes for _, display in own)
+    count = min(_MOST, sum(size <= LARGEST for size in sizes))
     last: _Group | None = None
-    for group, display in own[:_MOST]:
+    for group, display in own[:count]:
         if group is not last:
             yield _note(group.name, f"[{group.name.partition(' ')[2]}]")
         last = group
         yield Output(display.data, display.metadata)
-    if own[_MOST:]:
-        rest = several(len(own) - _MOST, "more display")
+    if own[count:]:
+        rest = several(len(own) - count, "more display")
         where = listed(
-            {f"run.displays[{group.ranks[0]}]": None for group, _ in own[_MOST:]}, most=3
+            {f"run.displays[{group.ranks[0]}]": None for group, _ in own[count:]}, most=3
         )
         yield _note(f"{rest}: {where}", f"… {rest}: {where}")
 

@@ -51,6 +51,8 @@ class Diagnoser:
         """The diagnosis of a newer moment."""
         lately = None if snapshot.ok is not None else _lately(snapshot, paces)
         self._keep(lately, snapshot.now)
+        if not _running(snapshot):  # of live ranks that are idle, say
+            self._lately = None
         return _ended(snapshot) or _now(snapshot) or self._lately or _calm(snapshot)
 
     def _keep(self, new: Diagnosis | None, now: float) -> None:

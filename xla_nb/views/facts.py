@@ -113,10 +113,9 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
 
 def cells(live: Live) -> str:
     """`12 cells, 2 not finished`, after the group's name where it is not the usual one."""
-    running = sum(cell.ended is None for cell in live.cells)
     told = f"group {live.name}, " if live.name != DEFAULT else ""
     told += several(live.count, "cell") if live.count else "no cells yet"
-    told += f", {running:,} running" if running else ""
+    told += f", {live.running:,} running" if live.running else ""
     return f"{told}, {live.lost:,} not finished" if live.lost else told
 
 

@@ -30,8 +30,15 @@ def of(state: RunState) -> Live | None:
     programs, running = state.programs, state.programs.running
     rested = [programs.rested(rank) or state.ranks[rank].started for rank in state.ranks]
     since = running[0].began.at if running else max(filter(None, rested), default=None)
-    cells = tuple(map(_cell, programs.newest[:CELLS]))
-    return Live(state.group.name, state.group.idle, since, programs.count, programs.lost, cells)
+    return Live(
+        name=state.group.name,
+        idle=state.group.idle,
+        since=since,
+        count=programs.count,
+        running=len(running),
+        lost=programs.lost,
+        cells=tuple(map(_cell, programs.newest[:CELLS])),
+    )
 
 
 def _cell(program: ProgramState) -> RanCell:

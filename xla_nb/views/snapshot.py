@@ -138,7 +138,8 @@ class Live:
     name    of the group
     idle    seconds without a cell after which they end; None: never
     since   when they became idle, or what runs now began
-    count   how many cells they have been given; `lost`: of those, how many did not finish
+    count   how many cells they have been given; of those, `running` run now, and `lost` have ended
+            without finishing
     cells   the newest ones, newest first
     """
 
@@ -146,13 +147,14 @@ class Live:
     idle: float | None = None
     since: float | None = None
     count: int = 0
+    running: int = 0
     lost: int = 0
     cells: tuple[RanCell, ...] = ()
 
     @property
     def is_idle(self) -> bool:
         """They are there, and no cell runs on any of them."""
-        return self.since is not None and all(cell.ended is not None for cell in self.cells)
+        return self.since is not None and not self.running
 
 
 @dataclass(frozen=True)

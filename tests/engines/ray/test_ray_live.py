@@ -66,3 +66,43 @@ def test_a_watched_variable_is_told_in_the_cell_in_which_a_rank_of_another_host_
     assert drift in shown.stdout
     assert "rank 3 differs" in live.ok("%xla_vars weights").result
     live.ok("%xla_vars --watch")
+
+
+FAILS = """
+import random, torch, torch_xla.core.xla_model as xm
+
+def total(size):
+    return xm.all_reduce('sum', torch.full((size,), rank + 1.0).to(device)).cpu().sum().item()
+
+def fails(seed):
+    chance = random.Random(seed)
+    when = {one: chance.randrange(4) for one in chance.sample(range(world_size), 1 + seed % 2)}
+    how = chance.choice(['raises', 'skips', 'adds', 'returns'])
+    for number in range(4):
+        if when.get(rank) == number:
+            if how == 'raises': raise ValueError(number)
+            if how == 'skips': continue
+            if how == 'adds': total(7)
+            if how == 'returns': return
+        total(100_000 if number % 2 else 3)
+"""
+
+
+def test_after_each_of_many_random_failures_sums_over_all_hosts_are_right(live):
+    live.ok(f"%%xla\n{FAILS}")
+    right = repr(dict.fromkeys(range(4), (30.0, 1_000_000.0)))
+    for seed in range(16):
+        live.run(f"%%xla\nfails({seed})")
+        assert (seed, results(live, "total(3), total(100_000)")) == (seed, right)
+
+
+def test_ranks_that_drift_apart_on_another_host_are_told_in_the_cell_where_they_did(live):
+    live.ok("%%xla\nimport torch\nweights = torch.zeros(4)")
+    live.ok("%xla_vars --watch weights")
+    assert "weights" not in live.ok("%%xla\nweights += 1").stdout
+    shown = live.ok("%%xla\nif rank == 3: weights[1] = 9")
+    assert f"`weights` differs between ranks since Cell In[{shown.number}]" in shown.stdout
+    live.ok("%xla_vars --watch")
+    told = live.ok("%xla_vars weights").result
+    assert "1 of 4 elements" in told
+    assert "rank 3" in told

@@ -1,0 +1,47 @@
+"""Whether HTML closes what it opens."""
+
+import pytest
+
+from xla_nb.markup import is_closed
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "",
+        "words, 1 < 2 & more",
+        "<b>bold</b><br><img src=x>",
+        "<p>one<p>two<ul><li>a<li>b</ul>",
+        "<table><tr><td>1<td>2<tr><td>3</table>",
+        "<svg><path d='M0'/><g><circle/></g></svg>",
+        "<!-- said --><!--> <div>inside</div>",
+        "<DIV title='a > b'>x</div>",
+        "<textarea><div></textarea>",
+        "<style>p > a {}</style>",
+        "<html><head></head><body><h1>page</h1></body></html>",
+    ],
+)
+def test_html_that_ends_what_it_begins_is_closed(html):
+    assert is_closed(html)
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<div>",
+        "<div/>",
+        "<b>bold",
+        "</div>",
+        "<p></div></p>",
+        "<!-- open",
+        "<div class='",
+        "<style>p",
+        "<textarea>rest",
+        "<title>" * 3,
+        "<i>" * 1000 + "</i>" * 1000,
+        "<a title='it",
+        "<b><i></b></i>",
+    ],
+)
+def test_html_that_reaches_into_what_follows_is_not(html):
+    assert not is_closed(html)
