@@ -1,5 +1,5 @@
 // What ranks display stands in outputs of its own (views/composed.py), which every update draws anew.
-// Their folds stay as the user has left them, in all cells of the notebook: %%xla cells have no panel.
+// Their folds stay as the user has left them, in all cells of the page: text views have no script.
 
 const shownBy = (fold) => fold.querySelector(":scope > summary > [data-ranks]")?.dataset.ranks.split(",") ?? [];
 
