@@ -14,6 +14,7 @@ from tests.browser.harness import Panel, about, block, card
 from tests.browser.lab import Lab
 from xla_nb.views.panel.answers import AWAY
 
+ANYWIDGET_WAITS = 2.0  # seconds for a model, until it reports that it failed
 AGAIN = "void (unmount(), sent.length = 0, mount(document.getElementById('here')))"
 
 
@@ -228,6 +229,18 @@ def test_live_ranks_in_jupyterlab(lab: Lab) -> None:
         shown = notebook.text(started)
         assert "2 live ranks ended by the Shutdown button" in shown
         assert "ZeroDivisionError" in shown
+
+
+@pytest.mark.leaves("temporary")
+def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(lab: Lab) -> None:
+    with lab.open(["%load_ext xla_nb", "%xla_start -n 1"]) as notebook:
+        cells = [0, 1, *(notebook.add(f"%%xla\nprint({number})") for number in range(20))]
+        for cell in cells:
+            notebook.run(cell)
+        notebook.done(cells[-1])
+        notebook.page.wait_for_timeout(1000 * (ANYWIDGET_WAITS + 0.5))
+        assert [error for error in notebook.errors if "anywidget" in error] == []
+        notebook.wait_for("1 rank finished", cells[-1])
 
 
 @pytest.mark.leaves("temporary")

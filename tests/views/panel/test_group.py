@@ -223,6 +223,7 @@ def test_shutdown_is_acknowledged_and_ends_the_ranks(panel, kernel):
 
 
 def test_ranks_that_are_shut_down_leave_a_picture_and_close_the_widget(panel, kernel):
+    panel.whole()
     shown = kernel.ok("%xla_shutdown")
     assert "Ended ranks 0, 1." in shown.stdout
     kernel.ok("panel.join(60)")

@@ -385,10 +385,27 @@ def test_an_ended_run_leaves_html_and_text_without_the_widget(notebook):
     assert beside["text/html"] == ""
 
 
-def test_the_widget_is_closed_when_the_run_has_ended(notebook):
+def test_the_widget_of_an_ended_run_is_closed_once_a_page_has_loaded_it(notebook):
     page = launched(notebook, PRINT)
-    opened = {m["comm_id"] for m in page.of("comm_open")}
-    assert opened == {m["comm_id"] for m in page.of("comm_close")}
+    opened = [m["comm_id"] for m in page.of("comm_open")]
+    assert page.of("comm_close") == []  # a page that loads it would report an error
+    run = page.news[0]["run"]
+    asks = {"method": "custom", "content": {"type": "whole", "run": run, "page": "p"}}
+    content = {"comm_id": opened[-1], "data": asks}
+    notebook.client.shell_channel.send(notebook.client.session.msg("comm_msg", content))
+    closed = set()
+    while closed != set(opened):
+        message = notebook.client.get_iopub_msg(timeout=60)
+        if message["msg_type"] == "comm_close":
+            closed.add(message["content"]["comm_id"])
+
+
+def test_a_widget_that_no_page_loads_is_closed_in_the_end(notebook):
+    opened = [m["comm_id"] for m in launched(notebook, PRINT).of("comm_open")]
+    notebook.ok("from xla_nb.views.panel import widget\nwaits, widget._LOADS = widget._LOADS, 0.0")
+    later = launched(notebook, PRINT)
+    notebook.ok("widget._LOADS = waits")
+    assert set(opened) <= {m["comm_id"] for m in later.of("comm_close")}
 
 
 def test_a_saved_snapshot_is_displayed_from_the_start(notebook):

@@ -10,12 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import anywidget
-import traitlets
 from IPython.display import DisplayHandle
 
 from xla_nb.record import tail
@@ -23,8 +20,9 @@ from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry
 from xla_nb.views import picture
 from xla_nb.views.observer import Observer
-from xla_nb.views.panel import messages, script
+from xla_nb.views.panel import messages
 from xla_nb.views.panel.answers import Answers
+from xla_nb.views.panel.widget import Page
 
 _BEAT = 0.05  # seconds between two messages
 #: Up to _FEW ranks, all samples and figures are read every _SAMPLE seconds; of more ranks, the
@@ -38,14 +36,6 @@ _MOST = 1000  # lines that the page may ask for at once
 NOTHING = {"text/html": "", "text/plain": ""}
 
 log = logging.getLogger(__name__)
-
-
-class Page(anywidget.AnyWidget):  # type: ignore[misc]
-    """The widget. `run` is the run's name, which every message carries."""
-
-    _esm = script.joined()
-    _css = Path(__file__).with_name("panel.css")
-    run = traitlets.Unicode().tag(sync=True)
 
 
 class PanelView:
@@ -71,7 +61,6 @@ class PanelView:
         self._actions = self._answered()
         self._page = Page(run=run.name)
         self._page.on_msg(self._receive)
-        _answer_while_the_cell_runs(self._page)
         self._live = _displayed(*self._widget())
         self._saved = _displayed(self._saved_snapshot() | {"text/html": ""})  # which would flash up
         self._due["save"] = time.monotonic() + _REPEAT  # soon, when ranks have started
@@ -119,8 +108,7 @@ class PanelView:
 
     def _close(self) -> None:
         self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
-        self._page.layout.close()  # ipywidgets makes one for each widget, and never closes it
-        self._page.close()
+        self._page.leave()
 
     def _is_due(self, task: str, now: float, every: float) -> bool:
         if now < self._due[task]:
@@ -268,14 +256,3 @@ def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -
     handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
     handle.display(bundle, raw=True, metadata=metadata or {})
     return handle
-
-
-def _answer_while_the_cell_runs(page: Page) -> None:
-    """Let the page's messages through while the cell blocks.
-
-    ipykernel 7.4 handles them on the subshell that opened the comm, which is busy with the cell;
-    7.1 to 7.3 use the subshell they arrive on. The hook is private to ipykernel: without it the
-    page falls back to interrupting the kernel.
-    """
-    if hasattr(page.comm, "_reply_subshell_for"):
-        page.comm._reply_subshell_for = lambda data, default: default
