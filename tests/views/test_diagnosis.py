@@ -62,6 +62,13 @@ def test_a_rank_that_asks_the_person_at_the_notebook_comes_before_those_that_wai
     assert found.ranks == (1,)
 
 
+def test_a_line_is_named_only_if_all_ranks_ask_there():
+    first, second = (waiting(rank, 1.0, (), INPUT, line=4) for rank in (0, 1))
+    other = waiting(1, 1.0, (), INPUT, line=7)
+    assert said(first, second) == "Ranks 0, 1 wait for an answer to `input()` at line 4"
+    assert said(first, other) == "Ranks 0, 1 wait for an answer to `input()`"
+
+
 # ---------------------------------------------------------------- the end
 
 

@@ -155,7 +155,8 @@ def _asking(snapshot: Snapshot) -> Diagnosis | None:
         return None
     asking = [card.rank for card in asks]
     wait = "waits" if len(asking) == 1 else "wait"
-    where = f" at {_line(asks[0].place, snapshot)}" if asks[0].place else ""
+    place, *others = {card.place for card in asks}
+    where = f" at {_line(place, snapshot)}" if place and not others else ""
     told = f"{ranks(asking).capitalize()} {wait} for an answer to `{INPUT}`{where}"
     return Diagnosis(told, "warning", tuple(asking))
 
