@@ -130,12 +130,15 @@ def test_ranks_that_do_not_stop_are_lost_and_the_cell_and_later_ones_say_so(kern
 
 
 def test_a_second_stop_ends_ranks_that_the_first_did_not(kernel, group):
+    kernel.ok(f"import xla_nb\nwhole_ = xla_nb.ranks({group!r})._group.run")
     kernel.ok(f"%%xla --group {group} --grace 600 --bg -o stubborn_\n{STUBBORN}")
     for word in ("here", "no"):
         kernel.ok(f"while not all({word!r} in stubborn_.output(r) for r in range(2)): pass")
         kernel.ok("stubborn_.stop()")
     kernel.ok("stubborn_.join_end()")
     assert "the live ranks are lost" in kernel.value("repr(stubborn_)")
+    kernel.ok("whole_.join_end()")
+    assert "was ended by force, as ranks 0, 1 did not stop" in kernel.value("repr(whole_)")
     assert "ended by force" in kernel.run(f"%%xla --group {group}\nheld").error
 
 

@@ -227,7 +227,7 @@ class Group:
         who = ranks([one.rank for one in staying]) if staying else "the ranks' job"
         did = f"did not stop{where}" if staying else "did not answer"
         self._why_lost = f"{run.label} was ended by force, as {who} {did}"
-        if sent == signal.SIGKILL:  # all of them
+        if sent == signal.SIGKILL or len(staying) == len(self.world):  # all of them
             self.run.stops_because(self._why_lost)
 
     def remember(self, run: Run, played: Played) -> None:
