@@ -97,6 +97,27 @@ def test_after_each_of_many_random_failures_all_sums_are_right(kernel, seeds):
     kernel.ok(f"%xla_shutdown {name}")
 
 
+ASK_EARLY = """
+from xla_nb import live_questions
+from xla_nb.run.group import Group
+ready_, said_ = Group.wait_until_ready, []
+def ask_first(group, *more):
+    try:
+        live_questions.variables(group)
+    except Exception as error:
+        said_.append(repr(error))
+    ready_(group, *more)
+Group.wait_until_ready = ask_first
+"""
+
+
+def test_ranks_that_are_starting_are_not_told_to_have_ended(kernel):
+    kernel.ok(ASK_EARLY)
+    kernel.ok("%xla_start -n 1 --name early")
+    kernel.ok("Group.wait_until_ready = ready_\n%xla_shutdown early")
+    assert "UsageError('The live ranks are still starting.')" in kernel.value("said_[0]")
+
+
 # ---------------------------------------------------------------- stopping
 
 
