@@ -403,7 +403,28 @@ def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine)
     run._climb_if_due(time.monotonic() + 7)
     assert [notice.text for notice in run.state.notices] == [
         "Sent SIGTERM to rank 1, which had not ended 5 s after the interrupt (`--grace`): "
-        "`finally` blocks there may not have finished."
+        "`finally` blocks there may not have finished.\n"
+        "rank 1: no answer, as when Python is blocked in native code"
+    ]
+
+
+def test_it_is_told_where_the_rank_was_with_the_innermost_of_its_stack(engine):
+    run = a_run(engine, grace=5)
+    for event in ranks(1):
+        run.take(event)
+    run.stop()
+    frames = "".join(f'  File "Cell In[1]", line {n}, in f{n}\n    call({n})\n' for n in range(9))
+    run.take(events.RankAt(rank=0, place="Cell In[1], line 8", stack=frames, at=time.time()))
+    run._climb_if_due(time.monotonic() + 5)
+    (told,) = [notice.text for notice in run.state.notices]
+    assert told.splitlines()[1:] == [
+        "rank 0 at Cell In[1], line 8",
+        *(
+            line
+            for n in (8, 7, 6, 5)
+            for line in (f'  File "Cell In[1]", line {n}, in f{n}', f"    call({n})")
+        ),
+        "  …",
     ]
 
 

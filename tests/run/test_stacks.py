@@ -115,7 +115,7 @@ def test_an_answer_to_an_earlier_question_is_none(run, impatient):
     asked = run(1)
     asked.state.apply(events.RankAt(rank=0, place="old", stack="s", at=time.time() - 10))
     (group,) = Inquiry(asked).wait()
-    assert (group.place, group.note) == ("", "no answer")
+    assert (group.place, group.note) == ("", "no answer, as when Python is blocked in native code")
 
 
 def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, impatient):

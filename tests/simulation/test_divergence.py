@@ -30,20 +30,20 @@ def mismatch(job: Job, *ranks: int) -> list[str]:
     ("scenario", "most", "other"),
     [
         ("mismatch_operation", "0, 2, 3: all_reduce sum f32[4]", "1: all_gather f32[4] dim 0"),
-        ("mismatch_kind", "0-2: all_reduce sum f32[4]", "3: all_reduce max f32[4]"),
+        ("mismatch_kind", "0–2: all_reduce sum f32[4]", "3: all_reduce max f32[4]"),
         (
             "mismatch_scale",
-            "0-2: all_reduce sum scale 9.99999000001e-07 f32[4]",
+            "0–2: all_reduce sum scale 9.99999000001e-07 f32[4]",
             "3: all_reduce sum scale 9.99998000004e-07 f32[4]",
         ),
         ("mismatch_shape", "0, 1, 3: all_reduce sum f32[4]", "2: all_reduce sum f32[5]"),
-        ("mismatch_dtype", "1-3: all_reduce sum f32[4]", "0: all_reduce sum bf16[4]"),
+        ("mismatch_dtype", "1–3: all_reduce sum f32[4]", "0: all_reduce sum bf16[4]"),
         (
             "mismatch_groups",
-            "1-3: all_reduce sum f32[4] groups [[0,2],[1,3]]",
+            "1–3: all_reduce sum f32[4] groups [[0,2],[1,3]]",
             "0: all_reduce sum f32[4] groups [[0,1],[2,3]]",
         ),
-        ("mismatch_order", "1-3: all_reduce sum f32[3]", "0: all_reduce sum f32[4]"),
+        ("mismatch_order", "1–3: all_reduce sum f32[3]", "0: all_reduce sum f32[4]"),
     ],
 )
 def test_a_mismatch_says_on_every_rank_what_each_rank_called(

@@ -57,7 +57,7 @@ def test_each_line_of_text_is_behind_its_rank():
 def test_ranks_that_show_the_same_are_shown_once():
     same = [figure(), text("same", id="a")]
     drawn, plain = first(r0=same, r1=[figure(), text("same", id="b")], r2=same, r3=[text("x")])
-    assert "<b>ranks 0–2</b>" in drawn
+    assert ">ranks 0–2</b>" in drawn
     assert drawn.count("<img") == 1
     assert plain == "[0–2] <Figure>\n[0–2] same\n[3] x"
 

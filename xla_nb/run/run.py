@@ -22,7 +22,7 @@ from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.tail import before
-from xla_nb.run import lingering, shortage
+from xla_nb.run import lingering, shortage, stacks
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.hang import HangWatch
 from xla_nb.run.ladder import Ladder
@@ -44,6 +44,7 @@ COMPARE_PATIENCE = 10.0
 LIVE_PATIENCE = 30.0
 _TICK = 0.1
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
+_FRAMES = 4  # of the stack of a rank that does not stop
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
 _ASK = 0.3  # seconds that ranks have to say themselves where they are interrupted
 _KEEPING = (
@@ -394,10 +395,12 @@ class Run(RecordedRun):
                     self.take(events.Notice(text=self._cut_short(staying)))
 
     def _cut_short(self, staying: list[int]) -> str:
-        return (
+        told = (
             f"Sent SIGTERM to {ranks(staying)}, which had not ended {self._options.grace:g} s "
             "after the interrupt (`--grace`): `finally` blocks there may not have finished."
         )
+        where = stacks.known(self, staying, self._stopped_at)
+        return f"{told}\n{stacks.text([stacks.short(one, _FRAMES) for one in where])}"
 
     def _wait_for_the_stopped(self, now: float) -> None:
         """Ask once who stays where it is, and say it; kill the ranks that have not begun when all

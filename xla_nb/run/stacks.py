@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from xla_nb.protocol.events import StackGroup
@@ -58,16 +58,11 @@ class Inquiry:
 
     def groups(self) -> list[StackGroup]:
         """The answers so far, the place with the fewest ranks first: it is the odd one out."""
-        answers = self.answers()
-        groups = [
-            StackGroup(numbers, answer.place, answer.stack, answer.note)
-            for answer, numbers in alike(answers).items()
-        ]
-        return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
+        return _grouped(self.answers())
 
     def answers(self) -> dict[int, Answer]:
         """The answers so far by rank, and what is known of the ranks that have given none."""
-        return {rank.rank: self._answer(rank) for rank in self._addressed()}
+        return {rank.rank: _answer(self._run, rank, self._requested) for rank in self._addressed()}
 
     def wait(self) -> list[StackGroup]:
         """The answers, when all are there or time is up."""
@@ -83,22 +78,36 @@ class Inquiry:
     def _answered(self, rank: RankState) -> bool:
         return rank.located is not None and rank.located >= self._requested
 
-    def _answer(self, rank: RankState) -> Answer:
-        if self._answered(rank):
-            return Answer(rank.place, _innermost_first(rank.stack))
-        if rank.phase == "starting":
-            return Answer("", "", "not started yet: joining the runtime")
-        seen = self._run.sample(rank.rank)
-        if seen is None:
-            return Answer("", "", "no answer")
-        if rank.rank in self._run.state.stopped:
-            return Answer(seen.place, "", "no answer: the process is stopped (last seen here)")
-        ago = self._requested - seen.at
-        return Answer(
-            seen.place,
-            "",
-            f"no answer: Python is blocked in native code (last seen here {ago:.0f} s ago)",
-        )
+
+def known(run: Asked, numbers: Iterable[int], since: float) -> list[StackGroup]:
+    """Where these ranks are, by what they have told `since`, in seconds since the epoch."""
+    return _grouped({rank: _answer(run, run.state.ranks[rank], since) for rank in numbers})
+
+
+def _answer(run: Asked, rank: RankState, since: float) -> Answer:
+    if rank.located is not None and rank.located >= since:
+        return Answer(rank.place, _innermost_first(rank.stack))
+    if rank.phase == "starting":
+        return Answer("", "", "not started yet: joining the runtime")
+    seen = run.sample(rank.rank)
+    if seen is None:
+        return Answer("", "", "no answer, as when Python is blocked in native code")
+    if rank.rank in run.state.stopped:
+        return Answer(seen.place, "", "no answer: the process is stopped (last seen here)")
+    return Answer(
+        seen.place,
+        "",
+        "no answer: Python is blocked in native code (last seen here "
+        f"{max(0.0, since - seen.at):.0f} s ago)",
+    )
+
+
+def _grouped(answers: Mapping[int, Answer]) -> list[StackGroup]:
+    groups = [
+        StackGroup(numbers, answer.place, answer.stack, answer.note)
+        for answer, numbers in alike(answers).items()
+    ]
+    return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
 
 
 def alike(things: Mapping[int, Kind]) -> dict[Kind, tuple[int, ...]]:
@@ -127,3 +136,13 @@ def text(groups: list[StackGroup]) -> str:
         note = f": {group.note}" if group.note else ""
         paragraphs.append("\n".join(filter(None, [f"{ranks(group.ranks)}{at}{note}", group.stack])))
     return "\n\n".join(paragraphs) or "No ranks are running."
+
+
+def short(group: StackGroup, frames: int) -> StackGroup:
+    """With this many innermost frames at most."""
+    lines, count = group.stack.splitlines(), 0
+    for number, line in enumerate(lines):
+        count += line.startswith("  File ")
+        if count > frames:
+            return replace(group, stack="\n".join([*lines[:number], "  …"]))
+    return group

@@ -121,7 +121,8 @@ def _summary(group: _Group) -> str:
     number = len(group.shown.displays)
     each = " each" if len(group.ranks) > 1 else ""
     told = f" · {several(number, 'display')}{each}" if number > 1 else ""
-    return f"<b>{group.name}</b>{faint(told)}"
+    numbers = ",".join(map(str, group.ranks))  # for page/displays.js
+    return f'<b data-ranks="{numbers}">{group.name}</b>{faint(told)}'
 
 
 def _gaps(shown: Shown) -> Iterator[str]:

@@ -23,7 +23,7 @@ MODULES = (
     *("cells", "variables"),
     *("axes", "curves", "chart", "figures"),
     *("files", "folds", "output"),
-    *("view", "panel"),
+    *("displays", "view", "panel"),
 )
 
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)

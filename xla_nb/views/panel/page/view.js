@@ -13,6 +13,7 @@ import { Cells } from "./cells.js";
 import { Variables } from "./variables.js";
 import { Figures } from "./figures.js";
 import { Output } from "./output.js";
+import { Displays } from "./displays.js";
 
 export class View {
 	rank = undefined; // whose output is shown: undefined for all, null for the cell itself
@@ -44,6 +45,7 @@ export class View {
 		const covers = h("style", {}, `.xn-saved-${CSS.escape(store.run)} { display: none }`);
 		this.root.append(covers, ...Object.values(this.parts).map((part) => part.node));
 		this.root.xnView = this; // for tests
+		this.displays = new Displays();
 		this.wake = () => this.schedule();
 		this.watch = new IntersectionObserver((entries) => {
 			this.inSight = entries.at(-1).isIntersecting;
@@ -61,6 +63,7 @@ export class View {
 	close() {
 		this.store.views.delete(this);
 		this.watch.disconnect();
+		this.displays.close();
 		this.parts.figures.resized.disconnect();
 		document.removeEventListener("visibilitychange", this.wake);
 		clearInterval(this.clock);
