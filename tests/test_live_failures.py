@@ -97,6 +97,27 @@ def test_after_each_of_many_random_failures_all_sums_are_right(kernel, seeds):
     kernel.ok(f"%xla_shutdown {name}")
 
 
+ASK_EARLY = """
+from xla_nb import live_questions
+from xla_nb.run.group import Group
+ready_, said_ = Group.wait_until_ready, []
+def ask_first(group, *more):
+    try:
+        live_questions.variables(group)
+    except Exception as error:
+        said_.append(repr(error))
+    ready_(group, *more)
+Group.wait_until_ready = ask_first
+"""
+
+
+def test_ranks_that_are_starting_are_not_told_to_have_ended(kernel):
+    kernel.ok(ASK_EARLY)
+    kernel.ok("%xla_start -n 1 --name early")
+    kernel.ok("Group.wait_until_ready = ready_\n%xla_shutdown early")
+    assert "UsageError('The live ranks are still starting.')" in kernel.value("said_[0]")
+
+
 # ---------------------------------------------------------------- stopping
 
 
@@ -130,12 +151,15 @@ def test_ranks_that_do_not_stop_are_lost_and_the_cell_and_later_ones_say_so(kern
 
 
 def test_a_second_stop_ends_ranks_that_the_first_did_not(kernel, group):
+    kernel.ok(f"import xla_nb\nwhole_ = xla_nb.ranks({group!r})._group.run")
     kernel.ok(f"%%xla --group {group} --grace 600 --bg -o stubborn_\n{STUBBORN}")
     for word in ("here", "no"):
         kernel.ok(f"while not all({word!r} in stubborn_.output(r) for r in range(2)): pass")
         kernel.ok("stubborn_.stop()")
     kernel.ok("stubborn_.join_end()")
     assert "the live ranks are lost" in kernel.value("repr(stubborn_)")
+    kernel.ok("whole_.join_end()")
+    assert "was ended by force, as ranks 0, 1 did not stop" in kernel.value("repr(whole_)")
     assert "ended by force" in kernel.run(f"%%xla --group {group}\nheld").error
 
 

@@ -178,6 +178,22 @@ def test_an_open_section_of_variables_is_remembered(panel: Panel) -> None:
     panel.wait_sent("variables")
 
 
+def test_variables_of_a_narrow_page_keep_short_values_on_one_line(panel: Panel) -> None:
+    panel.page.set_viewport_size({"width": 360, "height": 1400})
+    cells = ["x", "Tensor", "(100, 32) float32", "xla:0", "12 KiB", "0–3", "equal"]
+    titles = ["Name", "Type", "Value", "Device", "Size", "Ranks", "Across ranks"]
+    button(panel, "Variables").click()
+    panel.give(asked(titles=titles, rows=[{"verdict": "equal", "cells": cells, "lines": []}]))
+    cell = panel.page.locator(".xn-variables tbody td")
+    expect(cell).to_have_count(len(cells))
+    heights = cell.evaluate_all(
+        "all => all.map(td => { const range = document.createRange();"
+        " range.selectNodeContents(td); return range.getBoundingClientRect().height; })"
+    )
+    assert max(heights) < 1.5 * min(heights)
+    panel.page.set_viewport_size({"width": 1000, "height": 1400})
+
+
 # ---------------------------------------------------------------- the end
 
 

@@ -115,6 +115,12 @@ class Group:
         return tuple(sorted(rank.rank for rank in states if rank.pid and rank.phase not in ENDED))
 
     @property
+    def _is_starting(self) -> bool:
+        state = self.run.state
+        is_over = self.run.done or state.stopping or state.ending or state.troubled
+        return not is_over and not (state.has_all_ranks and self.alive == self.world)
+
+    @property
     def why_lost(self) -> str:
         """Why not all of its ranks can be given a program; empty if they can."""
         if self._why_lost:
@@ -227,7 +233,7 @@ class Group:
         who = ranks([one.rank for one in staying]) if staying else "the ranks' job"
         did = f"did not stop{where}" if staying else "did not answer"
         self._why_lost = f"{run.label} was ended by force, as {who} {did}"
-        if sent == signal.SIGKILL:  # all of them
+        if sent == signal.SIGKILL or len(staying) == len(self.world):  # all of them
             self.run.stops_because(self._why_lost)
 
     def remember(self, run: Run, played: Played) -> None:
@@ -257,6 +263,8 @@ class Group:
                 "These live ranks belong to the process that started them, not to one that it has "
                 "forked. Start others here: xla_nb.ranks(n=2)."
             )
+        if self._is_starting:
+            raise UsageError("The live ranks are still starting.")
         chosen = set(members)
         if strange := chosen - set(self.world):
             raise UsageError(
