@@ -54,7 +54,7 @@ def test_what_ranks_display_is_shown_below_the_view(view, notebook):
     shown = notebook.ok(f"%%xla_spawn -n 2 --view {view}\n{SHOWN}")
     html, text = composed(shown)
     assert html.count('<img alt="&lt;Figure') == 4
-    assert re.findall("<details( open)?><summary[^>]*><b>(rank .)", html) == [
+    assert re.findall("<details( open)?><summary[^>]*><b [^>]*>(rank .)", html) == [
         (" open", "rank 0"),
         ("", "rank 1"),
     ]
