@@ -1,6 +1,6 @@
-"""The fixtures `chromium`, a browser, and `lab`, a JupyterLab shown in it.
+"""The fixtures `chromium`, a browser, `context`, pages in it, and `lab`, a JupyterLab shown in it.
 
-Both end with this package: Playwright's synchronous interface leaves an event loop running in the
+They end with this package: Playwright's synchronous interface leaves an event loop running in the
 main thread, where the Jupyter clients of other tests need their own.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 from tests.browser.lab import Lab, LabNotebook
 
@@ -57,6 +57,14 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         )
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def context(chromium: Browser) -> Iterator[BrowserContext]:
+    """Where the pages of a file's panels are opened, without a JupyterLab."""
+    context = chromium.new_context(viewport={"width": 1000, "height": 1400})
+    yield context
+    context.close()
 
 
 @pytest.fixture(scope="package")

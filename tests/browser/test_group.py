@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect
+from playwright.sync_api import BrowserContext, expect
 
 from tests.browser.harness import Panel, about, block, card
 from tests.browser.lab import Lab
@@ -50,13 +50,6 @@ def asked(state: str = "shown", **more: Any) -> dict[str, Any]:
     }
     whole = {**told, "rows": rows, "notes": [], "after": "Cell In[6]", "old": False, **more}
     return {"type": "variables", "run": "run-1", "state": state, **whole}
-
-
-@pytest.fixture(scope="module")
-def context(chromium: Browser) -> Iterator[BrowserContext]:
-    context = chromium.new_context(viewport={"width": 1000, "height": 1400})
-    yield context
-    context.close()
 
 
 @pytest.fixture

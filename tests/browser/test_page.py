@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.harness import Panel, about, bar, block, card, fact, trouble
 
@@ -21,13 +21,6 @@ Opener = Callable[..., Panel]
 
 ANOTHER_VIEW = "void mount(document.body.appendChild(document.createElement('div')))"
 ACKNOWLEDGE = "void (answer = ({type, run, request}) => give({type: 'ack', run, request}))"
-
-
-@pytest.fixture(scope="module")
-def context(chromium: Browser) -> Iterator[BrowserContext]:
-    context = chromium.new_context(viewport={"width": 1000, "height": 1400})
-    yield context
-    context.close()
 
 
 @pytest.fixture

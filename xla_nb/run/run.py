@@ -44,7 +44,7 @@ COMPARE_PATIENCE = 10.0
 LIVE_PATIENCE = 30.0
 _TICK = 0.1
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
-_FRAMES = 4  # of the stack of a rank that does not stop
+_STACK = 8  # lines of the stack of a rank that does not stop
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
 _ASK = 0.3  # seconds that ranks have to say themselves where they are interrupted
 _KEEPING = (
@@ -400,7 +400,7 @@ class Run(RecordedRun):
             "after the interrupt (`--grace`): `finally` blocks there may not have finished."
         )
         where = stacks.known(self, staying, self._stopped_at)
-        return f"{told}\n{stacks.text([stacks.short(one, _FRAMES) for one in where])}"
+        return f"{told}\n{stacks.text([stacks.short(one, _STACK) for one in where])}"
 
     def _wait_for_the_stopped(self, now: float) -> None:
         """Ask once who stays where it is, and say it; kill the ranks that have not begun when all

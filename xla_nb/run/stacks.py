@@ -138,11 +138,8 @@ def text(groups: list[StackGroup]) -> str:
     return "\n\n".join(paragraphs) or "No ranks are running."
 
 
-def short(group: StackGroup, frames: int) -> StackGroup:
-    """With this many innermost frames at most."""
-    lines, count = group.stack.splitlines(), 0
-    for number, line in enumerate(lines):
-        count += line.startswith("  File ")
-        if count > frames:
-            return replace(group, stack="\n".join([*lines[:number], "  …"]))
-    return group
+def short(group: StackGroup, most: int) -> StackGroup:
+    """With this many lines of its stack, the innermost, at most."""
+    lines = group.stack.splitlines()
+    more = ["  …"] if lines[most:] else []
+    return replace(group, stack="\n".join([*lines[:most], *more]))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TextIO
 
 from xla_nb.ansi import clean
@@ -237,15 +236,10 @@ def _places(hang: Hang) -> Iterator[str]:
     """Where the ranks are, with the innermost lines of their stacks."""
     groups = hang.report.groups
     for group in groups[:GROUPS]:
-        short = replace(group, stack=_head(group.stack))
+        short = stacks.short(group, FRAMES)
         yield from (f"  {clean(line)}" for line in stacks.text([short]).splitlines())
     if groups[GROUPS:]:
         yield f"  … {several(len(groups) - GROUPS, 'more place')}: %xla_stacks, or the run's record"
-
-
-def _head(stack: str) -> str:
-    lines = stack.splitlines()
-    return "\n".join([*lines[:FRAMES], *(["  …"] if lines[FRAMES:] else [])])
 
 
 def _is_live(stream: TextIO) -> bool:
