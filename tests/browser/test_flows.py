@@ -5,7 +5,9 @@ Runs wait for a file that the test makes, so each state lasts until the test has
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -55,6 +57,11 @@ if rank != 2:
     print("about to fail", rank)
 raise ValueError(f"bad batch on {rank}")
 """
+# JupyterLab's manager of widgets fails when it is to note a restart.
+MISSES = """panel => {
+    const { widget_manager } = panel.xnView.store.model;
+    widget_manager.disconnect = () => { throw new TypeError("no kernel"); };
+}"""
 HOSTILE = r"""
 import os, sys
 print("<script>window.hacked=1</script>")
@@ -379,6 +386,39 @@ def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(lab: 
         clock = run.panel.locator(".xn-elapsed").inner_text()
         assert notebook.text(notebook.execute("1 + 1")) == "2"
         assert run.panel.locator(".xn-elapsed").inner_text() == clock
+
+
+@pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
+def test_a_restart_that_the_widget_manager_misses_freezes_a_panel_shown_again_after_a_reload(
+    lab: Lab,
+) -> None:
+    with lab.open(["%load_ext xla_nb"]) as notebook:
+        notebook.run(0)
+        notebook.execute("%xla_start -n 2")
+        notebook.save()
+        notebook.reload()
+        panel = notebook.output(notebook.execute("%xla_ranks")).locator(".xn-panel")
+        headline = panel.locator(".xn-headline")
+        expect(headline).to_have_text("2 live ranks, idle")
+        panel.evaluate(MISSES)
+        notebook.restart()
+        expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
+        expect(panel.locator("[data-action=stop]")).to_be_disabled()
+        again = notebook.execute("%load_ext xla_nb\n%xla_start -n 1")
+        expect(notebook.output(again).locator(".xn-headline")).to_have_text("1 live rank, idle")
+
+
+@pytest.mark.leaves("temporary")
+def test_a_kernel_that_is_shut_down_without_a_word_freezes_the_panel(lab: Lab) -> None:
+    with lab.open(["%load_ext xla_nb"]) as notebook:
+        notebook.run(0)
+        started = notebook.execute("import os\n%xla_start -n 1\nprint('pid', os.getpid())")
+        headline = notebook.output(started).locator(".xn-headline")
+        expect(headline).to_have_text("1 live rank, idle")
+        pid = re.findall(r"pid (\d+)", notebook.text(started))[0]
+        os.kill(int(pid), signal.SIGSTOP)
+        notebook.command("kernelmenu:shutdown")
+        expect(headline).to_have_text(re.compile("^Kernel disconnected; last update"))
 
 
 @pytest.mark.slow
