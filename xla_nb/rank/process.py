@@ -245,7 +245,7 @@ def _take_cells(job: Inherited, line: cells.Line, index: int, idle: Stopwatch) -
 
 def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:
     """Run one program of a live rank in the namespace that lives on."""
-    program = cell.program(job.program)
+    program, was_cut_off = cell.program(job.program), job.runtime.is_cut_off()
 
     def before() -> None:
         job.runtime.begin(cell.turn.number, cell.turn.members)
@@ -258,6 +258,8 @@ def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -
         if job.lock.let_go():
             program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
         cell.tell_names(program, index)
+        if job.runtime.is_cut_off() and not was_cut_off:
+            program.sender.send(events.CutOff())
         mend()
         flush()
         _log_to(job.program, index)
