@@ -209,11 +209,14 @@ class Answered(Event):
 class ProcessDied(OfHost):
     """A rank's process ended unexpectedly; `status` is an exit code, negative for a signal.
 
-    `lack`: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
+    `lack`: the limit of memory, in bytes, that the kernel killed it for; 0: it had none. `place`,
+    `stack`: where it crashed in native code, as far as that is known."""
 
     pid: int
     status: int
     lack: int | None = None
+    place: str = ""
+    stack: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
 from xla_nb.rank import advice, cells, meter, reporting
+from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampling
@@ -64,6 +65,7 @@ class Inherited:
     runtime: Prepared
     latch: Latch
     random: Any
+    crashes: Crashes
     dispatcher: Dispatcher | None = None
     running: dict[int, Running] = field(default_factory=dict)
     captured: range = range(0)
@@ -107,6 +109,7 @@ def enter(local_rank: int, processes: int) -> None:
     _log_to(job.program, rank)
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    job.crashes.watch(local_rank)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
     job.latch.arrive()
     _mend_thread_pool()

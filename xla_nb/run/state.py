@@ -25,7 +25,8 @@ ENDED: frozenset[Phase] = frozenset({"finished", "failed", "died", "stopped"})
 class RankState:
     """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`, at
     the time `located`. `lost` says which other process's end ended it, if one did. `death` and
-    `lack` are those of `ProcessDied`. `devices` are named where one process drives several."""
+    `lack` are those of `ProcessDied`, `crash` is its stack. `devices` are named where one process
+    drives several."""
 
     rank: int
     phase: Phase = "starting"
@@ -41,6 +42,7 @@ class RankState:
     failure: events.RankFailed | None = None
     death: int | None = None
     lack: int | None = None
+    crash: str = ""
     lost: str = ""
     devices: tuple[str, ...] = ()
 
@@ -324,7 +326,8 @@ class RunState:
         for rank in mine:
             if rank.phase in ENDED:
                 continue
-            rank.death, rank.lack = event.status, event.lack
+            rank.death, rank.lack, rank.crash = event.status, event.lack, event.stack
+            rank.place = event.place or rank.place
             rank.end("stopped" if self._is_of_the_stop(event.status) else "died", event.at)
             self._trouble(rank.rank)
 
