@@ -30,6 +30,25 @@ def group(kernel, request):
 # ---------------------------------------------------------------- spawned ranks
 
 
+STRIKE_EARLY = """
+import os, signal
+from xla_nb import api
+shown_ = api.shown
+def struck(*given):
+    os.kill(os.getpid(), signal.SIGINT)
+    return shown_(*given)
+api.shown = struck
+"""
+
+
+def test_an_interrupt_between_a_launch_and_its_first_view_stops_the_run(kernel):
+    kernel.ok(STRIKE_EARLY)
+    shown = kernel.run("%%xla_spawn -n 2 -o staying_\nimport time\ntime.sleep(600)")
+    kernel.ok("api.shown = shown_")
+    assert "RunFailed: Stopped by an interrupt" in shown.error
+    assert kernel.value("[run for run in api.living()]") == "[]"
+
+
 @CASES
 def test_spawned_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, body):
     cell = interrupted_twice(kernel, "%%xla_spawn -n 2 --grace 600", body)

@@ -81,11 +81,11 @@ def test_a_sample_newer_than_the_interrupt_tells_where_a_rank_is(run, stay):
     assert where(run, 0) == "at Cell In[3], line 6"
 
 
-@pytest.mark.parametrize("at", [NOW - 0.2, None])
+@pytest.mark.parametrize("at", [NOW - 0.2, NOW + 0.01, None])  # before it, while it strikes
 def test_an_interrupt_is_not_told_as_where_a_rank_is(run, stay, at):
     run.was_interrupted(0, 4, NOW)
     if at is not None:
-        run.sees(0, 3, at)
+        run.sees(0, 4, at)
     stay.note([0])
     assert where(run, 0) == "interrupted at Cell In[3], line 4"
 

@@ -19,6 +19,7 @@ Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
 #: Phases a rank does not leave.
 ENDED: frozenset[Phase] = frozenset({"finished", "failed", "died", "stopped"})
+_STRIKES = 0.05  # seconds that an interrupt takes until the rank goes on, wherever that is
 
 
 @dataclass
@@ -55,8 +56,11 @@ class RankState:
     @property
     def only_interrupted(self) -> bool:
         """Nothing is known of where it has been since an interrupt struck it."""
-        struck = self.interrupted
-        return struck is not None and (self.located is None or self.located <= struck.at)
+        return self.interrupted is not None and not self.is_news(self.located or 0.0)
+
+    def is_news(self, at: float) -> bool:
+        """Whether where it was seen then may be elsewhere than where an interrupt struck it."""
+        return self.interrupted is None or at > self.interrupted.at + _STRIKES
 
     def end(self, phase: Phase, at: float) -> None:
         if self.phase not in ENDED:

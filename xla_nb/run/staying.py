@@ -54,8 +54,9 @@ class Staying:
         """Note where these are, by samples that are newer than what they have said."""
         for number in numbers:
             rank, seen = self._run.state.ranks[number], self._sample(number)
-            said = max(rank.located or 0.0, rank.interrupted.at if rank.interrupted else 0.0)
-            if seen is not None and seen.at > said and rank.phase != "starting":
+            if seen is None or rank.phase == "starting":
+                continue
+            if seen.at > (rank.located or 0.0) and rank.is_news(seen.at):
                 stack = rank.stack if rank.place == seen.place else ""
                 at = events.RankAt(rank=number, place=seen.place, stack=stack, at=seen.at)
                 self._run.take(at)
