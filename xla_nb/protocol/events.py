@@ -158,11 +158,13 @@ class ProgramBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnded(Event):
-    """All its ranks have ended a program of live ranks; `headline` says how."""
+    """All its ranks have ended a program of live ranks; `headline` says how. `elapsed` are the
+    seconds that its own run tells (None: as long as from ProgramBegan to here)."""
 
     number: int
     outcome: Literal["finished", "failed", "stopped"]
     headline: str
+    elapsed: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -313,7 +313,9 @@ class Group:
             self.remote.pop(name, None)
         headline, outcome = sentences.headline(run.state), run.state.outcome
         assert outcome != "running"
-        ended = events.ProgramEnded(number=number, outcome=outcome, headline=headline)
+        ended = events.ProgramEnded(
+            number=number, outcome=outcome, headline=headline, elapsed=run.elapsed
+        )
         self.run.take(ended)
         self._leave(run)
 
