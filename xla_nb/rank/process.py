@@ -18,7 +18,6 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -28,10 +27,10 @@ from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import advice, cells, meter, reporting
+from xla_nb.rank import advice, cells, reporting
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampling
+from xla_nb.rank.meter import Meter, Sampler, Sampling
 from xla_nb.rank.program import Loaded, OnRank, flush, keep, preview
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.output import capture, mend
@@ -67,7 +66,7 @@ class Inherited:
     dispatcher: Dispatcher | None = None
     running: dict[int, Running] = field(default_factory=dict)
     captured: range = range(0)
-    threads: Executor = field(default_factory=meter.threads)
+    sampler: Sampler = field(default_factory=Sampler)
 
     @property
     def first(self) -> int:
@@ -197,7 +196,7 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
         return
     idle = Stopwatch()
     idle.start()
-    with Sampling(_meter(job, index, idle), job.threads):
+    with Sampling(_meter(job, index, idle), job.sampler):
         try:
             _take_cells(job, line, index, idle)
         except BaseException:  # of what no program is: the notebook hears of the process's end
@@ -287,7 +286,7 @@ def _run(
             info = job.runtime.rank_info(index)
             _begin(job, program, index, info)
             before()
-            value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.threads).run()
+            value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.sampler).run()
         finally:
             del job.running[index]
         job.runtime.leave("returned")

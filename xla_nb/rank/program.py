@@ -11,7 +11,6 @@ import os
 import reprlib
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -22,7 +21,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
 from xla_nb.rank import asking, displays, leftovers, loader, reporting
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampling
+from xla_nb.rank.meter import Meter, Sampler, Sampling
 from xla_nb.rank.since import GaugesSince, LockSince
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
@@ -67,7 +66,7 @@ class OnRank:
     info: RankInfo
     runtime: Prepared
     lock: SharedLock
-    threads: Executor
+    sampler: Sampler
 
     def run(self) -> tuple[object, int]:
         """What the program returns, and the size of its result in bytes, which has been sent home.
@@ -96,7 +95,7 @@ class OnRank:
             lambda: "returned" if rank in program.returned else "runs",
         )
         try:
-            with Sampling(meter, self.threads):
+            with Sampling(meter, self.sampler):
                 return self._returned()
         finally:
             asking.askers.end()
