@@ -177,7 +177,7 @@ def main(index: int) -> None:
     job.lock.belongs_to(index)
     try:
         if job.dispatcher is None:
-            _run(job, job.program, index)
+            _run(job, job.program, index, lambda: job.runtime.rank_info(index))
         else:
             _live(job, job.dispatcher, index)
     finally:
@@ -198,7 +198,7 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     idle.start()
     with Sampling(_meter(job, index, idle), job.sampler):
         try:
-            _take_cells(job, line, index, idle)
+            _take_cells(job, line, index, info, idle)
         except BaseException:  # of what no program is: the notebook hears of the process's end
             traceback.print_exc()
             flush()
@@ -227,14 +227,16 @@ def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
     )
 
 
-def _take_cells(job: Inherited, line: cells.Line, index: int, idle: Stopwatch) -> None:
+def _take_cells(
+    job: Inherited, line: cells.Line, index: int, info: RankInfo, idle: Stopwatch
+) -> None:
     made = Definitions()
     while (cell := line.next()) is not None:
         with cell:
             if cell.turn.is_for(index):
                 if not cell.turn.asks:
                     idle.stop()
-                _run_cell(job, cell, index, made)
+                _run_cell(job, cell, index, info, made)
                 idle.start()
             else:
                 with contextlib.suppress(BaseException):  # the notebook is told
@@ -242,7 +244,9 @@ def _take_cells(job: Inherited, line: cells.Line, index: int, idle: Stopwatch) -
         line.done()
 
 
-def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:
+def _run_cell(
+    job: Inherited, cell: cells.Cell, index: int, info: RankInfo, made: Definitions
+) -> None:
     """Run one program of a live rank in the namespace that lives on."""
     program = cell.program(job.program)
 
@@ -252,7 +256,7 @@ def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -
 
     try:
         _log_to(program, index)
-        _run(job, program, index, before)
+        _run(job, program, index, lambda: info, before)
     finally:
         if job.lock.let_go():
             program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
@@ -277,21 +281,27 @@ def _begin(job: Inherited, program: Loaded, index: int, info: RankInfo) -> None:
 
 
 def _run(
-    job: Inherited, program: Loaded, index: int, before: Callable[[], object] = lambda: None
+    job: Inherited,
+    program: Loaded,
+    index: int,
+    known: Callable[[], RankInfo],
+    before: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run a program on a rank, and tell how it ended. `before` it, what it needs is done."""
+    """Run a program on a rank, of which `known` tells, and tell how it ended. `before` it, what it
+    needs is done."""
     job.running[index] = Running(program, threading.get_ident())
     try:
         try:
-            info = job.runtime.rank_info(index)
+            info = known()
             _begin(job, program, index, info)
             before()
             value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.sampler).run()
         finally:
             del job.running[index]
         job.runtime.leave("returned")
-        # At last: a repr may hang, or end the process.
-        program.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
+        if value is not None:  # whose preview is known; any other may hang, or end the process
+            shown = preview(value)
+            program.sender.send(events.RankFinished(rank=index, preview=shown, nbytes=nbytes))
     except BaseException as error:
         _tell_how_it_failed(job, program, index, error)
 

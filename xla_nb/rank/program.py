@@ -48,7 +48,7 @@ class Loaded:
     stopping: bool = False
     returned: set[int] = field(default_factory=set)
 
-    @property
+    @functools.cached_property
     def record(self) -> Record:
         return Record(Path(self.request.record))
 
@@ -160,7 +160,8 @@ class OnRank:
             nbytes = write_home(request, path, None, tell)
             text = f"Cannot send a result {what}. There is None in its place. {advice}."
             self.program.sender.send(events.Notice(text=text))
-        self.program.sender.send(events.RankFinished(rank=rank, preview="", nbytes=nbytes))
+        known = "None" if value is None else ""
+        self.program.sender.send(events.RankFinished(rank=rank, preview=known, nbytes=nbytes))
         return nbytes
 
 
@@ -246,8 +247,6 @@ class _Preview(reprlib.Repr):
 
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
-    if value is None:
-        return "None"  # most often, and without the thread of `words`
     text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
     if text.startswith("<its repr()"):
         return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
