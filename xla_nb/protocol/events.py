@@ -121,6 +121,16 @@ class RankAt(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankInterrupted(Event):
+    """Where an interrupt has struck a rank's entry, as in RankAt. It may be elsewhere a moment
+    later, in a `finally` block say."""
+
+    rank: int
+    place: str
+    stack: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupBegan(Event):
     """The ranks of this run live on between programs, as the group `name`; they end once none has
     come for `idle` seconds (None: never)."""

@@ -158,7 +158,7 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
             place, stack = tracebacks.locate_frame(frame, program.table.sources)
         else:
             place, stack = tracebacks.locate(thread, program.table.sources)
-        program.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
+        program.sender.send(events.RankInterrupted(rank=rank, place=place, stack=stack))
         is_mine = is_mine or thread == here
         if thread != here:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
