@@ -106,7 +106,7 @@ def test_html_that_is_not_closed_does_not_reach_into_other_ranks():
 
 
 def test_what_is_no_image_stays_inside_its_attribute():
-    drawn = first(r0=[figure('"><!--')])
+    drawn, _ = first(r0=[figure('"><!--')])
     assert "<!--" not in drawn
 
 
