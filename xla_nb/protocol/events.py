@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import plain
@@ -77,7 +77,7 @@ class RankStarted(OfHost):
 class RankFinished(Event):
     """The entry returned; its value is in the record. `preview` is its shortened repr.
 
-    Sent at once without it, and again with it: a repr may hang, or end the process."""
+    Sent at once without it, and but for None again with it: a repr may hang, or end the process."""
 
     rank: int
     preview: str
@@ -114,6 +114,16 @@ class RankStopped(Event):
 @dataclass(frozen=True, kw_only=True)
 class RankAt(Event):
     """Where a rank's entry is now: its stack, and the innermost line of the notebook."""
+
+    rank: int
+    place: str
+    stack: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankInterrupted(Event):
+    """Where an interrupt has struck a rank's entry, as in RankAt. It may be elsewhere a moment
+    later, in a `finally` block say."""
 
     rank: int
     place: str
@@ -315,13 +325,16 @@ _BY_NAME = {
 }
 
 
+#: `vars` makes an object of a dataclass within.
+_JSON = json.JSONEncoder(ensure_ascii=False, default=vars)
+
+
 def encode(event: Event) -> bytes:
     """The event as one datagram; long texts keep their head and tail.
 
     Lone surrogates become text (`\\ud800`): no front end could be sent them."""
-    body = {name: _shorten(value) for name, value in asdict(event).items()}
-    text = json.dumps({"event": type(event).__name__, **body}, ensure_ascii=False)
-    return text.encode()
+    body = {name: _shorten(value) for name, value in vars(event).items()}
+    return _JSON.encode({"event": type(event).__name__, **body}).encode()
 
 
 class UnknownEvent(ValueError):

@@ -23,9 +23,11 @@ ENDED: frozenset[Phase] = frozenset({"finished", "failed", "died", "stopped"})
 
 @dataclass
 class RankState:
-    """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`, at
-    the time `located`. `lost` says which other process's end ended it, if one did. `death` and
-    `lack` are those of `ProcessDied`. `devices` are named where one process drives several."""
+    """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`: where
+    an interrupt has struck it (`interrupted`), or where it was later, when asked, at the time
+    `located`; once an interrupt has ended it, where that struck. `lost` says which other process's
+    end ended it, if one did. `death` and `lack` are those of `ProcessDied`. `devices` are named
+    where one process drives several."""
 
     rank: int
     phase: Phase = "starting"
@@ -38,6 +40,7 @@ class RankState:
     place: str = ""
     stack: str = ""
     located: float | None = None
+    interrupted: events.RankInterrupted | None = None
     failure: events.RankFailed | None = None
     death: int | None = None
     lack: int | None = None
@@ -48,6 +51,12 @@ class RankState:
     def follows(self) -> bool:
         """It failed because another rank had ended."""
         return self.failure is not None and self.failure.follows
+
+    @property
+    def only_interrupted(self) -> bool:
+        """Nothing is known of where it has been since an interrupt struck it."""
+        struck = self.interrupted
+        return struck is not None and (self.located is None or self.located <= struck.at)
 
     def end(self, phase: Phase, at: float) -> None:
         if self.phase not in ENDED:
@@ -198,6 +207,9 @@ class RunState:
                 self.asked = [
                     one for one in self.asked if (one.pid, one.fd) != (event.pid, event.fd)
                 ]
+            case events.RankInterrupted():
+                rank = self._rank(event.rank)
+                rank.place, rank.stack, rank.interrupted = event.place, event.stack, event
             case events.RankAt():
                 rank = self._rank(event.rank)
                 rank.place, rank.stack, rank.located = event.place, event.stack, event.at
@@ -284,6 +296,8 @@ class RunState:
     def _interrupted(self, event: events.RankStopped) -> None:
         """It ended by an interrupt: of the whole run, or of this rank alone, by somebody else."""
         rank = self._rank(event.rank)
+        if rank.interrupted is not None and rank.phase not in ENDED:
+            rank.place, rank.stack = rank.interrupted.place, rank.interrupted.stack
         if not self.stopping and rank.phase not in ENDED:
             rank.death = -signal.SIGINT
             rank.end("died", event.at)
