@@ -188,6 +188,14 @@ class NamesBound(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CutOff(Event):
+    """A collective of live ranks was broken off so that there can be no others: told by a rank of
+    its program, and with `why` by the notebook of the ranks themselves."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Asked(Event):
     """A rank asks the person at the notebook, and waits: `protocol/questions.py` has the way of the
     answer, which is none of the events. `secret`: it is not to be seen when it is typed."""
@@ -213,11 +221,14 @@ class Answered(Event):
 class ProcessDied(OfHost):
     """A rank's process ended unexpectedly; `status` is an exit code, negative for a signal.
 
-    `lack`: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
+    `lack`: the limit of memory, in bytes, that the kernel killed it for; 0: it had none. `place`,
+    `stack`: where it crashed in native code, as far as that is known."""
 
     pid: int
     status: int
     lack: int | None = None
+    place: str = ""
+    stack: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

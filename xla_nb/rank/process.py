@@ -28,6 +28,7 @@ from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
 from xla_nb.rank import advice, cells, reporting
+from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler, Sampling
@@ -63,6 +64,7 @@ class Inherited:
     runtime: Prepared
     latch: Latch
     random: Any
+    crashes: Crashes
     dispatcher: Dispatcher | None = None
     running: dict[int, Running] = field(default_factory=dict)
     captured: range = range(0)
@@ -106,6 +108,7 @@ def enter(local_rank: int, processes: int) -> None:
     _log_to(job.program, rank)
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    job.crashes.watch(local_rank)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
     job.latch.arrive()
     _mend_thread_pool()
@@ -248,7 +251,7 @@ def _run_cell(
     job: Inherited, cell: cells.Cell, index: int, info: RankInfo, made: Definitions
 ) -> None:
     """Run one program of a live rank in the namespace that lives on."""
-    program = cell.program(job.program)
+    program, was_cut_off = cell.program(job.program), job.runtime.is_cut_off()
 
     def before() -> None:
         job.runtime.begin(cell.turn.number, cell.turn.members)
@@ -261,6 +264,8 @@ def _run_cell(
         if job.lock.let_go():
             program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
         cell.tell_names(program, index)
+        if job.runtime.is_cut_off() and not was_cut_off:
+            program.sender.send(events.CutOff())
         mend()
         flush()
         _log_to(job.program, index)

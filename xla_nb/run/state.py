@@ -27,8 +27,8 @@ class RankState:
     """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`: where
     an interrupt has struck it (`interrupted`), or where it was later, when asked, at the time
     `located`; once an interrupt has ended it, where that struck. `lost` says which other process's
-    end ended it, if one did. `death` and `lack` are those of `ProcessDied`. `devices` are named
-    where one process drives several."""
+    end ended it, if one did. `death` and `lack` are those of `ProcessDied`, `crash` is its stack.
+    `devices` are named where one process drives several."""
 
     rank: int
     phase: Phase = "starting"
@@ -45,6 +45,7 @@ class RankState:
     failure: events.RankFailed | None = None
     death: int | None = None
     lack: int | None = None
+    crash: str = ""
     lost: str = ""
     devices: tuple[str, ...] = ()
 
@@ -98,8 +99,8 @@ class RunState:
     signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks,
     which are lost with that; `asked`: what ranks asked and have got no answer to; `bound`: what a
     program of live ranks has bound there, `unopened`: the ranks that could not open what it
-    brought; `group`: these are live ranks, `programs`: what they have been given, `ending`: why
-    they end, once they are to."""
+    brought; `cut_off`: why there can be no more collectives; `group`: these are live ranks,
+    `programs`: what they have been given, `ending`: why they end, once they are to."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -117,6 +118,7 @@ class RunState:
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
     unopened: set[int] = field(default_factory=set)
+    cut_off: str = ""
     group: events.GroupBegan | None = None
     programs: Programs = field(default_factory=Programs)
     ending: str = ""
@@ -164,6 +166,8 @@ class RunState:
                 self.programs.end(event)
             case events.NamesBound():
                 self.bound.append(event)
+            case events.CutOff():
+                self.cut_off = event.why or "a collective was broken off"
             case events.NotOpened():
                 self.unopened.add(event.rank)
             case _:
@@ -339,7 +343,8 @@ class RunState:
         for rank in mine:
             if rank.phase in ENDED:
                 continue
-            rank.death, rank.lack = event.status, event.lack
+            rank.death, rank.lack, rank.crash = event.status, event.lack, event.stack
+            rank.place = event.place or rank.place
             rank.end("stopped" if self._is_of_the_stop(event.status) else "died", event.at)
             self._trouble(rank.rank)
 
