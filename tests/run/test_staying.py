@@ -74,9 +74,10 @@ def test_those_that_get_no_further_signal_are_not_asked_again(run, stay):
 # ---------------------------------------------------------------- noting
 
 
-def test_a_sample_newer_than_the_interrupt_tells_where_a_rank_is(run, stay):
+@pytest.mark.parametrize("after", [0.01, 0.5])
+def test_a_sample_newer_than_the_interrupt_tells_where_a_rank_is(run, stay, after):
     run.was_interrupted(0, 4, NOW)
-    run.sees(0, 6, NOW + 0.5)
+    run.sees(0, 6, NOW + after)
     stay.note([0])
     assert where(run, 0) == "at Cell In[3], line 6"
 

@@ -91,7 +91,8 @@ def _answer(run: Asked, rank: RankState, since: float) -> Answer:
     if rank.phase == "starting":
         return Answer("", "", "not started yet: joining the runtime")
     seen, struck = run.sample(rank.rank), rank.interrupted
-    if struck is not None and rank.only_interrupted and (seen is None or not rank.is_news(seen.at)):
+    is_news = seen is not None and rank.is_news(seen.at, seen.place)
+    if struck is not None and rank.only_interrupted and not is_news:
         at = f"interrupted at {struck.place}; " if struck.place else ""
         return Answer("", "", f"{at}no answer since, as when Python is blocked in native code")
     if seen is None:

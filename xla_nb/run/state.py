@@ -57,11 +57,12 @@ class RankState:
     @property
     def only_interrupted(self) -> bool:
         """Nothing is known of where it has been since an interrupt struck it."""
-        return self.interrupted is not None and not self.is_news(self.located or 0.0)
+        return self.interrupted is not None and not self.is_news(self.located or 0.0, self.place)
 
-    def is_news(self, at: float) -> bool:
-        """Whether where it was seen then may be elsewhere than where an interrupt struck it."""
-        return self.interrupted is None or at > self.interrupted.at + _STRIKES
+    def is_news(self, at: float, place: str) -> bool:
+        """Whether it was seen there after an interrupt struck it, and not while that did."""
+        struck = self.interrupted
+        return struck is None or at > struck.at + (_STRIKES if place == struck.place else 0.0)
 
     def end(self, phase: Phase, at: float) -> None:
         if self.phase not in ENDED:

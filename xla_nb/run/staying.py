@@ -56,7 +56,7 @@ class Staying:
             rank, seen = self._run.state.ranks[number], self._sample(number)
             if seen is None or rank.phase == "starting":
                 continue
-            if seen.at > (rank.located or 0.0) and rank.is_news(seen.at):
+            if seen.at > (rank.located or 0.0) and rank.is_news(seen.at, seen.place):
                 stack = rank.stack if rank.place == seen.place else ""
                 at = events.RankAt(rank=number, place=seen.place, stack=stack, at=seen.at)
                 self._run.take(at)
