@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xla_nb.run.comparing import Compared, Verdict
 from xla_nb.views import variables
 from xla_nb.views.saved.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
-from xla_nb.views.saved.tags import bit, chip, div, escaped, faint
+from xla_nb.views.saved.tags import bit, chip, div, escaped, faint, frame
 from xla_nb.views.variables import TITLES, Row
 
 _SIGNS: dict[Verdict, tuple[str, str]] = {
@@ -51,12 +51,11 @@ class Variables(Mapping[str, Compared]):
         compared = list(self.values())
         style = f"{SANS};font-size:13px;line-height:1.5;margin:4px 0;padding:5px 12px"
         notes = (div("font-size:12px", faint(note)) for note in variables.notes(compared))
-        return (
-            f'<div dir="ltr" style="{style};border:1px solid {EDGE};border-radius:6px">'
-            + div("", escaped(variables.summary(compared, self.ranks)))
-            + _table(variables.rows(compared))
-            + "".join(notes)
-            + "</div>"
+        return frame(
+            f"{style};border:1px solid {EDGE};border-radius:6px",
+            div("", escaped(variables.summary(compared, self.ranks))),
+            _table(variables.rows(compared)),
+            *notes,
         )
 
 
