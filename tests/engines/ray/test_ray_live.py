@@ -118,4 +118,3 @@ def test_a_rank_of_another_host_that_crashes_in_native_code_leaves_its_stack(liv
     place = f"Cell In[{shown.number}], line 3"
     assert f"Rank 3 crashed with SIGSEGV in native code at {place}" in shown.error
     assert "string_at" in live.value("str(crashed.errors[3].traceback)")
-    live.ok("%xla_restart", timeout=300)
