@@ -298,6 +298,19 @@ def test_the_next_cell_prints_after_one_that_has_closed_its_output(kernel, group
     assert {"[0] e", "[1] e"} <= set(shown.error_lines)
 
 
+def test_after_exit_the_next_cell_has_a_stdin_that_is_empty(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nexit()")
+    assert results(kernel, group, "sys.stdin.read()") == "{0: '', 1: ''}"
+
+
+def test_breakpoint_after_exit_says_how_to_go_on(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nexit()")
+    for cell in ("breakpoint()", "try: exit()\nexcept SystemExit: breakpoint()"):
+        shown = kernel.run(f"%%xla --group {group}\n{cell}")
+        assert "breakpoint() and pdb end at once" in shown.result
+        assert "closed file" not in shown.result
+
+
 def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, tmp_path):
     said = tmp_path / "said"
     kernel.ok(

@@ -28,10 +28,9 @@ def live(idle: bool = True, since: float = 12.0, **more: Any) -> dict[str, Any]:
 
 def ran(number: int, outcome: str = "finished", **more: Any) -> dict[str, Any]:
     """A cell of live ranks."""
-    began = time.time() - 100 + number
-    ended = None if outcome == "running" else began + 1.5
+    took = "" if outcome == "running" else "1.5 s"
     whole = {"number": number, "label": f"Cell In[{number + 4}]", "ranks": [0, 1, 2, 3]}
-    return {**whole, "began": began, "ended": ended, "outcome": outcome, "told": outcome, **more}
+    return {**whole, "outcome": outcome, "told": outcome, "took": took, **more}
 
 
 def asked(state: str = "shown", **more: Any) -> dict[str, Any]:
@@ -106,8 +105,8 @@ def test_cells_are_listed_newest_first_with_how_they_went(panel: Panel) -> None:
     failed = ran(2, "failed", told="Rank 1 failed: boom", ranks=[1])
     panel.tell(ran=[ran(1), failed])
     assert table(panel, "ran") == [
-        ["2", "Cell In[6]", "1", "Rank 1 failed: boom", "1.50 s"],
-        ["1", "Cell In[5]", "0–3", "finished", "1.50 s"],
+        ["2", "Cell In[6]", "1", "Rank 1 failed: boom", "1.5 s"],
+        ["1", "Cell In[5]", "0–3", "finished", "1.5 s"],
     ]
     panel.tell(ran=[ran(3, "running")])
     panel.tell(ran=[ran(3)])

@@ -1074,6 +1074,20 @@ def test_rows_fit_a_narrow_panel(panel: Panel, wide: int) -> None:
     assert lane.is_visible() == panel.page.locator(".xn-kind").first.is_visible()
 
 
+@pytest.mark.parametrize("wide", [560, 662])
+def test_a_narrow_row_says_for_whom_its_rank_waits(panel: Panel, wide: int) -> None:
+    waits = card(0, phase="waiting", detail="in rendezvous, for ranks 2, 5")
+    panel.tell(
+        cards=[{**waits, "step": 0.1, "waits": 0.5, "rss": 5 << 27}],
+        figures=[{**figure(0, 0.006944), "name": "loss"}],
+    )
+    panel.page.locator(".xn-panel").evaluate("(n, w) => (n.style.width = `${w}px`)", wide)
+    panel.settle()
+    for name in ("what", "metric"):
+        cell = option(panel, 0).locator(f".xn-{name}")
+        assert cell.evaluate("n => n.scrollWidth <= n.clientWidth + 1"), cell.inner_text()
+
+
 def test_eight_ranks_with_two_charts_and_a_full_log_fit_620_pixels(opened: Opener) -> None:
     panel = opened()
     panel.page.set_viewport_size({"width": 940 + 24, "height": 900})  # and the page's padding

@@ -16,6 +16,7 @@ SAMPLES = [
     events.RankFailed(rank=1, kind="ValueError", message="m", text="t", place="p", where="w"),
     events.RankStopped(rank=2),
     events.RankAt(rank=2, place="Cell In[1], line 3", stack="…"),
+    events.RankInterrupted(rank=2, place="Cell In[1], line 3", stack="…"),
     events.Asked(rank=2, pid=3, fd=9, ino=70, prompt="name? ", secret=True),
     events.Answered(rank=2, pid=3, fd=9),
     events.ProcessDied(pid=3, status=-9),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import plain
@@ -77,7 +77,7 @@ class RankStarted(OfHost):
 class RankFinished(Event):
     """The entry returned; its value is in the record. `preview` is its shortened repr.
 
-    Sent at once without it, and again with it: a repr may hang, or end the process."""
+    Sent at once without it, and but for None again with it: a repr may hang, or end the process."""
 
     rank: int
     preview: str
@@ -121,6 +121,16 @@ class RankAt(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankInterrupted(Event):
+    """Where an interrupt has struck a rank's entry, as in RankAt. It may be elsewhere a moment
+    later, in a `finally` block say."""
+
+    rank: int
+    place: str
+    stack: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupBegan(Event):
     """The ranks of this run live on between programs, as the group `name`; they end once none has
     come for `idle` seconds (None: never)."""
@@ -148,11 +158,13 @@ class ProgramBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnded(Event):
-    """All its ranks have ended a program of live ranks; `headline` says how."""
+    """All its ranks have ended a program of live ranks; `headline` says how. `elapsed` are the
+    seconds that its own run tells (None: as long as from ProgramBegan to here)."""
 
     number: int
     outcome: Literal["finished", "failed", "stopped"]
     headline: str
+    elapsed: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,13 +338,16 @@ _BY_NAME = {
 }
 
 
+#: `vars` makes an object of a dataclass within.
+_JSON = json.JSONEncoder(ensure_ascii=False, default=vars)
+
+
 def encode(event: Event) -> bytes:
     """The event as one datagram; long texts keep their head and tail.
 
     Lone surrogates become text (`\\ud800`): no front end could be sent them."""
-    body = {name: _shorten(value) for name, value in asdict(event).items()}
-    text = json.dumps({"event": type(event).__name__, **body}, ensure_ascii=False)
-    return text.encode()
+    body = {name: _shorten(value) for name, value in vars(event).items()}
+    return _JSON.encode({"event": type(event).__name__, **body}).encode()
 
 
 class UnknownEvent(ValueError):

@@ -149,6 +149,8 @@ def execute_sections(path: Path, table: ModuleMap, namespace: dict[str, Any]) ->
     already."""
     for label, source in table.sources.items():
         remember(label, source)
+    if table.bare:
+        return
     statements = iter(ast.parse(path.read_text(), str(path)).body)
     for statement in statements:
         if is_restoring(statement):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,9 +25,10 @@ from xla_nb.run.options import Options
 from xla_nb.run.replaying import Returned, returned
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
+from xla_nb.run.staying import in_words
 from xla_nb.run.verdict import lasting
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.wording import listed, ranks
+from xla_nb.wording import ranks
 
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
@@ -229,10 +231,11 @@ class Group:
     def _force(self, run: Run, sent: signal.Signals) -> None:
         """Ranks are about to be ended by force for a program of theirs."""
         staying = [one for one in run.state.ranks.values() if one.phase not in ENDED]
-        places = dict.fromkeys(one.place for one in staying if one.place)
-        where = f" ({listed(places)})" if places else ""
-        who = ranks([one.rank for one in staying]) if staying else "the ranks' job"
-        did = f"did not stop{where}" if staying else "did not answer"
+        numbers = [one.rank for one in staying]
+        who, did = ranks(numbers) if staying else "the ranks' job", "did not answer"
+        if staying:
+            where = in_words(run.state, numbers, time.time())
+            did = f"did not stop ({where})" if where else "did not stop"
         self._why_lost = f"{run.label} was ended by force, as {who} {did}"
         if sent == signal.SIGKILL or len(staying) == len(self.world):  # all of them
             self.run.stops_because(self._why_lost)
@@ -320,7 +323,9 @@ class Group:
             self.run.take(events.CutOff(why=self._why_lost))
         headline, outcome = sentences.headline(run.state), run.state.outcome
         assert outcome != "running"
-        ended = events.ProgramEnded(number=number, outcome=outcome, headline=headline)
+        ended = events.ProgramEnded(
+            number=number, outcome=outcome, headline=headline, elapsed=run.elapsed
+        )
         self.run.take(ended)
         self._leave(run)
 

@@ -321,9 +321,14 @@ def differing(group: list[RankError]) -> list[str]:
 def _stopped(stopped: list[RankState]) -> str:
     by_place: dict[str, list[int]] = {}
     for rank in stopped:
-        by_place.setdefault(rank.place, []).append(rank.rank)
-    groups = [
-        f"{ranks(numbers)} at {place}" if place else ranks(numbers)
-        for place, numbers in by_place.items()
-    ]
+        by_place.setdefault(_stopped_where(rank), []).append(rank.rank)
+    groups = [f"{ranks(numbers)}{where}" for where, numbers in by_place.items()]
     return f"Stopped: {'; '.join(groups)}"
+
+
+def _stopped_where(rank: RankState) -> str:
+    """One that was ended by force may have been elsewhere than where the interrupt struck it."""
+    if not rank.place:
+        return ""
+    by_force = rank.death is not None and rank.only_interrupted
+    return f"{', interrupted' if by_force else ''} at {rank.place}"
