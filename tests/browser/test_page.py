@@ -209,6 +209,32 @@ def test_a_restarted_kernel_leaves_no_time_to_go(panel: Panel) -> None:
     expect(left).to_be_hidden()
 
 
+SAYS = "session => kernel.iopubMessage.emit({ header: { msg_type: 'status', session } })"
+
+
+def test_a_kernel_that_speaks_in_another_session_is_another_one(panel: Panel) -> None:
+    """A widget manager that fails, as after some reloads, tells of no restart."""
+    headline = panel.page.locator(".xn-headline")
+    before = headline.inner_text()
+    panel.page.evaluate(SAYS, "first")
+    panel.page.evaluate(SAYS, "first")
+    panel.settle()
+    assert headline.inner_text() == before
+    panel.page.evaluate(SAYS, "second")
+    expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
+    expect(panel.page.locator("[data-action=stop]")).to_be_disabled()
+
+
+def test_a_notebook_that_has_been_given_another_kernel_says_so(panel: Panel) -> None:
+    panel.page.evaluate("kernel.disposed.emit()")
+    expect(panel.page.locator(".xn-headline")).to_contain_text("Kernel disconnected; last update")
+
+
+def test_a_panel_that_is_gone_listens_to_no_kernel(panel: Panel) -> None:
+    panel.page.evaluate("unload()")
+    assert panel.page.evaluate("kernel.iopubMessage.slots.size + kernel.disposed.slots.size") == 0
+
+
 def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel) -> None:
     sentence = "3 ranks have waited 16 s for rank 2, at line 6"
     panel.tell(about=about(diagnosis={"sentence": sentence, "level": "warning", "ranks": [2]}))
