@@ -175,6 +175,60 @@ def test_an_interrupted_cell_leaves_the_ranks_alive(kernel, group):
     assert results(kernel, group, "held") == "{0: 0, 1: 1}"
 
 
+# ---------------------------------------------------------------- collectives in native code
+
+WORLD = """
+import time, jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+held = rank + 1
+def total():
+    return float(multihost_utils.process_allgather(jnp.full(3, rank + 1.0)).sum())
+total()
+"""
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A kernel with three live ranks of one JAX world, over gloo."""
+    kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
+    try:
+        kernel.ok("import xla_nb\n%load_ext xla_nb")
+        kernel.ok("%xla_start -n 3 --runtime torchax --grace 2", timeout=300)
+        assert results(kernel, "ranks", WORLD) == "{0: 18.0, 1: 18.0, 2: 18.0}"
+        yield kernel
+    finally:
+        kernel.close()
+
+
+def test_ranks_that_wait_in_gloo_for_one_that_has_raised_keep_what_they_hold(world):
+    raises = "if rank == 1: raise ValueError('no')"
+    world.run(f"%%xla\n{raises}\ntime.sleep(0.1)")
+    assert results(world, "ranks", "total()") == "{0: 18.0, 1: 18.0, 2: 18.0}"
+    shown = world.run(f"%%xla\n{raises}\ntotal()")
+    assert "ValueError: no; the live ranks are cut off from each other" in shown.error
+    cut = f"Cell In[{shown.number}] broke off a collective, and with it the connection"
+    assert cut in shown.stdout
+    again = world.run("%%xla\nheld")
+    assert cut in again.error
+    assert "%xla_restart" in again.error
+    assert world.value("[xla_nb.ranks().pull('held', rank) for rank in range(3)]") == "[1, 2, 3]"
+    assert cut in world.value("repr(xla_nb.ranks()._group.run)")
+    world.ok("%xla_restart")
+    assert results(world, "ranks", WORLD) == "{0: 18.0, 1: 18.0, 2: 18.0}"
+
+
+def test_a_stop_brings_ranks_back_from_a_wait_in_gloo(world):
+    body = "print('here', flush=True)\nif rank == 0: time.sleep(600)\ntotal()"
+    world.ok(f"%%xla --bg -o waits_\n{body}")
+    world.ok("while not all('here' in waits_.output(r) for r in range(3)): pass")
+    world.ok("waits_.stop()\nwaits_.join_end()")
+    assert "Stopped by run.stop()" in world.value("repr(waits_)")
+    assert world.value("sorted(one.phase for one in waits_.state.ranks.values())") == (
+        "['stopped', 'stopped', 'stopped']"
+    )
+    assert world.value("xla_nb.ranks().pull('held', 2)") == "3"
+
+
 # ---------------------------------------------------------------- ends of processes
 
 
@@ -242,6 +296,19 @@ def test_the_next_cell_prints_after_one_that_has_closed_its_output(kernel, group
     )
     assert {"[0] out", "[1] out"} <= set(shown.lines)
     assert {"[0] e", "[1] e"} <= set(shown.error_lines)
+
+
+def test_after_exit_the_next_cell_has_a_stdin_that_is_empty(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nexit()")
+    assert results(kernel, group, "sys.stdin.read()") == "{0: '', 1: ''}"
+
+
+def test_breakpoint_after_exit_says_how_to_go_on(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nexit()")
+    for cell in ("breakpoint()", "try: exit()\nexcept SystemExit: breakpoint()"):
+        shown = kernel.run(f"%%xla --group {group}\n{cell}")
+        assert "breakpoint() and pdb end at once" in shown.result
+        assert "closed file" not in shown.result
 
 
 def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, tmp_path):

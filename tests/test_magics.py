@@ -686,7 +686,7 @@ def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
         ),
         during=interrupt,
     )
-    assert "Stopped again: SIGTERM for ranks 0, 1." in shown.stderr
+    assert "Stopped again: SIGTERM for ranks 0, 1 (" in shown.stderr
     assert "RunFailed: Stopped by an interrupt" in shown.error
 
 

@@ -14,9 +14,11 @@ from xla_nb.markup import is_closed
         "<p>one<p>two<ul><li>a<li>b</ul>",
         "<table><tr><td>1<td>2<tr><td>3</table>",
         "<svg><path d='M0'/><g><circle/></g></svg>",
-        "<!-- said --><!--> <div>inside</div>",
+        "<!-- said --> <div>inside</div>",
         "<DIV title='a > b'>x</div>",
-        "<textarea><div></textarea>",
+        "<textarea>words</textarea>",
+        "<a href=http://there/ data-x='1'class=b>x</a>",
+        "<!DOCTYPE html><p>x",
         "<style>p > a {}</style>",
         "<html><head></head><body><h1>page</h1></body></html>",
     ],
@@ -44,4 +46,29 @@ def test_html_that_ends_what_it_begins_is_closed(html):
     ],
 )
 def test_html_that_reaches_into_what_follows_is_not(html):
+    assert not is_closed(html)
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        """<div a"><!--"></div>""",
+        """<style title="></style>">""",
+        "<style-x><!--</style>",
+        "<style></style x><!--</style>",
+        "<svg><style><!--</style></svg>",
+        "<svg><title><!--</title></svg>",
+        "<svg><![CDATA[></svg>",
+        "<svg><div/></svg>",
+        "<svg><foreignObject><div/></foreignObject></svg>",
+        """<noscript><p title="</noscript><!--"></p></noscript>""",
+        "<select><style><!--</style></select>",
+        "<xmp><!--</xmp>",
+        "<plaintext></plaintext>",
+        "<\N{LATIN SMALL LETTER LONG S}tyle><!--</\N{LATIN SMALL LETTER LONG S}tyle>",
+        "<!--><!-->",
+        "<!-- --!> <div>",
+    ],
+)
+def test_html_that_only_looks_closed_is_not(html):
     assert not is_closed(html)

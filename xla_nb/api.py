@@ -145,12 +145,18 @@ def run(
 ) -> Run:
     """Launch a program and, unless in the background, show it until it has ended."""
     refuse_ranks()
-    try:
-        with telling() as on_wait:
-            started = launch(program, options, engine_for(options), resolve, on_wait, ShownRun)
-    except KeyboardInterrupt:
-        raise LaunchError(_interrupted(options)) from None
-    return shown(started, options, launched)
+    with loop.launching() as end_if_interrupted:
+        try:
+            with telling() as told:
+
+                def on_wait(seconds: float, what: str) -> None:
+                    told(seconds, what)
+                    end_if_interrupted()
+
+                started = launch(program, options, engine_for(options), resolve, on_wait, ShownRun)
+        except KeyboardInterrupt:
+            raise LaunchError(_interrupted(options)) from None
+        return shown(started, options, launched)
 
 
 def refuse_ranks() -> None:

@@ -233,7 +233,7 @@ def _run(
 def _tell_after(group: Group, run: Run) -> None:
     """Say, below a cell, what it has done to the group."""
     died = any(rank.death is not None for rank in run.state.ranks.values())
-    if run.done and (died or run.state.lost_group):
+    if run.done and (died or run.state.lost_group or run.state.cut_off):
         _tell_of_loss(group)
     elif run.done and group.watch.names:
         _tell_of_drift(group, run.label)

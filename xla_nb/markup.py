@@ -1,7 +1,8 @@
 """Whether a piece of HTML closes what it opens, so that it changes nothing around it.
 
-Pure. It knows the elements whose end a browser finds by itself, and no more of HTML than that; what
-it does not understand is not closed.
+Pure. It knows the elements whose end a browser finds by itself, and no more of HTML than that. What
+it does not understand is not closed, nor is what a browser, or a notebook that cleans HTML of
+strangers, may read in two ways.
 """
 
 from __future__ import annotations
@@ -19,20 +20,30 @@ _END_THEMSELVES = frozenset(
         *("p", "rp", "rt", "tbody", "td", "tfoot", "th", "thead", "tr"),
     )
 )
-#: In these `<path/>` is a whole element; in HTML `<div/>` is open.
-_XML = frozenset(("svg", "math"))
-#: What these have inside is text up to their end.
-_TEXTS = "style|script|textarea|title|xmp|iframe|noembed|noframes"
-_UNENDED = frozenset(_TEXTS.split("|"))  # where the pattern did not find the end
+#: In SVG `<path/>` is a whole element. Others, as `<div/>`, end the SVG around them and are open.
+_LEAVES = frozenset(
+    (
+        *("circle", "ellipse", "g", "image", "line", "path", "polygon", "polyline", "rect"),
+        *("animate", "animatetransform", "mspace", "stop", "use"),
+    )
+)
+#: What these have inside is text up to their end; but not in SVG, nor everywhere in tables and
+#: lists. So it counts as text only where it could not be anything else.
+_TEXTS = "style|script|textarea|title|xmp|iframe|noembed|noframes|noscript"
+_UNENDED = frozenset((*_TEXTS.split("|"), "plaintext"))  # where the pattern did not find the end
 #: Elements in one another; browsers have a limit like this.
 _DEEPEST = 500
+#: As HTML has them: Python's `\s` knows more.
+_SPACE = r"[ \t\n\r\f]"
+_ATTRIBUTES = rf"""(?:{_SPACE}++ | / | [^ \t\n\r\f"'<>/=]++
+    (?:{_SPACE}*+={_SPACE}*+(?:"[^"]*+"|'[^']*+'|[^ \t\n\r\f"'<>=`]++))?+)*+"""
 _TOKEN = re.compile(
-    rf"""<!--(?:-?>|.*?--!?>)
-    | <!(?!--)[^>]*>
-    | <({_TEXTS})\b[^>]*(?<!/)>.*?</\1\s*>
-    | <(?P<end>/?)(?P<name>[a-z][^\s/>]*)(?:[^>"']++|"[^"]*"|'[^']*')*+>
+    rf"""<!--(?!-?>)(?>.*?--!?>)(?<!!>)
+    | <!doctype[^<>]*>
+    | <({_TEXTS})(?=[ \t\n\r\f>]){_ATTRIBUTES}(?<!/)>[^<]*+</\1{_SPACE}*+>
+    | <(?P<end>/?)(?P<name>[a-z][^ \t\n\r\f/<>]*+){_ATTRIBUTES}>
     | (?P<cut><(?=[a-z/!?]))""",
-    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE | re.ASCII,
 )
 
 
@@ -47,11 +58,15 @@ def is_closed(html: str) -> bool:
         if token["end"]:
             if not _is_ended(name, open_now):
                 return False
-        elif not (token[0].endswith("/>") and _XML.intersection(open_now)):
+        elif not (token[0].endswith("/>") and name in _LEAVES and _in_svg(open_now)):
             if name in _UNENDED or len(open_now) == _DEEPEST:
                 return False
             open_now.append(name)
     return _END_THEMSELVES.issuperset(open_now)
+
+
+def _in_svg(open_now: list[str]) -> bool:
+    return "svg" in open_now or "math" in open_now
 
 
 def _is_ended(name: str, open_now: list[str]) -> bool:

@@ -56,6 +56,15 @@ hold("end")
 """
 
 
+DOLLARS = """\
+from IPython.display import HTML, display
+print("pays $3 and $4", flush=True)
+display(HTML("<p>root $a^2$</p>"))
+hold()
+raise ValueError("costs $1 and $2")
+"""
+
+
 def pictures_are_drawn(run: Flow, ranks: int) -> None:
     """Each rank has its picture; the first rank's is open, and the others open by a click."""
     shown = run.output.locator("details:has(> summary b):has(img)")
@@ -153,3 +162,16 @@ def test_stop_ends_a_question(notebook: LabNotebook) -> None:
     run.panel.get_by_role("button", name="Stop").click()
     notebook.done(run.cell, timeout=60)
     assert "Stopped" in notebook.text(run.cell)
+
+
+def test_dollars_are_mathematics_in_what_a_rank_displays_and_nowhere_else(
+    notebook: LabNotebook,
+) -> None:
+    run = flow(notebook, "-n 2", DOLLARS)
+    expect(run.rows("pays $3 and $4")).to_be_visible()
+    run.let_go()
+    run.ended()
+    expect(run.output.locator("mjx-container")).to_have_count(1)
+    expect(run.output.locator("p mjx-container")).to_have_count(1)
+    expect(run.output.get_by_text("ValueError: costs $1 and $2").first).to_be_visible()
+    expect(run.output.get_by_text("pays $3 and $4").first).to_be_visible()

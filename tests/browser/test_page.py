@@ -209,6 +209,32 @@ def test_a_restarted_kernel_leaves_no_time_to_go(panel: Panel) -> None:
     expect(left).to_be_hidden()
 
 
+SAYS = "session => kernel.iopubMessage.emit({ header: { msg_type: 'status', session } })"
+
+
+def test_a_kernel_that_speaks_in_another_session_is_another_one(panel: Panel) -> None:
+    """A widget manager that fails, as after some reloads, tells of no restart."""
+    headline = panel.page.locator(".xn-headline")
+    before = headline.inner_text()
+    panel.page.evaluate(SAYS, "first")
+    panel.page.evaluate(SAYS, "first")
+    panel.settle()
+    assert headline.inner_text() == before
+    panel.page.evaluate(SAYS, "second")
+    expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
+    expect(panel.page.locator("[data-action=stop]")).to_be_disabled()
+
+
+def test_a_notebook_that_has_been_given_another_kernel_says_so(panel: Panel) -> None:
+    panel.page.evaluate("kernel.disposed.emit()")
+    expect(panel.page.locator(".xn-headline")).to_contain_text("Kernel disconnected; last update")
+
+
+def test_a_panel_that_is_gone_listens_to_no_kernel(panel: Panel) -> None:
+    panel.page.evaluate("unload()")
+    assert panel.page.evaluate("kernel.iopubMessage.slots.size + kernel.disposed.slots.size") == 0
+
+
 def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel) -> None:
     sentence = "3 ranks have waited 16 s for rank 2, at line 6"
     panel.tell(about=about(diagnosis={"sentence": sentence, "level": "warning", "ranks": [2]}))
@@ -1072,6 +1098,20 @@ def test_rows_fit_a_narrow_panel(panel: Panel, wide: int) -> None:
     assert option(panel, 0).evaluate("(n, y) => n.getBoundingClientRect().top >= y - 1", bottom)
     lane = option(panel, 0).locator(".xn-lane")
     assert lane.is_visible() == panel.page.locator(".xn-kind").first.is_visible()
+
+
+@pytest.mark.parametrize("wide", [560, 662])
+def test_a_narrow_row_says_for_whom_its_rank_waits(panel: Panel, wide: int) -> None:
+    waits = card(0, phase="waiting", detail="in rendezvous, for ranks 2, 5")
+    panel.tell(
+        cards=[{**waits, "step": 0.1, "waits": 0.5, "rss": 5 << 27}],
+        figures=[{**figure(0, 0.006944), "name": "loss"}],
+    )
+    panel.page.locator(".xn-panel").evaluate("(n, w) => (n.style.width = `${w}px`)", wide)
+    panel.settle()
+    for name in ("what", "metric"):
+        cell = option(panel, 0).locator(f".xn-{name}")
+        assert cell.evaluate("n => n.scrollWidth <= n.clientWidth + 1"), cell.inner_text()
 
 
 def test_eight_ranks_with_two_charts_and_a_full_log_fit_620_pixels(opened: Opener) -> None:

@@ -82,10 +82,29 @@ def test_a_form_that_raises_is_printed_and_the_others_are_shown(shown, capsys):
     assert "ValueError: cannot draw" in capsys.readouterr().err
 
 
-def test_what_json_cannot_hold_is_printed(shown, capsys):
+def test_what_json_cannot_hold_is_told_in_one_line(shown, capsys):
     displays.display({"application/json": object()}, raw=True)
     assert shown() == []
-    assert "TypeError" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "Not displayed: JSON cannot hold it (application/json): TypeError: "
+        "Object of type object is not JSON serializable\n"
+    )
+
+
+def test_a_form_of_another_type_is_told_in_the_same_words_on_all_ranks(shown, capsys):
+    class Odd:
+        def _repr_html_(self):
+            return 7
+
+        def _repr_mimebundle_(self, **_):
+            return 5
+
+    displays.display(Odd())
+    assert list(shown()[0].data) == ["text/plain"]
+    assert capsys.readouterr().err == (
+        "Odd is not displayed in full: _repr_mimebundle_ returned int, not dict\n"
+        "Odd is not displayed in full: _repr_html_ returned int, not str\n"
+    )
 
 
 def test_a_widgets_model_is_here_so_it_is_shown_as_text(shown):

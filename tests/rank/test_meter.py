@@ -208,13 +208,12 @@ class Metered:
 
     @contextlib.contextmanager
     def __call__(self):
-        with meter.threads() as threads:
-            self.sampling = meter.Sampling(self.meter(), threads)
-            with self.sampling:
-                yield
+        self.current = self.meter()
+        with meter.Sampling(self.current, meter.Sampler()):
+            yield
 
     def ended(self):
-        return self.sampling._meter._over.is_set()
+        return self.current.is_over
 
     def meter(self):
         return Meter(
@@ -270,6 +269,28 @@ def test_the_first_sample_is_taken_at_once(metered, monkeypatch):
         until(metered.sample)
         began = time.monotonic()
     assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_a_meter_that_joins_another_is_run_by_the_same_thread(metered, tmp_path, monkeypatch):
+    sampler, other = meter.Sampler(), Metered(tmp_path / "other", Xlac())
+    other.path.parent.mkdir()
+    with meter.Sampling(metered.meter(), sampler):
+        before = threading.active_count()
+        for _ in range(3):
+            with meter.Sampling(other.meter(), sampler):
+                other.next_sample(looks=2)
+                assert threading.active_count() == before
+        metered.next_sample()
+
+
+def test_a_thread_that_has_nothing_left_to_meter_ends(metered):
+    before = set(threading.enumerate())
+    sampler = meter.Sampler()
+    for _ in range(3):
+        with meter.Sampling(metered.meter(), sampler):
+            metered.next_sample()
+    until(lambda: not sampler._runs)
+    until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_the_last_sample_is_taken_when_the_function_returns(metered, xlac):

@@ -230,7 +230,7 @@ def test_a_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
 @pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
 def test_ranks_are_numbered_host_by_host(index, first):
     hosts = HostGroup(3, index, ("10.0.0.1", 1234))
-    job = process.Inherited(None, hosts, None, SimpleNamespace(ranks=4), None, None)
+    job = process.Inherited(None, hosts, None, SimpleNamespace(ranks=4), None, None, None)
     assert job.first == first
 
 
@@ -239,6 +239,7 @@ import random, sys
 from pathlib import Path
 from types import SimpleNamespace as Some
 from xla_nb.rank import process
+from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.program import Loaded
 from xla_nb.protocol.order import ARGUMENTS, HostGroup
@@ -262,7 +263,7 @@ latch = Some(arrive=lambda: None, wait=lambda: None)
 sender, table = Some(send=lambda event: None), Some(body=None, sources=())
 loaded = Loaded(request, sender, namespace, table)
 process.inherit(process.Inherited(
-    loaded, HostGroup(2, 1), SharedLock(), Runtime(), latch, random.getstate()
+    loaded, HostGroup(2, 1), SharedLock(), Runtime(), latch, random.getstate(), Crashes(1)
 ))
 process.enter(0, {processes})
 del sys.modules["torch"]

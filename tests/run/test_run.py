@@ -389,6 +389,7 @@ def half_stopped(engine):
         run.take(event)
     run.stop()
     run.take(events.RankStopped(rank=0))
+    run._act(time.monotonic() + 0.4)  # asks who stays where it is
     run._climb_if_due(time.monotonic() + 5)
     return run
 

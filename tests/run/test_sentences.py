@@ -166,6 +166,18 @@ def test_stopped_ranks_are_told_with_the_line_they_were_at():
     assert set(sentences.errors(state)) == {1}
 
 
+def test_of_ranks_ended_by_force_the_line_of_the_interrupt_is_told_as_such():
+    state = run_of(events.StopRequested(why="Stopped by an interrupt"), ranks=2)
+    for rank in (0, 1):
+        place = "Cell In[3], line 4"
+        state.apply(events.RankInterrupted(rank=rank, place=place, stack="", at=1))
+    state.apply(events.RankStopped(rank=0))
+    state.apply(events.SignalSent(number=15))
+    state.apply(events.ProcessDied(pid=101, status=-15))
+    told = "Stopped: rank 0 at Cell In[3], line 4; rank 1, interrupted at Cell In[3], line 4"
+    assert sentences.details(state)[-1] == told
+
+
 def test_a_refused_launch_is_told_by_its_own_message():
     state = RunState()
     state.apply(events.JobFailed(kind="E", message="cannot load", text="stack"))

@@ -179,6 +179,16 @@ def test_the_newest_answer_is_where_a_rank_is():
     assert (state.ranks[0].place, state.ranks[0].located) == ("b", 2)
 
 
+def test_a_rank_is_where_it_says_after_the_interrupt_and_ends_where_that_struck():
+    struck = events.RankInterrupted(rank=0, place="Cell In[3], line 4", stack="s", at=1)
+    later = events.RankAt(rank=0, place="Cell In[3], line 6", stack="t", at=2)
+    stop = events.StopRequested(why="w")
+    assert fold(*started(1), stop, struck).ranks[0].place == "Cell In[3], line 4"
+    assert fold(*started(1), stop, struck, later).ranks[0].place == "Cell In[3], line 6"
+    ended = fold(*started(1), stop, struck, later, events.RankStopped(rank=0))
+    assert ended.ranks[0].place == "Cell In[3], line 4"
+
+
 def test_a_rank_that_ended_stays_located():
     state = fold(*started(1), events.RankAt(rank=0, place="p", stack="s", at=12.5), finished(0))
     assert (state.ranks[0].phase, state.ranks[0].located) == ("finished", 12.5)

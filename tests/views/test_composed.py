@@ -105,6 +105,11 @@ def test_html_that_is_not_closed_does_not_reach_into_other_ranks():
     assert "<b>1</b>" in outputs[0].data["text/html"]
 
 
+def test_what_is_no_image_stays_inside_its_attribute():
+    drawn, _ = first(r0=[figure('"><!--')])
+    assert "<!--" not in drawn
+
+
 def test_an_image_without_a_sensible_size_is_shown():
     assert "<img" in first(r0=[figure(width=float("nan"), height=float("inf"))])[0]
 

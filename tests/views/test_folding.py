@@ -76,6 +76,16 @@ def test_ranks_with_lines_in_another_order_do_not_hold_each_other_up():
     assert shown(folder.due([0, 1], HOLD)) == [((0,), "a"), ((0, 1), "b"), ((1,), "a")]
 
 
+def test_lines_are_not_held_where_each_rank_has_gone_on_with_one_of_its_own():
+    folder = held(r0="loss-0", r1="loss-1", r2="done")
+    assert shown(folder.due([0, 1, 2, 3], 0.0)) == []
+    folder.add(3, ["done"], 0.0)
+    assert shown(folder.due([0, 1, 2, 3], 0.0)) == [((0,), "loss-0"), ((1,), "loss-1")]
+    folder.add(0, ["done"], 0.1)
+    folder.add(1, ["done"], 0.1)
+    assert shown(folder.due([0, 1, 2, 3], 0.1)) == [((0, 1, 2, 3), "done")]
+
+
 def test_a_rank_whose_lines_nobody_else_writes_is_not_held_up():
     folder = held(r0=" ".join(f"step-{n}" for n in range(folding._VAIN)))
     assert len(shown(folder.due([0, 1], HOLD))) == folding._VAIN

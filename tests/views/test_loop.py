@@ -101,6 +101,17 @@ def test_an_interrupt_of_which_no_run_has_heard_is_raised_after_the_launch():
     assert reached
 
 
+def test_an_interrupt_ends_a_launch_that_waits():
+    reached = []
+    with pytest.raises(KeyboardInterrupt), launching() as end_if_interrupted:
+        end_if_interrupted()
+        signal.raise_signal(signal.SIGINT)
+        reached.append(True)
+        end_if_interrupted()
+        reached.append(False)
+    assert reached == [True]
+
+
 def test_a_second_interrupt_ends_a_launch_at_once():
     reached = []
     with pytest.raises(KeyboardInterrupt), launching():

@@ -36,6 +36,7 @@ class ModuleMap:
 
     `flags` are compiler flags for the ``__future__`` imports in force. `body` is the label, first
     line and text that every rank runs, if the cell has no entry. `details` are `Program.details`.
+    `bare`: the file has nothing below the values that it restores.
     """
 
     spans: tuple[Span, ...]
@@ -43,6 +44,7 @@ class ModuleMap:
     flags: int = 0
     body: tuple[str, int, str] | None = None
     details: dict[str, str] = field(default_factory=dict)
+    bare: bool = False
 
     def save(self, module: Path) -> None:
         """Write it beside the module's file."""
@@ -105,4 +107,5 @@ def write(program: Program, path: Path) -> None:
         program.flags,
         (body.label, body.first_line, body.text) if body else None,
         dict(program.details),
+        not program.sections,
     ).save(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import plain
@@ -77,7 +77,7 @@ class RankStarted(OfHost):
 class RankFinished(Event):
     """The entry returned; its value is in the record. `preview` is its shortened repr.
 
-    Sent at once without it, and again with it: a repr may hang, or end the process."""
+    Sent at once without it, and but for None again with it: a repr may hang, or end the process."""
 
     rank: int
     preview: str
@@ -121,6 +121,16 @@ class RankAt(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankInterrupted(Event):
+    """Where an interrupt has struck a rank's entry, as in RankAt. It may be elsewhere a moment
+    later, in a `finally` block say."""
+
+    rank: int
+    place: str
+    stack: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupBegan(Event):
     """The ranks of this run live on between programs, as the group `name`; they end once none has
     come for `idle` seconds (None: never)."""
@@ -148,11 +158,13 @@ class ProgramBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnded(Event):
-    """All its ranks have ended a program of live ranks; `headline` says how."""
+    """All its ranks have ended a program of live ranks; `headline` says how. `elapsed` are the
+    seconds that its own run tells (None: as long as from ProgramBegan to here)."""
 
     number: int
     outcome: Literal["finished", "failed", "stopped"]
     headline: str
+    elapsed: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +185,14 @@ class NamesBound(Event):
     bound: tuple[str, ...]
     deleted: tuple[str, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutOff(Event):
+    """A collective of live ranks was broken off so that there can be no others: told by a rank of
+    its program, and with `why` by the notebook of the ranks themselves."""
+
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,11 +221,14 @@ class Answered(Event):
 class ProcessDied(OfHost):
     """A rank's process ended unexpectedly; `status` is an exit code, negative for a signal.
 
-    `lack`: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
+    `lack`: the limit of memory, in bytes, that the kernel killed it for; 0: it had none. `place`,
+    `stack`: where it crashed in native code, as far as that is known."""
 
     pid: int
     status: int
     lack: int | None = None
+    place: str = ""
+    stack: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,13 +338,16 @@ _BY_NAME = {
 }
 
 
+#: `vars` makes an object of a dataclass within.
+_JSON = json.JSONEncoder(ensure_ascii=False, default=vars)
+
+
 def encode(event: Event) -> bytes:
     """The event as one datagram; long texts keep their head and tail.
 
     Lone surrogates become text (`\\ud800`): no front end could be sent them."""
-    body = {name: _shorten(value) for name, value in asdict(event).items()}
-    text = json.dumps({"event": type(event).__name__, **body}, ensure_ascii=False)
-    return text.encode()
+    body = {name: _shorten(value) for name, value in vars(event).items()}
+    return _JSON.encode({"event": type(event).__name__, **body}).encode()
 
 
 class UnknownEvent(ValueError):

@@ -10,9 +10,10 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import operator
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,6 +50,24 @@ class _Imported(NamedTuple):
     written: int | None
 
 
+class _Seen:
+    """The modules that were there, and how many names each had, but for the notebook's own, which
+    gets some with every cell."""
+
+    def __init__(self, modules: Mapping[str, Any], main: object) -> None:
+        self._names, self._modules = list(modules), list(modules.values())
+        contents = (vars(m) for m in self._modules if isinstance(m, types.ModuleType))
+        self._contents = [content for content in contents if content is not vars(main)]
+        self._sizes = list(map(len, self._contents))
+
+    def is_so(self, modules: Mapping[str, Any]) -> bool:
+        """Whether it is the same now."""
+        if len(modules) != len(self._modules) or list(modules) != self._names:
+            return False
+        same = all(map(operator.is_, modules.values(), self._modules))
+        return same and list(map(len, self._contents)) == self._sizes
+
+
 @functools.cache
 def of_this_process() -> Modules:
     return Modules()
@@ -68,11 +87,16 @@ class Modules:
         self.again: dict[str, int] = {}
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
+        self._seen = _Seen({}, sys.modules["__main__"])
 
     def look(self) -> None:
         """Look through what has been imported since, and through the user's own modules."""
-        main, known = sys.modules["__main__"], self._held
-        for name, module in list(sys.modules.items()):
+        main, known, there = sys.modules["__main__"], self._held, dict(sys.modules)
+        if self._seen.is_so(there):  # as of most cells: of 800 modules, look at those few
+            there = {name: there[name] for name in self._own.keys() & there.keys()}
+        else:
+            self._seen = _Seen(there, main)
+        for name, module in there.items():
             if not isinstance(module, types.ModuleType):  # None keeps others from importing it
                 continue
             content = vars(module)

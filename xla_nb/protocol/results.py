@@ -156,6 +156,8 @@ def pack_home(
 
     `tell` gets a sentence where it has to go without hooks, as torch's own pickling does: what a
     hook refers to is no reason to lose what was trained."""
+    if value is None:
+        return _nothing()
     main = vars(sys.modules["__main__"])
     try:
         made = _packed(value, by_name, hooks=True)
@@ -169,6 +171,12 @@ def pack_home(
         tell(f"comes without hooks of tensors and what optimizers have beside theirs: {problem}")
     named = {name: fingerprint(main[name]) for name in sorted(made.writer.named)}
     return replace(made, about={DEFINITIONS: named})
+
+
+@functools.cache
+def _nothing() -> Packed:
+    """None, which most functions and cells return."""
+    return replace(_packed(None, (), hooks=True), about={DEFINITIONS: {}})
 
 
 def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:

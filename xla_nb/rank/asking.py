@@ -103,6 +103,8 @@ def _replace(getpass: types.ModuleType) -> None:
 
 def _input(prompt: object = "", /) -> str:
     if sys._getframe(1).f_globals.get("__name__") == "cmd":  # as pdb asks
+        if getattr(sys.stdin, "closed", True):  # as exit() leaves it
+            raise EOFError
         return _builtin(prompt)
     return _ask(prompt, secret=False)
 

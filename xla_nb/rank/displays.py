@@ -11,7 +11,6 @@ import base64
 import functools
 import os
 import sys
-import traceback
 import types
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -125,8 +124,10 @@ def publish(
             screen.add("update", id=str(id), **body)
         else:
             screen.add("show", id=id and str(id), result=result, **body)
-    except (ValueError, TypeError, RecursionError):  # what JSON cannot hold: of the user's making
-        traceback.print_exc()
+    except (ValueError, TypeError, RecursionError) as problem:  # of the user's making
+        forms = listed([str(name) for name in data])
+        told = f"Not displayed: JSON cannot hold it ({forms}): {type(problem).__name__}: {problem}"
+        print(told, file=sys.stderr)
 
 
 def clear_output(wait: bool = False) -> None:
@@ -159,7 +160,23 @@ def _formatter() -> Any:
     made: Any = DisplayFormatter()
     for_png: Any = made.formatters["image/png"]
     for_png.for_type_by_name("matplotlib.figure", "Figure", print_figure)
+    for each in (*made.formatters.values(), made.mimebundle_formatter):
+        each._check_return = functools.partial(_of_its_type, each, each._check_return)
     return made
+
+
+def _of_its_type(formatter: Any, check: Any, made: Any, value: object) -> Any:
+    """What a formatter made; nothing where it has another type than the formatter's. IPython's own
+    warning has the object's address, and so would be another one on each rank."""
+    kind = formatter._return_type
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    content = made[0] if isinstance(made, tuple) and made else made
+    if content is not None and not isinstance(content, kinds):
+        wanted = " or ".join(each.__name__ for each in kinds)
+        told = f"{formatter.print_method} returned {type(content).__name__}, not {wanted}"
+        print(f"{type(value).__name__} is not displayed in full: {told}", file=sys.stderr)
+        made = None
+    return check(made, value)
 
 
 def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:

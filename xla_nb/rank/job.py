@@ -43,6 +43,7 @@ from xla_nb.rank import (
     numpy_values,
     segments,
 )
+from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
@@ -187,6 +188,7 @@ def _run_ranks(
     known = linux.children()  # the keeper, the runtime's, and what the cell's top level has started
     latch = Latch()
     dispatcher = None if control is None else Dispatcher(control)
+    crashes = Crashes(prepared.ranks)
     inherited = Inherited(
         program=program,
         host_group=order.host_group,
@@ -194,11 +196,13 @@ def _run_ranks(
         runtime=prepared,
         latch=latch,
         random=random.getstate(),
+        crashes=crashes,
         dispatcher=dispatcher,
     )
     inherit(inherited)
 
-    def died(event: events.ProcessDied) -> None:
+    def died(death: events.ProcessDied) -> None:
+        event = crashes.tell(death)
         sender.send(event)
         if dispatcher is not None:
             dispatcher.died(event)
@@ -221,6 +225,7 @@ def _run_ranks(
             ) from error
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
+    crashes.close()
     if dispatcher is not None:
         dispatcher.close()
     here = socket.gethostname()

@@ -46,4 +46,6 @@ def _show_result(value: object) -> None:
 
 def _is_drawn(value: object) -> bool:
     kind = type(value)
+    if value is None:
+        return False
     return displays.is_figure(value) or any(getattr_static(kind, name, None) for name in _DRAWN)

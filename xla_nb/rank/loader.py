@@ -149,6 +149,8 @@ def execute_sections(path: Path, table: ModuleMap, namespace: dict[str, Any]) ->
     already."""
     for label, source in table.sources.items():
         remember(label, source)
+    if table.bare:
+        return
     statements = iter(ast.parse(path.read_text(), str(path)).body)
     for statement in statements:
         if is_restoring(statement):
@@ -171,18 +173,36 @@ def run_body(table: ModuleMap, namespace: dict[str, Any]) -> object:
     label, first_line, text = table.body
     tree = ast.increment_lineno(ast.parse(text, label), first_line - 1)
     flags = table.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    last = tree.body[-1] if tree.body else None
-    for statement in tree.body[:-1] if isinstance(last, ast.Expr) else tree.body:
-        _execute(statement, label, namespace, flags)
-    if not isinstance(last, ast.Expr):
-        return None
-    code = _compiled(ast.Expression(last.value), label, "eval", flags)
-    return _awaited(code, eval(code, namespace))
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    codes = [_compiled(ast.Module([one], []), label, "exec", flags) for one in tree.body]
+    if isinstance(last, ast.Expr):
+        codes.append(_compiled(ast.Expression(last.value), label, "eval", flags))
+    if any(map(_awaits, codes)):
+        return _complete(_run_in_loop(codes, namespace))
+    value: object = None
+    for code in codes:
+        value = eval(code, namespace)
+    return value
+
+
+async def _run_in_loop(codes: list[types.CodeType], namespace: dict[str, Any]) -> object:
+    """Also what does not await: as in a notebook, it may make a task that a later line awaits."""
+    value: object = None
+    for code in codes:
+        value = eval(code, namespace)
+        value = await value if _awaits(code) else value  # type: ignore[misc]
+    return value
 
 
 def _execute(statement: ast.stmt, label: str, namespace: dict[str, Any], flags: int) -> None:
     code = _compiled(ast.Module([statement], []), label, "exec", flags)
-    _awaited(code, eval(code, namespace))
+    value = eval(code, namespace)
+    if _awaits(code):
+        _complete(value)
+
+
+def _awaits(code: types.CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
 def _compiled(
@@ -193,12 +213,10 @@ def _compiled(
     return code
 
 
-def _awaited(code: types.CodeType, value: Any) -> Any:
-    """What code gave; of a coroutine that its `await` made, what that returns."""
-    if not code.co_flags & inspect.CO_COROUTINE:
-        return value
+def _complete(coroutine: Any) -> Any:
+    """Run a coroutine of the cell's, and give what it returns."""
     loop = _loop()
-    task = loop.create_task(value)
+    task = loop.create_task(coroutine)
     try:
         return loop.run_until_complete(task)
     except BaseException:  # an interrupt leaves the task, which the next loop would go on with

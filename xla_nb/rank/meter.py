@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,10 +28,9 @@ from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 Progression = Literal["runs", "returned"]
 #: Seconds between samples, and between checks for a request for stacks.
 TICK = 0.25
-#: Seconds before the first: what ends sooner does not wait for it.
+#: Seconds before a process's first.
 _SOON = 0.02
 _SLOW = 40  # ticks between samples of a live rank that has nothing to run
-_MOST = 2048  # meters of a process: two for each rank that is a thread of it
 _SMOOTH = 0.3  # weight of the newest rate in a loop's rate
 _LONGEST = 300  # characters of an operation that a sample carries
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -146,21 +144,20 @@ class Meter:
         self._file: int | None = None
         self._written = 0
         self._ticks, self._answered = 0, 0
-        self._over = threading.Event()
+        self.is_over = False
         self._sampling = threading.Lock()
 
-    def run(self) -> None:
-        """Sample until the end, in another thread than the one that is metered."""
-        while not self._over.wait(TICK if self._ticks else _SOON):
-            with self._sampling:
-                if not self._over.is_set():
-                    self._safely(self._tick)
-                    self._ticks += 1
+    def tick(self) -> None:
+        """Sample if it is due, in another thread than the one that is metered."""
+        with self._sampling:
+            if not self.is_over:
+                self._safely(self._tick)
+                self._ticks += 1
 
     def end(self) -> None:
         """Take the last sample here and now: a short cell would wait long for another thread."""
         with self._sampling:
-            if not self._over.is_set():
+            if not self.is_over:
                 self._safely(self._sample)
                 self._finish()
 
@@ -172,7 +169,7 @@ class Meter:
             self._finish()
 
     def _finish(self) -> None:
-        self._over.set()
+        self.is_over = True
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # the user's code has closed it
@@ -267,27 +264,68 @@ class Meter:
         return memory or (None, None)
 
 
-def threads() -> Executor:
-    """Threads for the meters of a process. To take one that is there costs less than to start one,
-    for which a short cell of live ranks would wait."""
-    return ThreadPoolExecutor(_MOST, thread_name_prefix="xla_nb-meter")
+class Sampler:
+    """The thread that runs a process's meters, for as long as there are some.
+
+    A program of live ranks joins the meter of the ranks themselves: to start a thread for it, or
+    to wake one, takes a rank as long as a short cell itself, where there are more ranks than cores.
+    """
+
+    def __init__(self) -> None:
+        self._meters: list[Meter] = []
+        self._lock = threading.Lock()
+        self._none = threading.Event()
+        self._runs = False
+
+    def begin(self, meter: Meter) -> None:
+        with self._lock:
+            self._none.clear()
+            if not self._runs:
+                threading.Thread(target=self._run, name="xla_nb-meter").start()
+                self._runs = True
+            self._meters.append(meter)
+
+    def end(self, meter: Meter) -> None:
+        """Have it take its last sample."""
+        meter.end()
+        with self._lock:
+            self._meters.remove(meter)
+            if not self._meters:
+                self._none.set()
+
+    def _run(self) -> None:
+        pause = _SOON
+        while True:
+            self._none.wait(pause)
+            with self._lock:
+                meters = list(self._meters)
+                if not meters:
+                    self._runs = False
+                    return
+            for meter in meters:
+                meter.tick()
+            pause = TICK
 
 
 class Sampling:
-    """A meter at work in one of the `threads`, during the `with` block."""
+    """A meter at work during the `with` block."""
 
-    def __init__(self, meter: Meter, threads: Executor) -> None:
-        self._meter, self._threads = meter, threads
+    def __init__(self, meter: Meter, sampler: Sampler) -> None:
+        self._meter, self._sampler = meter, sampler
 
     def __enter__(self) -> None:
-        self._threads.submit(self._meter.run)
+        self._sampler.begin(self._meter)
 
     def __exit__(self, *_: object) -> None:
-        self._meter.end()
+        self._sampler.end(self._meter)
 
 
 def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(file, 100).split()[1]) * _PAGE
+    finally:
+        os.close(file)
 
 
 def _touched(path: Path) -> int:

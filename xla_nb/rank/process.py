@@ -18,7 +18,6 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -28,10 +27,11 @@ from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import advice, cells, meter, reporting
+from xla_nb.rank import advice, cells, reporting
+from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampling
+from xla_nb.rank.meter import Meter, Sampler, Sampling
 from xla_nb.rank.program import Loaded, OnRank, flush, keep, preview
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.output import capture, mend
@@ -64,10 +64,11 @@ class Inherited:
     runtime: Prepared
     latch: Latch
     random: Any
+    crashes: Crashes
     dispatcher: Dispatcher | None = None
     running: dict[int, Running] = field(default_factory=dict)
     captured: range = range(0)
-    threads: Executor = field(default_factory=meter.threads)
+    sampler: Sampler = field(default_factory=Sampler)
 
     @property
     def first(self) -> int:
@@ -107,6 +108,7 @@ def enter(local_rank: int, processes: int) -> None:
     _log_to(job.program, rank)
     signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    job.crashes.watch(local_rank)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
     job.latch.arrive()
     _mend_thread_pool()
@@ -159,7 +161,7 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
             place, stack = tracebacks.locate_frame(frame, program.table.sources)
         else:
             place, stack = tracebacks.locate(thread, program.table.sources)
-        program.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
+        program.sender.send(events.RankInterrupted(rank=rank, place=place, stack=stack))
         is_mine = is_mine or thread == here
         if thread != here:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -178,7 +180,7 @@ def main(index: int) -> None:
     job.lock.belongs_to(index)
     try:
         if job.dispatcher is None:
-            _run(job, job.program, index)
+            _run(job, job.program, index, lambda: job.runtime.rank_info(index))
         else:
             _live(job, job.dispatcher, index)
     finally:
@@ -197,9 +199,9 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
         return
     idle = Stopwatch()
     idle.start()
-    with Sampling(_meter(job, index, idle), job.threads):
+    with Sampling(_meter(job, index, idle), job.sampler):
         try:
-            _take_cells(job, line, index, idle)
+            _take_cells(job, line, index, info, idle)
         except BaseException:  # of what no program is: the notebook hears of the process's end
             traceback.print_exc()
             flush()
@@ -228,14 +230,16 @@ def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
     )
 
 
-def _take_cells(job: Inherited, line: cells.Line, index: int, idle: Stopwatch) -> None:
+def _take_cells(
+    job: Inherited, line: cells.Line, index: int, info: RankInfo, idle: Stopwatch
+) -> None:
     made = Definitions()
     while (cell := line.next()) is not None:
         with cell:
             if cell.turn.is_for(index):
                 if not cell.turn.asks:
                     idle.stop()
-                _run_cell(job, cell, index, made)
+                _run_cell(job, cell, index, info, made)
                 idle.start()
             else:
                 with contextlib.suppress(BaseException):  # the notebook is told
@@ -243,9 +247,11 @@ def _take_cells(job: Inherited, line: cells.Line, index: int, idle: Stopwatch) -
         line.done()
 
 
-def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:
+def _run_cell(
+    job: Inherited, cell: cells.Cell, index: int, info: RankInfo, made: Definitions
+) -> None:
     """Run one program of a live rank in the namespace that lives on."""
-    program = cell.program(job.program)
+    program, was_cut_off = cell.program(job.program), job.runtime.is_cut_off()
 
     def before() -> None:
         job.runtime.begin(cell.turn.number, cell.turn.members)
@@ -253,11 +259,13 @@ def _run_cell(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -
 
     try:
         _log_to(program, index)
-        _run(job, program, index, before)
+        _run(job, program, index, lambda: info, before)
     finally:
         if job.lock.let_go():
             program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
         cell.tell_names(program, index)
+        if job.runtime.is_cut_off() and not was_cut_off:
+            program.sender.send(events.CutOff())
         mend()
         flush()
         _log_to(job.program, index)
@@ -278,21 +286,27 @@ def _begin(job: Inherited, program: Loaded, index: int, info: RankInfo) -> None:
 
 
 def _run(
-    job: Inherited, program: Loaded, index: int, before: Callable[[], object] = lambda: None
+    job: Inherited,
+    program: Loaded,
+    index: int,
+    known: Callable[[], RankInfo],
+    before: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run a program on a rank, and tell how it ended. `before` it, what it needs is done."""
+    """Run a program on a rank, of which `known` tells, and tell how it ended. `before` it, what it
+    needs is done."""
     job.running[index] = Running(program, threading.get_ident())
     try:
         try:
-            info = job.runtime.rank_info(index)
+            info = known()
             _begin(job, program, index, info)
             before()
-            value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.threads).run()
+            value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.sampler).run()
         finally:
             del job.running[index]
         job.runtime.leave("returned")
-        # At last: a repr may hang, or end the process.
-        program.sender.send(events.RankFinished(rank=index, preview=preview(value), nbytes=nbytes))
+        if value is not None:  # whose preview is known; any other may hang, or end the process
+            shown = preview(value)
+            program.sender.send(events.RankFinished(rank=index, preview=shown, nbytes=nbytes))
     except BaseException as error:
         _tell_how_it_failed(job, program, index, error)
 

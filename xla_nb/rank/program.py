@@ -11,7 +11,6 @@ import os
 import reprlib
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -22,7 +21,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
 from xla_nb.rank import asking, displays, leftovers, loader, reporting
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampling
+from xla_nb.rank.meter import Meter, Sampler, Sampling
 from xla_nb.rank.since import GaugesSince, LockSince
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
@@ -49,7 +48,7 @@ class Loaded:
     stopping: bool = False
     returned: set[int] = field(default_factory=set)
 
-    @property
+    @functools.cached_property
     def record(self) -> Record:
         return Record(Path(self.request.record))
 
@@ -67,7 +66,7 @@ class OnRank:
     info: RankInfo
     runtime: Prepared
     lock: SharedLock
-    threads: Executor
+    sampler: Sampler
 
     def run(self) -> tuple[object, int]:
         """What the program returns, and the size of its result in bytes, which has been sent home.
@@ -96,7 +95,7 @@ class OnRank:
             lambda: "returned" if rank in program.returned else "runs",
         )
         try:
-            with Sampling(meter, self.threads):
+            with Sampling(meter, self.sampler):
                 return self._returned()
         finally:
             asking.askers.end()
@@ -111,6 +110,7 @@ class OnRank:
         except Exception:
             leftovers.display(None)
             raise
+        os.sched_yield()  # what other ranks print comes before what is still to do here
         leftovers.display(value)
         self.program.returned.add(self.rank)
         return value, self._send_home(value)
@@ -161,7 +161,8 @@ class OnRank:
             nbytes = write_home(request, path, None, tell)
             text = f"Cannot send a result {what}. There is None in its place. {advice}."
             self.program.sender.send(events.Notice(text=text))
-        self.program.sender.send(events.RankFinished(rank=rank, preview="", nbytes=nbytes))
+        known = "None" if value is None else ""
+        self.program.sender.send(events.RankFinished(rank=rank, preview=known, nbytes=nbytes))
         return nbytes
 
 
@@ -247,8 +248,6 @@ class _Preview(reprlib.Repr):
 
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
-    if value is None:
-        return "None"  # most often, and without the thread of `words`
     text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
     if text.startswith("<its repr()"):
         return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"

@@ -6,6 +6,7 @@ A record is complete without the notebook that started the run, and only its own
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -74,13 +75,15 @@ class Record:
     def create(cls, run: str, folder: Folder = "runs") -> Record:
         """A new, empty record. Raises OSError when it cannot be written, or the home is another
         user's."""
-        for above in (home(), home() / folder):
+        top = home()
+        inner = top / folder
+        for above in (top, inner):
             private.own_folder(above)
-        record = cls(home() / folder / run)
+        record = cls(inner / run)
         private.make_folder(record.path)
         try:
             private.make_folder(record.program_folder)
-            private.write(record._owner, _process(os.getpid()).encode())
+            private.write(record._owner, _own_process(os.getpid()).encode())
             private.touch(record.stacks_request)  # now, for a full disk takes no new file later
             os.utime(record.stacks_request, (0, 0))
         except OSError:
@@ -164,7 +167,7 @@ class Record:
     @property
     def is_mine(self) -> bool:
         """Whether it is this process that needs the record."""
-        return self._owner_fields() == _process(os.getpid()).split()
+        return self._owner_fields() == _own_process(os.getpid()).split()
 
     def is_lost(self, *, at_once: bool = False) -> bool:
         """Whether a run that has not ended never will: its process is gone, and nothing was touched
@@ -212,7 +215,7 @@ class Record:
     def own(self) -> None:
         """Mark the record as needed by this process."""
         with contextlib.suppress(OSError):  # another process has removed it
-            private.write(self._owner, _process(os.getpid()).encode())
+            private.write(self._owner, _own_process(os.getpid()).encode())
 
     def disown(self) -> None:
         """Mark the record as no longer needed by the process that needed it."""
@@ -261,6 +264,12 @@ def _process(pid: int) -> str:
     """A process by its id, its start time (proc(5)), because ids are reused, and its machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return f"{pid} {fields[19]} {os.uname().nodename}"
+
+
+@functools.cache
+def _own_process(pid: int) -> str:
+    """The same of the calling process, which has this id as long as it lives."""
+    return _process(pid)
 
 
 def _age(path: Path) -> float:

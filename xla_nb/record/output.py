@@ -12,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from xla_nb.record import private
@@ -84,7 +85,10 @@ def _stream(fd: int, name: str, write_through: bool) -> io.TextIOWrapper:
 
 
 def mend() -> None:
-    """Open again what the user's code has closed of stdout and stderr, for what comes after it."""
+    """Open again what the user's code has closed of stdout, stderr and stdin, as `exit()` does, for
+    what comes after it."""
+    if getattr(sys.stdin, "closed", True) is True:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 # it stays
     for fd, name in _STREAMS:
         own = f"__{name}__"
         before = getattr(sys, own)

@@ -40,8 +40,11 @@ def own_folder(path: Path) -> None:
 
     Raises OSError, with a sentence where it belongs to somebody else or cannot be closed to others.
     """
-    _make_with_parents(path)
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError:
+        _make_with_parents(path)
+        status = path.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "Not a folder", str(path))
     if status.st_uid != os.geteuid():
@@ -49,10 +52,10 @@ def own_folder(path: Path) -> None:
     if status.st_mode & 0o777 != 0o700:
         with contextlib.suppress(OSError):
             path.chmod(0o700)
-    if path.stat().st_mode & _OTHERS:
-        raise PermissionError(
-            f"{path} cannot be closed to other users: its file system has no modes"
-        )
+        if path.stat().st_mode & _OTHERS:
+            raise PermissionError(
+                f"{path} cannot be closed to other users: its file system has no modes"
+            )
 
 
 def _make_with_parents(path: Path) -> None:

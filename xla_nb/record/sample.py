@@ -7,7 +7,7 @@ when the rank is killed, and costs nothing where nobody reads it.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import plain
@@ -84,7 +84,7 @@ class Sample:
 
 def encode(sample: Sample) -> bytes:
     """The sample as one line of JSON."""
-    return json.dumps(asdict(sample)).encode() + b"\n"
+    return json.dumps(vars(sample), default=vars).encode() + b"\n"
 
 
 def decode(data: bytes) -> Sample:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,9 +25,10 @@ from xla_nb.run.options import Options
 from xla_nb.run.replaying import Returned, returned
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
+from xla_nb.run.staying import in_words
 from xla_nb.run.verdict import lasting
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.wording import listed, ranks
+from xla_nb.wording import ranks
 
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
@@ -37,6 +39,7 @@ _BOTH = (
     "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
     "leaves the name to the notebook"
 )
+_CUT_OFF = "{} broke off a collective, and with it the connection between the ranks"
 #: Why a question has stopped that was not to be answered any more.
 WITHDRAWN = "Withdrawn"
 _STOPPED = "Stopped because the live ranks were to end"
@@ -228,10 +231,11 @@ class Group:
     def _force(self, run: Run, sent: signal.Signals) -> None:
         """Ranks are about to be ended by force for a program of theirs."""
         staying = [one for one in run.state.ranks.values() if one.phase not in ENDED]
-        places = dict.fromkeys(one.place for one in staying if one.place)
-        where = f" ({listed(places)})" if places else ""
-        who = ranks([one.rank for one in staying]) if staying else "the ranks' job"
-        did = f"did not stop{where}" if staying else "did not answer"
+        numbers = [one.rank for one in staying]
+        who, did = ranks(numbers) if staying else "the ranks' job", "did not answer"
+        if staying:
+            where = in_words(run.state, numbers, time.time())
+            did = f"did not stop ({where})" if where else "did not stop"
         self._why_lost = f"{run.label} was ended by force, as {who} {did}"
         if sent == signal.SIGKILL or len(staying) == len(self.world):  # all of them
             self.run.stops_because(self._why_lost)
@@ -270,7 +274,8 @@ class Group:
             raise UsageError(
                 f"There is no {ranks(sorted(strange))}. The ranks are {ranks(list(self.world))}."
             )
-        if chosen - set(self.alive):
+        is_whole = not self.run.state.cut_off or chosen != set(self.world)
+        if chosen - set(self.alive) or not is_whole:
             raise LaunchError(f"{self._told_of_loss()} Start new ones: %xla_restart.")
         for run, busy in list(self._programs.items()):
             common = chosen & set(busy)
@@ -283,6 +288,11 @@ class Group:
     def _told_of_loss(self) -> str:
         if self.run.state.ending and not self.run.state.troubled:
             return f"{self.why_lost}."
+        if self.run.state.cut_off and self.alive == self.world:
+            return (
+                f"{self.why_lost}. What they hold can still be had: `ranks.pull`, or cells for "
+                "some of them (%%xla 0)."
+            )
         if self.alive:
             return (
                 f"{self.why_lost}. What the ranks held is lost with that, but for what "
@@ -308,9 +318,14 @@ class Group:
         for name in [name for name, holders in self._bound.items() if not holders]:
             del self._bound[name]
             self.remote.pop(name, None)
+        if run.state.cut_off and not self._why_lost:
+            self._why_lost = _CUT_OFF.format(run.label)
+            self.run.take(events.CutOff(why=self._why_lost))
         headline, outcome = sentences.headline(run.state), run.state.outcome
         assert outcome != "running"
-        ended = events.ProgramEnded(number=number, outcome=outcome, headline=headline)
+        ended = events.ProgramEnded(
+            number=number, outcome=outcome, headline=headline, elapsed=run.elapsed
+        )
         self.run.take(ended)
         self._leave(run)
 

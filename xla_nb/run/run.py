@@ -22,13 +22,14 @@ from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.tail import before
-from xla_nb.run import lingering, shortage, stacks
+from xla_nb.run import lingering, shortage
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.hang import HangWatch
 from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
+from xla_nb.run.staying import Staying, in_words
 from xla_nb.wording import in_one_line, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
@@ -44,9 +45,7 @@ COMPARE_PATIENCE = 10.0
 LIVE_PATIENCE = 30.0
 _TICK = 0.1
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
-_STACK = 8  # lines of the stack of a rank that does not stop
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
-_ASK = 0.3  # seconds that ranks have to say themselves where they are interrupted
 _KEEPING = (
     "The ranks have ended; what the cell's top level has computed is still being pickled. "
     "Interrupt the cell to skip that."
@@ -58,7 +57,7 @@ _NOT_COMPARED = (
 _NOT_FOLLOWED = "the notebook's thread that followed the run failed ({}), so the run was ended"
 
 
-def _staying(numbers: list[int], grace: float) -> events.Notice:
+def _may_take(numbers: list[int], grace: float) -> events.Notice:
     who = f"Interrupted; {ranks(numbers)}"
     text = f"{who} may take up to {grace:g} s to clean up (grace). Stop again to end them now."
     return events.Notice(text=text, passing=True)
@@ -101,8 +100,8 @@ class Run(RecordedRun):
         self._trouble: float | None = None
         self._ladder = Ladder(group or name, engine, options.grace)
         self._stopped: float | None = None
-        self._stopped_at = 0.0  # the same on the clock of events
-        self._asked_who_stays = self._told_who_stays = False
+        self._staying: Staying | None = None  # once it is stopped
+        self._told_who_stays = False
         self._keeps = keeps
         self._told_of_keeping = False
         self._stop_lock = threading.Lock()
@@ -228,16 +227,19 @@ class Run(RecordedRun):
         with self._stop_lock:
             if self.state.ended is not None or self._ladder.is_killing or self._is_leaving:
                 return  # impatience is no reason to use stronger means
-            again = bool(self.state.stopping)
+            now, again = time.monotonic(), bool(self.state.stopping)
             if not self.state.settled and not again:  # else there are only processes left
                 request = events.StopRequested(why=str(why))
-                self._stopped, self._stopped_at = time.monotonic(), request.at
+                self._stopped = now
+                self._staying = Staying(weakref.proxy(self), now, request.at)
                 self.take(request)
             staying = self._running()
-            sent = self._climb(time.monotonic())
+            sent = self._climb(now)
             if again and staying:
                 self._told_who_stays = True  # that they have some time: they have not
-                self.take(events.Notice(text=f"Stopped again: {sent.name} for {ranks(staying)}."))
+                where = in_words(self.state, staying, time.time())
+                told = f"{sent.name} for {ranks(staying)}{where and f' ({where})'}"
+                self.take(events.Notice(text=f"Stopped again: {told}."))
 
     def stops_because(self, why: str) -> None:
         """Say why the run stops, where that is not known to who stops it. Stops nothing."""
@@ -258,6 +260,8 @@ class Run(RecordedRun):
         by_host = {host: sorted(pids[host]) for host in pids} if some_run else None
         sent = self._ladder.next_signal(some_run)
         if (some_run or of_group) and sent != signal.SIGINT:  # else StopRequested has told it
+            if self._staying is not None:
+                self._staying.note(rank.rank for rank in running)
             self.take(events.SignalSent(number=sent, of_group=of_group))
             for callback in self._at_force:
                 callback(self, sent)
@@ -390,34 +394,35 @@ class Run(RecordedRun):
         with self._stop_lock:  # somebody may just be stopping the run again
             due = None if self._is_leaving else self._ladder.due
             if due is not None and now >= due:
-                staying = self._running()
+                staying, where = self._running(), ""
+                if self._staying is not None and staying:
+                    where = self._staying.with_stacks(staying, now)  # they are noted without
                 if self._climb(now) == signal.SIGTERM and staying:
-                    self.take(events.Notice(text=self._cut_short(staying)))
+                    self.take(events.Notice(text=self._cut_short(staying, where)))
 
-    def _cut_short(self, staying: list[int]) -> str:
+    def _cut_short(self, staying: list[int], where: str) -> str:
         told = (
             f"Sent SIGTERM to {ranks(staying)}, which had not ended {self._options.grace:g} s "
             "after the interrupt (`--grace`): `finally` blocks there may not have finished."
         )
-        where = stacks.known(self, staying, self._stopped_at)
-        return f"{told}\n{stacks.text([stacks.short(one, _STACK) for one in where])}"
+        return f"{told}\n{where}"
 
     def _wait_for_the_stopped(self, now: float) -> None:
-        """Ask once who stays where it is, and say it; kill the ranks that have not begun when all
-        others have ended."""
+        """Ask who stays where it is, and say once that it does; kill the ranks that have not begun
+        when all others have ended."""
         assert self._stopped is not None
+        assert self._staying is not None
         staying = self._running()
         if not staying and not self._ladder.is_killing and not self._group:
             with self._stop_lock:
                 self._climb(now)
-        elif now >= self._stopped + _ASK and not self._asked_who_stays:
-            self._asked_who_stays = True
-            if any((self.state.ranks[rank].located or 0) < self._stopped_at for rank in staying):
-                self.ask_stacks()  # the handler of the interrupt has not run
-        elif now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
+            return
+        if staying and not self._ladder.is_killing:
+            self._staying.ask_if_due(now, self._ladder.due)
+        if now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
             self._told_who_stays = True
             if staying and self._options.grace > STOP_PATIENCE:
-                self.take(_staying(staying, self._options.grace))
+                self.take(_may_take(staying, self._options.grace))
 
     def _end_what_lingers(self, now: float) -> None:
         """The ranks have ended; their processes have some time to do so too."""

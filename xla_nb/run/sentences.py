@@ -73,7 +73,9 @@ def errors(state: RunState) -> dict[int, RankError]:
         if rank.failure is not None:
             by_rank[rank.rank] = error_of(rank.failure)
         elif rank.phase == "died":
-            by_rank[rank.rank] = RankError(rank.rank, DIED, death(state, rank), rank.place, "")
+            by_rank[rank.rank] = RankError(
+                rank.rank, DIED, death(state, rank), rank.place, rank.crash
+            )
     return by_rank
 
 
@@ -89,7 +91,8 @@ def death(state: RunState, rank: RankState) -> str:
     if rank.death is None:
         return _before_it_began(state) if rank.pid is None else "ended for an unknown reason"
     # It has said where it was; a rank that was killed could not.
-    where = f" at {rank.place}" if rank.death == -signal.SIGINT and rank.place else ""
+    is_known = rank.crash or rank.death == -signal.SIGINT
+    where = f" at {rank.place}" if is_known and rank.place else ""
     return f"{cause_of_death(rank.death, rank.lack)}{where}"
 
 
@@ -109,7 +112,10 @@ def _before_it_began(state: RunState) -> str:
 def headline(state: RunState) -> str:
     """One line: what ended the run, or how it went."""
     told = _headline(state)
-    return f"{told}; the live ranks are lost" if state.lost_group else told
+    if state.lost_group:
+        return f"{told}; the live ranks are lost"
+    is_cell = state.cut_off and state.group is None
+    return f"{told}; the live ranks are cut off from each other" if is_cell else told
 
 
 def _headline(state: RunState) -> str:
@@ -149,6 +155,8 @@ def _of_group(state: RunState) -> str:
         return f"{who} ended {state.ending}".rstrip()
     if state.ending:
         return f"{who} ending"
+    if state.cut_off:
+        return f"{state.cut_off}; they can still be asked for what they hold"
     if any(rank.phase == "starting" for rank in state.ranks.values()):
         return f"{who} starting"
     running = [one.began for one in state.programs.running]
@@ -274,7 +282,10 @@ def details(state: RunState) -> list[str]:
         first = group[0]
         if len(group) == 1 and first.rank == state.first_trouble and first.is_short:
             continue  # the headline is all there is to say
-        if first.traceback:
+        if first.kind == DIED:
+            told = f"{ranks(e.rank for e in group)}: {first}\n{first.traceback}"
+            paragraphs.append(told.rstrip())
+        elif first.traceback:
             paragraphs.append(f"{ranks(e.rank for e in group)}:\n{first.traceback}")
             others = differing(group)
             if others:
@@ -310,9 +321,14 @@ def differing(group: list[RankError]) -> list[str]:
 def _stopped(stopped: list[RankState]) -> str:
     by_place: dict[str, list[int]] = {}
     for rank in stopped:
-        by_place.setdefault(rank.place, []).append(rank.rank)
-    groups = [
-        f"{ranks(numbers)} at {place}" if place else ranks(numbers)
-        for place, numbers in by_place.items()
-    ]
+        by_place.setdefault(_stopped_where(rank), []).append(rank.rank)
+    groups = [f"{ranks(numbers)}{where}" for where, numbers in by_place.items()]
     return f"Stopped: {'; '.join(groups)}"
+
+
+def _stopped_where(rank: RankState) -> str:
+    """One that was ended by force may have been elsewhere than where the interrupt struck it."""
+    if not rank.place:
+        return ""
+    by_force = rank.death is not None and rank.only_interrupted
+    return f"{', interrupted' if by_force else ''} at {rank.place}"

@@ -58,7 +58,7 @@ class Inquiry:
 
     def groups(self) -> list[StackGroup]:
         """The answers so far, the place with the fewest ranks first: it is the odd one out."""
-        return _grouped(self.answers())
+        return grouped(self.answers())
 
     def answers(self) -> dict[int, Answer]:
         """The answers so far by rank, and what is known of the ranks that have given none."""
@@ -80,16 +80,21 @@ class Inquiry:
 
 
 def known(run: Asked, numbers: Iterable[int], since: float) -> list[StackGroup]:
-    """Where these ranks are, by what they have told `since`, in seconds since the epoch."""
-    return _grouped({rank: _answer(run, run.state.ranks[rank], since) for rank in numbers})
+    """Where these ranks are, by what they have told since they were asked, at `since` in seconds
+    since the epoch."""
+    return grouped({rank: _answer(run, run.state.ranks[rank], since) for rank in numbers})
 
 
 def _answer(run: Asked, rank: RankState, since: float) -> Answer:
     if rank.located is not None and rank.located >= since:
-        return Answer(rank.place, _innermost_first(rank.stack))
+        return told(rank)
     if rank.phase == "starting":
         return Answer("", "", "not started yet: joining the runtime")
-    seen = run.sample(rank.rank)
+    seen, struck = run.sample(rank.rank), rank.interrupted
+    is_news = seen is not None and rank.is_news(seen.at, seen.place)
+    if struck is not None and rank.only_interrupted and not is_news:
+        at = f"interrupted at {struck.place}; " if struck.place else ""
+        return Answer("", "", f"{at}no answer since, as when Python is blocked in native code")
     if seen is None:
         return Answer("", "", "no answer, as when Python is blocked in native code")
     if rank.rank in run.state.stopped:
@@ -102,7 +107,13 @@ def _answer(run: Asked, rank: RankState, since: float) -> Answer:
     )
 
 
-def _grouped(answers: Mapping[int, Answer]) -> list[StackGroup]:
+def told(rank: RankState) -> Answer:
+    """What it has told last."""
+    return Answer(rank.place, _innermost_first(rank.stack))
+
+
+def grouped(answers: Mapping[int, Answer]) -> list[StackGroup]:
+    """The ranks with the same answer together, the fewest first."""
     groups = [
         StackGroup(numbers, answer.place, answer.stack, answer.note)
         for answer, numbers in alike(answers).items()

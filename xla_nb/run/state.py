@@ -19,13 +19,16 @@ Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
 #: Phases a rank does not leave.
 ENDED: frozenset[Phase] = frozenset({"finished", "failed", "died", "stopped"})
+_STRIKES = 0.05  # seconds that an interrupt takes until the rank goes on, wherever that is
 
 
 @dataclass
 class RankState:
-    """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`, at
-    the time `located`. `lost` says which other process's end ended it, if one did. `death` and
-    `lack` are those of `ProcessDied`. `devices` are named where one process drives several."""
+    """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`: where
+    an interrupt has struck it (`interrupted`), or where it was later, when asked, at the time
+    `located`; once an interrupt has ended it, where that struck. `lost` says which other process's
+    end ended it, if one did. `death` and `lack` are those of `ProcessDied`, `crash` is its stack.
+    `devices` are named where one process drives several."""
 
     rank: int
     phase: Phase = "starting"
@@ -38,9 +41,11 @@ class RankState:
     place: str = ""
     stack: str = ""
     located: float | None = None
+    interrupted: events.RankInterrupted | None = None
     failure: events.RankFailed | None = None
     death: int | None = None
     lack: int | None = None
+    crash: str = ""
     lost: str = ""
     devices: tuple[str, ...] = ()
 
@@ -48,6 +53,16 @@ class RankState:
     def follows(self) -> bool:
         """It failed because another rank had ended."""
         return self.failure is not None and self.failure.follows
+
+    @property
+    def only_interrupted(self) -> bool:
+        """Nothing is known of where it has been since an interrupt struck it."""
+        return self.interrupted is not None and not self.is_news(self.located or 0.0, self.place)
+
+    def is_news(self, at: float, place: str) -> bool:
+        """Whether it was seen there after an interrupt struck it, and not while that did."""
+        struck = self.interrupted
+        return struck is None or at > struck.at + (_STRIKES if place == struck.place else 0.0)
 
     def end(self, phase: Phase, at: float) -> None:
         if self.phase not in ENDED:
@@ -85,8 +100,8 @@ class RunState:
     signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks,
     which are lost with that; `asked`: what ranks asked and have got no answer to; `bound`: what a
     program of live ranks has bound there, `unopened`: the ranks that could not open what it
-    brought; `group`: these are live ranks, `programs`: what they have been given, `ending`: why
-    they end, once they are to."""
+    brought; `cut_off`: why there can be no more collectives; `group`: these are live ranks,
+    `programs`: what they have been given, `ending`: why they end, once they are to."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -104,6 +119,7 @@ class RunState:
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
     unopened: set[int] = field(default_factory=set)
+    cut_off: str = ""
     group: events.GroupBegan | None = None
     programs: Programs = field(default_factory=Programs)
     ending: str = ""
@@ -151,6 +167,8 @@ class RunState:
                 self.programs.end(event)
             case events.NamesBound():
                 self.bound.append(event)
+            case events.CutOff():
+                self.cut_off = event.why or "a collective was broken off"
             case events.NotOpened():
                 self.unopened.add(event.rank)
             case _:
@@ -198,6 +216,9 @@ class RunState:
                 self.asked = [
                     one for one in self.asked if (one.pid, one.fd) != (event.pid, event.fd)
                 ]
+            case events.RankInterrupted():
+                rank = self._rank(event.rank)
+                rank.place, rank.stack, rank.interrupted = event.place, event.stack, event
             case events.RankAt():
                 rank = self._rank(event.rank)
                 rank.place, rank.stack, rank.located = event.place, event.stack, event.at
@@ -284,6 +305,8 @@ class RunState:
     def _interrupted(self, event: events.RankStopped) -> None:
         """It ended by an interrupt: of the whole run, or of this rank alone, by somebody else."""
         rank = self._rank(event.rank)
+        if rank.interrupted is not None and rank.phase not in ENDED:
+            rank.place, rank.stack = rank.interrupted.place, rank.interrupted.stack
         if not self.stopping and rank.phase not in ENDED:
             rank.death = -signal.SIGINT
             rank.end("died", event.at)
@@ -321,7 +344,8 @@ class RunState:
         for rank in mine:
             if rank.phase in ENDED:
                 continue
-            rank.death, rank.lack = event.status, event.lack
+            rank.death, rank.lack, rank.crash = event.status, event.lack, event.stack
+            rank.place = event.place or rank.place
             rank.end("stopped" if self._is_of_the_stop(event.status) else "died", event.at)
             self._trouble(rank.rank)
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from xla_nb.errors import LaunchError
 from xla_nb.linux import die_with_parent, name_process
-from xla_nb.runtimes import jax_guard
+from xla_nb.runtimes import gloo, jax_guard
 from xla_nb.runtimes.jax_guard import Membership
 from xla_nb.topology import addresses
 
@@ -138,7 +138,7 @@ def _value(kind: object, text: str) -> object:
     return kind(text) if kind in (int, float) and callable(kind) else text
 
 
-def join(world: World, rank: int) -> None:
+def join(world: World, rank: int, connections: gloo.Connections) -> None:
     """Make this process rank `rank` of the world; returns when all ranks have joined.
 
     Opens the devices too, which all ranks must do together: a rank that returned before its first
@@ -164,11 +164,12 @@ def join(world: World, rank: int) -> None:
     state.client = client
     state.process_id, state.num_processes = rank, world.ranks
     state.coordinator_address = world.address
-    _choose_platform(world, rank % world.ranks_here, client)
+    _choose_platform(world, rank % world.ranks_here, client, connections)
     jax.devices()
     if world.platform == "cpu":
         # gloo connects the ranks in their first collective, and waits at most 30 s there.
         multihost_utils.sync_global_devices("xla_nb")
+        gloo.cut_when_interrupted(connections)
     # Last, so that a refused rank does not keep the others waiting.
     cards = (rank % world.ranks_here,) if world.platform == "cuda" else None
     jax_guard.admit(Membership(world.ranks, world.ranks_here, rank, cards))
@@ -183,7 +184,9 @@ def _bypass_proxy(host: str) -> None:
     os.environ[_NO_PROXY] = ",".join(filter(None, [hosts, host]))
 
 
-def _choose_platform(world: World, local_rank: int, client: Any) -> None:
+def _choose_platform(
+    world: World, local_rank: int, client: Any, connections: gloo.Connections
+) -> None:
     import jax
 
     platforms = [world.platform, "cpu"] if world.platform != "cpu" else ["cpu"]
@@ -198,7 +201,7 @@ def _choose_platform(world: World, local_rank: int, client: Any) -> None:
         # With synchronous dispatch nothing that other ranks need is pending when the entry returns,
         # and an exception points at the line of its collective.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-    _use_gloo(client, _own_address(world))
+    _use_gloo(client, _own_address(world), connections)
 
 
 def _own_address(world: World) -> str:
@@ -209,7 +212,7 @@ def _own_address(world: World) -> str:
     return addresses.own_address((host, int(port)))
 
 
-def _use_gloo(client: Any, address: str) -> None:
+def _use_gloo(client: Any, address: str, connections: gloo.Connections) -> None:
     """Open CPU devices with collectives over TCP, on one interface only.
 
     JAX's default is the machine's name, which may resolve to an outside address, or not at all.
@@ -221,8 +224,9 @@ def _use_gloo(client: Any, address: str) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
     def open_devices() -> Any:
-        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=address)
-        return xla_bridge.make_cpu_client(collectives=gloo)
+        with connections.opening():
+            tcp = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=address)
+        return xla_bridge.make_cpu_client(collectives=tcp)
 
     xla_bridge.register_backend_factory("cpu", open_devices, priority=0, fail_quietly=False)
 
@@ -267,10 +271,11 @@ _GLOO = re.compile(r"Gloo .*(Connection (closed|reset) by peer|Broken pipe)", re
 
 
 class RankGone(Exception):
-    """Another rank ended while this one was in a collective with it: a consequence, not a cause."""
+    """The connection to a rank that this one was in a collective with is gone: a consequence, not
+    a cause."""
 
     def __init__(self) -> None:
-        super().__init__("another rank ended, and this collective needs it")
+        super().__init__("another rank ended or was cut off, and this collective needs it")
 
 
 def consequence(error: BaseException) -> BaseException | None:

@@ -21,6 +21,7 @@ from xla_nb.runtimes import (
     Machine,
     Plan,
     RankInfo,
+    gloo,
     jax_counts,
     jax_guard,
     jax_world,
@@ -153,6 +154,7 @@ class Processes:
     torchax: bool
     simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
     compilations: jax_counts.Compilations = field(default_factory=jax_counts.Compilations)
+    connections: gloo.Connections = field(default_factory=gloo.Connections)
 
     def start(self, life: Lifecycle) -> None:
         try:
@@ -165,7 +167,7 @@ class Processes:
 
     def join(self, local_rank: int, processes: int) -> None:
         self.compilations.listen()
-        jax_world.join(self.world, self.first + local_rank)
+        jax_world.join(self.world, self.first + local_rank, self.connections)
         if self.torchax:
             jax_world.enable_torchax()
 
@@ -178,6 +180,9 @@ class Processes:
 
     def leave(self, reason: str) -> None:
         jax_world.leave(reason)
+
+    def is_cut_off(self) -> bool:
+        return self.connections.is_cut
 
     def consequence(self, error: BaseException) -> BaseException | None:
         return jax_world.consequence(error)

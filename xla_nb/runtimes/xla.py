@@ -174,6 +174,9 @@ class Chips:
 
             host.leave(reason)
 
+    def is_cut_off(self) -> bool:
+        return False
+
     def consequence(self, error: BaseException) -> BaseException | None:
         if not self.simulated:
             return None

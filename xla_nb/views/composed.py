@@ -166,7 +166,8 @@ def _image(kind: str, content: str, display: Display) -> str:
         if isinstance(sizes.get(name), int | float) and math.isfinite(sizes[name])
     )
     alt = escape(ansi.plain(display.text)[:300])
-    return f'<img alt="{alt}" src="data:{kind};base64,{"".join(content.split())}"{given}>'
+    source = escape("".join(content.split()))  # a rank may call anything an image
+    return f'<img alt="{alt}" src="data:{kind};base64,{source}"{given}>'
 
 
 def _text(display: Display) -> str:

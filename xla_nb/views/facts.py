@@ -22,6 +22,7 @@ from xla_nb.views.snapshot import (
     Card,
     Live,
     Phase,
+    RanCell,
     Series,
     Slot,
     Snapshot,
@@ -80,7 +81,7 @@ def gap(snapshot: Snapshot) -> str:
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
     how = {True: "in", False: "after", None: "for"}[snapshot.ok]
-    parts = [f"{how} {_took(snapshot.elapsed)}", snapshot.cell]
+    parts = [f"{how} {took(snapshot.elapsed)}", snapshot.cell]
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)
     parts += ["simulated TPU host"] if snapshot.simulated else []
@@ -93,8 +94,14 @@ def about(snapshot: Snapshot) -> list[str]:
     return list(filter(None, parts))
 
 
-def _took(seconds: float) -> str:
+def took(seconds: float) -> str:
+    """How long a run took, or has so far."""
     return f"{seconds:.1f} s" if 0.95 <= seconds < 59.95 else span(seconds)
+
+
+def took_of(cell: RanCell) -> str:
+    """How long a cell of live ranks took; empty while it runs."""
+    return took(cell.elapsed) if cell.elapsed is not None else ""
 
 
 def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
@@ -102,9 +109,9 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
     calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
     parts = []
     if snapshot.ok is not None:
-        parts.append(f"alive for {_took(snapshot.elapsed)}")
+        parts.append(f"alive for {took(snapshot.elapsed)}")
     elif live.since is not None and calm:
-        parts.append(f"for {_took(max(0.0, snapshot.now - live.since))}")
+        parts.append(f"for {took(max(0.0, snapshot.now - live.since))}")
     parts.append(cells(live))
     if snapshot.ok is None and live.idle is not None:
         parts.append(f"ends after {lasting(live.idle)} without a cell")

@@ -92,9 +92,9 @@ class Folder(Generic[_Rank]):
         if self._count > _FLOOD:
             yield from self._as_they_came()
         while self._count:
-            before = self._count
+            before, own = self._count, self._own(others)
             for rank, queue in self._queues.items():
-                while queue.lines and (group := self._ready(rank, others, now)):
+                while queue.lines and (group := self._ready(rank, others, own, now)):
                     yield self._take(group, now)
             if self._count == before and not (yield from self._forced(now)):
                 return
@@ -106,15 +106,22 @@ class Folder(Generic[_Rank]):
         for rank, queue in queues.items():
             yield from (Folded((rank,), line) for _, line, _ in queue.lines)
 
+    def _own(self, others: Collection[_Rank]) -> set[str]:
+        """Lines of one rank alone where each rank has gone on with some line."""
+        if not all(other in self._queues and self._queues[other].lines for other in others):
+            return set()
+        heads = (queue.lines[0][0] for queue in self._queues.values() if queue.lines)
+        return {text for text in heads if self._owners[text] == 1}
+
     def _ready(
-        self, rank: _Rank, others: Collection[_Rank], now: float
+        self, rank: _Rank, others: Collection[_Rank], own: Collection[str], now: float
     ) -> tuple[_Rank, ...] | None:
         """The ranks whose next line is this rank's next line, if no more are to be waited for."""
         text, _, came = self._queues[rank].lines[0]
         group = self._next_to_write(text)
         if len(group) < self._owners[text]:
             return None  # one of them has it behind another line
-        if now - came >= self._hold or all(other in group for other in others):
+        if text in own or now - came >= self._hold or all(other in group for other in others):
             return group
         return None if self._may_come(group, text, now) else group
 

@@ -38,6 +38,7 @@ def of(state: RunState) -> Live | None:
         running=len(running),
         lost=programs.lost,
         cells=tuple(map(_cell, programs.newest[:CELLS])),
+        cut_off=bool(state.cut_off),
     )
 
 
@@ -46,8 +47,9 @@ def _cell(program: ProgramState) -> RanCell:
     cell = RanCell(program.place, began.run, ansi.plain(began.label), began.ranks, began.at)
     if ended is None:
         return cell
+    told = ended.elapsed if ended.elapsed is not None else max(0.0, ended.at - began.at)
     headline = ansi.plain(ended.headline)
-    return replace(cell, ended=ended.at, outcome=ended.outcome, headline=headline)
+    return replace(cell, elapsed=told, outcome=ended.outcome, headline=headline)
 
 
 def phase(

@@ -10,7 +10,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from xla_nb.errors import Interrupted
@@ -94,12 +94,13 @@ def _ends_here() -> bool:
 
 
 @contextlib.contextmanager
-def launching() -> Iterator[None]:
+def launching() -> Iterator[Callable[[], None]]:
     """An interrupt stops the run that is launched and followed here, however early it comes: no
     run is left without anybody who follows it. A second one before that is a KeyboardInterrupt, as
-    is one of which no run that is followed has heard."""
+    is one of which no run that is followed has heard. A launch that waits, and has started nothing,
+    calls what this gives: that raises KeyboardInterrupt if there was an interrupt."""
     with _interrupts(most=1) as interrupts:
-        yield
+        yield interrupts.end_a_wait
     if interrupts and not interrupts.heard:
         raise KeyboardInterrupt
 
@@ -116,6 +117,10 @@ class _Interrupts(list[int]):
         if not self.heard and self._most is not None and len(self) >= self._most:
             raise KeyboardInterrupt
         self.append(number)
+
+    def end_a_wait(self) -> None:
+        if self and not self.heard:
+            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -108,11 +108,12 @@ class Card:
 
 @dataclass(frozen=True)
 class RanCell:
-    """A cell of live ranks, the `number`-th of theirs; times are in seconds since the epoch.
+    """A cell of live ranks, the `number`-th of theirs.
 
     run       the name of its Run
     label     `Cell In[7]`
-    ended     None while it runs
+    began     when, in seconds since the epoch
+    elapsed   how many seconds it took, as its own view tells it; None while it runs
     headline  how it ended
     """
 
@@ -121,7 +122,7 @@ class RanCell:
     label: str
     ranks: tuple[int, ...]
     began: float
-    ended: float | None = None
+    elapsed: float | None = None
     outcome: Outcome = "running"
     headline: str = ""
 
@@ -141,6 +142,7 @@ class Live:
     count   how many cells they have been given; of those, `running` run now, and `lost` have ended
             without finishing
     cells   the newest ones, newest first
+    cut_off whether they can be given no collectives any more
     """
 
     name: str
@@ -150,6 +152,7 @@ class Live:
     running: int = 0
     lost: int = 0
     cells: tuple[RanCell, ...] = ()
+    cut_off: bool = False
 
     @property
     def is_idle(self) -> bool:

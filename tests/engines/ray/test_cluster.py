@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from tests.support import staying
 from tests.support.ray_nodes import eventually, of_ours
 
 pytestmark = pytest.mark.ray
@@ -343,6 +344,13 @@ def test_an_interrupt_stops_the_ranks_of_all_hosts(on_ray):
     assert "Stopped by an interrupt" in shown.error
     assert f"ranks 0–5: stopped at Cell In[{shown.number}], line 4" in shown.result
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
+
+
+def test_ranks_of_all_hosts_that_an_interrupt_does_not_end_are_told_where_they_stay(on_ray):
+    line, body = "%%xla_spawn --on ray --hosts 3 -n 2 --grace 600", staying.STAYS["in finally"]
+    cell = staying.interrupted_twice(on_ray, line, body, ranks=6)
+    place = f"{cell}, line {staying.line_of(body, 'stays')}"
+    assert f"Stopped again: SIGTERM for ranks 0–5 (at {place})." in staying.told(on_ray)
 
 
 def test_stacks_come_from_all_hosts(on_ray):

@@ -92,7 +92,10 @@ def test_after_each_of_many_random_failures_sums_over_all_hosts_are_right(live):
     live.ok(f"%%xla\n{FAILS}")
     right = repr(dict.fromkeys(range(4), (30.0, 1_000_000.0)))
     for seed in range(16):
-        live.run(f"%%xla\nfails({seed})")
+        failed = live.run(
+            f"%%xla\nfails({seed})"
+        ).error  # the stack of a rank that crashed is there
+        assert "crashed" not in failed, failed
         assert (seed, results(live, "total(3), total(100_000)")) == (seed, right)
 
 
@@ -106,3 +109,12 @@ def test_ranks_that_drift_apart_on_another_host_are_told_in_the_cell_where_they_
     told = live.ok("%xla_vars weights").result
     assert "1 of 4 elements" in told
     assert "rank 3" in told
+
+
+def test_a_rank_of_another_host_that_crashes_in_native_code_leaves_its_stack(live):
+    shown = live.run(
+        "%%xla -o crashed\nimport ctypes\nif rank == 3: ctypes.string_at(0)", timeout=300
+    )
+    place = f"Cell In[{shown.number}], line 3"
+    assert f"Rank 3 crashed with SIGSEGV in native code at {place}" in shown.error
+    assert "string_at" in live.value("str(crashed.errors[3].traceback)")

@@ -114,7 +114,14 @@ def test_cells_are_told_with_their_ranks_and_how_they_went(panel, kernel):
     assert (second["number"], second["outcome"], second["ranks"]) == (2, "failed", [1])
     assert "ZeroDivisionError" in second["told"]
     assert second["label"].startswith("Cell In[")
-    assert second["began"] <= second["ended"]
+
+
+def test_a_cell_took_as_long_in_the_list_as_its_own_view_tells(panel, kernel):
+    kernel.ok("%%xla --view none -o own_\nimport time\ntime.sleep(0.3)")
+    (cell,) = panel.whole()["ran"]
+    own = "__import__('xla_nb.views.facts').views.facts.took(own_.elapsed)"
+    assert cell["elapsed"] == float(kernel.value("own_.elapsed"))
+    assert cell["took"] == eval(kernel.value(own))
 
 
 def test_what_runs_now_is_told(panel, kernel):
@@ -197,6 +204,7 @@ def test_a_cell_does_not_wait_for_variables_that_are_asked_for(panel, kernel):
     cell = kernel.ok("%%xla -o last_ --view none\nrank")
     assert kernel.value("dict(last_.results)") == "{0: 0, 1: 1}"
     quiet(kernel, "for number in range(20): del globals()[f'slow_{number}']")
+    panel.ask("variables")  # unbidden only where the last answer did not take long
     told = panel.answer("variables", state="shown", old=False)
     assert told["after"] != f"Cell In[{cell.number}]"
     assert "slow_1" not in {row["cells"][0] for row in told["rows"]}

@@ -94,6 +94,13 @@ def test_a_steep_line_has_no_holes() -> None:
         assert min(right) <= max(left) + 1
 
 
+def test_a_steep_line_is_as_thick_as_a_flat_one() -> None:
+    steep = draw({0: [(0, 100.0), (1, 0.0), (100, 0.0)]})
+    flat = len(rows(steep, WIDTH))
+    for row in range(INSET * DENSITY + 10, HEIGHT * DENSITY - INSET * DENSITY - 10):
+        assert sum(is_red(pixel) for pixel in steep[row]) >= flat - 1, row
+
+
 def test_edges_are_smooth() -> None:
     picture = draw({0: [(0, 0), (1, 1)]})
     column = [pixels[WIDTH] for pixels in picture]

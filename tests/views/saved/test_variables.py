@@ -91,3 +91,10 @@ def test_it_is_a_mapping_by_name():
 def test_no_names():
     assert repr(table({}, {})) == "0 names on 2 ranks"
     assert "0 names on 2 ranks" in table({}, {})._repr_html_()
+
+
+def test_a_narrow_page_does_not_break_a_size_or_a_verdict():
+    shown = table({"a": torch.ones(3000)}, {"a": torch.zeros(3000)})._repr_html_()
+    whole = words("".join(re.findall('<span style="white-space:nowrap">(.*?)</td>', shown)))
+    assert "12KiB" in whole
+    assert "≠bothranksdiffer" in whole

@@ -40,15 +40,11 @@ def _more(live: Live) -> str:
 
 
 def _line(cell: RanCell) -> str:
-    took = f", {_lasted(cell)}" if cell.ended is not None else ""
+    took = f", {took}" if (took := facts.took_of(cell)) else ""
     who = f"on {wording.ranks(cell.ranks)}"
     told = facts.cut(cell.told, _LONGEST)
     label = facts.cut(cell.label, 80)
     return f"{cell.number:>5}. {label} {who}: {PHASES[cell.outcome].glyph} {told}{took}"
-
-
-def _lasted(cell: RanCell) -> str:
-    return "" if cell.ended is None else facts.span(max(0.0, cell.ended - cell.began))
 
 
 def _table(cells: Sequence[RanCell]) -> str:
@@ -76,6 +72,6 @@ def _row(cell: RanCell) -> tuple[str, ...]:
         escaped(cell.label, 80),
         bit(MONO, escaped(wording.spans(cell.ranks), 80)),
         f"{mark(sign.glyph, '', sign.colour)}{escaped(cell.told, _LONGEST)}",
-        bit(f"{MONO};white-space:nowrap", escaped(_lasted(cell), 40)),
+        bit(f"{MONO};white-space:nowrap", facts.took_of(cell)),
         bit(f"{MONO};white-space:nowrap", facts.time_of_day(cell.began)),
     )

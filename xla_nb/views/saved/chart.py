@@ -182,10 +182,16 @@ def _stroke(
     """Draw a line through the points.
 
     In each column it covers the pixels from its lowest to its highest point there; pixels that
-    are covered in part make the edges smooth.
+    are covered in part make the edges smooth. Where it is steep it is as thick to the sides.
     """
     half, get, through = thickness / 2, layer.get, 1 - opacity
+    beside = 1 - opacity * min(half - 0.5, 1.0)
     for column, low, high in _columns(points):
+        if high - low > thickness and beside < 1:
+            for pixel in range(int(low), int(high) + 1):
+                for side in (pixel - canvas.height, pixel + canvas.height):
+                    at = column * canvas.height + side
+                    layer[at] = min(get(at, 1.0), beside)
         top, bottom = low - half, high + half
         first, last = int(top), int(bottom)
         at = column * canvas.height

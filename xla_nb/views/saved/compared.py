@@ -13,7 +13,7 @@ from xla_nb.views.saved import bounds, figures, spread
 from xla_nb.views.saved.figures import Figure
 from xla_nb.views.saved.spread import Spread
 from xla_nb.views.saved.style import EDGE, FAINT, LINES, SANS
-from xla_nb.views.saved.tags import bit, div, escaped, heading, swatch
+from xla_nb.views.saved.tags import bit, div, escaped, frame, heading, swatch
 from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import several
 
@@ -85,11 +85,10 @@ class Comparison:
         charts = figures.drawn([self._figure(*each) for each in shown], more)
         style = f"{SANS};font-size:13px;line-height:1.5;margin:4px 0;border:1px solid {EDGE}"
         title = heading(4, "font-size:14px;font-weight:600", repr(self).partition("\n")[0])
-        return (
-            f'<div dir="ltr" style="{style};border-radius:6px">'
-            + div("padding:5px 12px", title, _list(self._sides))
-            + div(f"padding:4px 12px;border-top:1px solid {EDGE}", charts or _NOTHING)
-            + "</div>"
+        return frame(
+            f"{style};border-radius:6px",
+            div("padding:5px 12px", title, _list(self._sides)),
+            div(f"padding:4px 12px;border-top:1px solid {EDGE}", charts or _NOTHING),
         )
 
     def _figure(self, name: str, spreads: Mapping[int, Spread]) -> Figure:

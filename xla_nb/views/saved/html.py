@@ -23,6 +23,7 @@ from xla_nb.views.saved.tags import (
     div,
     escaped,
     faint,
+    frame,
     gap,
     heading,
     mark,
@@ -55,7 +56,7 @@ def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
         f"border:1px solid {EDGE};border-radius:6px"
     )
     below = [div(f"padding:4px 12px;border-top:1px solid {EDGE}", part) for part in parts if part]
-    return f'<div dir="ltr" style="{style}">{_head(snapshot, folds)}{"".join(below)}</div>'
+    return frame(style, _head(snapshot, folds), *below)
 
 
 def _told(snapshot: Snapshot) -> str:

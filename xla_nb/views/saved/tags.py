@@ -22,6 +22,13 @@ def div(style: str, *inner: str) -> str:
     return f"<div{_styled(style)}>{''.join(inner)}</div>"
 
 
+def frame(style: str, *inner: str) -> str:
+    """All that is shown, around its parts. Dollar signs in it are no mathematics to JupyterLab
+    (MathJax 4) and nbconvert (MathJax 2)."""
+    plain = 'class="mathjax_ignore tex2jax_ignore" dir="ltr"'
+    return f'<div {plain} style="{style}">{"".join(inner)}</div>'
+
+
 def bit(style: str, *inner: str) -> str:
     return f"<span{_styled(style)}>{''.join(inner)}</span>"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xla_nb.run.comparing import Compared, Verdict
 from xla_nb.views import variables
 from xla_nb.views.saved.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
-from xla_nb.views.saved.tags import chip, div, escaped, faint
+from xla_nb.views.saved.tags import bit, chip, div, escaped, faint, frame
 from xla_nb.views.variables import TITLES, Row
 
 _SIGNS: dict[Verdict, tuple[str, str]] = {
@@ -18,6 +18,8 @@ _SIGNS: dict[Verdict, tuple[str, str]] = {
     "equal but for NaN": ("=", AMBER),
     "equal": ("=", GREEN),
 }
+_VALUE = TITLES.index("Value")
+_SHORT = 20  # characters of a cell that a narrow page does not break, unless it is a value
 _CELL = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px;text-align:left"
 
 
@@ -49,12 +51,11 @@ class Variables(Mapping[str, Compared]):
         compared = list(self.values())
         style = f"{SANS};font-size:13px;line-height:1.5;margin:4px 0;padding:5px 12px"
         notes = (div("font-size:12px", faint(note)) for note in variables.notes(compared))
-        return (
-            f'<div dir="ltr" style="{style};border:1px solid {EDGE};border-radius:6px">'
-            + div("", escaped(variables.summary(compared, self.ranks)))
-            + _table(variables.rows(compared))
-            + "".join(notes)
-            + "</div>"
+        return frame(
+            f"{style};border:1px solid {EDGE};border-radius:6px",
+            div("", escaped(variables.summary(compared, self.ranks))),
+            _table(variables.rows(compared)),
+            *notes,
         )
 
 
@@ -72,9 +73,9 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _row(row: Row, shown: Sequence[int]) -> str:
-    *cells, last = (escaped(row.cells[n]) for n in shown)
-    if row.verdict in _SIGNS:
-        last = f"{chip(*_SIGNS[row.verdict])} {last}"
+    sign = f"{chip(*_SIGNS[row.verdict])} " if row.verdict in _SIGNS else ""
+    last = _cell(row.cells[shown[-1]], whole=True, before=sign)
+    cells = (_cell(row.cells[n], whole=n != _VALUE) for n in shown[:-1])
     drawn = "".join(f'<td style="{_CELL};{MONO}">{cell}</td>' for cell in cells)
     line = f'<tr style="background:transparent">{drawn}<td style="{_CELL}">{last}</td></tr>'
     if not row.lines:
@@ -83,3 +84,8 @@ def _row(row: Row, shown: Sequence[int]) -> str:
     style = f"{_CELL};padding-left:24px"
     cell = f'<td colspan="{len(shown)}" style="{style}">{below}</td>'
     return f'{line}<tr style="background:transparent">{cell}</tr>'
+
+
+def _cell(text: str, *, whole: bool, before: str = "") -> str:
+    drawn = before + escaped(text)
+    return bit("white-space:nowrap", drawn) if whole and len(text) <= _SHORT else drawn

@@ -1,6 +1,6 @@
 // The cells that live ranks have run, newest first.
 
-import { count, duration, spans } from "./words.js";
+import { count, spans } from "./words.js";
 import { div, fill, glyph, h, section, show, span, table } from "./nodes.js";
 import { folding } from "./folding.js";
 import { placed } from "./places.js";
@@ -24,8 +24,7 @@ export class Cells {
 		]);
 	}
 
-	row({ number, label, ranks, began, ended, outcome, told }) {
-		const took = ended === null ? "" : ended - began < 60 ? `${(ended - began).toFixed(2)} s` : duration(ended - began);
+	row({ number, label, ranks, outcome, told, took }) {
 		const how = span("state", glyph(), told);
 		const row = [count(number), placed(label, this.view), spans(ranks), how, took];
 		return h("tr", { "data-phase": outcome, "data-number": number }, ...row.map((inner) => h("td", {}, inner)));

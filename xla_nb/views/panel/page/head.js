@@ -94,7 +94,7 @@ export class Head {
 		show(this.host, about.host);
 		put(this.host, about.host);
 		mark(this.host, "data-phase", about.lost.size ? "died" : null);
-		const time = over && elapsed < 60 ? `${elapsed.toFixed(1)} s` : duration(elapsed);
+		const time = over && elapsed < 60 ? `${elapsed.toFixed(elapsed < 0.95 ? 2 : 1)} s` : duration(elapsed);
 		put(this.elapsed, about.live && !over ? `${about.live.idle ? "idle" : "running"} for ${time}` : time);
 		for (const words of this.bar.words) show(words, bar);
 	}

@@ -30,7 +30,7 @@ export const readAbout = reader({
 	live: (x) => (isObject(x) ? readLive(x) : null),
 });
 const readLive = reader({ since: number, idle: Boolean });
-export const readRan = reader({ ranks, ...each(string, "label outcome told"), ...each(number, "ended"), ...each(amount, "number began") });
+export const readRan = reader({ ranks, number: amount, ...each(string, "label outcome told took") });
 const readRow = reader({ verdict: string, cells: strings, lines: strings });
 export const readVariables = reader({
 	...each(string, "state after summary problem"),

@@ -43,12 +43,15 @@ export class Store {
 		this.lost = () => this.freeze();
 		model.on("msg:custom", this.receive);
 		model.on("comm_live_update", this.lost);
+		this.listen();
 		this.askWhole();
 	}
 
 	close() {
 		this.model.off("msg:custom", this.receive);
 		this.model.off("comm_live_update", this.lost);
+		this.kernel?.iopubMessage?.disconnect(this.hear, this);
+		this.kernel?.disposed?.disconnect(this.part, this);
 		for (const { timer } of this.requests.values()) clearTimeout(timer);
 		clearTimeout(this.later);
 	}
@@ -72,15 +75,36 @@ export class Store {
 		for (const view of this.views) view.changed(...parts);
 	}
 
-	/** The kernel was restarted: nothing more comes, and Stop would hit another cell. */
-	freeze() {
+	/** Listens to the kernel's connection too: a widget manager that fails tells of no restart. */
+	listen() {
+		try {
+			this.kernel = this.model.widget_manager.kernel;
+			this.kernel.iopubMessage.connect(this.hear, this);
+			this.kernel.disposed.connect(this.part, this);
+		} catch {
+			// Some front ends do not give widgets the kernel.
+		}
+	}
+
+	/** Only another kernel says in another session what it does, or the server that it restarts one. */
+	hear(_, { header }) {
+		if (header.msg_type !== "status") return;
+		if ((this.session ??= header.session) !== header.session) this.freeze();
+		this.session = header.session;
+	}
+
+	part() {
+		this.freeze("Kernel disconnected");
+	}
+
+	/** The kernel has gone: nothing more comes, and Stop would hit another cell. */
+	freeze(what = "Kernel restarted") {
 		if (this.over) return;
 		this.frozen = this.now;
-		const headline = `Kernel restarted; last update ${this.updated.toTimeString().slice(0, 8)}`;
+		const headline = `${what}; last update ${this.updated.toTimeString().slice(0, 8)}`;
 		this.describe({ ...this.about, ended: this.now, headline, diagnosis: null });
-		const ended = [...this.cards.values()].filter(({ phase }) => !OVER.has(phase));
-		this.update(ended.map((card) => ({ ...card, phase: "stopped" })));
-		this.speak(`Its ranks ended with it. xla_nb.open_run("${this.run}") shows what they had done.`);
+		for (const card of this.cards.values()) if (!OVER.has(card.phase)) this.update([{ ...card, phase: "stopped" }]);
+		this.speak(`Its ranks end with it. xla_nb.open_run("${this.run}") shows what they had done.`);
 	}
 
 	thaw() {
@@ -285,10 +309,7 @@ export class Store {
 	halt() {
 		if (this.over) return;
 		if (this.about.live) return this.shutDown();
-		if (this.stop === "asked" || this.stop === "interrupted") {
-			this.interrupt();
-			return;
-		}
+		if (this.stop === "asked" || this.stop === "interrupted") return this.interrupt();
 		const again = this.stop === "acknowledged";
 		const received = () => {
 			if (this.stop !== "asked") return;
@@ -322,7 +343,7 @@ export class Store {
 		this.stop = "interrupted";
 		this.speak("Interrupting the kernel…");
 		try {
-			await this.model.widget_manager.kernel.interrupt();
+			await this.kernel.interrupt();
 			if (!this.over) this.speak("Interrupted the kernel.");
 		} catch {
 			// Some front ends do not give widgets the kernel.

@@ -1,0 +1,58 @@
+"""Where a rank crashed in native code is known to its job."""
+
+import os
+import signal
+import textwrap
+
+from xla_nb.protocol.events import ProcessDied
+from xla_nb.rank.crashes import Crashes
+
+
+def crashed(cell, number=signal.SIGSEGV):
+    """What is told of the second of two processes, which ran a cell and died by a signal."""
+    crashes = Crashes(2)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            crashes.watch(1)
+            exec(compile(textwrap.dedent(cell), "Cell In[7]", "exec"), {"signal": signal, "os": os})
+        finally:
+            os._exit(1)
+    assert -os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == number
+    try:
+        return crashes.tell(ProcessDied(pid=pid, status=-number))
+    finally:
+        crashes.close()
+
+
+def test_a_crash_is_told_with_the_cells_line_and_its_stack():
+    cell = """
+        def inner():
+            signal.raise_signal(signal.SIGSEGV)
+        inner()
+    """
+    told = crashed(cell)
+    assert told.place == "Cell In[7], line 3"
+    lines = told.stack.splitlines()
+    assert lines[0] == "Stack (most recent call last):"
+    assert lines[-2:] == [
+        '  File "Cell In[7]", line 4, in <module>',
+        '  File "Cell In[7]", line 3, in inner',
+    ]
+
+
+def test_a_process_that_was_killed_has_no_stack_of_the_one_it_had_forked():
+    cell = """
+        if os.fork() == 0:
+            signal.raise_signal(signal.SIGSEGV)
+        os.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    told = crashed(cell, signal.SIGKILL)
+    assert (told.place, told.stack) == ("", "")
+
+
+def test_of_a_process_that_has_written_nothing_the_signal_is_told():
+    cell = "import faulthandler; faulthandler.disable(); signal.raise_signal(signal.SIGSEGV)"
+    told = crashed(cell)
+    assert (told.status, told.stack) == (-signal.SIGSEGV, "")

@@ -1,0 +1,133 @@
+"""Ranks that an interrupt does not end: where they are is told as it is when they are ended by
+force, not where the interrupt struck."""
+
+import pytest
+
+from tests.support.staying import (
+    SEEN,
+    SILENT,
+    STAYS,
+    interrupted,
+    interrupted_twice,
+    line_of,
+    told,
+    until,
+    until_all_say,
+)
+
+CASES = pytest.mark.parametrize("body", STAYS.values(), ids=STAYS)
+
+
+@pytest.fixture
+def group(kernel, request):
+    """The name of two live ranks of the test's own."""
+    name = request.node.name.partition("[")[0]
+    kernel.ok(f"%xla_start -n 2 --name {name}\nwhole_ = xla_nb.ranks({name!r})._group.run")
+    yield name
+    kernel.ok(f"%xla_shutdown {name}")
+
+
+# ---------------------------------------------------------------- spawned ranks
+
+
+STRIKE_EARLY = """
+import os, signal
+from xla_nb import api
+shown_ = api.shown
+def struck(*given):
+    os.kill(os.getpid(), signal.SIGINT)
+    return shown_(*given)
+api.shown = struck
+"""
+
+
+def test_an_interrupt_between_a_launch_and_its_first_view_stops_the_run(kernel):
+    kernel.ok(STRIKE_EARLY)
+    shown = kernel.run("%%xla_spawn -n 2 -o staying_\nimport time\ntime.sleep(600)")
+    kernel.ok("api.shown = shown_")
+    assert "RunFailed: Stopped by an interrupt" in shown.error
+    assert kernel.value("[run for run in api.living()]") == "[]"
+
+
+@CASES
+def test_spawned_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, body):
+    cell = interrupted_twice(kernel, "%%xla_spawn -n 2 --grace 600", body)
+    said, place = told(kernel), f"{cell}, line {line_of(body, 'stays')}"
+    assert f"Stopped again: SIGTERM for ranks 0, 1 (at {place})." in said
+    assert f"Stopped: ranks 0, 1 at {place}" in said
+    assert f"{cell}, line {line_of(body, 'struck')}" not in said
+
+
+@CASES
+def test_spawned_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stack(kernel, body):
+    cell = interrupted(kernel, "%%xla_spawn -n 2 --grace 2", body)
+    kernel.ok("staying_.join_end()")
+    said, line = told(kernel), line_of(body, "stays")
+    assert "Sent SIGTERM to ranks 0, 1, which had not ended 2 s after the interrupt" in said
+    assert f'ranks 0, 1 at {cell}, line {line}\n  File "{cell}", line {line}, in <module>' in said
+    assert f"{cell}, line {line_of(body, 'struck')}" not in said
+
+
+def test_of_spawned_ranks_that_say_nothing_since_the_interrupt_that_is_told(kernel):
+    cell = interrupted(kernel, "%%xla_spawn -n 1 --grace 3", SILENT, ranks=1)
+    kernel.ok("staying_.join_end()")
+    said = told(kernel)
+    assert "no answer" in said
+    assert f"rank 0 at {cell}, line {line_of(SILENT, 'struck')}\n" not in said
+
+
+def test_ranks_that_an_interrupt_has_ended_are_told_where_it_struck(kernel):
+    body = """
+        import time
+        try:
+            print('up', flush=True)
+            while True: time.sleep(0.01)  # struck
+        finally:
+            print('stays', flush=True)
+            while not staying_file.exists(): time.sleep(0.01)  # stays
+    """
+    kernel.ok("import pathlib, tempfile\nstaying_file = pathlib.Path(tempfile.mkdtemp()) / 'go'")
+    cell = interrupted(kernel, "%%xla_spawn -n 2 --grace 600", body)
+    line = line_of(body, "stays")
+    until(kernel, f"all(staying_.state.ranks[r].place == '{cell}, line {line}' for r in (0, 1))")
+    kernel.ok("staying_file.touch()\nstaying_.join_end()")
+    kernel.ok("staying_file.unlink(); staying_file.parent.rmdir()")
+    assert f"Stopped: ranks 0, 1 at {cell}, line {line_of(body, 'struck')}" in told(kernel)
+
+
+# ---------------------------------------------------------------- live ranks
+
+
+@CASES
+def test_live_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, group, body):
+    cell = interrupted_twice(kernel, f"%%xla --group {group} --grace 600", body)
+    place = f"{cell}, line {line_of(body, 'stays')}"
+    did = f"{cell} was ended by force, as ranks 0, 1 did not stop (at {place})"
+    kernel.ok("whole_.join_end()")
+    for run in ("staying_", "whole_"):
+        assert f"{cell}, line {line_of(body, 'struck')}" not in told(kernel, run)
+    assert did in told(kernel, "whole_")
+    assert did in kernel.run(f"%%xla --group {group}\nrank").error
+
+
+@CASES
+def test_live_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stack(kernel, group, body):
+    cell = interrupted(kernel, f"%%xla --group {group} --grace 2", body)
+    kernel.ok("staying_.join_end()")
+    said, line = told(kernel), line_of(body, "stays")
+    assert f'ranks 0, 1 at {cell}, line {line}\n  File "{cell}", line {line}, in <module>' in said
+    assert f"{cell}, line {line_of(body, 'struck')}" not in said
+
+
+def test_live_ranks_that_stay_in_a_function_of_another_cell_are_told_with_that(kernel, group):
+    other = kernel.ok(
+        f"%%xla --group {group}\nimport time\ndef waits():\n"
+        "    print('stays', flush=True)\n    while True: pass"
+    ).number
+    body = "print('up', flush=True)\ntry:\n    time.sleep(600)\nfinally:\n    waits()"
+    cell = interrupted(kernel, f"%%xla --group {group} --grace 600", body)
+    until_all_say(kernel, "stays")
+    until(kernel, SEEN.format(5, 2))
+    kernel.ok("staying_.stop()\nstaying_.join_end()")
+    did = f"{cell} was ended by force, as ranks 0, 1 did not stop (at Cell In[{other}], line 5)"
+    assert did in kernel.run(f"%%xla --group {group}\nrank").error
