@@ -242,8 +242,8 @@ class Metered:
         """A sample taken after this was called."""
         for _ in range(looks):
             now = time.time()
-            until(lambda now=now: (sample := self.sample()) and sample.at > now)
-        return self.sample()
+            seen = until(lambda now=now: (one := self.sample()) and one.at > now and one)
+        return seen
 
     def final(self):
         """The last sample of a function that returns at once."""

@@ -72,10 +72,11 @@ def cut_when_interrupted(connections: Connections) -> None:
     """From now on, break collectives off where an interrupt cannot reach Python.
 
     Call it in the main thread, once SIGINT has its handler."""
+    pid, handler = os.getpid(), signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        return  # the process ignores interrupts
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    pid, handler = os.getpid(), signal.getsignal(signal.SIGINT)
-    assert callable(handler)
     took: Callable[[int, FrameType | None], Any] = handler
 
     def take(number: int, frame: FrameType | None) -> None:
