@@ -83,6 +83,16 @@ def test_idle_ranks_are_told_with_the_time_since_their_last_cell(panel: Panel) -
     expect(panel.page.locator("[role=option]").first).to_contain_text("idle")
 
 
+def test_how_long_all_ranks_are_idle_is_told_once(panel: Panel) -> None:
+    """Each was idle a little before the whole: two roundings of one time would differ."""
+    first = panel.page.locator("[role=option]").first
+    cards = [card(rank, "idle", place="", since=time.time() - 13) for rank in range(4)]
+    panel.tell(cards=cards)
+    assert first.locator(".xn-what").inner_text() == "idle"
+    panel.tell(about=live(idle=False), cards=[card(rank) for rank in range(1, 4)])
+    expect(first.locator(".xn-what")).to_have_text(re.compile(r"^idle · 1\d s$"))
+
+
 def test_a_cell_that_runs_is_told_with_its_own_time(panel: Panel) -> None:
     cards = [card(rank) for rank in range(4)]
     panel.tell(about=live(idle=False, since=3.0), cards=cards, ran=[ran(3, "running")])

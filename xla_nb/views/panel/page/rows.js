@@ -37,7 +37,9 @@ export class Row {
 
 	time(card, store) {
 		const { phase, since } = card;
-		const long = since === null || OVER.has(phase) || phase === "running" ? 0 : store.now - since;
+		// How long all are idle stands in the head.
+		const told = OVER.has(phase) || phase === "running" || store.about.live?.idle;
+		const long = told || since === null ? 0 : store.now - since;
 		put(this.what, joined(doing(card), long >= 2 && duration(long)));
 		mark(this.what, "title", this.what.textContent); // it may be cut
 		const [first] = store.figures.values();
