@@ -282,7 +282,7 @@ def test_after_a_reload_the_panel_goes_on_and_the_next_cell_shows_how_the_ranks_
 @pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "during a cell"])
 def test_after_a_reload_a_restarted_kernel_freezes_the_panel(lab: Lab, busy: bool) -> None:
-    """JupyterLab's widget manager fails then, before it tells the panel."""
+    """Where JupyterLab's widget manager tells it; where that fails: test_flows.py."""
     with lab.open(["%load_ext xla_nb"]) as notebook:
         notebook.run(0)
         notebook.execute("%xla_start -n 1")
