@@ -283,13 +283,14 @@ def test_a_meter_that_joins_another_is_run_by_the_same_thread(metered, tmp_path,
         metered.next_sample()
 
 
-def test_a_thread_that_has_nothing_left_to_meter_ends(metered):
+def test_a_thread_that_has_nothing_left_to_meter_ends_at_once(metered, monkeypatch):
+    monkeypatch.setattr(meter, "TICK", 2 * PATIENCE)
     before = set(threading.enumerate())
     sampler = meter.Sampler()
     for _ in range(3):
         with meter.Sampling(metered.meter(), sampler):
-            metered.next_sample()
-    until(lambda: not sampler._runs)
+            until(metered.sample)
+        until(lambda: not sampler._runs)
     until(lambda: set(threading.enumerate()) <= before)
 
 

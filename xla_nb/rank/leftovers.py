@@ -45,7 +45,7 @@ def _show_result(value: object) -> None:
 
 
 def _is_drawn(value: object) -> bool:
-    kind = type(value)
-    if value is None:
+    if value is None:  # which most cells return
         return False
+    kind = type(value)
     return displays.is_figure(value) or any(getattr_static(kind, name, None) for name in _DRAWN)
