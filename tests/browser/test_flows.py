@@ -292,9 +292,9 @@ def test_an_error_on_three_of_four_ranks(notebook: LabNotebook) -> None:
     trouble = run.panel.get_by_role("region", name="Errors").locator(".xn-trouble")
     expect(trouble).to_have_count(1)
     expect(trouble.locator("details")).to_have_attribute("open", "")
+    expect(trouble).to_contain_text("ranks 0, 2, 3 failed")
     ranks = trouble.get_attribute("data-ranks") or ""
     assert ranks.startswith("2,") and set(ranks.split(",")) == {"0", "2", "3"}
-    expect(trouble).to_contain_text("ranks 0, 2, 3 failed")
     for text in ("Cell In[", "line 12", "ValueError: bad batch on 2"):
         expect(trouble.locator("pre")).to_contain_text(text)
     expect(trouble.locator(".xn-trouble-title")).to_have_count(0)  # the headline has told it
