@@ -277,6 +277,17 @@ def test_what_the_others_hold_can_be_had_after_a_rank_was_killed_in_a_collective
     assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 1)") == "1"
 
 
+def test_a_rank_that_is_killed_before_it_has_begun_the_cell_costs_the_others_nothing(kernel, group):
+    (_, second), _, _ = processes(kernel, group)
+    os.kill(second, signal.SIGSTOP)
+    kernel.ok(f"%%xla --group {group} --bg -o begun_\nheld = 'new'")
+    kernel.ok("while begun_.state.ranks[0].phase != 'finished': pass")
+    os.kill(second, signal.SIGKILL)
+    kernel.ok("begun_.join_end()")
+    assert "Rank 1 was killed by SIGKILL" in kernel.value("repr(begun_)")
+    assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 0)") == "'new'"
+
+
 # ---------------------------------------------------------------- what a cell does to its rank
 
 

@@ -112,7 +112,8 @@ class Child:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"it has not answered for {within:g} s")
         # A process that it has forked may hold the other end of the socket.
-        data = self._control.recv(_LARGEST) if channel.ready(self._control, 0) else b""
+        is_ready = channel.ready(self._control, 0)
+        data = channel.take(self._control, _LARGEST)[0] if is_ready else b""
         if not data:
             # Its socket closes before it is a zombie: poll() could still say that it lives.
             self.process.wait()

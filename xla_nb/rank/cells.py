@@ -14,7 +14,7 @@ from pathlib import Path
 from xla_nb.program.imports import module_name
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import events, hostile
+from xla_nb.protocol import channel, events, hostile
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import Order
@@ -131,7 +131,7 @@ class Line:
 
     def next(self) -> Cell | None:
         """Wait for the next program; None once there will be no more."""
-        message, fds, _, _ = socket.recv_fds(self._sock, len(_GO), 3)
+        message, fds = channel.take(self._sock, len(_GO), 3)
         if not message:
             return None
         return Cell(self._reloads, *fds)

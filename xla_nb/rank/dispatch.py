@@ -117,7 +117,7 @@ class Dispatcher:
         """A program from the notebook, or the end, for all ranks that it knows to have begun: their
         lines have arrived by now."""
         self._meet()
-        message, fds, _, _ = socket.recv_fds(self._control, 1 << 10, 3)
+        message, fds = channel.take(self._control, 1 << 10, 3)
         if not message:
             self._selector.unregister(self._control)
             for line in self._lines.values():
@@ -157,7 +157,7 @@ class Dispatcher:
     def _meet(self) -> None:
         """Ranks open their lines: all that have arrived."""
         while channel.ready(self._arrivals, 0):
-            message, fds, _, _ = socket.recv_fds(self._arrivals, 64, 1)
+            message, fds = channel.take(self._arrivals, 64, 1)
             rank, pid = map(int, message.split())
             line = _Line(rank, pid, socket.socket(fileno=fds[0]))
             self._lines[rank] = line
@@ -165,7 +165,7 @@ class Dispatcher:
 
     def _hear(self, line: _Line) -> None:
         """A rank has ended a program, or has closed its line: then its death will be told."""
-        if line.sock.recv(64):
+        if channel.take(line.sock, 64)[0]:
             line.given.popleft().leave(line.rank)
             if line.given:
                 self._hand(line)
