@@ -242,6 +242,12 @@ def test_ranks_are_lost_with_their_job_and_start_again(kernel, group):
     assert results(kernel, group, "rank") == "{0: 0, 1: 1}"
 
 
+def test_a_cell_whose_job_is_killed_says_so(kernel, group):
+    kills = "if rank == 0: os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)"
+    shown = kernel.run(f"%%xla --group {group}\n{kills}")
+    assert "Ranks 0, 1 were lost: their job was killed by SIGTERM" in shown.error
+
+
 def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
@@ -252,9 +258,25 @@ def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
         kernel.ok("__import__('xla_nb.live').live.of().run.join_end()")
         shown = kernel.run("%%xla\nheld")
         assert "the process that starts and ends ranks was killed by SIGKILL" in shown.error
-        assert not any(map(linux.is_alive, (*pids, job)))
+        assert linux.wait([*pids, job], 60) == []
         kernel.ok("%xla_restart")
         assert results(kernel, "ranks", "rank") == "{0: 0, 1: 1}"
+    finally:
+        kernel.close()
+
+
+def test_a_fork_server_that_was_killed_is_replaced_and_said_to_have_been_killed(tmp_path):
+    kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
+    try:
+        kernel.ok("import os\n%load_ext xla_nb")
+        start(kernel, "ranks")
+        _, _, server = processes(kernel, "ranks")
+        shown = kernel.ok(f"os.kill({server}, 9)\n%xla_start -n 2 --name other")
+        replaced = "The process that starts and ends ranks was replaced: it was killed by SIGKILL"
+        assert replaced in shown.result
+        kernel.ok("__import__('xla_nb.live').live.of().run.join_end()")
+        told = kernel.run("%%xla\nheld").error
+        assert "the process that starts and ends ranks was killed by SIGKILL" in told
     finally:
         kernel.close()
 
