@@ -358,6 +358,54 @@ def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, t
     assert results(kernel, group, "held, total(1)") == "{0: (0, 3.0), 1: (1, 3.0)}"
 
 
+def handles(kernel, name, handler):
+    """Have the ranks handle SIGUSR1 so; gives their processes."""
+    pids, _, _ = processes(kernel, name)
+    kernel.ok(f"%%xla --group {name}\nbefore = signal.signal(signal.SIGUSR1, {handler})")
+    return pids
+
+
+def test_what_a_signal_handler_raises_while_a_rank_is_idle_is_told_and_ends_nothing(kernel, group):
+    first, _ = handles(kernel, group, "lambda *_: 1 / 0")
+    os.kill(first, signal.SIGUSR1)
+    kernel.ok(f"state_ = xla_nb.ranks({group!r})._group.run.state\nwhile not state_.notices: pass")
+    told = "A signal handler raised ZeroDivisionError while rank 0 was idle."
+    assert told in kernel.value("state_.notices[0].text")
+    assert results(kernel, group, "held, total(1)") == "{0: (0, 3.0), 1: (1, 3.0)}"
+
+
+def test_a_rank_that_exits_while_it_is_idle_is_not_said_to_have_run_a_function(kernel, group):
+    first, _ = handles(kernel, group, "lambda *_: os._exit(9)")
+    os.kill(first, signal.SIGUSR1)
+    kernel.ok(f"group_ = xla_nb.ranks({group!r})._group\nwhile len(group_.alive) > 1: pass")
+    assert "Rank 0 exited with status 9. What" in kernel.run(f"%%xla --group {group}\nheld").error
+
+
+def test_a_rank_that_cannot_go_on_to_the_next_cell_says_why(kernel, group):
+    limit = "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))"
+    kernel.run(f"%%xla --group {group}\nimport resource\nif rank == 1: {limit}")
+    kernel.run(f"%%xla --group {group}\nheld")
+    assert "Too many open files" in kernel.run(f"%%xla --group {group}\nheld").error
+
+
+def test_a_cell_can_be_stopped_after_one_that_has_ignored_interrupts(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nbefore = signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    shown = kernel.run(f"%%xla --group {group} --timeout 0.1 --grace 600\ntime.sleep(600)")
+    assert "Timed out" in shown.error
+    assert results(kernel, group, "held") == "{0: 0, 1: 1}"
+
+
+def test_the_lock_of_a_rank_that_has_died_is_free_for_the_others(kernel, group):
+    shown = kernel.run(
+        f"%%xla --group {group} --grace 600\n"
+        "lock.acquire()\nif rank == 0: os._exit(3)\nlock.release()\ntime.sleep(0)"
+    )
+    assert "Rank 0 exited with status 3" in shown.error
+    assert results(kernel, group, "with lock: got = held\ngot", "1") == "{1: 1}"
+    notices = kernel.value(f"[n.text for n in xla_nb.ranks({group!r})._group.run.state.notices]")
+    assert "Rank 0 died with the `lock`; it is free again." in notices
+
+
 # ---------------------------------------------------------------- replay
 
 

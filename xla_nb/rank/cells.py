@@ -26,6 +26,7 @@ from xla_nb.rank.reloading import Reloads
 #: What a namespace has of Python and of xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
 _GO, _DONE = b"go", b"done"
+_HOUR = 3600.0  # seconds
 _NAMES, _LONGEST = 64, 500  # in one event, and characters of one
 
 
@@ -129,8 +130,13 @@ class Line:
         self._sock = sock
         self._reloads = Reloads()
 
+    def wait(self) -> None:
+        """Wait until the next program is there, or the end."""
+        while not channel.ready(self._sock, _HOUR):
+            pass
+
     def next(self) -> Cell | None:
-        """Wait for the next program; None once there will be no more."""
+        """The next program, which is waited for; None once there will be no more."""
         message, fds = channel.take(self._sock, len(_GO), 3)
         if not message:
             return None

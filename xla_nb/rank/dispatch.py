@@ -87,8 +87,8 @@ class Dispatcher:
         self._selector.register(self._arrivals, selectors.EVENT_READ, _GATE)
         threading.Thread(target=self._serve, name="xla_nb-dispatch", daemon=True).start()
 
-    def died(self, event: events.ProcessDied) -> None:
-        """A rank's process has ended: tell the programs that it was to end."""
+    def died(self, event: events.ProcessDied) -> list[int]:
+        """A process has ended: tell the programs that its ranks, which this gives, were to end."""
         with self._lock:
             self._meet()
             gone = [line for line in self._lines.values() if line.pid == event.pid]
@@ -97,6 +97,7 @@ class Dispatcher:
                     program.sender.send(event)
                 line.death = event
                 self._leave(line)
+            return [line.rank for line in gone]
 
     def close(self) -> None:
         """All ranks have ended."""
