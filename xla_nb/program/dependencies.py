@@ -209,7 +209,7 @@ class Dependencies:
         if self._sent is None:
             return pickling.pack({**self._roots, ARGUMENTS: args}, live)
         assert isinstance(live, LiveUnits)
-        roots = {**self._roots, ARGUMENTS: args} if args else self._roots
+        roots = {**self._roots, ARGUMENTS: args} if self._missing.called else self._roots
         return self._sent.pack(roots, live, self._remote, executed)
 
     def sections(self) -> Iterator[Section]:
