@@ -129,6 +129,36 @@ def test_a_name_that_ranks_delete_is_the_notebooks_again(live):
     assert results(live, "again") == "{0: 'notebook', 1: 'notebook'}"
 
 
+def test_a_name_that_a_cell_binds_to_what_it_has_already_is_the_ranks(live):
+    live.ok("flag, step, net = True, 3, [0]")
+    live.ok("%%xla\nflag, step, net")
+    live.ok("%%xla\nflag = True\nfor step in range(4): pass\nnet = net")
+    live.ok("flag, step, net = False, 70, ['new']")
+    told = live.ok("%%xla -o got_\nflag, step, net").data["text/plain"]
+    assert live.value("got_.results[1]") == "(True, 3, [0])"
+    assert told.count("is the ranks'") == 3
+
+
+def test_a_name_that_a_cell_might_have_bound_and_did_not_is_the_notebooks(live):
+    live.ok("chosen, counted = 1, [1]")
+    live.ok("%%xla\nif chosen is None: chosen = 1\ncounted += [2]")
+    live.ok("chosen, counted = 2, [3]")
+    assert results(live, "chosen, counted") == "{0: (2, [3]), 1: (2, [3])}"
+
+
+def test_a_name_that_is_pushed_as_ranks_have_it_is_the_ranks(live):
+    live.ok("pushed = True")
+    live.ok("%%xla\npushed")
+    live.ok("xla_nb.ranks().push(pushed=True)\npushed = False")
+    assert results(live, "pushed") == "{0: True, 1: True}"
+
+
+def test_a_name_of_the_notebooks_that_ranks_delete_is_there_in_the_next_cell(live):
+    live.ok("brief = [1]")
+    live.ok("%%xla\nbrief.append(2)\ndel brief")
+    assert results(live, "brief") == "{0: [1], 1: [1]}"
+
+
 def test_a_cell_prints_under_the_numbers_of_its_ranks(live):
     assert sorted(live.ok("%%xla\nprint('I am', rank)").lines) == ["[0] I am 0", "[1] I am 1"]
 
@@ -464,6 +494,11 @@ def test_ranks_in_code_keep_what_they_bind(kernel):
     )
     assert kernel.value("seen") == "({0: 11, 1: 12}, [10], 2, (1, 2))"
     assert "There are no live ranks" in kernel.run("%xla_shutdown coded").error
+
+
+def test_a_call_without_arguments_gets_none_of_the_former_call(live):
+    live.ok("def called(a=0): return a\ncaller = xla_nb.ranks()\ncaller.call(called, 5)")
+    assert live.value("dict(caller.call(called).results)") == "{0: 0, 1: 0}"
 
 
 def test_a_cell_for_a_group_that_is_not_there_starts_none(live):

@@ -335,7 +335,8 @@ class Ranks:
 
         def build(scope: Scope, name: str) -> Program:
             program = build_call(Bind(), scope, args=(values,), name=name)
-            return replace(program, label=f"push of {listed(values, most=3)}")
+            label = f"push of {listed(values, most=3)}"
+            return replace(program, label=label, binds=tuple(values))
 
         _run(self._group, build, replace(self._options, view="none"), None)
 

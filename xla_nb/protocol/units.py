@@ -81,6 +81,11 @@ class Sent:
         self._sections: set[Hashable] = set()
         self._asked: set[Hashable] = set()
         self._staged: _Staged | None = None
+        self._deleted: set[str] = set()
+
+    def lacks_again(self, names: Iterable[str]) -> None:
+        """Ranks have deleted these names."""
+        self._deleted.update(names)
 
     def pack(
         self,
@@ -96,7 +101,9 @@ class Sent:
         """
         modules.of_this_process().look()
         self._staged, self.notes = None, []
-        self._units.pop(ARGUMENTS, None)  # of each call anew: what ranks did to the last is over
+        deleted, self._deleted = self._deleted, set()
+        for name in (ARGUMENTS, *deleted):  # of each call anew: what ranks did to the last is over
+            self._units.pop(name, None)
         look = Look(self._units, live)
         units = look.at(self._values(roots, live, remote))
         sent = self._to_send(units)

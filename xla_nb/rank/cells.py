@@ -90,7 +90,8 @@ class Cell:
         if self._before is None:
             return
         before, now = self._before, program.namespace
-        bound = [name for name, value in now.items() if before.get(name, self) is not value]
+        again = program.bound
+        bound = [n for n, one in now.items() if n in again or before.get(n, self) is not one]
         deleted = before.keys() - now.keys()
         self._before = None
         for names in _in_parts(bound):

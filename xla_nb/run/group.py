@@ -315,6 +315,7 @@ class Group:
                 self.remote[name] = run.label
             for name in event.deleted:
                 self._bound.get(name, set()).discard(event.rank)
+            self.sent.lacks_again(event.deleted)
         for name in [name for name, holders in self._bound.items() if not holders]:
             del self._bound[name]
             self.remote.pop(name, None)
