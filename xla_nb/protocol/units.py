@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xla_nb.protocol import modules, parts, sharing
+from xla_nb.protocol import modules, parts, refusals, sharing
 from xla_nb.protocol.live_units import OURS, LiveUnits, Tokens, UnitPickler
 from xla_nb.protocol.looking import REST, Key, Look, Unit
 from xla_nb.protocol.memory_sent import SentMemory
@@ -63,6 +63,7 @@ class Sent:
 
     notes     sentences for the user about what `pack` has packed
     names     those whose values it has packed
+    reads     the names that the functions which the cell needs read
     executed  the definitions that ranks have executed again, by id
     """
 
@@ -78,6 +79,7 @@ class Sent:
         self._dropped: set[int] = set()
         self.executed: dict[int, Source] = {}
         self.names: Set[str] = frozenset()
+        self.reads: Set[str] = frozenset()
         self._sections: set[Hashable] = set()
         self._asked: set[Hashable] = set()
         self._staged: _Staged | None = None
@@ -105,7 +107,10 @@ class Sent:
         for name in (ARGUMENTS, *deleted):  # of each call anew: what ranks did to the last is over
             self._units.pop(name, None)
         look = Look(self._units, live)
-        units = look.at(self._values(roots, live, remote))
+        roots = {name: value for name, value in roots.items() if name not in remote}
+        units = look.at(roots, self._known(live, remote))
+        self.reads = look.reads
+        self._tell_of_lost(look)
         sent = self._to_send(units)
         gone = {key for key in self._units if type(key) is str and key not in units}
         gone = {name for name in gone if not (name in remote or live.is_newer(name))}
@@ -153,13 +158,16 @@ class Sent:
         self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
         self._on_ranks -= lost
 
-    def _values(
-        self, roots: Mapping[str, object], live: LiveUnits, remote: Collection[str]
-    ) -> dict[str, object]:
-        """The names that are looked at to begin with."""
-        known = (key for key in self._units if type(key) is str)
-        again = {name: live.value(name) for name in known if live.holds(name)}
-        return {n: value for n, value in (again | dict(roots)).items() if n not in remote}
+    def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[str, object]:
+        """What the notebook has by now under the names of which ranks have values."""
+        known = (key for key in self._units if type(key) is str and key not in remote)
+        return {name: live.value(name) for name in known if live.holds(name)}
+
+    def _tell_of_lost(self, look: Look) -> None:
+        for name, problem in look.lost.items():
+            if name in self._units:
+                why = refusals.fault_in_words(problem)
+                self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
 
     def _to_send(self, units: dict[Key, Unit]) -> set[Key]:
         """The units that have changed, with those that share something with them; the others stay
@@ -196,7 +204,9 @@ class Sent:
             causes = {key for key in group & changed if type(key) is str}
             fresh = causes - self._units.keys()
             todo -= group
-            if fresh:
+            if ARGUMENTS in fresh:
+                start = "the arguments were sent"
+            elif fresh:
                 verb = "is" if len(fresh) == 1 else "are"
                 start = f"{_listed(fresh)} {verb} new on ranks and was sent"
             elif causes:
