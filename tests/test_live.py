@@ -381,6 +381,35 @@ def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
     kernel.ok("%xla_shutdown fails")
 
 
+def test_a_replay_after_one_that_has_stopped_goes_on_where_that_did(kernel):
+    kernel.ok("%xla_start -n 1 --name halts\nhalts, ok = xla_nb.ranks('halts'), True")
+    kernel.ok("%%xla --group halts\nfirst = 1")
+    stops = kernel.ok("%%xla --group halts\nassert ok").number
+    kernel.ok("%%xla --group halts\nlast = 3")
+    kernel.ok("ok = False")
+    stopped = kernel.run("%xla_restart halts --replay")
+    told = f"The replay stopped at Cell In[{stops}]. Not run again: Cell In[{stops + 1}]."
+    assert told in stopped.stdout
+    kernel.ok("ok = True\n%xla_restart halts --replay")
+    assert kernel.value("xla_nb.ranks('halts').pull('first, last')") == "(1, 3)"
+    kernel.ok("ok = False")
+    kernel.run("%xla_restart halts --replay")
+    kernel.ok("%%xla --group halts\nother = 1")
+    shown = kernel.ok("%xla_restart halts --replay").stdout
+    assert f"had stopped. Not run again: Cell In[{stops}], Cell In[{stops + 1}]" in shown
+    error = kernel.run("halts.push(first=2)").error
+    assert "Those of now are xla_nb.ranks('halts')" in error
+    kernel.ok("%xla_shutdown halts")
+
+
+def test_watched_variables_stay_so_in_restarted_ranks(kernel):
+    kernel.ok("%xla_start -n 2 --name watched")
+    kernel.ok("%%xla --group watched\nseen = 1")
+    kernel.ok("%xla_vars --watch seen --group watched\n%xla_restart watched")
+    assert "`seen` differs" in kernel.ok("%%xla --group watched\nseen = rank").stdout
+    kernel.ok("%xla_shutdown watched")
+
+
 def test_a_replay_stops_before_values_that_only_code_has(kernel):
     kernel.ok("%xla_start -n 1 --name pushed\nimport xla_nb")
     kernel.ok("%%xla --group pushed\nlr = 1")
@@ -499,6 +528,27 @@ def test_ranks_in_code_keep_what_they_bind(kernel):
 def test_a_call_without_arguments_gets_none_of_the_former_call(live):
     live.ok("def called(a=0): return a\ncaller = xla_nb.ranks()\ncaller.call(called, 5)")
     assert live.value("dict(caller.call(called).results)") == "{0: 0, 1: 0}"
+
+
+def test_statements_in_code_may_be_indented_as_a_whole(live):
+    indented = 'lines = xla_nb.ranks().run("""\n    if True:\n        a = 5\n    a\n""")'
+    live.ok(f"if True:\n    {indented}")
+    assert live.value("lines.results[0]") == "5"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("pull('a = 1')", "'a = 1' is neither a name nor an expression"),
+        ("pull('')", "'' is neither a name nor an expression"),
+        ("push(rank=1)", "rank is set for each cell anew"),
+        ("call(5)", "call() needs a function, not 5"),
+        ("run(5)", "run() must be text, not 5"),
+        ("call(print, open('/dev/null'))", "Cannot send `args[0]`"),
+    ],
+)
+def test_what_ranks_in_code_cannot_do_is_refused(live, code, why):
+    assert why in live.run(f"xla_nb.ranks().{code}").error
 
 
 def test_a_cell_for_a_group_that_is_not_there_starts_none(live):

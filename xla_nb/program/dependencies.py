@@ -343,6 +343,7 @@ class Dependencies:
         """
         arguments = {f"args[{n}]": value for n, value in enumerate(args)}
         tried = {**self._roots, **live.used, **live.named, **arguments}
+        tried.pop(ARGUMENTS, None)
         culprit: tuple[str, object, BaseException] | None = None
         seen: set[int] = set()
         while tried:
