@@ -122,6 +122,17 @@ def test_a_module_that_both_sides_have_imported_is_not_told(live):
     assert "`twice` is the ranks'" in told
 
 
+def test_a_name_that_some_ranks_bind_is_not_the_notebooks_on_others(live):
+    live.ok("mine = 'notebook'")
+    live.ok("%%xla\nmine")
+    live.ok("%%xla 0\nmine = 'rank 0'")
+    error = live.run("%%xla\nmine").error
+    assert "Rank 1 failed" in error
+    assert "NameError: name 'mine' is not defined" in error
+    live.ok("%%xla 0\ndel mine")
+    assert results(live, "mine") == "{0: 'notebook', 1: 'notebook'}"
+
+
 def test_a_name_that_ranks_delete_is_the_notebooks_again(live):
     live.ok("again = 'notebook'")
     live.ok("%%xla\nagain = 'ranks'")

@@ -39,7 +39,8 @@ class Loaded:
     it runs in, and the map of that one's lines.
 
     `stopping`: it is being interrupted. `returned` are the ranks whose entry has returned, `bound`
-    names that a live rank has bound, if only to what they held.
+    names that a live rank has bound, if only to what they held; `own` are those of its namespace
+    that programs have bound.
     """
 
     request: Request
@@ -49,6 +50,7 @@ class Loaded:
     stopping: bool = False
     returned: set[int] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
 
     @functools.cached_property
     def record(self) -> Record:
