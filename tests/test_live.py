@@ -123,14 +123,14 @@ def test_a_module_that_both_sides_have_imported_is_not_told(live):
 
 
 def test_a_name_that_some_ranks_bind_is_not_the_notebooks_on_others(live):
-    live.ok("mine = 'notebook'")
-    live.ok("%%xla\nmine")
-    live.ok("%%xla 0\nmine = 'rank 0'")
-    error = live.run("%%xla\nmine").error
+    live.ok("lonely = 'notebook'")
+    live.ok("%%xla\nlonely")
+    live.ok("%%xla 0\nlonely = 'rank 0'")
+    error = live.run("%%xla\nlonely").error
     assert "Rank 1 failed" in error
-    assert "NameError: name 'mine' is not defined" in error
-    live.ok("%%xla 0\ndel mine")
-    assert results(live, "mine") == "{0: 'notebook', 1: 'notebook'}"
+    assert "NameError: name 'lonely' is not defined" in error
+    live.ok("%%xla 0\ndel lonely")
+    assert results(live, "lonely") == "{0: 'notebook', 1: 'notebook'}"
 
 
 def test_a_name_that_ranks_delete_is_the_notebooks_again(live):
@@ -204,6 +204,24 @@ def test_a_folder_that_a_cell_enters_is_the_ranks_own(live):
     live.ok("%%xla\n%cd /")
     assert results(live, "os.getcwd()") == "{0: '/', 1: '/'}"
     assert live.value("__import__('os').getcwd() == '/'") == "False"
+
+
+def test_commands_are_given_what_the_notebook_holds(live):
+    live.ok("folder, part = 'data', 3\ndef says():\n    !echo {folder}/{part}")
+    assert live.ok("%%xla\n!echo {folder}-$part $HOME").lines == [
+        f"[{rank}] data-3 {os.environ['HOME']}" for rank in (0, 1)
+    ]
+    assert live.ok("%%xla\nsays()").lines == ["[0] data/3", "[1] data/3"]
+    live.ok("part = 4")
+    assert results(live, "shown = !echo {part}\nshown") == "{0: ['4'], 1: ['4']}"
+
+
+def test_what_is_timed_uses_and_binds_names_as_other_lines(live):
+    live.ok("to_time = 5\nflagged = True")
+    assert results(live, "%time squared = to_time ** 2\nsquared") == "{0: 25, 1: 25}"
+    live.ok("%%xla\nflagged\n%time flagged = True")
+    live.ok("flagged = False")
+    assert results(live, "flagged") == "{0: True, 1: True}"
 
 
 def test_below_time_a_cell_runs_as_well(live):

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping, MutableMapping, Set
 from typing import Any
 
+from xla_nb.program import ipython_syntax
 from xla_nb.program.bindings import bindings
 
 
@@ -18,7 +19,8 @@ def local_to(
 ) -> Mapping[str, Any]:
     """What a statement takes for its local names: the namespace, by way of notes in `bound` where
     it binds names that are `unclaimed`. `+=` and the like may change what is there in place."""
-    names = bindings([statement]) & unclaimed
+    timed = [ipython_syntax.timed(one) for one in ast.walk(statement) if isinstance(one, ast.Call)]
+    names = bindings([statement, *filter(None, timed)]) & unclaimed
     if names:  # which is rare
         targets = [node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)]
         names -= {target.id for target in targets if isinstance(target, ast.Name)}
