@@ -224,6 +224,14 @@ def test_what_is_timed_uses_and_binds_names_as_other_lines(live):
     assert results(live, "flagged") == "{0: True, 1: True}"
 
 
+def test_a_cell_leaves_the_notebooks_random_generators_as_they_are(live):
+    live.ok("import random, numpy, torch\nbefore = random.getstate()")
+    live.ok("numpys, torchs = numpy.random.get_state()[1].copy(), torch.get_rng_state()")
+    live.ok("%%xla\nimport random, torch\nrandom.random(), torch.rand(1)")
+    same = "(numpys == numpy.random.get_state()[1]).all() and torchs.equal(torch.get_rng_state())"
+    assert live.value(f"bool(before == random.getstate() and {same})") == "True"
+
+
 def test_below_time_a_cell_runs_as_well(live):
     shown = live.ok("%%time\n%%xla\nprint('timed')")
     assert "[0] timed" in shown.lines

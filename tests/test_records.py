@@ -143,7 +143,7 @@ def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebo
     for _ in range(2):
         held.append(launch("-o next_run"))
         notebook.ok("many_runs.append(next_run); del next_run")
-    notebook.ok("import xla_nb; xla_nb.api._told().clear()")
+    notebook.ok("import xla_nb; xla_nb.own_runs._told().clear()")
     again = "%%xla_spawn -n 1 --view none\ndef f(rank): pass"
     assert "are kept" not in notebook.ok(again).stdout  # as they are small
     assert set(held) <= names(own_home)
@@ -170,15 +170,28 @@ def test_a_run_whose_values_the_notebook_has_not_used_yet_stays(launch, notebook
 
 
 def test_runs_that_only_garbage_refers_to_are_neither_kept_nor_told_of(launch, notebook, own_home):
-    notebook.ok("import gc, xla_nb; gc.disable(); xla_nb.api._told().clear()")
+    notebook.ok("import gc, xla_nb; gc.disable(); xla_nb.own_runs._told().clear()")
     notebook.ok("%xla_config keep_bytes=4KiB")
     made = []
     for _ in range(4):
         made.append(launch("-o garbage_run"))
         notebook.ok("ring = [garbage_run]; ring.append(ring); del ring, garbage_run")
     notebook.ok("gc.enable()")
-    assert notebook.value("xla_nb.api._told()") == "[]"
+    assert notebook.value("xla_nb.own_runs._told()") == "[]"
     assert len(names(own_home)) <= 3
+
+
+def test_records_of_live_cells_are_removed_a_hundred_at_a_time(launch, notebook, own_home):
+    notebook.ok(
+        "import xla_nb; xla_nb.live._pace.cache_clear()\n"
+        "many_cells = xla_nb.ranks(n=1)\n"
+        "for _ in range(100): many_cells.run('None', view='none')"
+    )
+    ended = names(own_home) - {notebook.value("many_cells._group.run.name").strip("'")}
+    assert len(ended) == 100
+    notebook.ok("many_cells.run('None', view='none'); many_cells.close()")
+    assert len(names(own_home)) == 2 + 1  # the newest, and the group's
+    notebook.ok("del many_cells")
 
 
 def test_an_opened_run_stays(launch, notebook, own_home):

@@ -8,23 +8,20 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import gc
 import linecache
 import os
 import sys
-import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xla_nb import notebook
+from xla_nb import notebook, own_runs
 from xla_nb.engines import base
 from xla_nb.engines.local import LocalEngine
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.rank.process import is_rank
-from xla_nb.record import tidying
+from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run import stacks
 from xla_nb.run.launch import launch
@@ -39,7 +36,7 @@ from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.compared import Comparison
 from xla_nb.views.saved.opened import OpenedRun
-from xla_nb.wording import listed, several, shortened, size
+from xla_nb.wording import shortened
 
 #: A recorded run's name or folder.
 _Name = str | os.PathLike[str]
@@ -169,15 +166,23 @@ def refuse_ranks() -> None:
 
 
 def shown(
-    started: Run, options: Options, launched: Callable[[Run], None] = lambda run: None
+    started: Run,
+    options: Options,
+    launched: Callable[[Run], None] = lambda run: None,
+    pace: Pace | None = None,
 ) -> Run:
     """Show a run that has been launched until it has ended, unless in the background. Raises
-    RunFailed."""
-    _runs().add(started)
+    RunFailed. Old records are removed then, by default at once."""
+
+    def tidy() -> None:
+        if pace is None or pace.count(started.record.nbytes):
+            own_runs.tidy()
+
+    own_runs.known().add(started)
     launched(started)
     view = options.view or default_view()
     if options.bg:
-        _tidy()
+        tidy()
         # A text view prints among the output of other cells: only for those who ask for it.
         if view == "panel" or options.view == "text":
             started.shown_in = picture.cell() if view == "panel" else None
@@ -185,7 +190,7 @@ def shown(
         return started
     started.shown_in = picture.cell() if view != "none" else None
     loop.follow(started, choose.make(view, started))
-    _tidy()
+    tidy()
     if not options.keep_going:
         started.check(brief=view != "none" and picture.kernel() is not None)
     return started
@@ -218,7 +223,7 @@ def _providers() -> dict[str, base.Provider]:
 def _forget() -> None:
     """What another process has launched is its own to end."""
     _providers.cache_clear()
-    _runs.cache_clear()
+    own_runs.known.cache_clear()
 
 
 def _provider(name: str) -> base.Provider:
@@ -254,7 +259,7 @@ def close(why: str = "") -> None:
     """End every process that launches have left running. `why`: a headline for their runs; by
     default that this process ends."""
     ends = loop.KERNEL_ENDED if picture.shell() else "Stopped because its program ended"
-    for run in living():
+    for run in own_runs.living():
         if not run.state.stopping and not run.state.settled:
             run.stops_because(why or ends)
     for provider in _providers().values():
@@ -273,65 +278,6 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
     where = f"of a Ray cluster (--on {options.on})"
     accelerator = None if simulated else own
     return topology.of(seats, options.n, accelerator, where, environ.get(SIMULATE, ""))
-
-
-@functools.cache
-def _runs() -> weakref.WeakSet[RecordedRun]:
-    """The runs that this process launched or opened. One that is in progress is kept alive by its
-    own thread."""
-    return weakref.WeakSet()
-
-
-def living() -> list[Run]:
-    """The runs in progress, oldest first."""
-    own = (run for run in _runs() if isinstance(run, Run))
-    return sorted((run for run in own if not run.done), key=lambda run: run.name)
-
-
-def _needed() -> set[Path]:
-    """The records of the runs that something refers to, be it a variable, a list or a launched
-    cell whose values have not been used yet. IPython's history of what cells displayed does not
-    count: it has nearly every run."""
-    here = notebook.current()
-    runs = list(_runs())
-    # Without the references that the list and the call have.
-    counts = [sys.getrefcount(runs[n]) - 2 for n in range(len(runs))]
-    displayed = here.displayed() if here else Counter[int]()
-    needed = (run for run, count in zip(runs, counts, strict=True) if count > displayed[id(run)])
-    return {run.record.path for run in needed}
-
-
-@functools.cache
-def _told() -> list[str]:
-    """What this process has said about its records, once."""
-    return []
-
-
-def _tidy() -> None:
-    """Remove the records of old runs; says once where the limits are not enough for those that are
-    needed."""
-    done, most = tidying.tidy(needed=_needed()), tidying.limits()
-    if done.is_over(most) and not _told():
-        gc.collect()  # what only garbage refers to is not needed
-        done = tidying.tidy(needed=_needed())
-    if done.is_over(most) and not _told():
-        _told().append(
-            f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)} of files) are "
-            "kept because variables of open notebooks refer to them, more than keep_bytes="
-            f"{size(most.nbytes)}: {listed(done.needed, most=3)}. "
-            "`del` those you no longer need, or raise the limit with %xla_config."
-        )
-        print(*_told())
-
-
-def clean() -> tidying.Tidied:
-    """Remove the records of all runs but those in progress and those that something refers to."""
-    gc.collect()  # what only garbage refers to is not needed
-    done = tidying.clean(needed=_needed())
-    parts = tidying.clean("parts")
-    done.removed += parts.removed
-    done.freed += parts.freed
-    return done
 
 
 @contextlib.contextmanager
@@ -387,7 +333,7 @@ def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     here = notebook.current()
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
     run = OpenedRun.open(path, resolve, trust=trust)
-    _runs().add(run)
+    own_runs.known().add(run)
     return run
 
 

@@ -30,6 +30,7 @@ from xla_nb.program.build import (
 )
 from xla_nb.protocol import events
 from xla_nb.rank.entries import Bind, WithoutIndex
+from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import Watch
 from xla_nb.run.group import DEFAULT, Group, LastingRun, Left, Played
@@ -247,7 +248,13 @@ def _run(
             run = group.launch(program, options, members, resolve, on_wait, ShownRun)
         group.remember(run, Played(run.label, cell, options, members))
         then.callback(_tell_after, group, run)
-        return api.shown(run, options, launched)
+        return api.shown(run, options, launched, _pace())
+
+
+@functools.cache
+def _pace() -> Pace:
+    """When this process removes old records as it runs cells."""
+    return Pace()
 
 
 def _tell_after(group: Group, run: Run) -> None:

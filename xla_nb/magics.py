@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, completion, dropin, live, live_magics, notebook
+from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs
 from xla_nb.dropin import guard
 from xla_nb.errors import UsageError
 from xla_nb.lines import Parser, expanded, parsed, parser, without_values
@@ -274,7 +274,7 @@ class XlaMagics(Magics):
         """
         entries = recorded.entries()
         if line.split() == ["--clean"]:
-            done = api.clean()
+            done = own_runs.clean()
             print(f"Removed {several(len(done.removed), 'run')} ({size(done.freed)}).")
             if done.needed:
                 names = listed(done.needed, most=5)
@@ -286,7 +286,7 @@ class XlaMagics(Magics):
 
     def _named_runs(self, line: str) -> list[Run]:
         """The runs that a line names, by a variable or by their own name; none named: all."""
-        living = api.living()
+        living = own_runs.living()
         names = list(dict.fromkeys(line.split()))
         if not names and not living:
             print("No runs are in progress.")

@@ -8,7 +8,7 @@ import pytest
 
 from xla_nb.record import files, tidying
 from xla_nb.record.files import WEEK, Record, home
-from xla_nb.record.tidying import Limits, clean, limits, set_limits, tidy
+from xla_nb.record.tidying import Limits, Pace, clean, limits, set_limits, tidy
 
 
 @pytest.fixture(autouse=True)
@@ -343,3 +343,41 @@ def test_parts_of_runs_in_progress_stay():
     Record.create("mine", "parts")
     tidy("parts")
     assert kept("parts") == ["mine"]
+
+
+# ---------------------------------------------------------------- when
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What time it is, in seconds, to be set."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_first_of_many_runs_tidies_and_the_next_ones_do_not(clock):
+    pace = Pace()
+    assert [pace.count(1000) for _ in range(4)] == [True, False, False, False]
+
+
+def test_it_is_time_again_after_a_minute(clock):
+    pace = Pace()
+    pace.count(0)
+    clock[0] += 59
+    assert not pace.count(0)
+    clock[0] += 1
+    assert pace.count(0)
+    assert not pace.count(0)
+
+
+def test_it_is_time_again_after_a_hundred_runs(clock):
+    pace = Pace()
+    pace.count(0)
+    assert [pace.count(0) for _ in range(200)] == ([False] * 99 + [True]) * 2
+
+
+def test_it_is_time_again_when_runs_have_kept_much(clock):
+    pace = Pace()
+    pace.count(0)
+    assert [pace.count(30 << 20) for _ in range(4)] == [False, False, True, False]

@@ -60,7 +60,8 @@ class Request:
     launched cell's, and `binds` are the names that its text binds. `drops`: None takes the place
     of a result that cannot be sent. `why_mute` says why its ranks cannot ask in the notebook
     (`input()`), where that is so. `lives`: the ranks run no entry, but programs until they are told
-    to end; each of those has a `turn`.
+    to end; each of those has a `turn`, and neither `inheritance` nor `state`, which its processes
+    have had since they began.
     """
 
     run: str
@@ -75,13 +76,13 @@ class Request:
     cwd: str
     sys_path: tuple[str, ...]
     authkey: bytes
-    inheritance: Inheritance
+    inheritance: Inheritance | None = None
     label: str = ""
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
     drops: bool = False
-    state: ProcessState = field(default_factory=ProcessState)
+    state: ProcessState | None = None
     why_mute: str = ""
     lives: bool = False
     turn: Turn | None = None

@@ -113,8 +113,9 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     capture(record, None, lambda text: sender.send(events.Notice(text=f"The cell: {text}")))
     sys.path[:] = order.request.sys_path
     multiprocessing.current_process().authkey = order.request.authkey
-    order.request.inheritance.take_on()
-    order.request.state.take_on()
+    for given in (order.request.inheritance, order.request.state):
+        if given is not None:
+            given.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     helpers.tell_of_lost_helpers()
     loading.watch_loaders()

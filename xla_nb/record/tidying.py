@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
+import time
 from collections.abc import Collection
 from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
@@ -18,6 +20,8 @@ from xla_nb.record import private
 from xla_nb.record.files import Folder, Record, home, partial, records
 
 _REMOVED = ".removed-"  # the names of records that are being deleted
+# What may gather between two times of tidying: seconds, runs, and bytes.
+_SECONDS, _RUNS, _BYTES = 60.0, 100, 64 << 20
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,29 @@ class Tidied:
     def is_over(self, most: Limits) -> bool:
         """Whether what is needed alone takes more than its bytes; many small ones are no matter."""
         return self.needed_bytes > most.nbytes
+
+
+@dataclass
+class Pace:
+    """When a process tidies that ends runs in quick succession, as cells of live ranks do: to
+    remove a record takes as long as to run such a cell, and for five seconds after it ext4 makes
+    new files slowly, as it passes over each inode that has just been freed (`recently_deleted` in
+    Linux, fs/ext4/ialloc.c)."""
+
+    _since: float = -math.inf
+    _runs: int = 0
+    _nbytes: int = 0
+
+    def count(self, nbytes: int) -> bool:
+        """Count a run that has ended, whose record has so many bytes. True when it is time to tidy,
+        from when on it counts anew."""
+        self._runs += 1
+        self._nbytes += nbytes
+        now = time.monotonic()
+        if now - self._since < _SECONDS and self._runs < _RUNS and self._nbytes < _BYTES:
+            return False
+        self._since, self._runs, self._nbytes = now, 0, 0
+        return True
 
 
 def limits() -> Limits:

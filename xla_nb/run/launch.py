@@ -22,6 +22,7 @@ from xla_nb.program import module_file
 from xla_nb.program.build import Program
 from xla_nb.protocol import events, torch_settings
 from xla_nb.protocol.order import Request, Turn
+from xla_nb.protocol.process_state import ProcessState
 from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Folder, Record
 from xla_nb.run.options import Options, environment
@@ -84,7 +85,8 @@ def launch(
         cwd=_working_directory(),
         sys_path=tuple(sys.path),
         authkey=bytes(multiprocessing.current_process().authkey),
-        inheritance=Inheritance.of_this_process(),
+        inheritance=Inheritance.of_this_process() if turn is None else None,
+        state=ProcessState() if turn is None else None,
         label=program.label,
         keeps=program.keeps,
         as_source=program.as_source,
