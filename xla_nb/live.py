@@ -12,12 +12,12 @@ import functools
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from xla_nb import api, live_panel, live_questions, notebook
+from xla_nb import api, live_panel, live_questions, live_replay, notebook
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import (
     RANK_NAMES,
@@ -33,10 +33,9 @@ from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import Watch
-from xla_nb.run.group import DEFAULT, Group, LastingRun, Left, Played
+from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
-from xla_nb.run.replaying import difference, not_compared, returned
 from xla_nb.run.run import Run
 from xla_nb.views import loop, picture
 from xla_nb.views.picture import ShownRun
@@ -167,43 +166,8 @@ def restart(
     group = start(old.options, name, old.idle, shown=shown)
     group.watch = Watch(old.watch.names)
     if replay:
-        goes_on = len(old.history) == old.left.after
-        _replay(group, [*old.history, *(old.left.history if goes_on else ())])
-        if old.left.history and not goes_on:
-            print(f"The replay before had stopped.{_not_again(old.left.history)}")
+        live_replay.replay(group, old, run_cell)
     return group
-
-
-def _replay(group: Group, history: Sequence[Played]) -> None:
-    for number, each in enumerate(history):
-        rest = history[number + 1 :]
-        group.left = Left(history[number:], len(group.history))
-        if each.cell is None:
-            then = f", then {_labels(rest)}" if rest else ""
-            raise LaunchError(
-                f"The replay stopped before `{each.label}`, of which the values are not kept. "
-                f"Repeat it yourself{then}."
-            )
-        print(f"{each.label} again …", flush=True)
-        options = replace(each.options, bg=False, keep_going=False)
-        try:
-            now = returned(run_cell(group, each.cell, options, each.members))
-        except BaseException:
-            print(f"The replay stopped at {each.label}.{_not_again(rest)}")
-            raise
-        group.left = Left(rest, len(group.history))
-        if changed := difference(each.label, each.returned, now):
-            raise LaunchError(f"The replay stopped: {changed}.{_not_again(rest)}")
-        if unknown := not_compared(each.label, each.returned, now):
-            print(unknown)
-
-
-def _not_again(rest: Sequence[Played]) -> str:
-    return f" Not run again: {_labels(rest)}." if rest else ""
-
-
-def _labels(played: Sequence[Played]) -> str:
-    return listed([one.label for one in played], most=5)
 
 
 def run_cell(
