@@ -96,6 +96,19 @@ def test_a_name_that_a_function_does_not_find_is_told_in_cells_that_need_it(
     assert notebook.notes == ()
 
 
+def test_a_name_that_the_notebook_gets_after_a_cells_function_is_found_by_it(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.cell("def asks(): return later()")
+    notebook.run("def later(): return inner\ninner = 1")
+    assert notebook.cell("asks()") == 1
+    notebook.run("del later")
+    with pytest.raises(NameError):
+        notebook.cell("asks()")
+    notebook.run("later = lambda: 2")
+    assert notebook.cell("asks()") == 2
+
+
 def test_a_name_of_the_ranks_that_functions_of_the_notebook_read_is_one_of_both(
     notebook: LiveNotebook,
 ) -> None:

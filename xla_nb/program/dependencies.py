@@ -116,6 +116,8 @@ class Dependencies:
         self._imports.read(plan.tree)
         self._need(plan.names.wanted())
         self._read = plan.names.wanted()
+        if self._sent is not None:
+            self._sent.awaits(plan.names.later.keys() - self._values.keys() - plan.names.binds)
         if plan.entry is not None and plan.entry not in self._bound:
             self._need([plan.entry])
         self.sources[plan.cell.label] = plan.cell.source

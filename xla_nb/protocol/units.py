@@ -33,6 +33,7 @@ class _Staged:
     written: set[int]
     used: Set[int]
     dropped: set[int]
+    gone: set[str]
     executed: dict[int, Source]
 
 
@@ -70,6 +71,7 @@ class Sent:
     def __init__(self) -> None:
         self.tokens = Tokens()
         self.notes: list[str] = []
+        self._awaited: set[str] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -84,6 +86,10 @@ class Sent:
         self._asked: set[Hashable] = set()
         self._staged: _Staged | None = None
         self._deleted: set[str] = set()
+
+    def awaits(self, names: Iterable[str]) -> None:
+        """Functions of the ranks' own read these names, which the notebook does not have yet."""
+        self._awaited.update(names)
 
     def lacks_again(self, names: Iterable[str]) -> None:
         """Ranks have deleted these names."""
@@ -134,6 +140,7 @@ class Sent:
             final.written,
             set(refers) | {key for key in units if type(key) is int},
             set(self._dropped),
+            gone,
             {id(one): executed[id(one)] for one in refers.values() if id(one) in executed},
         )
         return parcel
@@ -154,14 +161,16 @@ class Sent:
         self._units, self.executed = staged.units, staged.executed
         self._sections |= self._asked
         lost = self.tokens.only(staged.used)
+        self._awaited |= staged.gone
+        self._awaited.difference_update(key for key in staged.units if type(key) is str)
         self._on_ranks |= staged.written
         self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
         self._on_ranks -= lost
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[str, object]:
-        """What the notebook has by now under the names of which ranks have values."""
-        known = (key for key in self._units if type(key) is str and key not in remote)
-        return {name: live.value(name) for name in known if live.holds(name)}
+        """What the notebook has by now under the names of which ranks have values, or want some."""
+        known = {key for key in self._units if type(key) is str} | self._awaited
+        return {n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)}
 
     def _tell_of_lost(self, look: Look) -> None:
         for name, problem in look.lost.items():
