@@ -112,6 +112,10 @@ def test_attributes_that_ranks_know_come_instead_of_the_notebooks():
     assert of_ranks("f(model.we", "we", "weight") == {"f(model.weight"}
 
 
+def test_of_an_object_that_ranks_know_the_notebooks_attributes_are_not_offered():
+    assert of_ranks("model.upp", "upp") == {"model.upp"}
+
+
 def test_names_of_ranks_stand_beside_the_notebooks():
     found = of_ranks("mod", "mod", "models", knows=False)
     assert {"model", "models"} <= found

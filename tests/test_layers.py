@@ -15,7 +15,16 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 ROWS = (
     (
         *("__init__", "magics", "live_magics", "lines", "completion"),
-        *("dropin", "live", "live_questions", "live_panel", "api", "own_runs", "notebook"),
+        *(
+            "dropin",
+            "live",
+            "live_questions",
+            "live_replay",
+            "live_panel",
+            "api",
+            "own_runs",
+            "notebook",
+        ),
     ),
     ("views",),
     ("run",),

@@ -122,11 +122,52 @@ def test_a_module_that_both_sides_have_imported_is_not_told(live):
     assert "`twice` is the ranks'" in told
 
 
+def test_a_name_that_some_ranks_bind_is_not_the_notebooks_on_others(live):
+    live.ok("lonely = 'notebook'")
+    live.ok("%%xla\nlonely")
+    live.ok("%%xla 0\nlonely = 'rank 0'")
+    error = live.run("%%xla\nlonely").error
+    assert "Rank 1 failed" in error
+    assert "NameError: name 'lonely' is not defined" in error
+    live.ok("%%xla 0\ndel lonely")
+    assert results(live, "lonely") == "{0: 'notebook', 1: 'notebook'}"
+
+
 def test_a_name_that_ranks_delete_is_the_notebooks_again(live):
     live.ok("again = 'notebook'")
     live.ok("%%xla\nagain = 'ranks'")
     live.ok("%%xla\ndel again")
     assert results(live, "again") == "{0: 'notebook', 1: 'notebook'}"
+
+
+def test_a_name_that_a_cell_binds_to_what_it_has_already_is_the_ranks(live):
+    live.ok("flag, step, net = True, 3, [0]")
+    live.ok("%%xla\nflag, step, net")
+    live.ok("%%xla\nflag = True\nfor step in range(4): pass\nnet = net")
+    live.ok("flag, step, net = False, 70, ['new']")
+    told = live.ok("%%xla -o got_\nflag, step, net").data["text/plain"]
+    assert live.value("got_.results[1]") == "(True, 3, [0])"
+    assert told.count("is the ranks'") == 3
+
+
+def test_a_name_that_a_cell_might_have_bound_and_did_not_is_the_notebooks(live):
+    live.ok("chosen, counted = 1, [1]")
+    live.ok("%%xla\nif chosen is None: chosen = 1\ncounted += [2]")
+    live.ok("chosen, counted = 2, [3]")
+    assert results(live, "chosen, counted") == "{0: (2, [3]), 1: (2, [3])}"
+
+
+def test_a_name_that_is_pushed_as_ranks_have_it_is_the_ranks(live):
+    live.ok("pushed = True")
+    live.ok("%%xla\npushed")
+    live.ok("xla_nb.ranks().push(pushed=True)\npushed = False")
+    assert results(live, "pushed") == "{0: True, 1: True}"
+
+
+def test_a_name_of_the_notebooks_that_ranks_delete_is_there_in_the_next_cell(live):
+    live.ok("brief = [1]")
+    live.ok("%%xla\nbrief.append(2)\ndel brief")
+    assert results(live, "brief") == "{0: [1], 1: [1]}"
 
 
 def test_a_cell_prints_under_the_numbers_of_its_ranks(live):
@@ -163,6 +204,24 @@ def test_a_folder_that_a_cell_enters_is_the_ranks_own(live):
     live.ok("%%xla\n%cd /")
     assert results(live, "os.getcwd()") == "{0: '/', 1: '/'}"
     assert live.value("__import__('os').getcwd() == '/'") == "False"
+
+
+def test_commands_are_given_what_the_notebook_holds(live):
+    live.ok("folder, part = 'data', 3\ndef says():\n    !echo {folder}/{part}")
+    assert live.ok("%%xla\n!echo {folder}-$part $HOME").lines == [
+        f"[{rank}] data-3 {os.environ['HOME']}" for rank in (0, 1)
+    ]
+    assert live.ok("%%xla\nsays()").lines == ["[0] data/3", "[1] data/3"]
+    live.ok("part = 4")
+    assert results(live, "shown = !echo {part}\nshown") == "{0: ['4'], 1: ['4']}"
+
+
+def test_what_is_timed_uses_and_binds_names_as_other_lines(live):
+    live.ok("to_time = 5\nflagged = True")
+    assert results(live, "%time squared = to_time ** 2\nsquared") == "{0: 25, 1: 25}"
+    live.ok("%%xla\nflagged\n%time flagged = True")
+    live.ok("flagged = False")
+    assert results(live, "flagged") == "{0: True, 1: True}"
 
 
 def test_a_cell_leaves_the_notebooks_random_generators_as_they_are(live):
@@ -359,6 +418,35 @@ def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
     kernel.ok("%xla_shutdown fails")
 
 
+def test_a_replay_after_one_that_has_stopped_goes_on_where_that_did(kernel):
+    kernel.ok("%xla_start -n 1 --name halts\nhalts, ok = xla_nb.ranks('halts'), True")
+    kernel.ok("%%xla --group halts\nfirst = 1")
+    stops = kernel.ok("%%xla --group halts\nassert ok").number
+    kernel.ok("%%xla --group halts\nlast = 3")
+    kernel.ok("ok = False")
+    stopped = kernel.run("%xla_restart halts --replay")
+    told = f"The replay stopped at Cell In[{stops}]. Not run again: Cell In[{stops + 1}]."
+    assert told in stopped.stdout
+    kernel.ok("ok = True\n%xla_restart halts --replay")
+    assert kernel.value("xla_nb.ranks('halts').pull('first, last')") == "(1, 3)"
+    kernel.ok("ok = False")
+    kernel.run("%xla_restart halts --replay")
+    kernel.ok("%%xla --group halts\nother = 1")
+    shown = kernel.ok("%xla_restart halts --replay").stdout
+    assert f"had stopped. Not run again: Cell In[{stops}], Cell In[{stops + 1}]" in shown
+    error = kernel.run("halts.push(first=2)").error
+    assert "Those of now are xla_nb.ranks('halts')" in error
+    kernel.ok("%xla_shutdown halts")
+
+
+def test_watched_variables_stay_so_in_restarted_ranks(kernel):
+    kernel.ok("%xla_start -n 2 --name watched")
+    kernel.ok("%%xla --group watched\nseen = 1")
+    kernel.ok("%xla_vars --watch seen --group watched\n%xla_restart watched")
+    assert "`seen` differs" in kernel.ok("%%xla --group watched\nseen = rank").stdout
+    kernel.ok("%xla_shutdown watched")
+
+
 def test_a_replay_stops_before_values_that_only_code_has(kernel):
     kernel.ok("%xla_start -n 1 --name pushed\nimport xla_nb")
     kernel.ok("%%xla --group pushed\nlr = 1")
@@ -472,6 +560,32 @@ def test_ranks_in_code_keep_what_they_bind(kernel):
     )
     assert kernel.value("seen") == "({0: 11, 1: 12}, [10], 2, (1, 2))"
     assert "There are no live ranks" in kernel.run("%xla_shutdown coded").error
+
+
+def test_a_call_without_arguments_gets_none_of_the_former_call(live):
+    live.ok("def called(a=0): return a\ncaller = xla_nb.ranks()\ncaller.call(called, 5)")
+    assert live.value("dict(caller.call(called).results)") == "{0: 0, 1: 0}"
+
+
+def test_statements_in_code_may_be_indented_as_a_whole(live):
+    indented = 'lines = xla_nb.ranks().run("""\n    if True:\n        a = 5\n    a\n""")'
+    live.ok(f"if True:\n    {indented}")
+    assert live.value("lines.results[0]") == "5"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("pull('a = 1')", "'a = 1' is neither a name nor an expression"),
+        ("pull('')", "'' is neither a name nor an expression"),
+        ("push(rank=1)", "rank is set for each cell anew"),
+        ("call(5)", "call() needs a function, not 5"),
+        ("run(5)", "run() must be text, not 5"),
+        ("call(print, open('/dev/null'))", "Cannot send `args[0]`"),
+    ],
+)
+def test_what_ranks_in_code_cannot_do_is_refused(live, code, why):
+    assert why in live.run(f"xla_nb.ranks().{code}").error
 
 
 def test_a_cell_for_a_group_that_is_not_there_starts_none(live):

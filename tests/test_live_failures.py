@@ -331,6 +331,14 @@ def test_a_rank_that_is_killed_before_it_has_begun_the_cell_costs_the_others_not
     assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 0)") == "'new'"
 
 
+def test_a_question_mark_names_the_rank_that_it_has_asked(kernel, group):
+    kernel.run(f"%%xla --group {group}\nimport os\nof_rank = rank\nif rank == 0: os._exit(1)")
+    asked = f"%%xla --group {group}\nof_rank?"
+    assert "On rank 1" in kernel.ok(asked).stdout
+    kernel.run(f"%%xla 1 --group {group}\nimport os\nos._exit(1)")
+    assert f"Start new ones: %xla_restart {group}" in kernel.run(asked).error
+
+
 # ---------------------------------------------------------------- what a cell does to its rank
 
 

@@ -81,7 +81,9 @@ def test_ranks_that_were_idle_for_too_long_say_so_where_they_are_shown(kernel, s
     shown.take(kernel.ok("%xla_ranks short"))
     told = "1 live rank ended after 0.3 s without a cell (--idle)"
     assert told in shown[0]
-    assert f"{told}. Start new ones: %xla_restart." in kernel.run("%%xla --group short\n1").error
+    assert (
+        f"{told}. Start new ones: %xla_restart short." in kernel.run("%%xla --group short\n1").error
+    )
     kernel.ok("%xla_shutdown short")
 
 

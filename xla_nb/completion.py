@@ -148,6 +148,8 @@ def of_ranks(offered: Completions, after: str = "") -> dict[str, Any]:
         SimpleCompletion(text=match.text + _rest(offered.closing, after), type=match.kind)
         for match in offered.matches
     ]
+    if offered.knows and offered.fragment and not found:
+        found = [SimpleCompletion(text=offered.fragment)]  # or the notebook's would be offered
     return {
         "completions": found,
         "matched_fragment": offered.fragment,

@@ -5,19 +5,22 @@ What they have bound is theirs; every other name that a program reads is the not
 
 from __future__ import annotations
 
+import ast
 import atexit
 import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from xla_nb import api, live_panel, live_questions, notebook
+from xla_nb import api, live_panel, live_questions, live_replay, notebook
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import (
+    RANK_NAMES,
     Cell,
     Program,
     Scope,
@@ -29,15 +32,15 @@ from xla_nb.protocol import events
 from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
+from xla_nb.run.drift import Watch
 from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
-from xla_nb.run.replaying import difference, not_compared, returned
 from xla_nb.run.run import Run
 from xla_nb.views import loop, picture
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.variables import Variables
-from xla_nb.wording import listed
+from xla_nb.wording import listed, shortened
 from xla_nb.wording import ranks as numbered
 
 #: The options that say what live ranks are, and those of what they run.
@@ -71,19 +74,17 @@ def start(
     api.refuse_ranks()
     held = _groups().get(name)
     if held is not None and held.alive:
-        raise UsageError(
-            f"There are live ranks already ({numbered(list(held.world))}). Restart them with "
-            "%xla_restart, end them with %xla_shutdown, or name others: --name NAME."
-        )
+        raise UsageError(held.told_of_being_there)
     here = notebook.current()
-    scope = here.scope() if here and not here.runs_a_script else api.script()
+    has_magics = here is not None and not here.runs_a_script
+    scope = here.scope() if here and has_magics else api.script()
     program = build_group(scope, name="xla_nb_live", label=f"live ranks `{name}`")
     lasting = replace(options, bg=True, hang_after=0.0, timeout=None)
     engine, group = api.engine_for(options), None
     try:
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
-            group = Group(name, run, engine, options, idle)
+            group = Group(name, run, engine, options, idle, has_magics=has_magics)
         if shown:
             live_panel.started(group, functools.partial(_end, group, _BUTTON))
         group.wait_until_ready()
@@ -157,33 +158,16 @@ def restart(
     """End the live ranks of that name, and start as many again; `shown` as for `start`.
 
     replay: run again, in order, the cells that had succeeded, and stop at the first that fails now
-    or returns something else, or before what cannot be repeated. Raises UsageError where there are
-    none, RunFailed for that cell, and LaunchError.
+    or returns something else, or before what cannot be repeated; what a replay before has left goes
+    on there, if nothing has succeeded since. Raises UsageError where there are none, RunFailed for
+    that cell, and LaunchError.
     """
     old = end(name, "by %xla_restart")
     group = start(old.options, name, old.idle, shown=shown)
+    group.watch = Watch(old.watch.names)
     if replay:
-        _replay(group, old.history)
+        live_replay.replay(group, old, run_cell)
     return group
-
-
-def _replay(group: Group, history: Sequence[Played]) -> None:
-    for number, each in enumerate(history):
-        later = [one.label for one in history[number + 1 :]]
-        if each.cell is None:
-            rest = f", then {listed(later, most=5)}" if later else ""
-            raise LaunchError(
-                f"The replay stopped before `{each.label}`, of which the values are not kept. "
-                f"Repeat it yourself{rest}."
-            )
-        print(f"{each.label} again …", flush=True)
-        options = replace(each.options, bg=False, keep_going=False)
-        now = returned(run_cell(group, each.cell, options, each.members))
-        if changed := difference(each.label, each.returned, now):
-            rest = f" Not run again: {listed(later, most=5)}." if later else ""
-            raise LaunchError(f"The replay stopped: {changed}.{rest}")
-        if unknown := not_compared(each.label, each.returned, now):
-            print(unknown)
 
 
 def run_cell(
@@ -283,7 +267,16 @@ class Ranks:
     """
 
     def __init__(self, group: Group, options: Options) -> None:
-        self._group, self._options = group, options
+        self._own, self._options = group, options
+
+    @property
+    def _group(self) -> Group:
+        """Raises LaunchError where there are new ones in their place."""
+        now = _groups().get(self._own.name, self._own)
+        if now is not self._own:
+            why = f"These live ranks have ended: {self._own.why_lost}."
+            raise LaunchError(f"{why} Those of now are {now.in_code}.")
+        return now
 
     def __enter__(self) -> Ranks:
         return self
@@ -301,20 +294,20 @@ class Ranks:
         if picture.kernel() is None:
             print(repr(self))
         else:
-            show(self._group)
+            show(self._own)
 
     def __repr__(self) -> str:
-        group = self._group
+        group = self._own
         state = group.why_lost or f"{numbered(list(group.world))}, alive"
         return f"<Ranks {group.name!r}: {state}>"
 
     def __len__(self) -> int:
-        return len(self._group.world)
+        return len(self._own.world)
 
     def close(self) -> None:
         """End the ranks. Again does nothing."""
-        if _groups().get(self._group.name) is self._group:
-            end(self._group.name, "by close()")
+        if _groups().get(self._own.name) is self._own:
+            end(self._own.name, "by close()")
 
     def call(self, fn: Callable[..., object], *args: object, **options: object) -> Run:
         """Call ``fn(*args)`` on each rank, with the options of a %%xla cell: `ranks` (such as
@@ -322,6 +315,8 @@ class Ranks:
 
         Raises RunFailed when a rank fails, and what `xla_nb.spawn` raises before one has begun.
         """
+        if not callable(fn):
+            raise UsageError(f"call() needs a function, not {shortened(repr(fn), 60)}.")
         members, chosen = self._chosen(options)
 
         def build(scope: Scope, name: str) -> Program:
@@ -331,23 +326,30 @@ class Ranks:
 
     def run(self, statements: str, **options: object) -> Run:
         """Run statements on each rank, with the options of `call`; the value of a last expression
-        is the rank's result."""
+        is the rank's result. They may be indented as a whole."""
         members, chosen = self._chosen(options)
-        cell = Cell(f"statements {self._group.number + 1}", statements)
+        text = _text("run()", statements)
+        if text.lstrip("\n")[:1].isspace():
+            text = textwrap.dedent(text)
+        cell = Cell(f"statements {self._group.number + 1}", text)
         return run_cell(self._group, cell, chosen, members)
 
-    def push(self, **values: object) -> None:
+    def push(self, /, **values: object) -> None:
         """Bind names on every rank, to values that are sent as they are now. They are the ranks'
-        from then on."""
+        from then on. Raises UsageError for those that each cell gets (`rank`, `device`, …)."""
+        if given := values.keys() & RANK_NAMES:
+            raise UsageError(f"push(): {listed(sorted(given))} is set for each cell anew.")
 
         def build(scope: Scope, name: str) -> Program:
             program = build_call(Bind(), scope, args=(values,), name=name)
-            return replace(program, label=f"push of {listed(values, most=3)}")
+            label = f"push of {listed(values, most=3)}"
+            return replace(program, label=label, binds=tuple(values))
 
         _run(self._group, build, replace(self._options, view="none"), None)
 
     def pull(self, name: str, rank: int = 0) -> Any:
-        """What a name, or an expression, holds on one rank. Raises RunFailed where it does not."""
+        """What a name, or an expression, holds on one rank. Raises RunFailed where it does not,
+        and UsageError where it is neither."""
         return self._held(name, (rank,))[rank]
 
     def __getitem__(self, name: str) -> Mapping[int, Any]:
@@ -362,7 +364,13 @@ class Ranks:
         return live_questions.variables(self._group, names, compute=compute)
 
     def _held(self, name: str, members: tuple[int, ...] | None) -> Mapping[int, Any]:
-        cell = Cell(f"`{name}`", name)
+        text = _text("The name", name).strip()
+        try:
+            ast.parse(text, mode="eval")
+        except SyntaxError:
+            told = f"{shortened(repr(name), 60)} is neither a name nor an expression."
+            raise UsageError(f"{told} Statements are for run().") from None
+        cell = Cell(f"`{text}`", text)
         run = run_cell(self._group, cell, replace(self._options, view="none"), members)
         return dict(run.results)
 
@@ -376,6 +384,12 @@ class Ranks:
         own = {name: run_options.check(name, value) for name, value in words.items()}
         chosen = None if members is None else run_options.numbers("ranks", members)
         return chosen, replace(self._options, **own)
+
+
+def _text(what: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise UsageError(f"{what} must be text, not {shortened(repr(given), 60)}.")
+    return given
 
 
 def ranks(name: str = DEFAULT, **options: object) -> Ranks:

@@ -206,9 +206,12 @@ class LiveMagics(Magics):
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:
-        """Answer `name?` as IPython does, with what rank 0 has."""
+        """Answer `name?` as IPython does, with what rank 0 has, or the first that lives."""
+        first = next(iter(group.alive), 0)
+        if first not in group.alive:
+            group.check(group.world)
         about = live_questions.about(group, expression, source=marks == "??")
-        print("Rank 0 is busy." if about is None else help.as_text(about, 0))
+        print(f"Rank {first} is busy." if about is None else help.as_text(about, first))
 
     def _options(self, words: dict[str, Any]) -> Options:
         asked = {**dict.fromkeys(run_options.OPTIONS), **words}

@@ -112,13 +112,13 @@ def at(group: Group, places: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def completions(group: Group, before: str) -> Completions | None:
-    """What rank 0 offers at the end of a cell up to the cursor; None where it is busy, or cannot
-    tell in time."""
+    """What the first rank offers at the end of a cell up to the cursor; None where it is busy, or
+    cannot tell in time."""
     return _soon(group, questions.completions, (before,), _COMPLETION)
 
 
 def about(group: Group, expression: str, *, source: bool) -> About | None:
-    """What rank 0 knows of an object; None where it is busy."""
+    """What the first rank knows of an object; None where it is busy."""
     return _soon(group, questions.about, (expression, source), _HELP)
 
 

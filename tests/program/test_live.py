@@ -67,12 +67,55 @@ def test_a_value_that_cannot_be_sent_is_named(notebook: LiveNotebook) -> None:
         notebook.cell("stuck")
 
 
-def test_a_value_that_could_be_sent_before_is_named(notebook: LiveNotebook) -> None:
-    notebook.run("held = [1]")
-    notebook.cell("held")
+def test_a_value_that_cannot_be_sent_any_more_refuses_only_cells_that_need_it(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.run("held = [1]\ndef reads(): return held")
+    notebook.cell("reads()")
     notebook.run("held.append((n for n in ()))")
-    with pytest.raises(ShippingError, match="`held"):
-        notebook.cell("1")
+    for needs in ("held", "reads()"):
+        with pytest.raises(ShippingError, match="`held"):
+            notebook.cell(needs)
+    assert notebook.cell("1") == 1
+    assert any("ranks no longer have `held`" in note for note in notebook.notes)
+    with pytest.raises(NameError):
+        notebook.rank0.run("held")
+    notebook.cell("1")
+    assert notebook.notes == ()
+    notebook.run("held = [2]")
+    assert notebook.cell("reads()") == [2]
+
+
+def test_a_name_that_a_function_does_not_find_is_told_in_cells_that_need_it(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.run("def reads(ask): return absent if ask else 0")
+    notebook.cell("reads(False)")
+    assert any("name 'absent' is not defined" in note for note in notebook.notes)
+    notebook.cell("1")
+    assert notebook.notes == ()
+
+
+def test_a_name_that_the_notebook_gets_after_a_cells_function_is_found_by_it(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.cell("def asks(): return later()")
+    notebook.run("def later(): return inner\ninner = 1")
+    assert notebook.cell("asks()") == 1
+    notebook.run("del later")
+    with pytest.raises(NameError):
+        notebook.cell("asks()")
+    notebook.run("later = lambda: 2")
+    assert notebook.cell("asks()") == 2
+
+
+def test_a_name_of_the_ranks_that_functions_of_the_notebook_read_is_one_of_both(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.run("lr = 1\ndef step(): return lr\ndef train(): return step()")
+    notebook.cell("lr = 5")
+    assert set(notebook.program("train()").both) == {"lr"}
+    assert not notebook.program("1").both
 
 
 def test_definitions_of_launched_cells_are_executed_once(notebook: LiveNotebook) -> None:

@@ -127,6 +127,13 @@ def test_values_that_share_an_object_share_it_on_ranks(notebook):
     )
 
 
+def test_a_method_of_a_builtin_shares_what_it_is_of(notebook):
+    notebook.run("held = [1]; add = held.append")
+    notebook.cell("add(5), held")
+    notebook.run("held.append(0)")
+    assert notebook.cell("add(6), held") == (None, [1, 0, 6])
+
+
 def test_a_new_value_that_shares_with_an_old_one_is_told(notebook):
     notebook.run("x = [1]")
     notebook.cell("x")

@@ -94,6 +94,13 @@ def test_keys_are_completed_with_what_ends_them():
     assert offered("table['al", table=table) == ["alpha"]
 
 
+def test_keys_are_offered_before_their_quote_is_typed():
+    found = complete({"table": {"alpha": 1, "it's": 2, 3: 4}}, "x = table [")
+    assert [one.text for one in found.matches] == ["'alpha'", '"it\'s"']
+    assert (found.knows, found.closing) == (True, "]")
+    assert complete({"table": [1]}, "table[").knows is False
+
+
 def test_an_unknown_object_is_not_known():
     assert complete({}, "gone.a").knows is False
     assert complete({"x": 1}, "x.re").knows is True

@@ -85,8 +85,7 @@ class Dependencies:
         self._sent = scope.sent
         self._remote = scope.remote
         self._known = _BUILTINS | _MODULE_NAMES | self._remote
-        #: Names of a live cell that the notebook has as well, some for modules, which are named.
-        self.both: dict[str, str] = {}
+        self._read: set[str] = set()
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
@@ -116,8 +115,9 @@ class Dependencies:
         self._imports.paths |= plan.names.paths
         self._imports.read(plan.tree)
         self._need(plan.names.wanted())
-        both = set(plan.names.wanted()) & self._remote & self._values.keys()
-        self.both = {name: module_name(self._values[name]) for name in sorted(both)}
+        self._read = plan.names.wanted()
+        if self._sent is not None:
+            self._sent.awaits(plan.names.later.keys() - self._values.keys() - plan.names.binds)
         if plan.entry is not None and plan.entry not in self._bound:
             self._need([plan.entry])
         self.sources[plan.cell.label] = plan.cell.source
@@ -130,6 +130,14 @@ class Dependencies:
         self._roots[name] = fn
         self._missing.called.add(name)
         return name
+
+    @property
+    def both(self) -> dict[str, str]:
+        """The names of the ranks' own that a live program reads, itself or in functions, and that
+        the notebook has as well; some for modules, which are named."""
+        read = self._read | (self._sent.reads if self._sent else set())
+        both = read & self._remote & self._values.keys()
+        return {name: module_name(self._values[name]) for name in sorted(both)}
 
     def pending(self, name: str) -> Statement | None:
         """The last statement of a pending cell that binds the name."""
@@ -209,7 +217,7 @@ class Dependencies:
         if self._sent is None:
             return pickling.pack({**self._roots, ARGUMENTS: args}, live)
         assert isinstance(live, LiveUnits)
-        roots = {**self._roots, ARGUMENTS: args} if args else self._roots
+        roots = {**self._roots, ARGUMENTS: args} if self._missing.called else self._roots
         return self._sent.pack(roots, live, self._remote, executed)
 
     def sections(self) -> Iterator[Section]:
@@ -337,6 +345,7 @@ class Dependencies:
         """
         arguments = {f"args[{n}]": value for n, value in enumerate(args)}
         tried = {**self._roots, **live.used, **live.named, **arguments}
+        tried.pop(ARGUMENTS, None)
         culprit: tuple[str, object, BaseException] | None = None
         seen: set[int] = set()
         while tried:

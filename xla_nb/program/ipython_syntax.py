@@ -11,6 +11,7 @@ import ast
 from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
+from xla_nb.protocol import escapes
 from xla_nb.wording import listed
 
 IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "config"})
@@ -42,6 +43,28 @@ def find(tree: ast.AST) -> list[Escape]:
     """The uses of IPython's syntax in the tree, in line order."""
     found = [_escape(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return sorted((e for e in found if e is not None), key=lambda escape: escape.line)
+
+
+def timed(call: ast.Call) -> ast.Module | None:
+    """The code that a call has `%time` run, at its line; None where it runs none."""
+    escape = _escape(call)
+    if escape is None or str(escape) != "%time":
+        return None
+    trees = [escapes.timed(text) for text in _texts(call)[1:]]
+    tree = trees[0] if trees else None
+    return ast.increment_lineno(tree, call.lineno - 1) if tree else None
+
+
+def expanded(call: ast.Call) -> list[str]:
+    """The names that a command or magic takes from variables (`{name}`, `$name`)."""
+    if _escape(call) is None or timed(call) is not None:
+        return []
+    return [name for text in _texts(call) for name in escapes.in_command(text)]
+
+
+def _texts(call: ast.Call) -> list[str]:
+    values = [part.value for part in call.args if isinstance(part, ast.Constant)]
+    return [value for value in values if isinstance(value, str)]
 
 
 def _escape(call: ast.Call) -> Escape | None:

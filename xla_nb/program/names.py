@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from xla_nb.program import ipython_syntax
 from xla_nb.program.bindings import Binder, Comprehension, Function, bindings, room
 
 _MANGLED_BY_CLASS = "__"
@@ -150,6 +151,14 @@ class _Reader(ast.NodeVisitor):
         if path:
             self.names.paths.add(path)
         self.visit(node.value)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)
+        with self._hinting(True):
+            for name in ipython_syntax.expanded(node):
+                self._read(name, node.lineno)
+        timed = ipython_syntax.timed(node)
+        self._all(timed.body if timed else ())
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)

@@ -12,7 +12,7 @@ from typing import Any
 from xla_nb.protocol import parts
 
 _MOST = 2000  # objects, beyond which a pickle is as fast
-_STEADY = {*parts.PLAIN, types.FunctionType, types.ModuleType, types.BuiltinFunctionType}
+_STEADY = {*parts.PLAIN, types.FunctionType, types.ModuleType}
 _WRAPPERS = {staticmethod, classmethod}
 _ACCESSORS = "fget", "fset", "fdel", "__doc__"
 _END = object()  # of a container
@@ -67,6 +67,8 @@ def _see_inside(part: Any, kind: type, seen: list[object]) -> None:
     elif kind is property:
         for name in _ACCESSORS:
             _see(getattr(part, name), seen)
+    elif kind is types.BuiltinFunctionType:  # `[].append` has the list
+        _see(part.__self__, seen)
     elif kind in _WRAPPERS:
         _see(part.__func__, seen)
         _see_pairs(vars(part), seen)

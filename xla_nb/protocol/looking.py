@@ -49,26 +49,49 @@ class Unit:
 
 class Look:
     """One look, by which `live` collects what it does where all is sent. `before` are the units
-    that were sent; `objects` is what there is."""
+    that were sent; `objects` is what there is.
+
+    reads  the names that the cell's functions, and theirs, read
+    lost   names that ranks had, that the cell does not need and that cannot be sent, with why
+    """
 
     def __init__(self, before: Mapping[Key, Unit], live: LiveUnits) -> None:
         self.objects: dict[Key, Any] = {}
+        self.reads: Set[str] = frozenset()
+        self.lost: dict[str, BaseException] = {}
         self._before = before
         self._live = live
         self._units: dict[Key, Unit] = {}
         self._todo: dict[Key, Any] = {}
         self._alive: list[Packed] = []  # or an object made for one pickle has the id of another's
 
-    def at(self, names: Mapping[str, object]) -> dict[Key, Unit]:
-        """All that these names lead to."""
-        self._units[REST] = self._pickled(self._live.rest(), {})
+    def at(self, names: Mapping[str, object], others: Mapping[str, object]) -> dict[Key, Unit]:
+        """All that these names lead to, which the cell needs, and then that of `others`, which
+        ranks have: what is missing there, or no magic of ranks, is not for this cell to tell."""
+        live = self._live
+        self._units[REST] = self._pickled(live.rest(), {})
+        self._reach(names)
+        self.reads = frozenset().union(*(unit.names for unit in self._units.values()))
+        absent, shell = dict(live.absent), list(live.shell)
+        self._reach({name: one for name, one in others.items() if name not in self.objects}, True)
+        live.absent, live.shell = absent, shell
+        return self._units
+
+    def _reach(self, names: Mapping[str, object], spare: bool = False) -> None:
+        """Look at all that these names lead to; `spare`: they need not be sent."""
         self._live.used.update(names)
         self._todo.update(names)
         while self._todo:
             key = next(iter(self._todo))
             obj = self._todo.pop(key)
             self.objects[key] = obj
-            self._units[key] = unit = self._unit(key, obj)
+            try:
+                self._units[key] = unit = self._unit(key, obj)
+            except Exception as problem:
+                if not spare or type(key) is not str:
+                    raise
+                self.lost[key] = problem
+                continue
             for token, definition in unit.refers.items():
                 if token not in self.objects and not isinstance(definition, enum.Enum | dict):
                     self._todo.setdefault(token, definition)
@@ -76,7 +99,6 @@ class Look:
                 self._live.used.update((one.__name__, one) for one in self._live.subclasses(obj))
             if not self._todo:
                 self._todo.update(self._named())
-        return self._units
 
     def _named(self) -> Iterator[tuple[str, object]]:
         """Names that came up, of code and of definitions."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
+from xla_nb.protocol import escapes
 from xla_nb.protocol.remake import (
     EMPTY,
     Switch,
@@ -65,10 +66,11 @@ def holds_what_is_ready(part: object) -> bool:
 
 
 def softly_named(function: types.FunctionType) -> Iterator[str]:
-    """Names that code uses where it does not say `global`: in bodies of its classes and in
-    annotations that are text."""
+    """Names that code uses where it does not say `global`: in bodies of its classes, in
+    annotations that are text and in commands."""
     yield from in_bodies(function.__code__)
     yield from in_hints(function)
+    yield from escapes.in_code(function.__code__)
 
 
 @functools.lru_cache(maxsize=4096)

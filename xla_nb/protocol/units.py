@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xla_nb.protocol import modules, parts, sharing
+from xla_nb.protocol import modules, parts, refusals, sharing
 from xla_nb.protocol.live_units import OURS, LiveUnits, Tokens, UnitPickler
 from xla_nb.protocol.looking import REST, Key, Look, Unit
 from xla_nb.protocol.memory_sent import SentMemory
@@ -33,6 +33,7 @@ class _Staged:
     written: set[int]
     used: Set[int]
     dropped: set[int]
+    gone: set[str]
     executed: dict[int, Source]
 
 
@@ -63,12 +64,14 @@ class Sent:
 
     notes     sentences for the user about what `pack` has packed
     names     those whose values it has packed
+    reads     the names that the functions which the cell needs read
     executed  the definitions that ranks have executed again, by id
     """
 
     def __init__(self) -> None:
         self.tokens = Tokens()
         self.notes: list[str] = []
+        self._awaited: set[str] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -78,9 +81,19 @@ class Sent:
         self._dropped: set[int] = set()
         self.executed: dict[int, Source] = {}
         self.names: Set[str] = frozenset()
+        self.reads: Set[str] = frozenset()
         self._sections: set[Hashable] = set()
         self._asked: set[Hashable] = set()
         self._staged: _Staged | None = None
+        self._deleted: set[str] = set()
+
+    def awaits(self, names: Iterable[str]) -> None:
+        """Functions of the ranks' own read these names, which the notebook does not have yet."""
+        self._awaited.update(names)
+
+    def lacks_again(self, names: Iterable[str]) -> None:
+        """Ranks have deleted these names."""
+        self._deleted.update(names)
 
     def pack(
         self,
@@ -96,9 +109,14 @@ class Sent:
         """
         modules.of_this_process().look()
         self._staged, self.notes = None, []
-        self._units.pop(ARGUMENTS, None)  # of each call anew: what ranks did to the last is over
+        deleted, self._deleted = self._deleted, set()
+        for name in (ARGUMENTS, *deleted):  # of each call anew: what ranks did to the last is over
+            self._units.pop(name, None)
         look = Look(self._units, live)
-        units = look.at(self._values(roots, live, remote))
+        roots = {name: value for name, value in roots.items() if name not in remote}
+        units = look.at(roots, self._known(live, remote))
+        self.reads = look.reads
+        self._tell_of_lost(look)
         sent = self._to_send(units)
         gone = {key for key in self._units if type(key) is str and key not in units}
         gone = {name for name in gone if not (name in remote or live.is_newer(name))}
@@ -122,6 +140,7 @@ class Sent:
             final.written,
             set(refers) | {key for key in units if type(key) is int},
             set(self._dropped),
+            gone,
             {id(one): executed[id(one)] for one in refers.values() if id(one) in executed},
         )
         return parcel
@@ -142,17 +161,22 @@ class Sent:
         self._units, self.executed = staged.units, staged.executed
         self._sections |= self._asked
         lost = self.tokens.only(staged.used)
+        self._awaited |= staged.gone
+        self._awaited.difference_update(key for key in staged.units if type(key) is str)
         self._on_ranks |= staged.written
         self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
         self._on_ranks -= lost
 
-    def _values(
-        self, roots: Mapping[str, object], live: LiveUnits, remote: Collection[str]
-    ) -> dict[str, object]:
-        """The names that are looked at to begin with."""
-        known = (key for key in self._units if type(key) is str)
-        again = {name: live.value(name) for name in known if live.holds(name)}
-        return {n: value for n, value in (again | dict(roots)).items() if n not in remote}
+    def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[str, object]:
+        """What the notebook has by now under the names of which ranks have values, or want some."""
+        known = {key for key in self._units if type(key) is str} | self._awaited
+        return {n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)}
+
+    def _tell_of_lost(self, look: Look) -> None:
+        for name, problem in look.lost.items():
+            if name in self._units:
+                why = refusals.fault_in_words(problem)
+                self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
 
     def _to_send(self, units: dict[Key, Unit]) -> set[Key]:
         """The units that have changed, with those that share something with them; the others stay
@@ -189,7 +213,9 @@ class Sent:
             causes = {key for key in group & changed if type(key) is str}
             fresh = causes - self._units.keys()
             todo -= group
-            if fresh:
+            if ARGUMENTS in fresh:
+                start = "the arguments were sent"
+            elif fresh:
                 verb = "is" if len(fresh) == 1 else "are"
                 start = f"{_listed(fresh)} {verb} new on ranks and was sent"
             elif causes:

@@ -59,7 +59,7 @@ class Cell:
 
     def program(self, group: Loaded) -> Loaded:
         """The program, which is to be opened: it runs in the group's module."""
-        return Loaded(self._request, self._sender, group.namespace, group.table)
+        return Loaded(self._request, self._sender, group.namespace, group.table, own=group.own)
 
     def open(self, program: Loaded, rank: int, made: Definitions) -> None:
         """Have the module hold what the notebook has sent; `made` are the definitions that it has
@@ -83,6 +83,8 @@ class Cell:
             Parcel(self._parcel).open(namespace, table=made, but=self.turn.remote)
         finally:
             os.close(self._parcel)
+        for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound
+            namespace.pop(name, None)
         loader.execute_sections(path, table, namespace)
         self._before = dict(namespace)
 
@@ -91,9 +93,12 @@ class Cell:
         if self._before is None:
             return
         before, now = self._before, program.namespace
-        bound = [name for name, value in now.items() if before.get(name, self) is not value]
+        again = program.bound
+        bound = [n for n, one in now.items() if n in again or before.get(n, self) is not one]
         deleted = before.keys() - now.keys()
         self._before = None
+        program.own.update(name for name in bound if isinstance(name, str))
+        program.own.difference_update(deleted)
         for names in _in_parts(bound):
             modules = {name: module for name in names if (module := module_name(now[name]))}
             self._sender.send(events.NamesBound(rank=rank, bound=names, modules=modules))

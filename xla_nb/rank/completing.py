@@ -11,8 +11,9 @@ from xla_nb.rank import lookup
 
 #: So many are offered at most.
 MOST = 2000
-_ATTRIBUTE = re.compile(rf"({lookup.EXPRESSION})\.\s*(\w*)$")
-_KEY = re.compile(rf"({lookup.EXPRESSION})\[\s*([\"'])([^\"']*)$")
+_ATTRIBUTE = re.compile(rf"({lookup.EXPRESSION})\s*\.\s*(\w*)$")
+_KEY = re.compile(rf"({lookup.EXPRESSION})\s*\[\s*([\"'])([^\"']*)$")
+_ANY_KEY = re.compile(rf"({lookup.EXPRESSION})\s*\[\s*$")
 _NAME = re.compile(r"(?<![\w.])(\w*)$")
 
 
@@ -27,6 +28,11 @@ def complete(namespace: Mapping[str, object], text: str) -> Completions:
             return Completions(fragment)
         offered = {name: "key" for name in lookup.keys(found[0]) if _fits_in(quote, name)}
         return Completions(fragment, _matches(offered, fragment), True, f"{quote}]")
+    any_key = _ANY_KEY.search(line)
+    if any_key is not None:
+        found = lookup.find(namespace, any_key[1])
+        offered = {repr(name): "key" for name in (lookup.keys(found[0]) if found else ())}
+        return Completions("", _matches(offered, ""), bool(offered), "]")
     attribute = _ATTRIBUTE.search(line)
     if attribute is not None:
         expression, fragment = attribute.groups()

@@ -18,7 +18,7 @@ import linecache
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from xla_nb import old_names
 from xla_nb.program.module_file import ModuleMap, is_restoring
 from xla_nb.protocol import absl_flags
 from xla_nb.protocol.parcel import Parcel
-from xla_nb.rank import displays, segments
+from xla_nb.rank import displays, segments, stores
 from xla_nb.rank.shell import RankShell
 
 #: The environment variable with the path of the parcel that holds the run's values.
@@ -166,30 +166,41 @@ def remember(label: str, source: str) -> None:
     linecache.cache[label] = (len(source), None, lines, label)
 
 
-def run_body(table: ModuleMap, namespace: dict[str, Any]) -> object:
+def run_body(
+    table: ModuleMap,
+    namespace: dict[str, Any],
+    unclaimed: Set[str] = frozenset(),
+    bound: set[str] | None = None,
+) -> object:
     """Run a cell of plain statements, which may `await`; returns the value of a final expression,
-    else None."""
+    else None. To `bound` come names that it binds of those `unclaimed`."""
     assert table.body is not None
     label, first_line, text = table.body
     tree = ast.increment_lineno(ast.parse(text, label), first_line - 1)
     flags = table.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    codes = [_compiled(ast.Module([one], []), label, "exec", flags) for one in tree.body]
-    if isinstance(last, ast.Expr):
-        codes.append(_compiled(ast.Expression(last.value), label, "eval", flags))
-    if any(map(_awaits, codes)):
-        return _complete(_run_in_loop(codes, namespace))
+    noted = set() if bound is None else bound
+    steps = []
+    for one in tree.body:
+        if one is tree.body[-1] and isinstance(one, ast.Expr):
+            code = _compiled(ast.Expression(one.value), label, "eval", flags)
+        else:
+            code = _compiled(ast.Module([one], []), label, "exec", flags)
+        steps.append((code, stores.local_to(one, namespace, unclaimed, noted)))
+    if any(_awaits(code) for code, _ in steps):
+        return _complete(_run_in_loop(steps, namespace))
     value: object = None
-    for code in codes:
-        value = eval(code, namespace)
+    for code, local in steps:
+        value = eval(code, namespace, local)
     return value
 
 
-async def _run_in_loop(codes: list[types.CodeType], namespace: dict[str, Any]) -> object:
+async def _run_in_loop(
+    steps: Sequence[tuple[types.CodeType, Mapping[str, Any]]], namespace: dict[str, Any]
+) -> object:
     """Also what does not await: as in a notebook, it may make a task that a later line awaits."""
     value: object = None
-    for code in codes:
-        value = eval(code, namespace)
+    for code, local in steps:
+        value = eval(code, namespace, local)
         value = await value if _awaits(code) else value  # type: ignore[misc]
     return value
 

@@ -38,7 +38,9 @@ class Loaded:
     """A program in this process: what the notebook asked for, where its events go, the module that
     it runs in, and the map of that one's lines.
 
-    `stopping`: it is being interrupted. `returned` are the ranks whose entry has returned.
+    `stopping`: it is being interrupted. `returned` are the ranks whose entry has returned, `bound`
+    names that a live rank has bound, if only to what they held; `own` are those of its namespace
+    that programs have bound.
     """
 
     request: Request
@@ -47,6 +49,8 @@ class Loaded:
     table: ModuleMap
     stopping: bool = False
     returned: set[int] = field(default_factory=set)
+    bound: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
 
     @functools.cached_property
     def record(self) -> Record:
@@ -133,11 +137,15 @@ class OnRank:
                 lock=self.lock,
             )
         if program.table.body is not None:
-            return loader.run_body(program.table, program.namespace)
+            turn = request.turn
+            unclaimed = program.namespace.keys() - turn.remote if turn else set()
+            return loader.run_body(program.table, program.namespace, unclaimed, program.bound)
         assert request.entry is not None
         entry = program.namespace[request.entry]
         extra = {"lock": self.lock} if request.takes_lock else {}
-        return entry(self.rank, *program.namespace[ARGUMENTS], **extra)
+        value = entry(self.rank, *program.namespace[ARGUMENTS], **extra)
+        program.bound.update(request.binds)  # as a push does
+        return value
 
     def _send_home(self, value: object) -> int:
         """Write the result to the record; a result is whole or absent. Returns its size in

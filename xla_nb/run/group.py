@@ -6,10 +6,11 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xla_nb.engines.base import Engine
@@ -36,7 +37,7 @@ _TICK, _SOON, _MINUTE = 0.1, 5.0, 60.0
 _ANSWER = 30.0  # seconds that ranks on other hosts have to answer what nobody waits for
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
-    "xla_nb.ranks().push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
+    "{ranks}.push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
     "leaves the name to the notebook"
 )
 _CUT_OFF = "{} broke off a collective, and with it the connection between the ranks"
@@ -70,6 +71,14 @@ class Played:
     returned: Mapping[int, Returned] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Left:
+    """What a replay that stopped has not run again, and how much had succeeded by then."""
+
+    history: Sequence[Played] = ()
+    after: int = 0
+
+
 class Group:
     """Live ranks, called `name`.
 
@@ -80,14 +89,24 @@ class Group:
              last
     sent     what they have been sent of the notebook's
     history  what has succeeded, oldest first
+    left     what a replay that stopped has not run again
     watch    the variables that are compared after each cell
     """
 
     def __init__(
-        self, name: str, run: Run, engine: Engine, options: Options, idle: float | None = None
+        self,
+        name: str,
+        run: Run,
+        engine: Engine,
+        options: Options,
+        idle: float | None = None,
+        *,
+        has_magics: bool = True,
     ) -> None:
-        """idle: seconds without a program after which they end."""
+        """idle: seconds without a program after which they end; has_magics: it is a notebook that
+        has started them, not a script."""
         self.name, self.run, self.options, self.idle = name, run, options, idle
+        self._has_magics, self._is_ended = has_magics, False
         self._why_lost = ""
         self._pid = os.getpid()
         self._timer: threading.Timer | None = None
@@ -97,6 +116,7 @@ class Group:
         self.remote: dict[str, str] = {}
         self.sent = Sent()
         self.history: list[Played] = []
+        self.left = Left()
         self.watch = Watch(())
         self._engine = engine
         self.number = 0
@@ -258,7 +278,8 @@ class Group:
             if name not in self._both and not (module and self._modules.get(name) == module)
         ]
         self._both.update(fresh)
-        return [_BOTH.format(name=name, label=self.remote[name]) for name in fresh]
+        ranks = self.in_code
+        return [_BOTH.format(name=n, label=self.remote[n], ranks=ranks) for n in fresh]
 
     def check(self, members: Iterable[int]) -> None:
         """Raises UsageError where one of these ranks cannot be given a program now."""
@@ -276,7 +297,7 @@ class Group:
             )
         is_whole = not self.run.state.cut_off or chosen != set(self.world)
         if chosen - set(self.alive) or not is_whole:
-            raise LaunchError(f"{self._told_of_loss()} Start new ones: %xla_restart.")
+            raise LaunchError(f"{self._told_of_loss()} Start new ones: {self._how_to_start}.")
         for run, busy in list(self._programs.items()):
             common = chosen & set(busy)
             if common and run not in self._yielding:
@@ -284,6 +305,35 @@ class Group:
                     f"{run.label} is still running on {ranks(sorted(common))}. Wait for it "
                     "(run.wait()) or stop it (run.stop(), %xla_stop)."
                 )
+
+    @property
+    def in_code(self) -> str:
+        """How code gets at them."""
+        return f"xla_nb.ranks({'' if self.name == DEFAULT else repr(self.name)})"
+
+    @property
+    def told_of_being_there(self) -> str:
+        """That others of that name cannot be started."""
+        there = f"There are live ranks already ({ranks(list(self.world))})."
+        if not self._has_magics:
+            return f"{there} End them (close()), or name others: xla_nb.ranks('others', n=2)."
+        own = "" if self.name == DEFAULT else f" {shlex.quote(self.name)}"
+        return (
+            f"{there} Restart them with %xla_restart{own}, end them with %xla_shutdown{own}, or "
+            "name others: --name NAME."
+        )
+
+    @property
+    def _how_to_start(self) -> str:
+        """How new ones are started in their place."""
+        own = "" if self.name == DEFAULT else shlex.quote(self.name)
+        if self._has_magics and self._is_ended:
+            return f"%xla_start --name {own}" if own else "%xla_start"
+        if self._has_magics:
+            return f"%xla_restart {own}".rstrip()
+        name = "" if self.name == DEFAULT else f"{self.name!r}, "
+        anew = f"xla_nb.ranks({name}n={len(self.world)})"
+        return anew if self._is_ended else f"close(), then {anew}"
 
     def _told_of_loss(self) -> str:
         if self.run.state.ending and not self.run.state.troubled:
@@ -315,6 +365,7 @@ class Group:
                 self.remote[name] = run.label
             for name in event.deleted:
                 self._bound.get(name, set()).discard(event.rank)
+            self.sent.lacks_again(event.deleted)
         for name in [name for name, holders in self._bound.items() if not holders]:
             del self._bound[name]
             self.remote.pop(name, None)
@@ -356,6 +407,7 @@ class Group:
 
     def end(self, why: str) -> None:
         """End all ranks, and what they run. `why` goes on from "ended": `by %xla_shutdown`."""
+        self._is_ended = True
         with self._turn:
             if not self.run.state.ending:
                 self.run.take(events.GroupEnding(why=why))
