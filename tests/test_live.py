@@ -541,6 +541,25 @@ def test_a_question_mark_shows_what_rank_0_has(live):
     assert "return a" in live.ok("%%xla\ndocumented??").stdout
 
 
+def inspected(live, code, level=0):
+    reply = live.client.inspect(code, len(code), level, reply=True, timeout=60)["content"]
+    return reply["data"].get("text/plain", "")
+
+
+def test_what_is_at_the_cursor_of_a_cell_is_shown_as_the_ranks_have_it(live):
+    live.ok("on_both = 'notebook'\nof_notebook = 'it is here'")
+    live.ok("%%xla\non_both = 'ranks'\ndef told(a):\n    'What it tells.'\n    return a")
+    assert "'ranks'" in inspected(live, "%%xla\non_both")
+    assert "notebook" in inspected(live, "on_both")
+    assert "it is here" in inspected(live, "%%xla\nof_notebook")
+    assert "What it tells." in inspected(live, "%%xla 0\nx = told(1, ")
+    assert "return a" in inspected(live, "%%xla\ntold", 1)
+    assert not inspected(live, "%%xla\non_both.gone")
+    live.ok("%%xla --bg -o busy_\nimport time\ntime.sleep(600)")
+    assert not inspected(live, "%%xla\non_both")
+    live.ok("busy_.stop()\nbusy_.join_end()")
+
+
 def test_fresh_ranks_run_beside_live_ones(live):
     live.ok("%%xla_spawn -n 3 -o fresh_\ndef f(rank): return rank")
     assert live.value("len(fresh_.results)") == "3"
