@@ -80,6 +80,15 @@ def test_a_busy_rank_gets_what_others_were_brought_once_it_is_free(live):
     assert results(live, "late") == "{0: [1, 2, 2, 2], 1: [1]}"
 
 
+def test_what_a_busy_rank_binds_is_not_replaced_by_what_others_were_brought(live, tmp_path):
+    live.ok(f"ours, done = 'notebook', {str(tmp_path / 'done')!r}")
+    waits = "while not os.path.exists(done): time.sleep(0.01)"
+    live.ok(f"%%xla 0 --bg -o slow_\nimport os, time\n{waits}\nours = 'rank 0'")
+    assert results(live, "ours", "1") == "{1: 'notebook'}"
+    live.ok("open(done, 'w').close()\nslow_.wait()")
+    assert results(live, "ours", "0") == "{0: 'rank 0'}"
+
+
 def test_a_value_that_ranks_cannot_open_fails_the_cell_and_is_sent_again(live):
     live.ok(
         "class Odd:\n"
