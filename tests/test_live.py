@@ -123,6 +123,20 @@ def test_a_name_bound_on_both_sides_is_the_ranks(live):
     assert live.value("both") == "'notebook'"
 
 
+def test_a_name_of_both_sides_is_told_in_the_first_cell_also_after_it_was_pulled(live):
+    live.ok("pulled = 'notebook'")
+    live.ok("%%xla\npulled = 'ranks'")
+    assert live.ok("xla_nb.ranks()['pulled']").stdout == ""
+    assert "`pulled` is the ranks'" in str(live.ok("%%xla\npulled").data)
+
+
+def test_a_push_says_what_was_sent_again_with_it(live):
+    live.ok("sent_with = [1]")
+    live.ok("%%xla\nsent_with.append(rank)")
+    told = live.ok("xla_nb.ranks().push(with_it=sent_with)").stdout
+    assert "the arguments were sent, with `sent_with`, which shares what it holds" in told
+
+
 def test_a_module_that_both_sides_have_imported_is_not_told(live):
     live.ok("import colorsys as once, string as twice")
     live.ok("%%xla\nimport colorsys as once, textwrap as twice")
