@@ -242,6 +242,12 @@ def test_ranks_are_lost_with_their_job_and_start_again(kernel, group):
     assert results(kernel, group, "rank") == "{0: 0, 1: 1}"
 
 
+def test_a_cell_whose_job_is_killed_says_so(kernel, group):
+    kills = "if rank == 0: os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)"
+    shown = kernel.run(f"%%xla --group {group}\n{kills}")
+    assert "Ranks 0, 1 were lost: their job was killed by SIGTERM" in shown.error
+
+
 def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
@@ -252,9 +258,25 @@ def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
         kernel.ok("__import__('xla_nb.live').live.of().run.join_end()")
         shown = kernel.run("%%xla\nheld")
         assert "the process that starts and ends ranks was killed by SIGKILL" in shown.error
-        assert not any(map(linux.is_alive, (*pids, job)))
+        assert linux.wait([*pids, job], 60) == []
         kernel.ok("%xla_restart")
         assert results(kernel, "ranks", "rank") == "{0: 0, 1: 1}"
+    finally:
+        kernel.close()
+
+
+def test_a_fork_server_that_was_killed_is_replaced_and_said_to_have_been_killed(tmp_path):
+    kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
+    try:
+        kernel.ok("import os\n%load_ext xla_nb")
+        start(kernel, "ranks")
+        _, _, server = processes(kernel, "ranks")
+        shown = kernel.ok(f"os.kill({server}, 9)\n%xla_start -n 2 --name other")
+        replaced = "The process that starts and ends ranks was replaced: it was killed by SIGKILL"
+        assert replaced in shown.result
+        kernel.ok("__import__('xla_nb.live').live.of().run.join_end()")
+        told = kernel.run("%%xla\nheld").error
+        assert "the process that starts and ends ranks was killed by SIGKILL" in told
     finally:
         kernel.close()
 
@@ -275,6 +297,17 @@ def test_what_the_others_hold_can_be_had_after_a_rank_was_killed_in_a_collective
     )
     assert "Rank 0 was killed by SIGKILL" in shown.error
     assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 1)") == "1"
+
+
+def test_a_rank_that_is_killed_before_it_has_begun_the_cell_costs_the_others_nothing(kernel, group):
+    (_, second), _, _ = processes(kernel, group)
+    os.kill(second, signal.SIGSTOP)
+    kernel.ok(f"%%xla --group {group} --bg -o begun_\nheld = 'new'")
+    kernel.ok("while begun_.state.ranks[0].phase != 'finished': pass")
+    os.kill(second, signal.SIGKILL)
+    kernel.ok("begun_.join_end()")
+    assert "Rank 1 was killed by SIGKILL" in kernel.value("repr(begun_)")
+    assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 0)") == "'new'"
 
 
 def test_a_question_mark_names_the_rank_that_it_has_asked(kernel, group):
@@ -331,6 +364,54 @@ def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, t
     )
     assert "belong to the process that started them" in said.read_text()
     assert results(kernel, group, "held, total(1)") == "{0: (0, 3.0), 1: (1, 3.0)}"
+
+
+def handles(kernel, name, handler):
+    """Have the ranks handle SIGUSR1 so; gives their processes."""
+    pids, _, _ = processes(kernel, name)
+    kernel.ok(f"%%xla --group {name}\nbefore = signal.signal(signal.SIGUSR1, {handler})")
+    return pids
+
+
+def test_what_a_signal_handler_raises_while_a_rank_is_idle_is_told_and_ends_nothing(kernel, group):
+    first, _ = handles(kernel, group, "lambda *_: 1 / 0")
+    os.kill(first, signal.SIGUSR1)
+    kernel.ok(f"state_ = xla_nb.ranks({group!r})._group.run.state\nwhile not state_.notices: pass")
+    told = "A signal handler raised ZeroDivisionError while rank 0 was idle."
+    assert told in kernel.value("state_.notices[0].text")
+    assert results(kernel, group, "held, total(1)") == "{0: (0, 3.0), 1: (1, 3.0)}"
+
+
+def test_a_rank_that_exits_while_it_is_idle_is_not_said_to_have_run_a_function(kernel, group):
+    first, _ = handles(kernel, group, "lambda *_: os._exit(9)")
+    os.kill(first, signal.SIGUSR1)
+    kernel.ok(f"group_ = xla_nb.ranks({group!r})._group\nwhile len(group_.alive) > 1: pass")
+    assert "Rank 0 exited with status 9. What" in kernel.run(f"%%xla --group {group}\nheld").error
+
+
+def test_a_rank_that_cannot_go_on_to_the_next_cell_says_why(kernel, group):
+    limit = "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))"
+    kernel.run(f"%%xla --group {group}\nimport resource\nif rank == 1: {limit}")
+    kernel.run(f"%%xla --group {group}\nheld")
+    assert "Too many open files" in kernel.run(f"%%xla --group {group}\nheld").error
+
+
+def test_a_cell_can_be_stopped_after_one_that_has_ignored_interrupts(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nbefore = signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    shown = kernel.run(f"%%xla --group {group} --timeout 0.1 --grace 600\ntime.sleep(600)")
+    assert "Timed out" in shown.error
+    assert results(kernel, group, "held") == "{0: 0, 1: 1}"
+
+
+def test_the_lock_of_a_rank_that_has_died_is_free_for_the_others(kernel, group):
+    shown = kernel.run(
+        f"%%xla --group {group} --grace 600\n"
+        "lock.acquire()\nif rank == 0: os._exit(3)\nlock.release()\ntime.sleep(0)"
+    )
+    assert "Rank 0 exited with status 3" in shown.error
+    assert results(kernel, group, "with lock: got = held\ngot", "1") == "{1: 1}"
+    notices = kernel.value(f"[n.text for n in xla_nb.ranks({group!r})._group.run.state.notices]")
+    assert "Rank 0 died with the `lock`; it is free again." in notices
 
 
 # ---------------------------------------------------------------- replay

@@ -104,6 +104,18 @@ def test_a_job_that_is_killed_leaves_no_folders(notebook, before):
     assert left() == before
 
 
+def test_a_kernel_that_is_killed_before_its_first_launch_leaves_no_folders(before):
+    notebook = Notebook()
+    notebook.ok("%load_ext xla_nb")
+    notebook.ok("from xla_nb import api; from xla_nb.runtimes import xla as xla_runtime")
+    notebook.ok("while not api.engine()._servers[xla_runtime.IMPORTS].child.has_news: pass")
+    server = psutil.Process(server_pid(notebook))
+    os.kill(notebook.pid, signal.SIGKILL)  # it has not read that the server is ready
+    notebook.kill()
+    assert psutil.wait_procs([server], timeout=60)[1] == []
+    assert left() == before
+
+
 def test_files_that_ranks_make_are_in_the_users_own_folder(notebook, tmp_path):
     notebook.ok(
         f"%%xla_spawn -n 2 --env TMPDIR={tmp_path} -o own\n" + USES_FOLDERS + "    return tempfile"

@@ -42,6 +42,15 @@ def test_events_without_a_reader_are_dropped():
         channel.Sender(theirs).send(events.Notice(text="anybody?"))
 
 
+def test_the_last_message_of_one_that_has_died_with_something_unread_is_read():
+    ours, theirs = channel.pair()
+    with ours:
+        theirs.send(b"done")
+        ours.send(b"more to do")
+        theirs.close()
+        assert [channel.take(ours, 64)[0] for _ in range(3)] == [b"done", b"", b""]
+
+
 @pytest.mark.parametrize(
     "data", [b"hello\n", b"\xff", b"7", b'{"event": "RankReady"}', b'{"event": 1}']
 )

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ from xla_nb import linux
 from xla_nb.engines.ending import end_all
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
-from xla_nb.protocol.events import Event
+from xla_nb.protocol.events import Event, JobEnded
 
 # Import the xla_nb that runs here first; the rest of its folder keeps its turn on the path.
 _BOOT = """
@@ -112,7 +113,8 @@ class Child:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"it has not answered for {within:g} s")
         # A process that it has forked may hold the other end of the socket.
-        data = self._control.recv(_LARGEST) if channel.ready(self._control, 0) else b""
+        is_ready = channel.ready(self._control, 0)
+        data = channel.take(self._control, _LARGEST)[0] if is_ready else b""
         if not data:
             # Its socket closes before it is a zombie: poll() could still say that it lives.
             self.process.wait()
@@ -174,6 +176,8 @@ class ChildFeed:
         self.why_ended = why
         self._sock, self._child = sock, child
         self._pidfd = os.dup(child.pidfd)
+        self._over = threading.Event()
+        self._end: JobEnded | None = None
 
     def wait(self, seconds: float) -> Iterator[Event | None]:
         if not channel.ready(self._sock, seconds, self._pidfd):
@@ -181,9 +185,23 @@ class ChildFeed:
         ended = channel.ready(self._pidfd, 0)
         if ended:  # nobody else ends what it leaves, and that might still write
             self._child.sweep()
-        yield from channel.receive(self._sock)
+        for event in channel.receive(self._sock):
+            self._note(event)
+            yield event
         if ended:
+            self._note(None)
             yield None
+
+    def _note(self, event: Event | None) -> None:
+        if event is None or isinstance(event, JobEnded):
+            self._end = event
+            self._over.set()
+
+    def end_within(self, seconds: float) -> JobEnded | None:
+        """How the run ended, once who follows it has heard; None if nobody does within so many
+        seconds, or the child has ended."""
+        self._over.wait(seconds)
+        return self._end
 
     def resume(self) -> None:
         _signal(self._pidfd, signal.SIGCONT)

@@ -126,7 +126,7 @@ class ForkServer:
 
     def _request(self) -> bool:
         """Handle one request; False if the control socket was closed."""
-        message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, _FILES)
+        message, fds = channel.take(self._control, 1 << 16, _FILES)
         if not message:
             return False
         request = json.loads(message)
@@ -180,7 +180,7 @@ class ForkServer:
             os.close(self._parent)
             for job in self._jobs.values():
                 job.sender.sock.close()
-            message, fds, _, _ = socket.recv_fds(orders, 16, _FILES)
+            message, fds = channel.take(orders, 16, _FILES)
             if message:
                 orders.send(b"y")  # from now on its end is told as its run's
                 orders.close()

@@ -99,7 +99,7 @@ class LocalEngine:
                 except BaseException:
                     control.close()
                     raise
-            self._groups[request.run] = _Group(control, self._servers[fit.imports], fit)
+            self._groups[request.run] = _Group(control, self._servers[fit.imports], fit, feed)
             return feed
 
     def _refuse_taken_chips(self, fit: Fit) -> None:
@@ -114,7 +114,7 @@ class LocalEngine:
         if live is None:
             raise LaunchError(NO_GROUP)
         ours, theirs = channel.pair()
-        feed = ChildFeed(ours, live.server.child, live.server.why_ended)
+        feed = ChildFeed(ours, live.server.child, live.why_ended)
         with theirs:
             try:
                 socket.send_fds(live.control, [b"run"], [theirs.fileno(), *files])
@@ -203,6 +203,7 @@ def provider() -> LocalEngine:
 
 #: Seconds for the reply to a launch, which takes a millisecond where the machine is idle.
 _ANSWER = 30.0
+_HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the server tidies up first
 _SERVER = "the process that starts and ends ranks"
 _REPLACED = f"{_SERVER.capitalize()} was replaced: {{problem}}."
 _WAS_STOPPED = f"{_SERVER.capitalize()} had been stopped (SIGSTOP), and was continued."
@@ -230,17 +231,23 @@ def share_chips(one: Fit, other: Fit) -> bool:
 
 @dataclass
 class _Group:
-    """Live ranks: the socket that brings them programs, the server that has forked their job, and
-    what they got of the machine."""
+    """Live ranks: the socket that brings them programs, the server that has forked their job, what
+    they got of the machine, and the events of the run that they are."""
 
     control: socket.socket
     server: _Server
     fit: Fit
+    feed: ChildFeed
 
     @property
     def alive(self) -> bool:
         """Their job has not ended: nobody else writes to the socket, or closes it."""
         return not channel.ready(self.control, 0)
+
+    def why_ended(self) -> str:
+        """How their job ended, or the server; empty if neither is known to have."""
+        end = self.feed.end_within(_HEARD)
+        return self.server.why_ended() if end is None else end.reason
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # they have ended
@@ -288,7 +295,8 @@ class _Server:
     def launch(self, run: str, *fds: int) -> None:
         """Hand it a run, and wait for the reply. Raises OSError if none comes."""
         self._memory = OutOfMemory()
-        self.child.send({"do": "launch", "run": run}, *fds)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.child.send({"do": "launch", "run": run}, *fds)
         if self.child.receive(within=_ANSWER) is None:
             raise ConnectionResetError(f"it {self._ending}")
 
@@ -309,7 +317,7 @@ class _Server:
 
     def give_up(self, why: str) -> None:
         """End it with everything it has started; `why` is told to whoever has a run there."""
-        self._given_up = why
+        self._given_up = why if self.child.alive else ""
         self.child.kill()
         self.close()
 

@@ -34,6 +34,19 @@ def ready(file: int | socket.socket, seconds: float, *others: int) -> bool:
     return bool(poller.poll(seconds * 1000))
 
 
+def take(sock: socket.socket, size: int, fds: int = 0) -> tuple[bytes, list[int]]:
+    """The next message, with its file descriptors; an empty one if the other end is gone.
+
+    Where that has died with something unread, the system says so first, and once (ECONNRESET), and
+    then gives what it had sent.
+    """
+    try:
+        message, files, _, _ = socket.recv_fds(sock, size, fds)
+    except ConnectionResetError:
+        message, files, _, _ = socket.recv_fds(sock, size, fds)
+    return message, files
+
+
 class Sender:
     """The writing end, in any process of the run."""
 

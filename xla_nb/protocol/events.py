@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import plain
+from xla_nb.wording import ending
 
 #: The most characters of one text in an event; the run's files hold the whole.
 TEXT_LIMIT = 8_000
@@ -328,6 +329,11 @@ class JobEnded(OfHost):
 
     status: int | None
     why: str = ""
+
+    @property
+    def reason(self) -> str:
+        """`why`, or how the job ended where that was not as it should; else empty."""
+        return self.why or (f"their job {ending(self.status)}" if self.status else "")
 
 
 _BY_NAME = {

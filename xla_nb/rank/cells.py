@@ -14,7 +14,7 @@ from pathlib import Path
 from xla_nb.program.imports import module_name
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import events, hostile
+from xla_nb.protocol import channel, events, hostile
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import Order
@@ -26,6 +26,7 @@ from xla_nb.rank.reloading import Reloads
 #: What a namespace has of Python and of xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
 _GO, _DONE = b"go", b"done"
+_HOUR = 3600.0  # seconds
 _NAMES, _LONGEST = 64, 500  # in one event, and characters of one
 
 
@@ -136,9 +137,14 @@ class Line:
         self._sock = sock
         self._reloads = Reloads()
 
+    def wait(self) -> None:
+        """Wait until the next program is there, or the end."""
+        while not channel.ready(self._sock, _HOUR):
+            pass
+
     def next(self) -> Cell | None:
-        """Wait for the next program; None once there will be no more."""
-        message, fds, _, _ = socket.recv_fds(self._sock, len(_GO), 3)
+        """The next program, which is waited for; None once there will be no more."""
+        message, fds = channel.take(self._sock, len(_GO), 3)
         if not message:
             return None
         return Cell(self._reloads, *fds)

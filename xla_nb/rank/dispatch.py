@@ -43,12 +43,13 @@ class _Open:
 @dataclass(eq=False)
 class _Line:
     """`given` are the programs that the rank has not ended, oldest first: it has that one, and gets
-    the others in turn."""
+    the others in turn. `death` says how its process ended, where that was not by itself."""
 
     rank: int
     pid: int
     sock: socket.socket
     given: deque[_Open] = field(default_factory=deque)
+    death: events.ProcessDied | None = None
 
 
 class Dispatcher:
@@ -60,7 +61,7 @@ class Dispatcher:
         self._arrivals, self._gate = channel.pair()
         self._lock = threading.RLock()  # deaths are told by another thread
         self._lines: dict[int, _Line] = {}  # of ranks that live, by rank
-        self._gone: set[int] = set()
+        self._gone: dict[int, _Line] = {}
         self._open: list[_Open] = []
         self._first, self._simulated = 0, False
         self._selector = selectors.DefaultSelector()
@@ -86,15 +87,17 @@ class Dispatcher:
         self._selector.register(self._arrivals, selectors.EVENT_READ, _GATE)
         threading.Thread(target=self._serve, name="xla_nb-dispatch", daemon=True).start()
 
-    def died(self, event: events.ProcessDied) -> None:
-        """A rank's process has ended: tell the programs that it was to end."""
+    def died(self, event: events.ProcessDied) -> list[int]:
+        """A process has ended: tell the programs that its ranks, which this gives, were to end."""
         with self._lock:
             self._meet()
             gone = [line for line in self._lines.values() if line.pid == event.pid]
             for line in gone:
                 for program in [one for one in self._open if line.rank in one.waiting]:
                     program.sender.send(event)
+                line.death = event
                 self._leave(line)
+            return [line.rank for line in gone]
 
     def close(self) -> None:
         """All ranks have ended."""
@@ -117,7 +120,7 @@ class Dispatcher:
         """A program from the notebook, or the end, for all ranks that it knows to have begun: their
         lines have arrived by now."""
         self._meet()
-        message, fds, _, _ = socket.recv_fds(self._control, 1 << 10, 3)
+        message, fds = channel.take(self._control, 1 << 10, 3)
         if not message:
             self._selector.unregister(self._control)
             for line in self._lines.values():
@@ -125,23 +128,23 @@ class Dispatcher:
             return
         turn = cells.read_order(fds[2]).request.turn
         assert turn is not None
-        taking_part = [rank for rank in sorted(self._lines) if turn.is_for(rank)]
-        gone = [rank for rank in sorted(self._gone) if turn.is_for(rank)]
+        every = {**self._lines, **self._gone}
+        members = {rank: every[rank] for rank in sorted(every) if turn.is_for(rank)}
         sender = Sender(socket.socket(fileno=os.dup(fds[0])))
         sender.send(
             events.JobStarted(
                 pid=os.getpid(),
                 host=socket.gethostname(),
-                ranks=len(taking_part) + len(gone),
+                ranks=len(members),
                 first=self._first,
                 simulated=self._simulated,
-                members=(*taking_part, *gone),
-                pids=tuple(self._lines[rank].pid for rank in taking_part),
+                members=tuple(members),
+                pids=tuple(line.pid for line in members.values()),
             )
         )
-        for rank in gone:  # the notebook did not know yet
-            sender.send(_ended_before(rank))
-        program = _Open(sender, fds, set(taking_part), set(self._lines))
+        for rank in members.keys() - self._lines.keys():  # the notebook did not know yet
+            sender.send(self._gone[rank].death or _ended_before(rank))
+        program = _Open(sender, fds, members.keys() & self._lines.keys(), set(self._lines))
         self._open.append(program)
         for line in self._lines.values():
             line.given.append(program)
@@ -157,7 +160,7 @@ class Dispatcher:
     def _meet(self) -> None:
         """Ranks open their lines: all that have arrived."""
         while channel.ready(self._arrivals, 0):
-            message, fds, _, _ = socket.recv_fds(self._arrivals, 64, 1)
+            message, fds = channel.take(self._arrivals, 64, 1)
             rank, pid = map(int, message.split())
             line = _Line(rank, pid, socket.socket(fileno=fds[0]))
             self._lines[rank] = line
@@ -165,7 +168,7 @@ class Dispatcher:
 
     def _hear(self, line: _Line) -> None:
         """A rank has ended a program, or has closed its line: then its death will be told."""
-        if line.sock.recv(64):
+        if channel.take(line.sock, 64)[0]:
             line.given.popleft().leave(line.rank)
             if line.given:
                 self._hand(line)
@@ -174,8 +177,7 @@ class Dispatcher:
             self._selector.unregister(line.sock)
 
     def _leave(self, line: _Line) -> None:
-        del self._lines[line.rank]
-        self._gone.add(line.rank)
+        self._gone[line.rank] = self._lines.pop(line.rank)
         with contextlib.suppress(KeyError):  # it has closed its line before
             self._selector.unregister(line.sock)
         line.sock.close()

@@ -56,6 +56,8 @@ from xla_nb.runtimes import Runtime
 from xla_nb.runtimes.forking import Latch, Lifecycle
 from xla_nb.wording import in_one_line
 
+_DIED_WITH_LOCK = "Rank {rank} died with the `lock`; it is free again."
+
 
 def run(
     sender: Sender,
@@ -205,8 +207,9 @@ def _run_ranks(
     def died(death: events.ProcessDied) -> None:
         event = crashes.tell(death)
         sender.send(event)
-        if dispatcher is not None:
-            dispatcher.died(event)
+        for rank in [] if dispatcher is None else dispatcher.died(event):
+            if lock.free_from(rank):
+                sender.send(events.Notice(text=_DIED_WITH_LOCK.format(rank=rank)))
 
     def forked() -> None:
         if dispatcher is not None:

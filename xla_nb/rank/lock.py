@@ -1,7 +1,8 @@
 """The `lock` that the ranks of a host share: multiprocessing's, which also knows who holds it.
 
-A process that ends with the lock leaves it locked for ever; a rank that lives on gives it back
-after each program. The meter of a rank that waits reads here for whom, so that this can be told.
+A process that ends with the lock leaves it locked for ever. A rank that lives on gives it back
+after each program, and its job does where it has died. The meter of a rank that waits reads here
+for whom, so that this can be told.
 """
 
 from __future__ import annotations
@@ -77,6 +78,13 @@ class SharedLock(synchronize.Lock):
             self.release()
         except ValueError:  # another process has done so
             return False
+        return True
+
+    def free_from(self, rank: int) -> bool:
+        """In the job: give it back for a rank whose process has died with it; whether it had."""
+        if self._holder[0] != rank + 1:
+            return False
+        self.release()
         return True
 
     def __enter__(self) -> bool:

@@ -106,7 +106,7 @@ def enter(local_rank: int, processes: int) -> None:
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
     _log_to(job.program, rank)
-    signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
+    _heed_interrupts(job)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job.crashes.watch(local_rank)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
@@ -139,6 +139,12 @@ def _mend_thread_pool() -> None:
     """
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(torch.get_num_threads())
+
+
+def _heed_interrupts(job: Inherited) -> None:
+    """Have SIGINT stop what runs. Only the main thread can say so."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
@@ -202,9 +208,11 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     with Sampling(_meter(job, index, idle), job.sampler):
         try:
             _take_cells(job, line, index, info, idle)
-        except BaseException:  # of what no program is: the notebook hears of the process's end
+        except BaseException as error:  # of what no program is
             traceback.print_exc()
             flush()
+            with contextlib.suppress(BaseException):  # the notebook hears of the process's end
+                job.program.sender.send(_failure(job.program, index, error, None))
             os._exit(1)
     job.runtime.leave("returned")
     job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
@@ -234,7 +242,7 @@ def _take_cells(
     job: Inherited, line: cells.Line, index: int, info: RankInfo, idle: Stopwatch
 ) -> None:
     made = Definitions()
-    while (cell := line.next()) is not None:
+    while (cell := _next_cell(job, line, index)) is not None:
         with cell:
             if cell.turn.is_for(index):
                 if not cell.turn.asks:
@@ -245,6 +253,23 @@ def _take_cells(
                 with contextlib.suppress(BaseException):  # the notebook is told
                     cell.open(cell.program(job.program), index, made)
         line.done()
+
+
+def _next_cell(job: Inherited, line: cells.Line, index: int) -> cells.Cell | None:
+    """Wait for the next program. What a signal handler raises meanwhile that a cell has left is
+    told, and ends nothing but where it is to end the process."""
+    while True:
+        try:
+            line.wait()
+        except SystemExit:
+            raise
+        except BaseException as error:
+            traceback.print_exc()
+            flush()
+            raised = f"A signal handler raised {hostile.name_of(type(error))}"
+            job.program.tell(index, f"{raised} while rank {index} was idle.")
+        else:
+            return line.next()
 
 
 def _run_cell(
@@ -259,6 +284,7 @@ def _run_cell(
 
     try:
         _log_to(program, index)
+        _heed_interrupts(job)  # a former cell may have left another handler
         _run(job, program, index, lambda: info, before)
     finally:
         if job.lock.let_go():

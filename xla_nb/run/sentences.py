@@ -90,6 +90,8 @@ def death(state: RunState, rank: RankState) -> str:
         return f"lost{f' with its host {rank.host}' if host and host.lost else ''}: {rank.lost}"
     if rank.death is None:
         return _before_it_began(state) if rank.pid is None else "ended for an unknown reason"
+    if state.group is not None and rank.death >= 0:  # perhaps while it ran nothing
+        return cause_in_short(rank.death, rank.lack)
     # It has said where it was; a rank that was killed could not.
     is_known = rank.crash or rank.death == -signal.SIGINT
     where = f" at {rank.place}" if is_known and rank.place else ""

@@ -13,7 +13,6 @@ from typing import Literal
 
 from xla_nb.protocol import events
 from xla_nb.run.programs import Programs
-from xla_nb.wording import ending
 
 Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
@@ -379,7 +378,7 @@ class RunState:
 
     def _close(self, event: events.JobEnded) -> None:
         """One host's job is over; without its name, whatever there was."""
-        why = event.why or (f"their job {ending(event.status)}" if event.status else "")
+        why = event.reason
         if why and not event.host and len(self.hosts) > 1:
             for name in list(self.hosts):
                 self._lose(events.HostLost(at=event.at, host=name, why=why))

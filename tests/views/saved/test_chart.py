@@ -244,5 +244,5 @@ def test_a_band_lies_between_its_lowest_and_highest_values() -> None:
 
 
 def test_a_strip_is_its_colours_from_left_to_right() -> None:
-    picture = decode(chart.strip([RED, "", BLUE], 2))
-    assert picture == [[(0xE0, 0x40, 0x40, 255), (0, 0, 0, 0), (0x40, 0x60, 0xE0, 255)]] * 2
+    row = [(0xE0, 0x40, 0x40, 255), (0, 0, 0, 0), (0x40, 0x60, 0xE0, 255)]
+    assert decode(chart.strip(bytes(part for pixel in row for part in pixel), 2)) == [row] * 2

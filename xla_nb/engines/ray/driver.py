@@ -23,6 +23,7 @@ from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
 from xla_nb.engines.ray.relay import HostGone, Launch, Relay
 from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.linux import name_process, watch_parent
+from xla_nb.protocol import channel
 from xla_nb.topology.chips import asks_to_simulate
 
 
@@ -60,7 +61,7 @@ class Driver:
         task.add_done_callback(self._others.discard)
 
     def _receive(self, closed: asyncio.Future[None]) -> None:
-        message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 4)
+        message, fds = channel.take(self._control, 1 << 16, 4)
         if not message:
             _set(closed)
             return

@@ -275,10 +275,9 @@ class _Canvas:
             yield b"".join(pixels)
 
 
-def strip(pixels: Sequence[str], height: int) -> bytes:
-    """A row of `#rrggbb`, "" where nothing is drawn, as a picture of that height."""
-    row = b"".join(bytes.fromhex(f"{colour[1:]}ff") if colour else b"\0\0\0\0" for colour in pixels)
-    return _encode(len(pixels), height, [row] * height)
+def strip(row: bytes, height: int) -> bytes:
+    """A row of pixels (red, green, blue, alpha) as a picture of that height."""
+    return _encode(len(row) // 4, height, [row] * height)
 
 
 def _encode(width: int, height: int, rows: Iterable[bytes]) -> bytes:
