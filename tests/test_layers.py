@@ -15,16 +15,8 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 ROWS = (
     (
         *("__init__", "magics", "live_magics", "lines", "completion"),
-        *(
-            "dropin",
-            "live",
-            "live_questions",
-            "live_replay",
-            "live_panel",
-            "api",
-            "own_runs",
-            "notebook",
-        ),
+        *("dropin", "live", "live_questions", "live_replay", "live_panel", "tooltips"),
+        *("api", "own_runs", "notebook"),
     ),
     ("views",),
     ("run",),

@@ -80,6 +80,15 @@ def test_a_busy_rank_gets_what_others_were_brought_once_it_is_free(live):
     assert results(live, "late") == "{0: [1, 2, 2, 2], 1: [1]}"
 
 
+def test_what_a_busy_rank_binds_is_not_replaced_by_what_others_were_brought(live, tmp_path):
+    live.ok(f"ours, done = 'notebook', {str(tmp_path / 'done')!r}")
+    waits = "while not os.path.exists(done): time.sleep(0.01)"
+    live.ok(f"%%xla 0 --bg -o slow_\nimport os, time\n{waits}\nours = 'rank 0'")
+    assert results(live, "ours", "1") == "{1: 'notebook'}"
+    live.ok("open(done, 'w').close()\nslow_.wait()")
+    assert results(live, "ours", "0") == "{0: 'rank 0'}"
+
+
 def test_a_value_that_ranks_cannot_open_fails_the_cell_and_is_sent_again(live):
     live.ok(
         "class Odd:\n"
@@ -112,6 +121,20 @@ def test_a_name_bound_on_both_sides_is_the_ranks(live):
     live.ok("def says(): return both")
     assert results(live, "both, says()") == "{0: ('ranks', 'ranks'), 1: ('ranks', 'ranks')}"
     assert live.value("both") == "'notebook'"
+
+
+def test_a_name_of_both_sides_is_told_in_the_first_cell_also_after_it_was_pulled(live):
+    live.ok("pulled = 'notebook'")
+    live.ok("%%xla\npulled = 'ranks'")
+    assert live.ok("xla_nb.ranks()['pulled']").stdout == ""
+    assert "`pulled` is the ranks'" in str(live.ok("%%xla\npulled").data)
+
+
+def test_a_push_says_what_was_sent_again_with_it(live):
+    live.ok("sent_with = [1]")
+    live.ok("%%xla\nsent_with.append(rank)")
+    told = live.ok("xla_nb.ranks().push(with_it=sent_with)").stdout
+    assert "the arguments were sent, with `sent_with`, which shares what it holds" in told
 
 
 def test_a_module_that_both_sides_have_imported_is_not_told(live):
@@ -539,6 +562,25 @@ def test_a_question_mark_shows_what_rank_0_has(live):
     assert "Signature:      documented(a, b=2)" in shown
     assert "What it does." in shown
     assert "return a" in live.ok("%%xla\ndocumented??").stdout
+
+
+def inspected(live, code, level=0):
+    reply = live.client.inspect(code, len(code), level, reply=True, timeout=60)["content"]
+    return reply["data"].get("text/plain", "")
+
+
+def test_what_is_at_the_cursor_of_a_cell_is_shown_as_the_ranks_have_it(live):
+    live.ok("on_both = 'notebook'\nof_notebook = 'it is here'")
+    live.ok("%%xla\non_both = 'ranks'\ndef told(a):\n    'What it tells.'\n    return a")
+    assert "'ranks'" in inspected(live, "%%xla\non_both")
+    assert "notebook" in inspected(live, "on_both")
+    assert "it is here" in inspected(live, "%%xla\nof_notebook")
+    assert "What it tells." in inspected(live, "%%xla 0\nx = told(1, ")
+    assert "return a" in inspected(live, "%%xla\ntold", 1)
+    assert not inspected(live, "%%xla\non_both.gone")
+    live.ok("%%xla --bg -o busy_\nimport time\ntime.sleep(600)")
+    assert not inspected(live, "%%xla\non_both")
+    live.ok("busy_.stop()\nbusy_.join_end()")
 
 
 def test_fresh_ranks_run_beside_live_ones(live):

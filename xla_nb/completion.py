@@ -107,11 +107,17 @@ def _offered(
     behind the cursor."""
     lines = text.split("\n")
     line = lines[number] if number < len(lines) else ""
-    start = next((n for n, each in enumerate(lines) if _LIVE.match(each)), None)
-    if start is None or start >= number:
+    top = top_of(text, number)
+    if not top:
         return None, ""
-    before = "\n".join([*lines[start + 1 : number], line[:column]])
-    return ranks_offer(lines[start], before), line[column:]
+    before = "\n".join([*lines[lines.index(top) + 1 : number], line[:column]])
+    return ranks_offer(top, before), line[column:]
+
+
+def top_of(text: str, number: int) -> str:
+    """The line of the %%xla above a line of a cell's text; "" if there is none."""
+    above = text.split("\n")[:number]
+    return next((line for line in above if _LIVE.match(line)), "")
 
 
 def _turn_on_in_cells(completer: Any, ranks_offer: RanksOffer) -> None:

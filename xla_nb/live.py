@@ -345,7 +345,7 @@ class Ranks:
             label = f"push of {listed(values, most=3)}"
             return replace(program, label=label, binds=tuple(values))
 
-        _run(self._group, build, replace(self._options, view="none"), None)
+        self._unseen(build, None)
 
     def pull(self, name: str, rank: int = 0) -> Any:
         """What a name, or an expression, holds on one rank. Raises RunFailed where it does not,
@@ -371,8 +371,24 @@ class Ranks:
             told = f"{shortened(repr(name), 60)} is neither a name nor an expression."
             raise UsageError(f"{told} Statements are for run().") from None
         cell = Cell(f"`{text}`", text)
-        run = run_cell(self._group, cell, replace(self._options, view="none"), members)
-        return dict(run.results)
+
+        def build(scope: Scope, name: str) -> Program:  # that it is the ranks' is what is asked for
+            return replace(build_live(cell, scope, name=name), both={})
+
+        return dict(self._unseen(build, members, cell).results)
+
+    def _unseen(
+        self,
+        build: Callable[[Scope, str], Program],
+        members: tuple[int, ...] | None,
+        cell: Cell | None = None,
+    ) -> Run:
+        """Run what shows nothing but what is to be said of the notebook's values."""
+        run = _run(self._group, build, replace(self._options, view="none"), members, cell)
+        for notice in run.state.notices:
+            if not notice.once:
+                print(notice.text)
+        return run
 
     def _chosen(self, given: Mapping[str, object]) -> tuple[tuple[int, ...] | None, Options]:
         words = dict(given)

@@ -12,6 +12,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from xla_nb import live, live_questions, notebook
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.lines import Parser, expanded, parsed, parser
+from xla_nb.program.build import RANK_NAMES
 from xla_nb.protocol.inspection import Completions
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import Watch
@@ -38,6 +39,21 @@ def offered(line: str, before: str) -> Completions | None:
         return live_questions.completions(live.of(words["group"]), before)
     except XlaNbError:  # the line is not finished, or there are no ranks
         return None
+
+
+def explained(line: str, expression: str, source: bool) -> str | None:
+    """What ranks tell of an object in a cell with this line at its top, "" if nothing; None where
+    the name is the notebook's."""
+    try:
+        words = parsed(_cell_parser(), line.partition("%%xla")[2])
+        group = live.of(words["group"])
+    except XlaNbError:
+        return None
+    if expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
+        return None
+    within = live_questions.TOOLTIP
+    about = live_questions.about(group, expression, source=source, within=within)
+    return help.as_text(about, group.alive[0]) if about is not None and about.found else ""
 
 
 @functools.cache  # a cell should not wait for it

@@ -23,8 +23,8 @@ from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
 from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
 
-#: Seconds for what Tab offers, and for `name?`.
-_COMPLETION, _HELP = 0.2, 5.0
+#: Seconds for what Tab offers, for `name?` and for what is shown of the object at the cursor.
+_COMPLETION, _HELP, TOOLTIP = 0.2, 5.0, 1.0
 #: Seconds that ranks have for a question that is not to be answered any more; of a view's, which
 #: nobody has asked, they are not to be ended for it.
 _PATIENCE, _MUCH = 5.0, 60.0
@@ -117,9 +117,10 @@ def completions(group: Group, before: str) -> Completions | None:
     return _soon(group, questions.completions, (before,), _COMPLETION)
 
 
-def about(group: Group, expression: str, *, source: bool) -> About | None:
-    """What the first rank knows of an object; None where it is busy."""
-    return _soon(group, questions.about, (expression, source), _HELP)
+def about(group: Group, expression: str, *, source: bool, within: float = _HELP) -> About | None:
+    """What the first rank knows of an object; None where it is busy, or cannot tell in so many
+    seconds."""
+    return _soon(group, questions.about, (expression, source), within)
 
 
 def _soon(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs
+from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs, tooltips
 from xla_nb.dropin import guard
 from xla_nb.errors import UsageError
 from xla_nb.lines import Parser, expanded, parsed, parser, without_values
@@ -47,6 +47,7 @@ def load(shell: InteractiveShell) -> None:
     completion.turn_on(
         shell, [_spawn_parser(), _topology_parser(), *live_magics.parsers()], live_magics.offered
     )
+    tooltips.turn_on(shell, live_magics.explained)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
@@ -60,6 +61,7 @@ def unload(shell: InteractiveShell) -> None:
         shell.events.unregister(event, callback)
     dropin.uninstall()
     guard.of(shell).turn_off()
+    tooltips.turn_off(shell)
     live.end_all("by %unload_ext xla_nb")
     api.close("Stopped by %unload_ext xla_nb")
 

@@ -80,7 +80,9 @@ class Cell:
         _find_modules_in(program.request.sys_path)
         self._reloads.follow(self.turn.reloads)
         try:
-            Parcel(self._parcel).open(namespace, table=made, but=self.turn.remote)
+            # What the rank has bound the notebook may not know yet: it was packed meanwhile.
+            own = self.turn.remote | program.own
+            Parcel(self._parcel).open(namespace, table=made, but=own)
         finally:
             os.close(self._parcel)
         for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound

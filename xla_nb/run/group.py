@@ -292,8 +292,9 @@ class Group:
             raise UsageError("The live ranks are still starting.")
         chosen = set(members)
         if strange := chosen - set(self.world):
+            there = "There is" if len(strange) == 1 else "There are"
             raise UsageError(
-                f"There is no {ranks(sorted(strange))}. The ranks are {ranks(list(self.world))}."
+                f"{there} no {ranks(sorted(strange))}. The ranks are {ranks(list(self.world))}."
             )
         is_whole = not self.run.state.cut_off or chosen != set(self.world)
         if chosen - set(self.alive) or not is_whole:
