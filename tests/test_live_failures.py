@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -388,9 +389,11 @@ def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, t
 
 
 def handles(kernel, name, handler):
-    """Have the ranks handle SIGUSR1 so; gives their processes."""
+    """Have the ranks handle SIGUSR1 so; gives their processes, which are idle by then."""
     pids, _, _ = processes(kernel, name)
     kernel.ok(f"%%xla --group {name}\nbefore = signal.signal(signal.SIGUSR1, {handler})")
+    while not all("poll" in Path(f"/proc/{pid}/wchan").read_text() for pid in pids):
+        pass  # a cell has ended a moment before
     return pids
 
 

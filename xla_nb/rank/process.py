@@ -55,7 +55,7 @@ class Inherited:
 
     `program` is the one that the job has loaded; live ranks get theirs from the `dispatcher`.
     `running` is what runs now, by rank; `captured` are the ranks whose log this process's output
-    goes to.
+    goes to; `interrupted` handles SIGINT once the runtime has been joined.
     """
 
     program: Loaded
@@ -68,6 +68,7 @@ class Inherited:
     dispatcher: Dispatcher | None = None
     running: dict[int, Running] = field(default_factory=dict)
     captured: range = range(0)
+    interrupted: Any = None
     sampler: Sampler = field(default_factory=Sampler)
 
     @property
@@ -106,7 +107,7 @@ def enter(local_rank: int, processes: int) -> None:
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
     _log_to(job.program, rank)
-    _heed_interrupts(job)
+    signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job.crashes.watch(local_rank)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
@@ -139,12 +140,6 @@ def _mend_thread_pool() -> None:
     """
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(torch.get_num_threads())
-
-
-def _heed_interrupts(job: Inherited) -> None:
-    """Have SIGINT stop what runs. Only the main thread can say so."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
@@ -199,6 +194,7 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     try:
         info = job.runtime.rank_info(index)
         line = dispatcher.connect(index)
+        job.interrupted = signal.getsignal(signal.SIGINT)
         _begin(job, job.program, index, info)
     except BaseException as error:
         job.program.sender.send(_failure(job.program, index, error, _consequence(job, error)))
@@ -284,7 +280,8 @@ def _run_cell(
 
     try:
         _log_to(program, index)
-        _heed_interrupts(job)  # a former cell may have left another handler
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, job.interrupted)  # a former cell may have left another
         _run(job, program, index, lambda: info, before)
     finally:
         if job.lock.let_go():
