@@ -106,7 +106,7 @@ def enter(local_rank: int, processes: int) -> None:
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
     _log_to(job.program, rank)
-    _heed_interrupts(job)
+    signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job.crashes.watch(local_rank)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
@@ -139,12 +139,6 @@ def _mend_thread_pool() -> None:
     """
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(torch.get_num_threads())
-
-
-def _heed_interrupts(job: Inherited) -> None:
-    """Have SIGINT stop what runs. Only the main thread can say so."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
@@ -241,12 +235,14 @@ def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
 def _take_cells(
     job: Inherited, line: cells.Line, index: int, info: RankInfo, idle: Stopwatch
 ) -> None:
-    made = Definitions()
+    made, handler = Definitions(), signal.getsignal(signal.SIGINT)
     while (cell := _next_cell(job, line, index)) is not None:
         with cell:
             if cell.turn.is_for(index):
                 if not cell.turn.asks:
                     idle.stop()
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, handler)  # a cell may have left another
                 _run_cell(job, cell, index, info, made)
                 idle.start()
             else:
@@ -284,7 +280,6 @@ def _run_cell(
 
     try:
         _log_to(program, index)
-        _heed_interrupts(job)  # a former cell may have left another handler
         _run(job, program, index, lambda: info, before)
     finally:
         if job.lock.let_go():
