@@ -55,7 +55,7 @@ class Inherited:
 
     `program` is the one that the job has loaded; live ranks get theirs from the `dispatcher`.
     `running` is what runs now, by rank; `captured` are the ranks whose log this process's output
-    goes to; `interrupted` handles SIGINT once the runtime has been joined.
+    goes to.
     """
 
     program: Loaded
@@ -68,7 +68,6 @@ class Inherited:
     dispatcher: Dispatcher | None = None
     running: dict[int, Running] = field(default_factory=dict)
     captured: range = range(0)
-    interrupted: Any = None
     sampler: Sampler = field(default_factory=Sampler)
 
     @property
@@ -194,7 +193,6 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     try:
         info = job.runtime.rank_info(index)
         line = dispatcher.connect(index)
-        job.interrupted = signal.getsignal(signal.SIGINT)
         _begin(job, job.program, index, info)
     except BaseException as error:
         job.program.sender.send(_failure(job.program, index, error, _consequence(job, error)))
@@ -237,12 +235,14 @@ def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
 def _take_cells(
     job: Inherited, line: cells.Line, index: int, info: RankInfo, idle: Stopwatch
 ) -> None:
-    made = Definitions()
+    made, handler = Definitions(), signal.getsignal(signal.SIGINT)
     while (cell := _next_cell(job, line, index)) is not None:
         with cell:
             if cell.turn.is_for(index):
                 if not cell.turn.asks:
                     idle.stop()
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, handler)  # a cell may have left another
                 _run_cell(job, cell, index, info, made)
                 idle.start()
             else:
@@ -280,8 +280,6 @@ def _run_cell(
 
     try:
         _log_to(program, index)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, job.interrupted)  # a former cell may have left another
         _run(job, program, index, lambda: info, before)
     finally:
         if job.lock.let_go():
