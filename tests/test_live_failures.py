@@ -242,6 +242,27 @@ def test_ranks_are_lost_with_their_job_and_start_again(kernel, group):
     assert results(kernel, group, "rank") == "{0: 0, 1: 1}"
 
 
+def test_a_job_that_has_been_stopped_goes_on_for_the_next_cell_which_says_so(kernel, group):
+    _, job, _ = processes(kernel, group)
+    os.kill(job, signal.SIGSTOP)
+    assert results(kernel, group, "held") == "{0: 0, 1: 1}"
+    told = kernel.value("[notice.text for notice in got_.state.notices]")
+    assert "The live ranks' job had been stopped (SIGSTOP), and was continued." in told
+
+
+def test_a_job_that_is_stopped_as_its_ranks_end_the_cell_is_told_with_what_continues_it(
+    kernel, group
+):
+    _, job, _ = processes(kernel, group)
+    stops = "if rank == 0: os.kill(os.getppid(), signal.SIGSTOP)"
+    kernel.ok(f"%%xla --group {group} --bg -o stops_\n{stops}")
+    kernel.ok("while stops_.state.hang is None: pass")
+    assert f"kill -CONT {job}" in kernel.value("stops_.state.hang.report.verdict")
+    os.kill(job, signal.SIGCONT)
+    kernel.ok("stops_.wait()")
+    assert results(kernel, group, "held") == "{0: 0, 1: 1}"
+
+
 def test_a_cell_whose_job_is_killed_says_so(kernel, group):
     kills = "if rank == 0: os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)"
     shown = kernel.run(f"%%xla --group {group}\n{kills}")

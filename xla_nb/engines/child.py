@@ -27,7 +27,7 @@ from xla_nb import linux
 from xla_nb.engines.ending import end_all
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
-from xla_nb.protocol.events import Event, JobEnded
+from xla_nb.protocol.events import Event, JobEnded, JobStarted
 
 # Import the xla_nb that runs here first; the rest of its folder keeps its turn on the path.
 _BOOT = """
@@ -178,6 +178,7 @@ class ChildFeed:
         self._pidfd = os.dup(child.pidfd)
         self._over = threading.Event()
         self._end: JobEnded | None = None
+        self.job: int | None = None  # its pid, once who follows the run has heard it
 
     def wait(self, seconds: float) -> Iterator[Event | None]:
         if not channel.ready(self._sock, seconds, self._pidfd):
@@ -196,6 +197,8 @@ class ChildFeed:
         if event is None or isinstance(event, JobEnded):
             self._end = event
             self._over.set()
+        elif isinstance(event, JobStarted):
+            self.job = event.pid
 
     def end_within(self, seconds: float) -> JobEnded | None:
         """How the run ended, once who follows it has heard; None if nobody does within so many

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from xla_nb import linux
 from xla_nb.engines.base import Where
 from xla_nb.engines.child import Child, ChildFeed, in_memory, no_temporary
 from xla_nb.engines.scratch import Scratch
@@ -115,6 +116,7 @@ class LocalEngine:
             raise LaunchError(NO_GROUP)
         ours, theirs = channel.pair()
         feed = ChildFeed(ours, live.server.child, live.why_ended)
+        feed.notes = (_JOB_WAS_STOPPED,) if live.resume() else ()
         with theirs:
             try:
                 socket.send_fds(live.control, [b"run"], [theirs.fileno(), *files])
@@ -206,6 +208,7 @@ _ANSWER = 30.0
 _HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the server tidies up first
 _SERVER = "the process that starts and ends ranks"
 _REPLACED = f"{_SERVER.capitalize()} was replaced: {{problem}}."
+_JOB_WAS_STOPPED = "The live ranks' job had been stopped (SIGSTOP), and was continued."
 _WAS_STOPPED = f"{_SERVER.capitalize()} had been stopped (SIGSTOP), and was continued."
 
 
@@ -243,6 +246,15 @@ class _Group:
     def alive(self) -> bool:
         """Their job has not ended: nobody else writes to the socket, or closes it."""
         return not channel.ready(self.control, 0)
+
+    def resume(self) -> bool:
+        """Let their job go on if it has been stopped (SIGSTOP); whether it had."""
+        job = self.feed.job
+        if job is None or not linux.is_stopped(job):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(job, signal.SIGCONT)
+        return True
 
     def why_ended(self) -> str:
         """How their job ended, or the server; empty if neither is known to have."""

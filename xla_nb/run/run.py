@@ -379,7 +379,7 @@ class Run(RecordedRun):
 
     def _act(self, now: float) -> None:
         """What is due at this moment."""
-        if self._settled is None and not self.state.stopping:
+        if (self._settled is None or self._is_leaving) and not self.state.stopping:
             self._hangs.act(now)
         if self._settled is not None:
             self._end_what_lingers(now)
