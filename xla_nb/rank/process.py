@@ -143,8 +143,15 @@ def _mend_thread_pool() -> None:
 
 def _heed_interrupts(job: Inherited) -> None:
     """Have SIGINT stop what runs. Only the main thread can say so."""
+    pid = os.getpid()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        _interrupt(job, pid, number, frame)
+
+    # No partial: before Python 3.12 `signal` takes the repr of the handler that was there, and
+    # that of the job's namespace would compute what its tensors have recorded.
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
+        signal.signal(signal.SIGINT, interrupted)
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
