@@ -137,12 +137,17 @@ def test_a_push_says_what_was_sent_again_with_it(live):
     assert "the arguments were sent, with `sent_with`, which shares what it holds" in told
 
 
-def test_a_module_that_both_sides_have_imported_is_not_told(live):
-    live.ok("import colorsys as once, string as twice")
+def test_what_both_sides_have_imported_is_not_told(live):
+    live.ok(
+        "import colorsys as once, string as twice\nfrom textwrap import dedent, indent as other"
+    )
     live.ok("%%xla\nimport colorsys as once, textwrap as twice")
-    told = str(live.ok("%%xla\nonce, twice").data)
+    live.ok("%%xla\nfrom textwrap import dedent, fill as other")
+    told = str(live.ok("%%xla\nonce, twice, dedent, other").data)
     assert "`once` is the ranks'" not in told
+    assert "`dedent` is the ranks'" not in told
     assert "`twice` is the ranks'" in told
+    assert "`other` is the ranks'" in told
 
 
 def test_a_name_that_some_ranks_bind_is_not_the_notebooks_on_others(live):

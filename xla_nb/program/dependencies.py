@@ -30,7 +30,7 @@ from xla_nb.program.cells import (
     parsed,
     span,
 )
-from xla_nb.program.imports import Imports, module_name
+from xla_nb.program.imports import Imports, imported_as
 from xla_nb.program.missing import MissingNames
 from xla_nb.program.names import names_in
 from xla_nb.program.origins import star_names
@@ -134,10 +134,10 @@ class Dependencies:
     @property
     def both(self) -> dict[str, str]:
         """The names of the ranks' own that a live program reads, itself or in functions, and that
-        the notebook has as well; some for modules, which are named."""
+        the notebook has as well, with what is imported under them there."""
         read = self._read | (self._sent.reads if self._sent else set())
         both = read & self._remote & self._values.keys()
-        return {name: module_name(self._values[name]) for name in sorted(both)}
+        return {name: imported_as(self._values[name]) for name in sorted(both)}
 
     def pending(self, name: str) -> Statement | None:
         """The last statement of a pending cell that binds the name."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
 
 from xla_nb.program.cells import Cells, imported_modules
 from xla_nb.program.names import names_in
@@ -116,7 +117,15 @@ def _prefixes(path: str, module: str) -> Iterator[str]:
         yield prefix
 
 
-def module_name(value: object) -> str:
-    """The name by which a module is imported; empty for anything else."""
-    name = vars(value).get("__name__") if type(value) is ModuleType else None
-    return name if isinstance(name, str) and sys.modules.get(name) is value else ""
+def imported_as(value: Any) -> str:
+    """What both sides have where they import the same: a module's name, or that of a function or
+    class with its module's; empty for anything else."""
+    if type(value) is ModuleType:
+        name = vars(value).get("__name__")
+        return name if isinstance(name, str) and sys.modules.get(name) is value else ""
+    if type(value) not in (FunctionType, BuiltinFunctionType, type):
+        return ""
+    module, name = value.__module__, value.__qualname__
+    found = sys.modules.get(module) if isinstance(module, str) and module != "__main__" else None
+    is_there = isinstance(found, ModuleType) and vars(found).get(name) is value
+    return f"{module}.{name}" if is_there else ""

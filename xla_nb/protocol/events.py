@@ -179,13 +179,13 @@ class NotOpened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NamesBound(Event):
-    """Names that a program has bound, and deleted, in the namespace of a live rank. `modules`:
-    those that are bound to a module, with its name."""
+    """Names that a program has bound, and deleted, in the namespace of a live rank. `imported`:
+    those that are bound to what an import gives, with its name."""
 
     rank: int
     bound: tuple[str, ...]
     deleted: tuple[str, ...] = ()
-    modules: dict[str, str] = field(default_factory=dict)
+    imported: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

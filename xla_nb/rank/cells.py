@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xla_nb.program.imports import module_name
+from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import channel, events, hostile
@@ -102,8 +102,8 @@ class Cell:
         program.own.update(name for name in bound if isinstance(name, str))
         program.own.difference_update(deleted)
         for names in _in_parts(bound):
-            modules = {name: module for name in names if (module := module_name(now[name]))}
-            self._sender.send(events.NamesBound(rank=rank, bound=names, modules=modules))
+            imported = {name: known for name in names if (known := imported_as(now[name]))}
+            self._sender.send(events.NamesBound(rank=rank, bound=names, imported=imported))
         for names in _in_parts(deleted):
             self._sender.send(events.NamesBound(rank=rank, bound=(), deleted=names))
 

@@ -122,7 +122,7 @@ class Group:
         self.number = 0
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
-        self._modules: dict[str, str] = {}  # that names are bound to
+        self._imported: dict[str, str] = {}  # what is imported under names
         self._both: set[str] = set()  # names of which it was said that both sides have them
 
     @property
@@ -270,12 +270,12 @@ class Group:
         run.at_end(ended)
 
     def _told_of_both(self, names: Mapping[str, str]) -> list[str]:
-        """Say, the first time, whose a name is that both sides have bound, but for one that is the
-        same module on both."""
+        """Say, the first time, whose a name is that both sides have bound, but for one under which
+        both have imported the same."""
         fresh = [
             name
-            for name, module in names.items()
-            if name not in self._both and not (module and self._modules.get(name) == module)
+            for name, known in names.items()
+            if name not in self._both and not (known and self._imported.get(name) == known)
         ]
         self._both.update(fresh)
         ranks = self.in_code
@@ -361,7 +361,7 @@ class Group:
             self.run.changed.wait_for(lambda: not dead & set(self.alive), _SOON)
         for event in run.state.bound:
             for name in event.bound:
-                self._modules[name] = event.modules.get(name, "")
+                self._imported[name] = event.imported.get(name, "")
                 self._bound.setdefault(name, set()).add(event.rank)
                 self.remote[name] = run.label
             for name in event.deleted:
