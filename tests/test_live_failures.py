@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -388,9 +389,11 @@ def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, t
 
 
 def handles(kernel, name, handler):
-    """Have the ranks handle SIGUSR1 so; gives their processes."""
+    """Have the ranks handle SIGUSR1 so; gives their processes, which are idle by then."""
     pids, _, _ = processes(kernel, name)
     kernel.ok(f"%%xla --group {name}\nbefore = signal.signal(signal.SIGUSR1, {handler})")
+    while not all("poll" in Path(f"/proc/{pid}/wchan").read_text() for pid in pids):
+        pass  # a cell has ended a moment before
     return pids
 
 
@@ -448,6 +451,30 @@ def test_a_replay_stops_at_the_first_cell_that_returns_something_else(kernel, gr
     assert f"Cell In[{differs}] returned something else on ranks 0, 1 than before" in shown.error
     assert f"Not run again: Cell In[{differs + 1}]" in shown.error
     assert results(kernel, group, "first") == "{0: 1, 1: 1}"
+
+
+DIES = """
+import os, signal
+from xla_nb.run.group import Group
+ready_ = Group.wait_until_ready
+def die(group, *more):
+    while not all(rank.pid for rank in group.run.state.ranks.values()): pass
+    os.kill(group.run.state.ranks[1].pid, signal.SIGKILL)
+    while not group.run.state.troubled: pass
+    ready_(group, *more)
+Group.wait_until_ready = die
+"""
+
+
+def test_a_replay_is_there_after_a_restart_in_which_a_rank_died(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nkept = 7")
+    kernel.ok(DIES)
+    failed = kernel.run(f"%xla_restart {group} --replay")
+    kernel.ok("Group.wait_until_ready = ready_")
+    assert "SIGKILL" in failed.error
+    assert "%xla_restart" in kernel.run(f"%%xla --group {group}\nkept").error
+    kernel.ok(f"%xla_restart {group} --replay")
+    assert results(kernel, group, "kept") == "{0: 7, 1: 7}"
 
 
 # ---------------------------------------------------------------- scripts

@@ -163,7 +163,11 @@ def restart(
     that cell, and LaunchError.
     """
     old = end(name, "by %xla_restart")
-    group = start(old.options, name, old.idle, shown=shown)
+    try:
+        group = start(old.options, name, old.idle, shown=shown)
+    except BaseException:
+        _groups()[name] = old  # which knows what a replay is to run
+        raise
     group.watch = Watch(old.watch.names)
     if replay:
         live_replay.replay(group, old, run_cell)

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from xla_nb.simulation.agreement import Agreement
 from xla_nb.simulation.frames import Frame, next_frame
 from xla_nb.simulation.mesh import Mesh, Stream
 from xla_nb.simulation.swaps import Swap
@@ -98,3 +99,20 @@ def test_what_a_later_program_sends_stays_for_it(pair) -> None:
     first.streams[1].send(later.pack())
     assert next_frame(second.streams[0], 1) is None
     assert next_frame(second.streams[0], 2) == (later, len(later.pack()))
+
+
+def test_a_rank_that_returns_as_soon_as_it_has_all_is_not_missed(pair, monkeypatch):
+    """It does so before this one has read what it sent, let alone noted that it has all."""
+    first, second = map(Agreement, pair)
+    mine, theirs, push = bytearray(4), bytearray(4), Swap._push
+
+    def push_and_let_the_other_return(swap, rank):
+        sent = push(swap, rank)
+        if sent and swap._mesh is first.mesh:
+            second.swap("all_reduce", {0: memoryview(b"from")}, {0: memoryview(theirs)})
+            second.leave("returned")
+        return sent
+
+    monkeypatch.setattr(Swap, "_push", push_and_let_the_other_return)
+    first.swap("all_reduce", {1: memoryview(b"to B")}, {1: memoryview(mine)})
+    assert (mine, theirs) == (b"from", b"to B")

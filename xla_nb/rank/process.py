@@ -142,7 +142,7 @@ def _mend_thread_pool() -> None:
 
 
 def _heed_interrupts(job: Inherited) -> None:
-    """Have SIGINT stop what runs. Only the main thread can say so."""
+    """Have SIGINT stop what runs."""
     pid = os.getpid()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -151,14 +151,6 @@ def _heed_interrupts(job: Inherited) -> None:
     # No partial: before Python 3.12 `signal` takes the repr of the handler that was there, and
     # that of the job's namespace would compute what its tensors have recorded.
     signal.signal(signal.SIGINT, interrupted)
-
-
-def _handler_of_now() -> Callable[[], object]:
-    """What gives SIGINT the handler back that it has now, maybe the runtime's: a cell may leave
-    another. Only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-    return functools.partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
@@ -255,13 +247,14 @@ def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
 def _take_cells(
     job: Inherited, line: cells.Line, index: int, info: RankInfo, idle: Stopwatch
 ) -> None:
-    made, heed_interrupts = Definitions(), _handler_of_now()
+    made, handler = Definitions(), signal.getsignal(signal.SIGINT)
     while (cell := _next_cell(job, line, index)) is not None:
         with cell:
             if cell.turn.is_for(index):
                 if not cell.turn.asks:
                     idle.stop()
-                heed_interrupts()
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, handler)  # a cell may have left another
                 _run_cell(job, cell, index, info, made)
                 idle.start()
             else:

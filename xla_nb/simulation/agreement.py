@@ -403,10 +403,13 @@ class Agreement:
     def _swap(self, what: str, swap: Swap) -> None:
         mine = Frame(self.number, shorten(what), calling_line())
         moved, limit = time.monotonic(), self.timeout()
-        while wanted := swap.wanted:
+        while swap.wanted:
             if swap.move():
                 moved = time.monotonic()
                 continue
+            # Of a rank that has all by now nothing is wanted: it may have gone on, and returned.
+            if not (wanted := swap.wanted):
+                return
             for rank in wanted:
                 self._look(rank)
             self._check_gone(mine, {}, wanted)
