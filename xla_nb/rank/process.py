@@ -106,7 +106,7 @@ def enter(local_rank: int, processes: int) -> None:
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
     _log_to(job.program, rank)
-    signal.signal(signal.SIGINT, functools.partial(_interrupt, job, os.getpid()))
+    _heed_interrupts(job)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job.crashes.watch(local_rank)
     random.setstate(job.random)  # the one generator that Python reseeds in a forked process
@@ -139,6 +139,18 @@ def _mend_thread_pool() -> None:
     """
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(torch.get_num_threads())
+
+
+def _heed_interrupts(job: Inherited) -> None:
+    """Have SIGINT stop what runs."""
+    pid = os.getpid()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        _interrupt(job, pid, number, frame)
+
+    # No partial: before Python 3.12 `signal` takes the repr of the handler that was there, and
+    # that of the job's namespace would compute what its tensors have recorded.
+    signal.signal(signal.SIGINT, interrupted)
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
