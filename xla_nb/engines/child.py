@@ -194,8 +194,8 @@ class ChildFeed:
             yield None
 
     def _note(self, event: Event | None) -> None:
-        if event is None or isinstance(event, JobEnded):
-            self._end = event
+        if not self._over.is_set() and (event is None or isinstance(event, JobEnded)):
+            self._end = event  # its writers' end, which follows, tells nothing
             self._over.set()
         elif isinstance(event, JobStarted):
             self.job = event.pid
