@@ -10,7 +10,11 @@ def live(on_ray):
     """A kernel with two live ranks on each of two hosts."""
     on_ray.ok("%xla_start -n 2 --on ray --hosts 2", timeout=300)
     yield on_ray
-    on_ray.ok("%xla_shutdown")
+    on_ray.ok("state_ = __import__('xla_nb.live').live.of().run.state\n%xla_shutdown")
+    # They have ended by themselves, and were not stopped.
+    assert on_ray.value("state_.stopping, {r.phase for r in state_.ranks.values()}") == (
+        "('', {'finished'})"
+    )
 
 
 def results(live, body, line=""):
