@@ -342,8 +342,9 @@ def test_a_sample_has_the_innermost_line_of_the_notebook(metered):
 def test_a_sample_has_the_running_loops(metered):
     metered.book.begin(progress(range(5), label="epochs"))
     metered.book.items = 7
-    assert metered.final().items == 7
-    (loop,) = metered.final().loops
+    seen = metered.final()
+    (loop,) = seen.loops
+    assert seen.items == 7
     assert (loop.label, loop.done, loop.total) == ("epochs", 0, 5)
 
 
