@@ -12,10 +12,14 @@ HELD = [1]
 def noted(text, **namespace):
     """The names that are noted when a statement is executed; all are unclaimed."""
     bound: set[str] = set()
-    (statement,) = ast.parse(text).body
-    local = stores.local_to(statement, namespace, set(namespace), bound)
-    exec(compile(ast.Module([statement], []), "", "exec"), namespace, local)
+    statement, code = compiled(text)
+    exec(code, namespace, stores.local_to(statement, code, namespace, set(namespace), bound))
     return bound, namespace
+
+
+def compiled(text):
+    (statement,) = ast.parse(text).body
+    return statement, compile(ast.Module([statement], []), "", "exec")
 
 
 @pytest.mark.parametrize(
@@ -49,5 +53,5 @@ def test_what_is_bound_is_in_the_namespace_for_functions_and_others():
 
 def test_a_statement_that_binds_nothing_unclaimed_has_the_namespace_itself():
     namespace = {"mine": 1}
-    (statement,) = ast.parse("mine = 1").body
-    assert stores.local_to(statement, namespace, set(), set()) is namespace
+    assert stores.local_to(*compiled("mine = 1"), namespace, set(), set()) is namespace
+    assert stores.local_to(*compiled("other = 1"), namespace, {"mine"}, set()) is namespace

@@ -54,7 +54,7 @@ class ModuleMap:
     @classmethod
     def open(cls, module: Path) -> ModuleMap:
         """Read the map beside a module's file. Raises OSError."""
-        data = json.loads(_beside(module).read_text())
+        data = json.loads(_beside(module).read_bytes())
         spans = tuple(Span(*span) for span in data["spans"])
         body = tuple(data["body"]) if data["body"] else None
         return cls(**{**data, "spans": spans, "body": body})

@@ -176,7 +176,7 @@ def run_body(
     else None. To `bound` come names that it binds of those `unclaimed`."""
     assert table.body is not None
     label, first_line, text = table.body
-    tree = ast.increment_lineno(ast.parse(text, label), first_line - 1)
+    tree = ast.parse("\n" * (first_line - 1) + text, label)
     flags = table.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     noted = set() if bound is None else bound
     steps = []
@@ -185,7 +185,7 @@ def run_body(
             code = _compiled(ast.Expression(one.value), label, "eval", flags)
         else:
             code = _compiled(ast.Module([one], []), label, "exec", flags)
-        steps.append((code, stores.local_to(one, namespace, unclaimed, noted)))
+        steps.append((code, stores.local_to(one, code, namespace, unclaimed, noted)))
     if any(_awaits(code) for code, _ in steps):
         return _complete(_run_in_loop(steps, namespace))
     value: object = None

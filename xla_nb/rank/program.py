@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from xla_nb.program.module_file import ModuleMap
+from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import events, hostile, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
@@ -138,7 +139,7 @@ class OnRank:
             )
         if program.table.body is not None:
             turn = request.turn
-            unclaimed = program.namespace.keys() - turn.remote if turn else set()
+            unclaimed = program.namespace.keys() - turn.remote - RANK_NAMES if turn else set()
             return loader.run_body(program.table, program.namespace, unclaimed, program.bound)
         assert request.entry is not None
         entry = program.namespace[request.entry]

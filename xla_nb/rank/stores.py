@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, MutableMapping, Set
+from types import CodeType
 from typing import Any
 
 from xla_nb.program import ipython_syntax
@@ -15,16 +16,30 @@ from xla_nb.program.bindings import bindings
 
 
 def local_to(
-    statement: ast.stmt, namespace: dict[str, Any], unclaimed: Set[str], bound: set[str]
+    statement: ast.stmt,
+    code: CodeType,
+    namespace: dict[str, Any],
+    unclaimed: Set[str],
+    bound: set[str],
 ) -> Mapping[str, Any]:
-    """What a statement takes for its local names: the namespace, by way of notes in `bound` where
-    it binds names that are `unclaimed`. `+=` and the like may change what is there in place."""
+    """What a statement, compiled as `code`, takes for its local names: the namespace, by way of
+    notes in `bound` where it binds names that are `unclaimed`. `+=` and the like may change what is
+    there in place."""
+    if not _may_bind(code, unclaimed):
+        return namespace
     timed = [ipython_syntax.timed(one) for one in ast.walk(statement) if isinstance(one, ast.Call)]
     names = bindings([statement, *filter(None, timed)]) & unclaimed
     if names:  # which is rare
         targets = [node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)]
         names -= {target.id for target in targets if isinstance(target, ast.Name)}
     return _Noting(namespace, names, bound) if names else namespace
+
+
+def _may_bind(code: CodeType, names: Set[str]) -> bool:
+    """Whether it is worth a walk of the tree, which takes as long as to compile it."""
+    if not names.isdisjoint(code.co_names) or "get_ipython" in code.co_names:
+        return True
+    return any(type(const) is CodeType for const in code.co_consts)  # a class may say `global`
 
 
 class _Noting(MutableMapping[str, Any]):

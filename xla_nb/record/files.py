@@ -61,9 +61,18 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._events = Appender(self.events, _KEPT)
-        self._sum = hashlib.sha256()  # of the events as they should be in their file
         self._has_sum = False
+
+    # Ranks have a record for each of their programs, and add no events.
+
+    @functools.cached_property
+    def _events(self) -> Appender:
+        return Appender(self.events, _KEPT)
+
+    @functools.cached_property
+    def _sum(self) -> Any:
+        """Of the events as they should be in their file."""
+        return hashlib.sha256()
 
     def __repr__(self) -> str:
         return f"Record({str(self.path)!r})"
