@@ -229,7 +229,7 @@ def test_a_cell_may_await(live):
 
 
 def test_a_folder_that_a_cell_enters_is_the_ranks_own(live):
-    live.ok("%%xla\n%cd /")
+    live.ok("%%xla\nimport os\n%cd /")
     assert results(live, "os.getcwd()") == "{0: '/', 1: '/'}"
     assert live.value("__import__('os').getcwd() == '/'") == "False"
 

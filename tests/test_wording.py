@@ -5,6 +5,7 @@ import pytest
 from xla_nb.wording import (
     cause_in_short,
     cause_of_death,
+    exactly,
     in_one_line,
     in_past,
     listed,
@@ -71,3 +72,9 @@ def test_a_long_path_keeps_its_start_and_its_end():
 def test_only_what_was_killed_is_told_so(status, told, in_short):
     assert in_past(cause_of_death(status)) == told
     assert cause_in_short(status) == in_short
+
+
+def test_a_duration_that_was_set_is_told_as_it_was():
+    times = (0.5, 30, 60, 90, 1800, 7200, 7325)
+    told = ["0.5 s", "30 s", "1 min", "1 min 30 s", "30 min", "2 h", "2 h 2 min 5 s"]
+    assert [exactly(seconds) for seconds in times] == told

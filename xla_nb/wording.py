@@ -134,3 +134,12 @@ def _signal(status: int) -> str:
         return signal.Signals(-status).name
     except ValueError:
         return f"signal {-status}"
+
+
+def exactly(seconds: float) -> str:
+    """A duration that somebody has set: `0.5 s`, `1 min 30 s`, `2 h`."""
+    if seconds < 60:
+        return f"{seconds:g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    parts = ((minutes // 60, "h"), (minutes % 60, "min"), (rest, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)

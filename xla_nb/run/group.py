@@ -27,13 +27,12 @@ from xla_nb.run.replaying import Returned, returned
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
 from xla_nb.run.staying import in_words
-from xla_nb.run.verdict import lasting
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.wording import ranks
+from xla_nb.wording import exactly, ranks
 
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
-_TICK, _SOON, _MINUTE = 0.1, 5.0, 60.0
+_TICK, _SOON = 0.1, 5.0
 _ANSWER = 30.0  # seconds that ranks on other hosts have to answer what nobody waits for
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
@@ -398,8 +397,8 @@ class Group:
         with self._turn:
             if self._programs or self.idle is None:
                 return
-            long = f"{self.idle:g} s" if self.idle < _MINUTE else lasting(self.idle)
-            self.run.take(events.GroupEnding(why=f"after {long} without a cell (--idle)"))
+            why = f"after {exactly(self.idle)} without a cell (--idle)"
+            self.run.take(events.GroupEnding(why=why))
         self._finish()
 
     def _cancel(self) -> None:

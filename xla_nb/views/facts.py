@@ -15,7 +15,6 @@ from typing import NamedTuple
 from xla_nb import ansi, wording
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
-from xla_nb.run.verdict import lasting
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
     Bar,
@@ -29,7 +28,7 @@ from xla_nb.views.snapshot import (
     Trouble,
     hosts_in_short,
 )
-from xla_nb.wording import several, size
+from xla_nb.wording import exactly, several, size
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
         parts.append(f"for {took(max(0.0, snapshot.now - live.since))}")
     parts.append(cells(live))
     if snapshot.ok is None and live.idle is not None:
-        parts.append(f"ends after {lasting(live.idle)} without a cell")
+        parts.append(f"ends after {exactly(live.idle)} without a cell")
     return parts
 
 
