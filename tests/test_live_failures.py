@@ -466,6 +466,16 @@ Group.wait_until_ready = die
 """
 
 
+def test_what_was_only_read_is_not_replayed(kernel, group):
+    kernel.ok(f"%%xla --group {group}\nimport os\npids = [os.getpid()]")
+    kernel.ok(f"ranks_ = xla_nb.ranks({group!r})\nranks_['pids[0]'], ranks_.pull('pids')")
+    kernel.ok("ranks_.pull('pids.append(1)', rank=1)")
+    said = kernel.ok(f"%xla_restart {group} --replay").stdout
+    assert "`pids.append(1)` again …" in said
+    assert "`pids`" not in said
+    assert results(kernel, group, "len(pids)") == "{0: 1, 1: 2}"
+
+
 def test_a_replay_is_there_after_a_restart_in_which_a_rank_died(kernel, group):
     kernel.ok(f"%%xla --group {group}\nkept = 7")
     kernel.ok(DIES)

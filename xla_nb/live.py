@@ -46,6 +46,7 @@ from xla_nb.wording import ranks as numbered
 #: The options that say what live ranks are, and those of what they run.
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 _BUTTON = "by the Shutdown button"
+_ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "view", "bg")
 
 
@@ -197,6 +198,7 @@ def _run(
     members: tuple[int, ...] | None,
     cell: Cell | None = None,
     launched: Callable[[Run], None] = lambda run: None,
+    replayed: bool = True,
 ) -> Run:
     api.refuse_ranks()
     group.check(group.world if members is None else members)
@@ -214,7 +216,8 @@ def _run(
     with contextlib.ExitStack() as then, loop.launching():
         with api.telling() as on_wait:
             run = group.launch(program, options, members, resolve, on_wait, ShownRun)
-        group.remember(run, Played(run.label, cell, options, members))
+        if replayed:
+            group.remember(run, Played(run.label, cell, options, members))
         then.callback(_tell_after, group, run)
         return api.shown(run, options, launched, _pace())
 
@@ -370,7 +373,7 @@ class Ranks:
     def _held(self, name: str, members: tuple[int, ...] | None) -> Mapping[int, Any]:
         text = _text("The name", name).strip()
         try:
-            ast.parse(text, mode="eval")
+            expression = ast.parse(text, mode="eval")
         except SyntaxError:
             told = f"{shortened(repr(name), 60)} is neither a name nor an expression."
             raise UsageError(f"{told} Statements are for run().") from None
@@ -379,16 +382,19 @@ class Ranks:
         def build(scope: Scope, name: str) -> Program:  # that it is the ranks' is what is asked for
             return replace(build_live(cell, scope, name=name), both={})
 
-        return dict(self._unseen(build, members, cell).results)
+        acts = any(isinstance(node, _ACTS) for node in ast.walk(expression))
+        return dict(self._unseen(build, members, cell, replayed=acts).results)
 
     def _unseen(
         self,
         build: Callable[[Scope, str], Program],
         members: tuple[int, ...] | None,
         cell: Cell | None = None,
+        replayed: bool = True,
     ) -> Run:
         """Run what shows nothing but what is to be said of the notebook's values."""
-        run = _run(self._group, build, replace(self._options, view="none"), members, cell)
+        options = replace(self._options, view="none")
+        run = _run(self._group, build, options, members, cell, replayed=replayed)
         for notice in run.state.notices:
             if not notice.once:
                 print(notice.text)
