@@ -5,6 +5,8 @@ from importlib.metadata import version
 
 import pytest
 
+from tests.support.kernel import Notebook
+
 SPAWN = "%%xla_spawn -n 2"
 
 
@@ -168,6 +170,18 @@ def test_annotations_are_not_evaluated_where_the_cell_says_so(notebook):
         )
     )
     assert notebook.value("a[1]") == "3"
+
+
+def test_a_later_launch_uses_a_definition_of_a_notebook_with_very_many_cells(tmp_path):
+    notebook = Notebook(XLA_NB_HOME=str(tmp_path))
+    try:
+        notebook.ok("%load_ext xla_nb")
+        notebook.ok("for number in range(600): get_ipython().run_cell(f'{number}', True)")
+        notebook.ok("%%xla_spawn -n 1\ndef scaled(rank): return 10 * rank\ndef f(rank): pass")
+        notebook.ok("%%xla_spawn -n 2 -o many_\ndef f(rank): return scaled(rank) + 1")
+        assert notebook.value("many_.results") == "{0: 1, 1: 11}"
+    finally:
+        notebook.close()
 
 
 def test_a_later_launch_uses_what_an_earlier_launched_cell_defined(notebook):

@@ -269,10 +269,6 @@ class Cells:
         yield from self.cells
         yield from self._executed
 
-    def nodes(self) -> Iterator[ast.stmt]:
-        """Every top-level statement's tree, oldest first."""
-        return (statement.node for statement in self.statements())
-
     def newest(self, name: str) -> Statement | None:
         """The last top-level statement that binds the name."""
         for cell in reversed(self.cells):

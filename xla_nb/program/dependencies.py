@@ -224,9 +224,14 @@ class Dependencies:
         """The source before the launched cell: imports, then what is pending, as it was written."""
         if lines := self._imports.lines():
             yield Section(GENERATED, 1, "\n".join(lines) + "\n")
-        statements = {id(s.node): s for taken in self._taken.values() for s in taken}
-        order = {id(node): n for n, node in enumerate(self._launched.nodes())}
-        for statement in sorted(statements.values(), key=lambda s: order[id(s.node)]):
+        # Not by their trees: of more cells than are kept parsed, each look parses them anew.
+        order = {cell.source: n for n, cell in enumerate(self._launched.cells)}
+        statements = {
+            (order[s.cell.source], s.node.lineno, s.node.col_offset): s
+            for taken in self._taken.values()
+            for s in taken
+        }
+        for _, statement in sorted(statements.items(), key=lambda placed: placed[0]):
             if self._sent is None or self._sent.lacks(statement.section):
                 yield statement.section
         if self._newer:

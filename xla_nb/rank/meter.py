@@ -205,7 +205,7 @@ class Meter:
     def _put(self, line: bytes) -> None:
         """Overwrite the last sample in one write, padded with spaces where it was longer."""
         if self._file is None:
-            self._file = private.writing(self._path, os.O_WRONLY)
+            self._file = private.writing(self._path)
         os.pwrite(self._file, line.ljust(self._written), 0)
         self._written = max(self._written, len(line))
 
