@@ -459,7 +459,7 @@ def test_a_replay_after_one_that_has_stopped_goes_on_where_that_did(kernel):
     kernel.run("%xla_restart halts --replay")
     kernel.ok("%%xla --group halts\nother = 1")
     shown = kernel.ok("%xla_restart halts --replay").stdout
-    assert f"had stopped. Not run again: Cell In[{stops}], Cell In[{stops + 1}]" in shown
+    assert f"had stopped. Not run again: Cell In[{stops}] and Cell In[{stops + 1}]" in shown
     error = kernel.run("halts.push(first=2)").error
     assert "Those of now are xla_nb.ranks('halts')" in error
     kernel.ok("%xla_shutdown halts")
