@@ -317,20 +317,25 @@ class Group:
         there = f"There are live ranks already ({ranks(list(self.world))})."
         if not self._has_magics:
             return f"{there} End them (close()), or name others: xla_nb.ranks('others', n=2)."
-        own = "" if self.name == DEFAULT else f" {shlex.quote(self.name)}"
+        own = self._in_magics
         return (
             f"{there} Restart them with %xla_restart{own}, end them with %xla_shutdown{own}, or "
             "name others: --name NAME."
         )
 
     @property
+    def _in_magics(self) -> str:
+        """Their name behind a magic, "" where it needs none."""
+        return "" if self.name == DEFAULT else f" {shlex.quote(self.name)}"
+
+    @property
     def _how_to_start(self) -> str:
         """How new ones are started in their place."""
-        own = "" if self.name == DEFAULT else shlex.quote(self.name)
+        own = self._in_magics
         if self._has_magics and self._is_ended:
-            return f"%xla_start --name {own}" if own else "%xla_start"
+            return f"%xla_start --name{own}" if own else "%xla_start"
         if self._has_magics:
-            return f"%xla_restart {own}".rstrip()
+            return f"%xla_restart{own}"
         name = "" if self.name == DEFAULT else f"{self.name!r}, "
         anew = f"xla_nb.ranks({name}n={len(self.world)})"
         return anew if self._is_ended else f"close(), then {anew}"
