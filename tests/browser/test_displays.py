@@ -29,6 +29,21 @@ if rank == 1:
     print("hello", name, flush=True)
 hold()
 """
+WITHDRAW = """\
+if rank == 1:
+    import signal, threading
+    def late(*_): raise TimeoutError
+    signal.signal(signal.SIGALRM, late)
+    def end(main=threading.get_ident()):
+        hold()
+        signal.pthread_kill(main, signal.SIGALRM)
+    threading.Thread(target=end).start()
+    try:
+        input("in time? ")
+    except TimeoutError:
+        print("gave up", flush=True)
+hold("end")
+"""
 
 STEPS_SHOWN = 4
 #: Two outputs: the front end draws Markdown itself.
@@ -161,7 +176,20 @@ def test_stop_ends_a_question(notebook: LabNotebook) -> None:
     expect(run.output.locator(".jp-Stdin-prompt")).to_be_visible()
     run.panel.get_by_role("button", name="Stop").click()
     notebook.done(run.cell, timeout=60)
-    assert "Stopped" in notebook.text(run.cell)
+    assert "Stopped by the Stop button" in notebook.text(run.cell)
+    notebook.execute("'and the next cell runs'")
+
+
+def test_a_question_that_is_withdrawn_keeps_no_cell_from_running(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", WITHDRAW)
+    box = run.output.locator("input.jp-Stdin-input")
+    expect(box).to_be_enabled()
+    run.let_go()
+    expect(run.rows("gave up")).to_be_visible()
+    expect(box).to_be_disabled()
+    run.let_go("end")
+    run.ended()
+    notebook.execute("'and the next cell runs'")
 
 
 def test_dollars_are_mathematics_in_what_a_rank_displays_and_nowhere_else(

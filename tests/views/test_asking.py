@@ -99,6 +99,31 @@ def f(rank):
     assert notebook.value("went_on.state.stopping, went_on[1]") == "('', 'went on')"
 
 
+def test_a_question_is_put_once_however_long_its_rank_takes_over_the_answer(
+    front_end, notebook, tmp_path
+):
+    begin, stopped = tmp_path / "begin", tmp_path / "stopped"
+    cell = f"""%%xla_spawn -n 1 -o taken
+import os, subprocess
+def f(rank):
+    wait = "until [ -e {begin} ]; do sleep 0.02; done"
+    stop = f"kill -STOP {{os.getpid()}}; touch {stopped}; sleep 1; kill -CONT {{os.getpid()}}"
+    with subprocess.Popen(["sh", "-c", f"{{wait}}; {{stop}}"]):
+        return input("slow? ")
+"""
+
+    def answer():
+        begin.touch()
+        while not stopped.exists():
+            time.sleep(0.02)
+        notebook.client.input("once")
+
+    shown, _ = front_end(cell, answer)
+    assert shown.status == "ok", shown.error
+    assert notebook.value("taken[0]") == "'once'"
+    assert not notebook.client.stdin_channel.msg_ready()
+
+
 def test_a_front_end_without_input_gives_an_end_of_file_that_says_what_to_do(notebook):
     notebook.client.allow_stdin = False
     try:

@@ -14,6 +14,10 @@ from xla_nb.protocol import events
 from xla_nb.views.loop import follow, launching
 
 
+def drawing(draw, finish=lambda: None):
+    return SimpleNamespace(draw=draw, finish=finish, withdraw=lambda: None)
+
+
 def test_a_run_is_followed_until_all_output_is_shown(tmp_path):
     run = Run(tmp_path, looks=6)
     view = viewing(run)
@@ -35,7 +39,7 @@ def test_an_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
         run.prints(0, "after\n")
         return 0.0
 
-    follow(run, SimpleNamespace(draw=draw, finish=view.finish))
+    follow(run, drawing(draw, view.finish))
     assert set(run.stopped) == {"Stopped by an interrupt"}
     assert len(drawn) == 3
     assert written(view.out) == "[0] after\n" * 3
@@ -50,7 +54,7 @@ def test_an_interrupt_that_comes_when_the_ranks_have_returned_is_raised(tmp_path
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match=f"All ranks had returned; .*{run.name}"):
-        follow(run, SimpleNamespace(draw=lambda: 0.0, finish=finish))
+        follow(run, drawing(lambda: 0.0, finish))
 
 
 def test_an_interrupt_loses_no_line(tmp_path):
@@ -78,7 +82,7 @@ def test_an_interrupt_of_a_kernel_that_is_to_end_is_told_as_its_end(tmp_path, mo
             shell.exit_now = ends
         return 0.0
 
-    follow(run, SimpleNamespace(draw=draw, finish=lambda: None))
+    follow(run, drawing(draw))
     told = "the kernel was shut down or restarted" if ends else "an interrupt"
     assert run.state.stopping.endswith(told)
 

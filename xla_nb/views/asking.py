@@ -1,7 +1,8 @@
 """What ranks ask (`input()`, `getpass`) is asked in the notebook, one question at a time, in order.
 
 The thread that draws asks, with the `input` of its own process: the front end's. Meanwhile it draws
-nothing. A question ends with its answer, with an interrupt, or when its rank waits no longer.
+nothing. A question ends with its answer, with an interrupt, or when its rank waits no longer. It is
+put once: the rank may take a while to take its answer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import getpass
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -21,27 +23,45 @@ from xla_nb.run.run import Run
 #: Seconds that a view has to show what was printed before a question.
 _FIRST = 0.2
 _TICK = 0.1  # seconds between two looks whether the rank still waits
+_AGAIN = 1.0  # seconds until the wait for an answer is interrupted again: it may have missed that
 _FIX = "Ask before the launch, and give the answer as an argument."
 _NOWHERE = f"Nobody can be asked here: this front end takes no input. {_FIX}"
 _IN_A_THREAD = f"Nobody can be asked: the run was launched in a thread, not by the cell. {_FIX}"
 
 
-def serve(run: Run, interrupts: list[int]) -> None:
-    """Ask what a rank has asked, if any has, and send it the answer. An interrupt of the question
-    is added to `interrupts`."""
-    asked = next(filter(questions.is_open, run.state.questions), None)
-    if asked is None or run.state.stopping or time.time() - asked.at < _FIRST:
-        return
-    if threading.current_thread() is not threading.main_thread():
-        questions.answer(asked, refusal=_IN_A_THREAD)
-        return
-    with _Watch(run, asked) as watch:
-        try:
-            questions.answer(asked, _ask(asked))
-        except (EOFError, NotImplementedError, OSError):  # IPython has its own NotImplementedError
-            questions.answer(asked, refusal=_NOWHERE)
-    if watch.is_interrupted:
-        interrupts.append(signal.SIGINT)
+class Asking:
+    """The questions of one run.
+
+    withdrawn   called when one has ended for which the front end goes on waiting
+    interrupts  to which an interrupt of a question is added
+    """
+
+    def __init__(self, run: Run, withdrawn: Callable[[], None], interrupts: list[int]) -> None:
+        self._run, self._withdrawn, self._interrupts = run, withdrawn, interrupts
+        self._put: list[Asked] = []
+
+    def serve(self) -> None:
+        """Ask what a rank has asked, if any has, and send it the answer."""
+        asking = self._run.state.questions
+        self._put = [asked for asked in self._put if asked in asking]
+        new = (asked for asked in asking if asked not in self._put)
+        asked = next(filter(questions.is_open, new), None)
+        if asked is None or self._run.state.stopping or time.time() - asked.at < _FIRST:
+            return
+        self._put.append(asked)
+        if threading.current_thread() is not threading.main_thread():
+            questions.answer(asked, refusal=_IN_A_THREAD)
+            return
+        with _Watch(self._run, asked) as watch:
+            try:
+                questions.answer(asked, _ask(asked))
+            # IPython has a NotImplementedError of its own.
+            except (EOFError, NotImplementedError, OSError):
+                questions.answer(asked, refusal=_NOWHERE)
+        if watch.is_interrupted:
+            self._interrupts.append(signal.SIGINT)
+        if watch.has_struck:
+            self._withdrawn()
 
 
 def _ask(asked: Asked) -> str:
@@ -58,6 +78,7 @@ class _Watch:
         self._over = threading.Event()
         self._is_withdrawn = False
         self.is_interrupted = False
+        self.has_struck = False
         self._thread = threading.Thread(target=self._look, name=f"{run.name}-asks", daemon=True)
 
     def __enter__(self) -> Self:
@@ -78,13 +99,15 @@ class _Watch:
             error = late
         finally:
             signal.signal(signal.SIGINT, self._before)
-        self.is_interrupted = isinstance(error, KeyboardInterrupt) and not self._is_withdrawn
-        return isinstance(error, KeyboardInterrupt)
+        self.has_struck = isinstance(error, KeyboardInterrupt)
+        self.is_interrupted = self.has_struck and not self._is_withdrawn
+        return self.has_struck
 
     def _look(self) -> None:
-        while not self._over.wait(_TICK):
+        pause = _TICK
+        while not self._over.wait(pause):
             if self._run.state.stopping or not questions.is_open(self._asked):
                 self._is_withdrawn = True
                 # Not interrupt_main: that would not end a read of a terminal.
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                return
+                pause = _AGAIN

@@ -57,6 +57,10 @@ class Beside:
         finally:
             self._view.finish()
 
+    def withdraw(self) -> None:
+        """Have the front end wait no longer for the answer to a question."""
+        self._view.withdraw()
+
     def _show(self) -> None:
         if self._displays.look():
             self._due += self._place.show(self._displays.shown) / _FLOW

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from xla_nb.errors import Interrupted
 from xla_nb.run.run import Run
-from xla_nb.views import asking
+from xla_nb.views.asking import Asking
 
 #: Why a run has stopped that the user interrupted.
 INTERRUPTED = "Stopped by an interrupt"
@@ -34,6 +34,9 @@ class View(Protocol):
     def finish(self) -> None:
         """Show how the run ended, and leave what the notebook keeps of it."""
 
+    def withdraw(self) -> None:
+        """Have the front end wait no longer for the answer to a question."""
+
 
 class NoView:
     """Shows nothing (`--view none`)."""
@@ -42,6 +45,9 @@ class NoView:
         return 1.0
 
     def finish(self) -> None:
+        return
+
+    def withdraw(self) -> None:
         return
 
 
@@ -54,6 +60,7 @@ def follow(run: Run, view: View) -> None:
     with _interrupts() as interrupts:
         try:
             answered = 0
+            asking = Asking(run, view.withdraw, interrupts)
             while not run.done:
                 if len(interrupts) > answered:
                     answered += 1
@@ -61,7 +68,7 @@ def follow(run: Run, view: View) -> None:
                 if run.state.stopping == INTERRUPTED and _ends_here():
                     run.stops_because(KERNEL_ENDED)
                 pause = view.draw()
-                asking.serve(run, interrupts)
+                asking.serve()
                 with run.changed:
                     if not run.done:
                         run.changed.wait(pause)

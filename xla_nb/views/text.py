@@ -127,6 +127,9 @@ class TextView:
         self._show_rest()
         self._write([self._summary()], [])
 
+    def withdraw(self) -> None:
+        """Nothing: text cannot tell a page."""
+
     def _show_rest(self) -> None:
         self._read(lambda stream: stream.settle(True))
         out, err = (list(map(_shown, lines.all())) for lines in self._lines.values())

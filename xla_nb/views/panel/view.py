@@ -2,7 +2,7 @@
 
 Messages go out at most every 50 ms, all from the thread that calls `draw`: a page that gets one
 per line falls behind. Requests of the page are only queued when they arrive, and handled in
-`draw` too.
+`draw` too; but Stop stops at once, also while a cell asks and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -94,6 +94,10 @@ class PanelView:
         finally:
             self.answers.end()
             self._close()
+
+    def withdraw(self) -> None:
+        """Have the page wait no longer for an answer: JupyterLab would run no other cell."""
+        self._send("withdrawn")
 
     def leave(self) -> None:
         """Show nothing more: another view has taken over. Called in any thread."""
@@ -195,6 +199,8 @@ class PanelView:
             log.warning("Ignored a message from the page: %s", fault)
             return
         assert isinstance(message, dict)
+        if message["type"] == "stop":
+            self.run.stop("Stopped by the Stop button")
         self._inbox.put(message)
         with self.run.changed:
             self.run.changed.notify_all()
@@ -232,7 +238,6 @@ class PanelView:
 
     def _on_stop(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
-        self.run.stop("Stopped by the Stop button")
 
     def _on_stacks(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])

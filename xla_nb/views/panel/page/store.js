@@ -119,13 +119,12 @@ export class Store {
 		this.updated = new Date();
 		if (this.frozen !== null) this.thaw();
 		this.answer();
-		const handlers = { news: "news", ack: "acknowledged", stacks: "stacked", earlier: "fetched", variables: "inspected" };
-		if (isObject(message) && message.run === this.run && Object.hasOwn(handlers, message.type))
-			this[handlers[message.type]](message);
+		const handler = `on_${message?.type}`;
+		if (message?.run === this.run && handler in this) this[handler](message);
 		else console.debug("xla_nb: ignored a message", message?.run, message?.type);
 	}
 
-	news(message) {
+	on_news(message) {
 		if (!Number.isInteger(message.seq)) return;
 		const all = Boolean(message.whole);
 		if (all) {
@@ -188,7 +187,9 @@ export class Store {
 		const at = this.now - (this.about.started ?? this.now);
 		const { x, y, t } = held(this.memory, rank, () => ({ x: [], y: [], t: [] }));
 		if (x.length && at - x.at(-1) < 1) return;
-		for (const [list, value] of [[x, at], [y, rss / 2 ** 20], [t, at]]) list.push(value);
+		x.push(at);
+		y.push(rss / 2 ** 20);
+		t.push(at);
 		this.changed("figures");
 		if (x.length > 400) for (const list of [x, y, t]) list.splice(0, list.length, ...list.filter((_, i) => i % 2 === 0));
 	}
@@ -217,7 +218,7 @@ export class Store {
 		this.changed("cells");
 	}
 
-	inspected(message) {
+	on_variables(message) {
 		this.variables = readVariables(message);
 		this.changed("variables");
 	}
@@ -292,12 +293,18 @@ export class Store {
 		this.send({ ...message, request });
 	}
 
-	acknowledged({ request }) {
+	on_ack({ request }) {
 		const waiting = this.requests.get(request);
 		if (!waiting) return;
 		clearTimeout(waiting.timer);
 		waiting.received?.();
 		waiting.received = null;
+	}
+
+	/** A question of the cell gets no answer any more: JupyterLab would run no other cell before. */
+	on_withdrawn() {
+		this.kernel?.removeInputGuard?.();
+		for (const view of this.views) view.mute();
 	}
 
 	speak(text) {
@@ -333,9 +340,8 @@ export class Store {
 			return set("armed", "What the ranks hold will be lost. Click again to end them.");
 		}
 		set("asked", "");
-		const received = () => set("acknowledged", "");
 		const silent = () => this.stop === "asked" && set("no", "The kernel does not answer. %xla_shutdown ends the ranks.");
-		this.ask({ type: "shutdown" }, { received, silent });
+		this.ask({ type: "shutdown" }, { received: () => set("acknowledged", ""), silent });
 	}
 
 	async interrupt() {
@@ -347,7 +353,7 @@ export class Store {
 			if (!this.over) this.speak("Interrupted the kernel.");
 		} catch {
 			// Some front ends do not give widgets the kernel.
-			this.speak("This page cannot interrupt the kernel. Press ■ (Interrupt the kernel) in the toolbar.");
+			this.speak("This page cannot interrupt the kernel. Press ■ in the toolbar.");
 		}
 	}
 
@@ -365,8 +371,8 @@ export class Store {
 		this.changed("stacks", "head", "ranks");
 	}
 
-	stacked(message) {
-		this.acknowledged(message);
+	on_stacks(message) {
+		this.on_ack(message);
 		this.setStacks("answered", objects(message.groups).map(readGroup), this.stacks.of);
 	}
 
@@ -387,8 +393,8 @@ export class Store {
 		this.send({ type: "focus", rank: selected.at(-1) ?? null });
 	}
 
-	fetched(message) {
-		this.acknowledged(message);
+	on_earlier(message) {
+		this.on_ack(message);
 		const { request, rank, stream, start, lines, first } = message;
 		const { answered } = this.requests.get(request) ?? {};
 		this.requests.delete(request);

@@ -112,6 +112,11 @@ export class View {
 		this.parts.ranks.tick();
 	}
 
+	/** Lets nobody answer what is asked beside the panel. */
+	mute() {
+		this.root.closest(".jp-OutputArea")?.querySelectorAll(".jp-Stdin-input").forEach((box) => (box.disabled = true));
+	}
+
 	/** Sees whether the background is dark: front ends mark themes in many ways. */
 	shade() {
 		let light = 255;
