@@ -54,6 +54,11 @@ def ours(ranks: int) -> Way:
     return Way("%%xla", setup, "%%xla\n", "%xla_shutdown")
 
 
+def bare(ranks: int) -> Way:
+    setup = f"from benchmarks import bare_live\nbare_live.start({ranks})"
+    return Way("a magic that only hands cells to processes", (setup,), "%%bare\n")
+
+
 def peers() -> list[Way]:
     """Those that are installed."""
     if not PEERS.exists():

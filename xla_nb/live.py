@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from xla_nb import api, live_panel, live_questions, live_replay, notebook
+from xla_nb import api, live_panel, live_questions, live_replay, notebook, own_runs
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import (
     RANK_NAMES,
@@ -142,6 +142,7 @@ def _end(group: Group, why: str) -> None:
         del _groups()[group.name]
     group.end(why)
     live_panel.ended(group)
+    own_runs.tidy()
 
 
 def end_all(why: str = "with the process that had started them") -> None:

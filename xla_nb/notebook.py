@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from xla_nb.errors import ProgramError, XlaNbError
+from xla_nb.executed import Executed, lines_above_magic, plain_line_ends
 from xla_nb.program.bindings import bindings
 from xla_nb.program.build import Cell, OnlyTheRunHas, Program, Scope
 from xla_nb.program.called import deleted
@@ -33,10 +34,7 @@ from xla_nb.wording import listed, shortened
 _WORD = re.compile(r"[^\W\d]\w*")
 _DISPLAYED = re.compile(r"_{1,3}|_\d+")
 _FILLED = re.compile(r"\{[^{}]*\}|\$\w+")
-_LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")
 _SLOW = 1.0  # seconds after which somebody who waits is told why
-#: IPython's file names for what `%%time` executes: statements, or one expression.
-_TIMED, _TIMED_VALUE = "<timed exec>", "<timed eval>"
 _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 
 
@@ -50,6 +48,7 @@ class Notebook:
         self.launched: dict[int, list[Cell]] = {}
         self.settings: dict[str, Any] = {}
         self.own: dict[str, Any] = {}
+        self.executed = Executed(shell)
         self._deferred = Deferred()
         self._kept: dict[Launched, Kept] = {}
         self._runs: dict[Launched, Run] = {}
@@ -80,12 +79,12 @@ class Notebook:
         stays, as a comment, so that lines count from it or from a magic above it (`%%time`).
 
         Raises ProgramError where IPython cannot read it."""
-        above = _lines_above_magic(self.shell.history_manager.input_hist_raw[-1])
+        above = lines_above_magic(self.shell.history_manager.input_hist_raw[-1])
         blank = "#\n" * (above or 0)
         label = f"Cell In[{self.number}]"
         if above is None:
             label += f", launch {len(self.launched.get(self.number, ())) + 1}"
-        text = f"{blank}#{magic} {line}\n{_plain_line_ends(body)}"
+        text = f"{blank}#{magic} {line}\n{plain_line_ends(body)}"
         try:
             return Cell(label, self.shell.transform_cell(text))
         except SyntaxError as problem:  # of its own tokenizer
@@ -93,49 +92,16 @@ class Notebook:
 
     def scope(self) -> Scope:
         """What the notebook holds now, its cells oldest first."""
-        history = self.shell.history_manager
-        cells: list[Cell] = []
-        texts = zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
-        for number, (raw, source) in enumerate(texts):
-            if number > 0 and _lines_above_magic(raw) is None:
-                cells.append(self._executed(number, raw, source))
-            cells += self.launched.get(number, ())
         # What IPython itself put there (`open`, `exit`, `get_ipython`, In, Out) is not the user's.
         names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
         values = {k: v for k, v in names.items() if k not in hidden or hidden[k] is not v}
         return Scope(
             values=values,
-            cells=cells,
+            cells=self.executed.cells(self.launched),
             pending=self._deferred.pending(values),
             computed=self._deferred.taken_first(values),
-            executed=list(self._executed_by_magics()),
+            executed=list(self.executed.by_magics()),
         )
-
-    def _executed_by_magics(self) -> Iterator[Cell]:
-        """Cells below `%%time` and `%%capture`, which IPython compiles without that line."""
-        history = self.shell.history_manager
-        for number, raw in enumerate(history.input_hist_raw):
-            magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
-            if magic in ("%%time", "%%capture"):
-                with contextlib.suppress(SyntaxError):  # which IPython has told
-                    body = _body(history.input_hist_parsed[number])
-                    source = self.shell.transform_cell(body)
-                    name = self.shell.compile.get_code_name(body, source, number)
-                    above = raw.count("\n", 0, raw.index("%%")) + 1
-                    text = "#\n" * above + _plain_line_ends(source)
-                    if magic == "%%time":
-                        name = _TIMED_VALUE if _is_expression(source) else _TIMED
-                    yield Cell(f"Cell In[{number}]", text, name, above)
-
-    def label(self, filename: str) -> str:
-        """What errors call the cell whose code has this file name."""
-        known = getattr(self.shell.compile, "_filename_map", {})  # since IPython 8
-        if filename in known:
-            return f"Cell In[{known[filename]}]"
-        history = self.shell.history_manager
-        texts = list(enumerate(zip(history.input_hist_raw, history.input_hist_parsed, strict=True)))
-        executed = (self._executed(number, *both) for number, both in reversed(texts) if number)
-        return next((cell.label for cell in executed if cell.filename == filename), "A cell")
 
     def program(self, make: Callable[[Scope], Program]) -> Program:
         """What `make` builds of what the notebook holds, with what it needs of earlier runs.
@@ -178,7 +144,7 @@ class Notebook:
         self._forget_after_a_reset()
         self._deferred.close(self.shell.user_ns)
         self._look_after_runs()
-        if (self._deferred or self._unbound) and _lines_above_magic(text) is None:
+        if (self._deferred or self._unbound) and lines_above_magic(text) is None:
             with contextlib.suppress(SyntaxError):  # IPython says so itself, else a word is a word
                 text = self.shell.transform_cell(text)
             try:
@@ -238,13 +204,6 @@ class Notebook:
     def _tell(self, problem: str) -> None:
         if problem:
             print(problem, file=sys.stderr)
-
-    def _executed(self, number: int, raw: str, source: str) -> Cell:
-        return Cell(
-            label=f"Cell In[{number}]",
-            source=_plain_line_ends(source),
-            filename=self.shell.compile.get_code_name(raw, source, number),
-        )
 
     def _forget_after_a_reset(self) -> None:
         """`%reset` empties the namespace, and what launched cells define is gone with it."""
@@ -410,33 +369,6 @@ def _told_if_slow(what: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _lines_above_magic(raw: str) -> int | None:
-    """The number of lines above %%xla_spawn or %%xla (`%%time`) in a cell that is launched with it;
-    None for other cells, though they may call `run_cell_magic`."""
-    for number, line in enumerate(raw.split("\n")):
-        if _LAUNCHES.match(line):
-            return number
-        if line.strip() and not line.startswith(("%%", "#")):
-            return None
-    return None
-
-
-def _body(source: str) -> str:
-    """What a cell magic gets, of `get_ipython().run_cell_magic('time', '', 'x = 1')`."""
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
-    return next((str(ast.literal_eval(call.args[2])) for call in calls if len(call.args) == 3), "")
-
-
-def _is_expression(source: str) -> bool:
-    body = ast.parse(source).body
-    return len(body) == 1 and isinstance(body[0], ast.Expr)
-
-
-def _plain_line_ends(text: str) -> str:
-    """The text with line ends as Python reads them."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _names_used(source: str) -> set[str]:

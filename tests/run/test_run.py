@@ -168,7 +168,7 @@ def test_waiting_is_over_when_a_view_in_the_background_has_shown_the_end(start):
         assert goes_on.wait(PATIENCE)
         shown.append("the end")
 
-    loop.follow_behind(job.run, SimpleNamespace(draw=lambda: 1.0, finish=finish))
+    loop.follow_behind(job.run, SimpleNamespace(draw=lambda: 1.0, finish=finish, withdraw=None))
     threading.Timer(0.2, goes_on.set).start()
     job.ends()
     job.run.wait(PATIENCE)

@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ _KINDS: dict[str, Kind] = {
 }
 #: Seconds after which what nobody has touched is given up.
 WEEK = 7 * 24 * 3600
+_UNNAMED = "unnamed"  # a program that is still to come
 _KEPT = 1 << 24  # bytes of events that wait for space on a full disk
 
 
@@ -50,11 +52,11 @@ def home() -> Path:
 class Record:
     """The record of one run, at `path`.
 
-    program/NAME.py   the module that ranks ran     rank-R.out, rank-R.err   their output
-    rank-R.result     what rank R returned          rank-R.history           what it reported
-    rank-R.now        its newest sample             rank-R.displays          what it displayed
-    rank-R.raised     what it raised                job.out, job.err         the job's output
-    module.result     what the cell's module bound
+    program/NAME.py   the module that ranks ran     program/NAME.json        whose its lines are
+    rank-R.result     what rank R returned          rank-R.out, rank-R.err   their output
+    rank-R.now        its newest sample             rank-R.history           what it reported
+    rank-R.raised     what it raised                rank-R.displays          what it displayed
+    module.result     what the cell's module bound  job.out, job.err         the job's output
     events.jsonl      what happened                 run.json                 the summary
     stacks, alone     requests to ranks             owner                    who needs it
     """
@@ -84,11 +86,7 @@ class Record:
     def create(cls, run: str, folder: Folder = "runs") -> Record:
         """A new, empty record. Raises OSError when it cannot be written, or the home is another
         user's."""
-        top = home()
-        inner = top / folder
-        for above in (top, inner):
-            private.own_folder(above)
-        record = cls(inner / run)
+        record = cls(_own(folder) / run)
         private.make_folder(record.path)
         try:
             private.make_folder(record.program_folder)
@@ -98,6 +96,24 @@ class Record:
         except OSError:
             record.discard()
             raise
+        return record
+
+    def make_files(self, ranks: Iterable[int]) -> None:
+        """Make what these ranks, the run's events and its program are going to fill. Raises
+        OSError."""
+        for rank in ranks:
+            for path in (self.log(rank), self.log(rank, "err"), self.sample(rank)):
+                os.close(private.writing(path))
+        for path in (self.events, self.program(_UNNAMED), self.lines(_UNNAMED)):
+            os.close(private.writing(path))
+
+    def named(self, run: str, program: str) -> Record:
+        """The same record under the name of a run and of its program. Raises OSError, as where the
+        home is another one since."""
+        self.program(_UNNAMED).rename(self.program(program))
+        self.lines(_UNNAMED).rename(self.lines(program))
+        record = Record(_own("runs") / run)
+        self.path.rename(record.path)
         return record
 
     def discard(self) -> None:
@@ -110,6 +126,10 @@ class Record:
 
     def program(self, name: str) -> Path:
         return self.program_folder / f"{name}.py"
+
+    def lines(self, name: str) -> Path:
+        """Which lines of a program's file are whose (`program.module_file.ModuleMap`)."""
+        return self.program_folder / f"{name}.json"
 
     def log(self, rank: int | None, stream: str = "out") -> Path:
         """A rank's stdout (`out`) or stderr (`err`); of the job if `rank` is None."""
@@ -244,6 +264,15 @@ class Record:
             private.write(scratch, json.dumps({**summary, **more}, indent=2).encode())
         with contextlib.suppress(OSError):
             scratch.rename(self.summary)
+
+
+def _own(folder: Folder) -> Path:
+    """A folder of the home, this user's alone. Raises OSError."""
+    top = home()
+    inner = top / folder
+    for path in (top, inner):
+        private.own_folder(path)
+    return inner
 
 
 def records(folder: Folder = "runs") -> list[Record]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import shutil
 import time
 from collections.abc import Collection
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from xla_nb.record import private
 from xla_nb.record.files import Folder, Record, home, partial, records
+from xla_nb.record.spare import NAMES
 
 _REMOVED = ".removed-"  # the names of records that are being deleted
 # What may gather between two times of tidying: seconds, runs, and bytes.
@@ -54,7 +54,7 @@ class Pace:
     new files slowly, as it passes over each inode that has just been freed (`recently_deleted` in
     Linux, fs/ext4/ialloc.c)."""
 
-    _since: float = -math.inf
+    _since: float = field(default_factory=time.monotonic)
     _runs: int = 0
     _nbytes: int = 0
 
@@ -176,6 +176,8 @@ def _remove(record: Record, done: Tidied) -> None:
 
 
 def _finish_removals(root: Path) -> None:
-    """Delete what a process that ended in the middle has left."""
-    for path in root.glob(f"{_REMOVED}*"):
+    """Delete what a process that ended in the middle has left, and what one that was killed had
+    made for its next run."""
+    left = [path for path in root.glob(f"{NAMES}*") if not Record(path).is_owned]
+    for path in (*left, *root.glob(f"{_REMOVED}*")):
         shutil.rmtree(path, ignore_errors=True)

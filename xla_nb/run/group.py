@@ -5,6 +5,7 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import signal
@@ -19,6 +20,8 @@ from xla_nb.program.build import Cell, Program
 from xla_nb.protocol import events, modules
 from xla_nb.protocol.order import Turn
 from xla_nb.protocol.units import Sent
+from xla_nb.record.files import Record
+from xla_nb.record.spare import Spare
 from xla_nb.run import sentences
 from xla_nb.run.drift import Watch
 from xla_nb.run.launch import launch
@@ -122,6 +125,7 @@ class Group:
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
         self._imported: dict[str, str] = {}  # what is imported under names
+        self._spare = Spare()
         self._both: set[str] = set()  # names of which it was said that both sides have them
 
     @property
@@ -165,6 +169,7 @@ class Group:
             self.end("before all were there")
             self.run.check()
             raise LaunchError(f"{self.why_lost}.")  # somebody has ended them meanwhile
+        self._spare.make(self._here(self.world))
         self._wait_for_more()
 
     def launch(
@@ -241,11 +246,21 @@ class Group:
         again = dict(modules.of_this_process().again)
         turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, again)
         own = replace(options, n=len(chosen))
-        kept = not asks
-        run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, kept=kept)
+        create = functools.partial(Record.create, folder="parts")
+        if not asks:
+            create = functools.partial(
+                self._spare.take, program=program.name, ranks=self._here(chosen)
+            )
+        run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, create=create)
+        if not asks:
+            run.afterwards.append(functools.partial(self._spare.make, self._here(chosen)))
         self._programs[run] = chosen
         run.at_force(self._force)
         return run
+
+    def _here(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Those whose files are on this machine."""
+        return ranks if self._engine.here else ()
 
     def _force(self, run: Run, sent: signal.Signals) -> None:
         """Ranks are about to be ended by force for a program of theirs."""
@@ -429,3 +444,4 @@ class Group:
         if not self.run.join_end(self.options.grace):
             self.run.stop(_STOPPED)
             self.run.join_end()
+        self._spare.discard()

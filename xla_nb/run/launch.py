@@ -24,7 +24,7 @@ from xla_nb.protocol import events, torch_settings
 from xla_nb.protocol.order import Request, Turn
 from xla_nb.protocol.process_state import ProcessState
 from xla_nb.protocol.random_state import Inheritance
-from xla_nb.record.files import Folder, Record
+from xla_nb.record.files import Record
 from xla_nb.run.options import Options, environment
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Fit, OnWait
@@ -53,12 +53,12 @@ def launch(
     *,
     lives: bool = False,
     turn: Turn | None = None,
-    kept: bool = True,
+    create: Callable[[str], Record] = Record.create,
 ) -> Run:
     """Start a program on every rank; gives the run, of that kind, at once.
 
-    lives: the ranks wait for programs then; each of those is launched with its `turn`. kept: its
-    record is one of the user's runs.
+    lives: the ranks wait for programs then; each of those is launched with its `turn`.
+    create: gives the record of a run of that name.
 
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
@@ -66,7 +66,7 @@ def launch(
     fit = _fit(options, engine, user_env) if turn is None else Fit("", options.n, {}, ())
     name = name_at(time.time())
     try:
-        record, path = _recorded(name, program, "runs" if kept else "parts")
+        record, path = _recorded(create(name), program)
     except OSError as problem:
         free = "Set XLA_NB_HOME to a folder of yours that has free space."
         raise LaunchError(
@@ -137,9 +137,8 @@ def name_at(now: float) -> str:
     return f"{second}-{int(now % 1 * 4096):03x}{uuid.uuid4().hex[:3]}"
 
 
-def _recorded(name: str, program: Program, folder: Folder) -> tuple[Record, Path]:
+def _recorded(record: Record, program: Program) -> tuple[Record, Path]:
     """A record, and the program's file in it. Raises OSError, and leaves nothing then."""
-    record = Record.create(name, folder)
     path = record.program(program.name)
     try:
         module_file.write(program, path)

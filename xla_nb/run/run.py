@@ -43,7 +43,7 @@ KEEP_PATIENCE = 60.0
 COMPARE_PATIENCE = 10.0
 #: Seconds that live ranks have to be ready for the next program once they have ended one.
 LIVE_PATIENCE = 30.0
-_TICK = 0.1
+_TICK, _SOON = 0.1, 0.2  # between two looks; until the first at ranks, for which no cell waits
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
 _KEEPING = (
@@ -117,6 +117,7 @@ class Run(RecordedRun):
         )
         self._ended = threading.Event()
         self._at_end: list[Callable[[Run], None]] = []
+        self.afterwards: list[Callable[[], None]] = []  # called when all have heard of its end
         self._at_force: list[Callable[[Run, signal.Signals], None]] = []
         #: Set unless a view in the background has still to show the end.
         self.shown = threading.Event()
@@ -310,6 +311,8 @@ class Run(RecordedRun):
             raise  # threading shows where
         finally:
             self._conclude()
+            for callback in self.afterwards:
+                callback()
 
     def _take_until_the_end(self) -> None:
         while self.state.ended is None:
@@ -379,7 +382,8 @@ class Run(RecordedRun):
 
     def _act(self, now: float) -> None:
         """What is due at this moment."""
-        if (self._settled is None or self._is_leaving) and not self.state.stopping:
+        is_over = self._settled is not None and not self._is_leaving
+        if not (is_over or self.state.stopping) and now - self._began >= _SOON:
             self._hangs.act(now)
         if self._settled is not None:
             self._end_what_lingers(now)
