@@ -56,7 +56,7 @@ def ours(ranks: int) -> Way:
 
 def bare(ranks: int) -> Way:
     setup = f"from benchmarks import bare_live\nbare_live.start({ranks})"
-    return Way("a magic that only hands cells to processes", (setup,), "%%bare\n")
+    return Way("a magic that only hands it to processes", (setup,), "%%bare\n")
 
 
 def peers() -> list[Way]:
@@ -106,17 +106,18 @@ def opened(ways: list[Way]) -> Iterator[list[Notebook]]:
 
 def cells() -> Iterator[Row]:
     """A cell until its last rank has spoken, and a flood of lines."""
-    ways = [ours(RANKS), ours(MANY), *peers()]
+    ways = [ours(RANKS), ours(MANY), bare(RANKS), *peers()]
     with opened(ways) as notebooks:
         spoken = in_turn(ways, notebooks, speak, ROUNDS)
-        del ways[1], notebooks[1]
+        del ways[1:3], notebooks[1:3]
         flooded = in_turn(ways, notebooks, flood, FLOODS)
-    four, sixteen, *others = (statistics.median(taken) * 1000 for taken in spoken)
+    four, sixteen, least, *others = (statistics.median(taken) * 1000 for taken in spoken)
     what = f"a %%xla cell until the last of {RANKS} ranks has spoken"
     yield Row(f"{what} / 10 ms", four, 10, "ms", aim=1)
     for way, other in zip(ways[1:], others, strict=True):
         yield Row(f"- / {way.name}", four, other, "ms", aim=0.7)
     yield Row(f"- of {MANY} ranks / of {RANKS}", sixteen, four, "ms", aim=2)
+    yield Row(f"- / {bare(RANKS).name}", four, least, "ms")
     mine, *others = (statistics.median(taken) for taken in flooded)
     yield Row(f"{RANKS * LINES:,} lines of a %%xla cell, all seen / 0.25 s", mine, 0.25, "s", aim=1)
     for way, other in zip(ways[1:], others, strict=True):

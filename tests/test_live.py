@@ -28,6 +28,20 @@ def test_a_name_that_a_cell_binds_is_there_in_the_next(live):
     assert results(live, "kept * 10") == "{0: 10, 1: 20}"
 
 
+def test_a_cell_without_a_result_has_none_and_no_file_of_it(live):
+    live.ok("%%xla -o nothing\nquiet = rank")
+    assert live.value("dict(nothing.results)") == "{0: None, 1: None}"
+    assert live.value("list(nothing.record.path.glob('*.result'))") == "[]"
+    live.ok("import xla_nb\nagain = xla_nb.open_run(nothing.name)")
+    assert live.value("dict(again.results)") == "{0: None, 1: None}"
+
+
+def test_a_result_whose_file_is_gone_is_told_and_not_none(live):
+    live.ok("%%xla -o lost_file\nclass Shy:\n    def __repr__(self): return 'None'\nShy()")
+    live.ok("lost_file.record.result(1).unlink()")
+    assert "Rank 1's result is gone" in live.run("lost_file[1]").error
+
+
 def test_the_processes_are_the_same_over_cells(live):
     pids = results(live, "import os\nos.getpid()")
     assert results(live, "os.getpid()") == pids

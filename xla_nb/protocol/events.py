@@ -76,7 +76,8 @@ class RankStarted(OfHost):
 
 @dataclass(frozen=True, kw_only=True)
 class RankFinished(Event):
-    """The entry returned; its value is in the record. `preview` is its shortened repr.
+    """The entry returned; its value is in the record, in so many bytes: with 0 it is None, and has
+    no file. `preview` is its shortened repr.
 
     Sent at once without it, and but for None again with it: a repr may hang, or end the process."""
 

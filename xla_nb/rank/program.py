@@ -149,8 +149,8 @@ class OnRank:
         return value
 
     def _send_home(self, value: object) -> int:
-        """Write the result to the record; a result is whole or absent. Returns its size in
-        bytes."""
+        """Write the result to the record; a result is whole or absent. Returns its size in bytes:
+        0 of a live rank's None, which its event tells without a file."""
         request, rank = self.program.request, self.rank
 
         def tell(what: str) -> None:
@@ -158,7 +158,8 @@ class OnRank:
 
         path = self.program.record.result(rank)
         try:
-            nbytes = write_home(request, path, value, tell)
+            is_told = value is None and request.turn is not None
+            nbytes = 0 if is_told else write_home(request, path, value, tell)
         except BaseException as problem:
             if issubclass(type(problem), KeyboardInterrupt):
                 raise

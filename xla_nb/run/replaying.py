@@ -19,6 +19,8 @@ _MOST = 64 << 20
 _ANOTHER = "{label} returned something else on {ranks} than before{how}"
 _UNKNOWN = "The results of {label} were not compared with those of before ({ranks}): {why}."
 
+_NONE = "None"  # in place of a digest
+
 
 @dataclass(frozen=True)
 class Returned:
@@ -35,7 +37,10 @@ def returned(run: Run) -> dict[int, Returned]:
 
 
 def _returned(run: Run, rank: int) -> Returned:
-    preview, path = run.state.ranks[rank].preview, run.record.result(rank)
+    state, path = run.state.ranks[rank], run.record.result(rank)
+    preview = state.preview
+    if state.result == 0:
+        return Returned(_NONE, preview)
     try:
         if path.stat().st_size > _MOST:
             return Returned("", preview, f"they are larger than {_MOST >> 20} MiB")

@@ -27,7 +27,8 @@ class RankState:
     an interrupt has struck it (`interrupted`), or where it was later, when asked, at the time
     `located`; once an interrupt has ended it, where that struck. `lost` says which other process's
     end ended it, if one did. `death` and `lack` are those of `ProcessDied`, `crash` is its stack.
-    `devices` are named where one process drives several."""
+    `devices` are named where one process drives several. `result` is the size of its file; 0: it
+    is None, without one."""
 
     rank: int
     phase: Phase = "starting"
@@ -37,6 +38,7 @@ class RankState:
     started: float | None = None
     ended: float | None = None
     preview: str = ""
+    result: int | None = None
     place: str = ""
     stack: str = ""
     located: float | None = None
@@ -195,8 +197,9 @@ class RunState:
                 rank.pid, rank.device = event.pid, event.device
                 rank.devices = tuple(event.devices)
             case events.RankFinished():
-                self._rank(event.rank).preview = event.preview
-                self._rank(event.rank).end("finished", event.at)
+                rank = self._rank(event.rank)
+                rank.preview, rank.result = event.preview, event.nbytes
+                rank.end("finished", event.at)
                 if self.hang is not None and event.rank in self.hang.report.ranks:
                     self._end_hang(f"Rank {event.rank} returned")
             case events.RankFailed():

@@ -209,6 +209,8 @@ class Chips:
         return replace(gauges.counts(torch_xla._XLAC), clients=self.clients.counts())
 
     def memory(self) -> tuple[int, int] | None:
+        if self.simulated:  # XLA's CPU client knows none
+            return None
         import torch_xla
 
         return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))

@@ -279,9 +279,8 @@ class Agreement:
         if not self.has_ended:
             self.has_ended = True
             self._tell(Frame(self.number, reason, "", farewell=True))
-            # What does not leave at once waits for one who does not read: not for this thread.
-            rest = threading.Thread(target=self.mesh.flush, name="xla_nb-farewell", daemon=True)
-            if self.mesh.is_sending:
+            if self.mesh.is_sending:  # to one who does not read, for whom no program waits
+                rest = threading.Thread(target=self.mesh.flush, name="xla_nb-farewell", daemon=True)
                 rest.start()
                 rest.join(_PATIENCE)
 
