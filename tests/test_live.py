@@ -219,7 +219,7 @@ def test_a_cell_prints_under_the_numbers_of_its_ranks(live):
 def test_a_cell_may_run_on_some_of_the_ranks(live):
     assert results(live, "rank", "1") == "{1: 1}"
     assert results(live, "rank", "0-1") == "{0: 0, 1: 1}"
-    assert "There is no rank 7" in live.run("%%xla 0,7\nrank").error
+    assert "There is no rank 7, only ranks 0, 1" in live.run("%%xla 0,7\nrank").error
 
 
 def test_a_cell_may_run_on_the_ranks_at_an_index_of_a_mesh(live):
@@ -648,7 +648,10 @@ def test_what_ranks_in_code_cannot_do_is_refused(live, code, why):
 
 
 def test_a_cell_for_a_group_that_is_not_there_starts_none(live):
-    assert "There are no live ranks named 'typo'" in live.run("%%xla --group typo\n1").error
+    assert (
+        "There are no live ranks named 'typo', but `ranks`."
+        in live.run("%%xla --group typo\n1").error
+    )
 
 
 def test_two_groups_live_side_by_side(live):

@@ -110,12 +110,16 @@ def of(name: str = DEFAULT) -> Group:
     """The live ranks of that name. Raises UsageError where there are none."""
     group = _groups().get(name)
     if group is None:
-        raise UsageError(
-            f"There are no live ranks named {name!r}. Start some: %xla_start --name {name}."
-            if name != DEFAULT
-            else "There are no live ranks. Start some: %xla_start, or a %%xla cell."
-        )
+        raise UsageError(_no_such(name))
     return group
+
+
+def _no_such(name: str) -> str:
+    if there := [f"`{other}`" for other in sorted(_groups()) if _groups()[other].alive]:
+        return f"There are no live ranks named {name!r}, but {listed(there)}."
+    if name == DEFAULT:
+        return "There are no live ranks. Start some: %xla_start, or a %%xla cell."
+    return f"There are no live ranks named {name!r}. Start some: %xla_start --name {name}."
 
 
 def started(options: Options, name: str = DEFAULT) -> Group:

@@ -307,9 +307,7 @@ class Group:
         chosen = set(members)
         if strange := chosen - set(self.world):
             there = "There is" if len(strange) == 1 else "There are"
-            raise UsageError(
-                f"{there} no {ranks(sorted(strange))}. The ranks are {ranks(list(self.world))}."
-            )
+            raise UsageError(f"{there} no {ranks(strange)}, only {ranks(self.world)}.")
         is_whole = not self.run.state.cut_off or chosen != set(self.world)
         if chosen - set(self.alive) or not is_whole:
             raise LaunchError(f"{self._told_of_loss()} Start new ones: {self._how_to_start}.")
