@@ -44,7 +44,9 @@ def _is_outdated(torch: Any, native: Any, tensor: Any, inner: Any) -> bool:
     A probe over the same memory is brought up to date instead of it: it has what was last written,
     which is the tensor's own if it is up to date. For views that cannot be told, so that they are
     outdated once their memory has been written to."""
-    if not torch._is_functional_tensor(tensor) or not torch._functionalize_mutation_counter(tensor):
+    if not torch._is_functional_tensor(tensor) or not torch._functionalize_has_data_mutation(
+        tensor
+    ):
         return False
     probe = torch._to_functional_tensor(inner)
     torch._functionalize_unsafe_set(probe, tensor)
