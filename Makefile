@@ -48,7 +48,8 @@ test-kaggle: $(KAGGLE)/.installed  ## the core of the tests with Kaggle's torch 
 	TORCHINDUCTOR_COMPILE_THREADS=1 $(subst $(BIN),$(KAGGLE)/bin,$(PYTEST)) -m "not (slow or chaos or browser or ray)" \
 	    tests/program tests/protocol tests/rank tests/run tests/record tests/topology tests/engines \
 	    tests/simulation tests/dropin tests/programs tests/libraries tests/test_api.py \
-	    tests/test_magics.py tests/test_old_names.py
+	    tests/test_live.py tests/test_live_failures.py tests/test_magics.py tests/test_old_names.py \
+	    tests/test_variables.py
 
 test-libraries: $(LIBRARIES)/.installed  ## trainings with Lightning, transformers, timm and others, in their newest versions
 	$(subst $(BIN),$(LIBRARIES)/bin,$(PYTEST)) tests/libraries \

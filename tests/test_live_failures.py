@@ -191,6 +191,7 @@ total()
 @pytest.fixture
 def world(tmp_path):
     """A kernel with three live ranks of one JAX world, over gloo."""
+    pytest.importorskip("jax")
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
         kernel.ok("import xla_nb\n%load_ext xla_nb")
