@@ -1,19 +1,21 @@
 """What ranks ask (`input()`, `getpass`) is asked in the notebook, one question at a time, in order.
 
-The thread that draws asks, with the `input` of its own process: the front end's. Meanwhile it draws
-nothing. A question ends with its answer, with an interrupt, or when its rank waits no longer. It is
-put once: the rank may take a while to take its answer.
+The thread that draws asks, with the `input` of its own process: the front end's. Meanwhile another
+one draws, where the front end shows what comes from that beside a question. A question ends with
+its answer, with an interrupt, or when its rank waits no longer. It is put once: the rank may take a
+while to take its answer.
 """
 
 from __future__ import annotations
 
 import getpass
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from xla_nb import ansi
 from xla_nb.protocol import questions
@@ -32,12 +34,20 @@ _IN_A_THREAD = f"Nobody can be asked: the run was launched in a thread, not by t
 class Asking:
     """The questions of one run.
 
+    draw        draws the view, and gives the seconds until the next call
     withdrawn   called when one has ended for which the front end goes on waiting
     interrupts  to which an interrupt of a question is added
     """
 
-    def __init__(self, run: Run, withdrawn: Callable[[], None], interrupts: list[int]) -> None:
-        self._run, self._withdrawn, self._interrupts = run, withdrawn, interrupts
+    def __init__(
+        self,
+        run: Run,
+        draw: Callable[[], float],
+        withdrawn: Callable[[], None],
+        interrupts: list[int],
+    ) -> None:
+        self._run, self._draw = run, draw if _shows_both() else lambda: _TICK
+        self._withdrawn, self._interrupts = withdrawn, interrupts
         self._put: list[Asked] = []
 
     def serve(self) -> None:
@@ -52,7 +62,7 @@ class Asking:
         if threading.current_thread() is not threading.main_thread():
             questions.answer(asked, refusal=_IN_A_THREAD)
             return
-        with _Watch(self._run, asked) as watch:
+        with _Watch(self._run, asked, self._draw) as watch:
             try:
                 questions.answer(asked, _ask(asked))
             # IPython has a NotImplementedError of its own.
@@ -62,6 +72,16 @@ class Asking:
             self._interrupts.append(signal.SIGINT)
         if watch.has_struck:
             self._withdrawn()
+        if watch.problem is not None:
+            raise watch.problem
+
+
+def _shows_both() -> bool:
+    """Whether the front end shows output of other threads, and not in the line that is typed: not
+    Colab, nor a terminal."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    return hasattr(shell, "kernel") and "google.colab" not in sys.modules
 
 
 def _ask(asked: Asked) -> str:
@@ -73,12 +93,13 @@ class _Watch:
     """While the main thread waits for an answer: an interrupt ends that, and so does the end of
     whoever has asked."""
 
-    def __init__(self, run: Run, asked: Asked) -> None:
-        self._run, self._asked = run, asked
+    def __init__(self, run: Run, asked: Asked, draw: Callable[[], float]) -> None:
+        self._run, self._asked, self._draw = run, asked, draw
         self._over = threading.Event()
         self._is_withdrawn = False
         self.is_interrupted = False
         self.has_struck = False
+        self.problem: Exception | None = None  # of the view
         self._thread = threading.Thread(target=self._look, name=f"{run.name}-asks", daemon=True)
 
     def __enter__(self) -> Self:
@@ -104,10 +125,18 @@ class _Watch:
         return self.has_struck
 
     def _look(self) -> None:
-        pause = _TICK
-        while not self._over.wait(pause):
-            if self._run.state.stopping or not questions.is_open(self._asked):
-                self._is_withdrawn = True
+        struck = float("-inf")
+        while not self._over.wait(self._drawn()):
+            is_over = self._run.state.stopping or not questions.is_open(self._asked)
+            if (is_over or self.problem) and time.monotonic() - struck >= _AGAIN:
+                self._is_withdrawn, struck = True, time.monotonic()
                 # Not interrupt_main: that would not end a read of a terminal.
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                pause = _AGAIN
+
+    def _drawn(self) -> float:
+        """Draw the view; seconds until the next look."""
+        try:
+            return _TICK if self.problem else min(_TICK, self._draw())
+        except Exception as problem:
+            self.problem = problem
+            return 0.0

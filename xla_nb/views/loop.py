@@ -60,7 +60,7 @@ def follow(run: Run, view: View) -> None:
     with _interrupts() as interrupts:
         try:
             answered = 0
-            asking = Asking(run, view.withdraw, interrupts)
+            asking = Asking(run, view.draw, view.withdraw, interrupts)
             while not run.done:
                 if len(interrupts) > answered:
                     answered += 1
