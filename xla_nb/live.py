@@ -45,7 +45,7 @@ from xla_nb.wording import ranks as numbered
 
 #: The options that say what live ranks are, and those of what they run.
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
-_BUTTON = "by the Shutdown button"
+_BUTTON = "by the Shut down button"
 _ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "view", "bg")
 
@@ -122,9 +122,9 @@ def _no_such(name: str) -> str:
     return f"There are no live ranks named {name!r}. Start some: %xla_start --name {name}."
 
 
-def started(options: Options, name: str = DEFAULT) -> Group:
-    """The live ranks of that name, started now if there are none yet."""
-    return _groups()[name] if name in _groups() else start(options, name)
+def is_there(name: str = DEFAULT) -> bool:
+    """Whether there are live ranks of that name, or lost ones."""
+    return name in _groups()
 
 
 def show(group: Group) -> None:
@@ -440,7 +440,7 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
     here = notebook.current()
     asked = {**dict.fromkeys(run_options.OPTIONS), **options}
     chosen = run_options.options(run_options.completed(asked, here.settings if here else {}))
-    if not options and idle is None:
-        return Ranks(started(chosen, name), chosen)
+    if not options and idle is None and is_there(name):
+        return Ranks(of(name), chosen)
     seconds = None if idle is None else run_options.duration("idle", idle)
     return Ranks(start(chosen, name, seconds), chosen)

@@ -146,7 +146,9 @@ class LiveMagics(Magics):
             raise UsageError("%%xla: give ranks or --at, not both.")
         options = self._options(words)
         launched = self.notebook.cell(line, cell, "%%xla")
-        group = live.started(self._options({})) if name == DEFAULT else live.of(name)
+        if name == DEFAULT and not live.is_there(name):
+            self._tell("Started", live.start(self._options({})))
+        group = live.of(name)
         members = live_questions.at(group, places) if places else members
 
         def begun(run: Run) -> None:

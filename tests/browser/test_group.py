@@ -245,7 +245,7 @@ def test_live_ranks_in_jupyterlab(lab: Lab) -> None:
         panel.get_by_role("button", name="Shut down", exact=True).click()
         expect(panel).to_have_count(0)
         shown = notebook.text(started)
-        assert "2 live ranks ended by the Shutdown button" in shown
+        assert "2 live ranks ended by the Shut down button" in shown
         assert "ZeroDivisionError" in shown
 
 

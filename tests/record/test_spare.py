@@ -8,7 +8,7 @@ import pytest
 from xla_nb.record import spare
 from xla_nb.record.files import Record, home, records
 from xla_nb.record.spare import Spare
-from xla_nb.record.tidying import tidy
+from xla_nb.record.tidying import clean, tidy
 
 RUN = "20260101-000000-abcdef"
 
@@ -116,6 +116,15 @@ def test_a_process_that_the_notebook_forks_leaves_it_alone(made):
         os._exit(0 if below() else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert len(spares()) == 1
+
+
+def test_what_only_has_the_name_of_one_keeps_nothing_from_being_tidied(made, tmp_path):
+    (home() / "runs" / f"{spare.NAMES}file").touch()
+    (home() / "runs" / f"{spare.NAMES}link").symlink_to(tmp_path)
+    ended = Record.create(RUN)
+    (ended.path / "owner").write_text("1 0")
+    ended.close({})
+    assert clean().removed == [RUN]
 
 
 def test_tidying_removes_those_of_processes_that_were_killed(made):

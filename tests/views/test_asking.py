@@ -126,6 +126,65 @@ def test_an_interrupt_ends_the_question_and_the_run(front_end, notebook):
     assert notebook.ok("1 + 1").result == "2"
 
 
+STRIKES = {
+    "while its thread is started": """
+import threading
+struck, name = threading.Thread, "start"
+def strike(thread):
+    before(thread)
+    if thread.name.endswith("-asks"):
+        signal.raise_signal(signal.SIGINT)
+""",
+    "just before it is put": """
+import xla_nb.views.asking
+struck, name = xla_nb.views.asking._Question, "__init__"
+def strike(*its):
+    before(*its)
+    signal.raise_signal(signal.SIGINT)
+""",
+    "just after the answer": """
+import xla_nb.views.asking
+struck, name = xla_nb.views.asking._Question, "_answer"
+def strike(question):
+    answer = before(question)
+    signal.raise_signal(signal.SIGINT)
+    return answer
+""",
+}
+
+
+@pytest.mark.parametrize("when", STRIKES)
+def test_an_interrupt_at_any_moment_of_a_question_stops_that_run_and_no_other(
+    when, front_end, notebook
+):
+    notebook.ok(f"import signal\n{STRIKES[when]}\nbefore = getattr(struck, name)")
+    notebook.ok("setattr(struck, name, strike)")
+    try:
+        answers = ["typed"] if when == "just after the answer" else []
+        cell = "%%xla_spawn -n 1 --grace 1\ndef f(rank): return input('now? ') and input('more? ')"
+        shown, asked = front_end(cell, *answers)
+    finally:
+        notebook.ok("setattr(struck, name, before)")
+    assert "Stopped by an interrupt" in shown.error
+    assert len(asked) == len(answers)
+    slept = notebook.run("import time\nfor _ in range(15): time.sleep(0.1)\n'slept'")
+    assert slept.result == "'slept'", slept.error
+
+
+def test_a_question_ends_with_the_cell_that_its_thread_has_outlived(front_end, notebook):
+    notebook.ok("%xla_start -n 1 --name outlived")
+    try:
+        shown, asked = front_end(
+            "%%xla --group outlived\nimport threading, time\n"
+            "threading.Thread(target=lambda: input('left? ')).start()\ntime.sleep(1)\n'ended'",
+            lambda: None,
+        )
+        assert shown.status == "ok", shown.error
+        assert len(asked) == 1
+    finally:
+        notebook.ok("%xla_shutdown outlived")
+
+
 def test_the_question_of_a_rank_that_dies_is_withdrawn(front_end, notebook):
     cell = """%%xla_spawn -n 2 --keep-going --grace 5 -o went_on
 import os, signal, threading, time

@@ -196,7 +196,7 @@ def test_the_saved_text_has_the_state_the_cells_and_the_ranks(group, observer):
     text = saved.render_text(observer.snapshot())
     first, *rest = text.splitlines()
     assert first.startswith("○ 2 live ranks, idle for ")
-    assert "2 cells, 1 not finished · ends after 30 min without a cell" in first
+    assert "2 cells, 1 failed or stopped · ends after 30 min without a cell" in first
     told = "2. Cell In[2] on rank 0: ✗ Rank 0 failed at Cell In[2], line 1: ValueError: boom, 2.0 s"
     assert f"    {told}" in rest
     assert "    1. Cell In[1] on ranks 0, 1: ✓ finished, 1.5 s" in rest

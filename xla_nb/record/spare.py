@@ -58,7 +58,7 @@ def _with_files(ranks: Sequence[int]) -> Record:
     record = Record.create(f"{NAMES}{secrets.token_hex(4)}")
     try:
         record.make_files(ranks)
-    except OSError:
+    except BaseException:
         record.discard()
         raise
     return record

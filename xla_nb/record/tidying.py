@@ -178,6 +178,11 @@ def _remove(record: Record, done: Tidied) -> None:
 def _finish_removals(root: Path) -> None:
     """Delete what a process that ended in the middle has left, and what one that was killed had
     made for its next run."""
-    left = [path for path in root.glob(f"{NAMES}*") if not Record(path).is_owned]
-    for path in (*left, *root.glob(f"{_REMOVED}*")):
+    for path in (*filter(_is_left, root.glob(f"{NAMES}*")), *root.glob(f"{_REMOVED}*")):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_left(spare: Path) -> bool:
+    with contextlib.suppress(OSError):  # it is no record, or another user's
+        return not Record(spare).is_owned
+    return False

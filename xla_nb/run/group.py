@@ -126,6 +126,7 @@ class Group:
         self._bound: dict[str, set[int]] = {}
         self._imported: dict[str, str] = {}  # what is imported under names
         self._spare = Spare()
+        run.at_end(lambda run: self._spare.discard())
         self._both: set[str] = set()  # names of which it was said that both sides have them
 
     @property
@@ -327,10 +328,10 @@ class Group:
     @property
     def told_of_being_there(self) -> str:
         """That others of that name cannot be started."""
-        there = f"There are live ranks already ({ranks(list(self.world))})."
+        own = self._in_magics
+        there = f"There are live ranks{own} already ({ranks(self.world)})."
         if not self._has_magics:
             return f"{there} End them (close()), or name others: xla_nb.ranks('others', n=2)."
-        own = self._in_magics
         return (
             f"{there} Restart them with %xla_restart{own}, end them with %xla_shutdown{own}, or "
             "name others: --name NAME."
@@ -442,4 +443,3 @@ class Group:
         if not self.run.join_end(self.options.grace):
             self.run.stop(_STOPPED)
             self.run.join_end()
-        self._spare.discard()

@@ -29,7 +29,7 @@ from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED
-from xla_nb.run.staying import Staying, in_words
+from xla_nb.run.staying import Staying, in_words, may_take
 from xla_nb.wording import in_one_line, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
@@ -55,12 +55,6 @@ _NOT_COMPARED = (
     "What it changed is so on the ranks, not in the notebook."
 )
 _NOT_FOLLOWED = "the notebook's thread that followed the run failed ({}), so the run was ended"
-
-
-def _may_take(numbers: list[int], grace: float) -> events.Notice:
-    who = f"Interrupted; {ranks(numbers)}"
-    text = f"{who} may take up to {grace:g} s to clean up (grace). Stop again to end them now."
-    return events.Notice(text=text, passing=True)
 
 
 def _is_news(notice: events.Notice) -> bool:
@@ -426,7 +420,7 @@ class Run(RecordedRun):
         if now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
             self._told_who_stays = True
             if staying and self._options.grace > STOP_PATIENCE:
-                self.take(_may_take(staying, self._options.grace))
+                self.take(may_take(staying, self._options.grace, bool(self._group)))
 
     def _end_what_lingers(self, now: float) -> None:
         """The ranks have ended; their processes have some time to do so too."""

@@ -99,3 +99,12 @@ def _last_seen(rank: RankState, now: float) -> str:
         return f"interrupted at {rank.place}"
     age = now - (rank.located or now)
     return f"at {rank.place}" if age < _LATELY else f"last seen at {rank.place}, {age:.0f} s ago"
+
+
+def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
+    """That these may take as long as that, and what comes of another stop; lives: they are live."""
+    who, then = f"Interrupted; {ranks(numbers)}", "Stop again to end them now."
+    if lives:
+        then = "Then, or if you stop again, all live ranks are ended, with what they hold."
+    text = f"{who} may take up to {grace:g} s to clean up (grace). {then}"
+    return events.Notice(text=text, passing=True)

@@ -14,8 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from xla_nb import ansi
 from xla_nb.protocol import questions
@@ -50,8 +49,9 @@ class Asking:
         self._withdrawn, self._interrupts = withdrawn, interrupts
         self._put: list[Asked] = []
 
-    def serve(self) -> None:
-        """Ask what a rank has asked, if any has, and send it the answer."""
+    def serve(self, heeded: int) -> None:
+        """Ask what a rank has asked, if any has, and send it the answer. heeded: how many of the
+        interrupts something was done about."""
         asking = self._run.state.questions
         self._put = [asked for asked in self._put if asked in asking]
         new = (asked for asked in asking if asked not in self._put)
@@ -62,18 +62,19 @@ class Asking:
         if threading.current_thread() is not threading.main_thread():
             questions.answer(asked, refusal=_IN_A_THREAD)
             return
-        with _Watch(self._run, asked, self._draw) as watch:
-            try:
-                questions.answer(asked, _ask(asked))
-            # IPython has a NotImplementedError of its own.
-            except (EOFError, NotImplementedError, OSError):
-                questions.answer(asked, refusal=_NOWHERE)
-        if watch.is_interrupted:
+        question = _Question(self._run, asked, self._draw)
+        before = signal.signal(signal.SIGINT, question.strike)
+        try:
+            if len(self._interrupts) == heeded:
+                question.put()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if question.is_interrupted:
             self._interrupts.append(signal.SIGINT)
-        if watch.has_struck:
+        if question.was_broken_off:
             self._withdrawn()
-        if watch.problem is not None:
-            raise watch.problem
+        if question.problem is not None:
+            raise question.problem
 
 
 def _shows_both() -> bool:
@@ -89,47 +90,67 @@ def _ask(asked: Asked) -> str:
     return getpass.getpass(prompt) if asked.secret else input(prompt)
 
 
-class _Watch:
-    """While the main thread waits for an answer: an interrupt ends that, and so does the end of
-    whoever has asked."""
+class _Question:
+    """One that is put. An interrupt breaks it off, and so does the end of whoever has asked."""
 
     def __init__(self, run: Run, asked: Asked, draw: Callable[[], float]) -> None:
         self._run, self._asked, self._draw = run, asked, draw
         self._over = threading.Event()
-        self._is_withdrawn = False
-        self.is_interrupted = False
-        self.has_struck = False
+        self._is_waiting = False
+        self._broken = float("-inf")  # when it was broken off last
+        self._strikes = self._own = 0  # interrupts, and those of them that are not the user's
+        self.was_broken_off = False
         self.problem: Exception | None = None  # of the view
-        self._thread = threading.Thread(target=self._look, name=f"{run.name}-asks", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._thread.start()
-        return self
+    @property
+    def is_interrupted(self) -> bool:
+        """By the user."""
+        return self._strikes > self._own
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def strike(self, _number: int, _frame: object) -> None:
+        """An interrupt, in the main thread: raises KeyboardInterrupt where an answer is waited for,
+        and nowhere else; again after a while, as Python may have dropped the first."""
+        self._strikes += 1
+        now = time.monotonic()
+        if self._is_waiting and now - self._broken >= _AGAIN / 2:
+            self._broken = now
+            raise KeyboardInterrupt
+
+    def put(self) -> None:
+        """Wait for the answer, and send it."""
+        watch = threading.Thread(target=self._look, name=f"{self._run.name}-asks", daemon=True)
+        watch.start()
         try:
-            self._over.set()
-            self._thread.join()
-        except KeyboardInterrupt as late:
-            error = late
+            answer, refusal = self._answer()
         finally:
-            signal.signal(signal.SIGINT, self._before)
-        self.has_struck = isinstance(error, KeyboardInterrupt)
-        self.is_interrupted = self.has_struck and not self._is_withdrawn
-        return self.has_struck
+            self._over.set()
+            watch.join()
+        if answer is not None:
+            questions.answer(self._asked, answer, refusal=refusal)
+
+    def _answer(self) -> tuple[str | None, str]:
+        """The answer, None where nobody is to get one, and why there is an empty one."""
+        try:
+            try:
+                self._is_waiting = True
+                return (None, "") if self._strikes else (_ask(self._asked), "")
+            finally:
+                self._is_waiting = False
+        except KeyboardInterrupt:
+            self._is_waiting, self.was_broken_off = False, True
+        except (EOFError, NotImplementedError, OSError):  # IPython has another NotImplementedError
+            return "", _NOWHERE
+        return None, ""
 
     def _look(self) -> None:
+        """Break it off when it is over, and draw meanwhile."""
         struck = float("-inf")
         while not self._over.wait(self._drawn()):
-            is_over = self._run.state.stopping or not questions.is_open(self._asked)
-            if (is_over or self.problem) and time.monotonic() - struck >= _AGAIN:
-                self._is_withdrawn, struck = True, time.monotonic()
+            has_gone = self._run.done or not questions.is_open(self._asked)
+            is_over = has_gone or bool(self._run.state.stopping) or self.problem is not None
+            if is_over and time.monotonic() - struck >= _AGAIN:
+                struck = time.monotonic()
+                self._own += 1
                 # Not interrupt_main: that would not end a read of a terminal.
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

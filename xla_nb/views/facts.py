@@ -118,11 +118,11 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
 
 
 def cells(live: Live) -> str:
-    """`12 cells, 2 not finished`, after the group's name where it is not the usual one."""
+    """`12 cells, 2 failed or stopped`, after the group's name where it is not the usual one."""
     told = f"group {live.name}, " if live.name != DEFAULT else ""
     told += several(live.count, "cell") if live.count else "no cells yet"
     told += f", {live.running:,} running" if live.running else ""
-    return f"{told}, {live.lost:,} not finished" if live.lost else told
+    return f"{told}, {live.lost:,} failed or stopped" if live.lost else told
 
 
 def minute(epoch: float) -> str:

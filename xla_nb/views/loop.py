@@ -68,7 +68,7 @@ def follow(run: Run, view: View) -> None:
                 if run.state.stopping == INTERRUPTED and _ends_here():
                     run.stops_because(KERNEL_ENDED)
                 pause = view.draw()
-                asking.serve()
+                asking.serve(answered)
                 with run.changed:
                     if not run.done:
                         run.changed.wait(pause)

@@ -224,7 +224,7 @@ def test_shutdown_is_acknowledged_and_ends_the_ranks(panel, kernel):
     panel.ask("shutdown", request=7)
     assert panel.answer("ack")["request"] == 7
     end = panel.end()
-    assert "2 live ranks ended by the Shutdown button" in end["text/plain"]
+    assert "2 live ranks ended by the Shut down button" in end["text/plain"]
     assert "finished" in end["text/plain"]
     assert "application/vnd.jupyter.widget-view+json" not in end
     assert "There are no live ranks" in kernel.run("%xla_ranks").error

@@ -121,7 +121,7 @@ export class Store {
 		this.answer();
 		const handler = `on_${message?.type}`;
 		if (message?.run === this.run && handler in this) this[handler](message);
-		else console.debug("xla_nb: ignored a message", message?.run, message?.type);
+		else console.debug("xla_nb: ignored", message);
 	}
 
 	on_news(message) {

@@ -34,7 +34,7 @@ export class Variables {
 		const known = summary && joined(summary, after && `after ${after}`);
 		const words = {
 			asking: "Asking the ranks…",
-			busy: joined("Asked for when no cell runs", known),
+			busy: joined("Asked for when no cell runs", after && known),
 			shown: problem || joined(known, old && "cells have run since"),
 		};
 		put(this.words, words[state] ?? "");

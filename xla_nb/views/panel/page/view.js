@@ -114,7 +114,7 @@ export class View {
 
 	/** Lets nobody answer what is asked beside the panel. */
 	mute() {
-		this.root.closest(".jp-OutputArea")?.querySelectorAll(".jp-Stdin-input").forEach((box) => (box.disabled = true));
+		this.root.closest(".jp-OutputArea")?.querySelectorAll(".jp-Stdin-input").forEach((box) => Object.assign(box, { disabled: true, placeholder: "over" }));
 	}
 
 	/** Sees whether the background is dark: front ends mark themes in many ways. */
