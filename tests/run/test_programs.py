@@ -88,3 +88,12 @@ def test_a_rank_that_died_is_told_before_anything_else():
     assert sentences.headline(group(died)).startswith("Rank 2 exited with status 3")
     ending = events.GroupEnding(why="by %xla_shutdown")
     assert sentences.headline(group(died, ending)).startswith("Rank 2 exited with status 3")
+
+
+def test_live_ranks_that_ended_as_their_job_had_been_killed_are_lost_with_it():
+    over = [events.RankFinished(rank=rank, preview="", nbytes=0) for rank in range(4)]
+    state = group(*over, events.JobEnded(status=-9))
+    told = "Ranks 0–3 were lost: their job was killed by SIGKILL"
+    assert sentences.headline(state).startswith(told)
+    meant = group(events.GroupEnding(why="by %xla_shutdown"), *over, events.JobEnded(status=0))
+    assert sentences.headline(meant) == "4 live ranks ended by %xla_shutdown"

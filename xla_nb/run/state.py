@@ -389,6 +389,8 @@ class RunState:
             if event.host in ("", host.name) and host.ended is None:
                 host.ended = event.at
         for rank in self._on(event.host):
+            if why and self.group is not None and not self.ending and rank.phase == "finished":
+                rank.phase = "running"  # until its job had gone: nobody has ended live ranks
             if rank.phase not in ENDED:
                 rank.lost = "" if self.stopping else why
                 rank.end("stopped" if self.stopping else "died", event.at)
