@@ -143,6 +143,24 @@ def test_folds_stay_as_the_user_left_them_while_ranks_display(notebook: LabNoteb
     assert notebook.errors == []
 
 
+def test_a_press_on_a_fold_counts_though_ranks_display_before_it_is_let_go(
+    notebook: LabNotebook,
+) -> None:
+    run = flow(notebook, "-n 3", STEPS)
+    fold = run.output.locator("details:has(> summary [data-ranks='2'])")
+    fold.locator("summary").first.hover()
+    notebook.page.mouse.down()
+    run.let_go("step1")
+    expect(fold.locator("p")).to_have_count(2)
+    notebook.page.mouse.up()
+    expect(fold.get_by_text("step 1 of 2")).to_be_visible()
+    for step in range(2, STEPS_SHOWN):
+        run.let_go(f"step{step}")
+        expect(fold.get_by_text(f"step {step} of 2")).to_be_visible()
+    run.let_go()
+    run.ended()
+
+
 def test_a_fold_stays_when_its_ranks_part(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 3", PART)
     together = run.output.locator("details:has(> summary [data-ranks='0,1,2'])")

@@ -1,6 +1,10 @@
 // What ranks display stands in outputs of its own (views/composed.py), which every update draws anew.
 // Their folds stay as the user has left them, in all cells of the page: text views have no script.
 
+import { held } from "./values.js";
+
+const PRESSES = ["pointerdown", "click"]; // an output that is drawn anew between the two gets no click
+
 const shownBy = (fold) => fold.querySelector(":scope > summary > [data-ranks]")?.dataset.ranks.split(",") ?? [];
 
 export class Displays {
@@ -9,21 +13,20 @@ export class Displays {
 	constructor() {
 		this.watch = new MutationObserver((changes) => changes.forEach(({ target }) => restore(target, this.left.get(target))));
 		// Not "toggle", which tells of what is drawn open too. It comes before the fold changes.
-		this.click = ({ target }) => this.clicked(target.closest("summary")?.parentElement);
-		document.addEventListener("click", this.click, true);
+		this.press = ({ target, button }) => button || this.pressed(target.closest("summary")?.parentElement);
+		for (const press of PRESSES) document.addEventListener(press, this.press, true);
 	}
 
-	clicked(fold) {
+	pressed(fold) {
 		const output = fold?.closest(".jp-OutputArea-output");
 		if (!output || !shownBy(fold).length) return;
-		const states = this.left.get(output) ?? new Map();
+		const states = held(this.left, output, () => new Map());
 		for (const rank of shownBy(fold)) states.set(rank, !fold.open);
-		this.left.set(output, states);
 		this.watch.observe(output, { childList: true });
 	}
 
 	close() {
-		document.removeEventListener("click", this.click, true);
+		for (const press of PRESSES) document.removeEventListener(press, this.press, true);
 		this.watch.disconnect();
 	}
 }

@@ -257,7 +257,7 @@ export class Store {
 		try {
 			this.model.send({ ...message, run: this.run });
 		} catch (error) {
-			console.debug("xla_nb: could not send", message.type, error);
+			console.debug("xla_nb:", error);
 		}
 	}
 
@@ -324,7 +324,7 @@ export class Store {
 			this.speak(again ? "Ending the ranks…" : "Stopping the ranks. Click again to end them now.");
 		};
 		this.stop = "asked";
-		this.speak("Asking the kernel to stop the ranks…");
+		this.speak("Stopping the ranks…");
 		this.ask({ type: "stop" }, { received, silent: () => this.interrupt() });
 	}
 
@@ -347,7 +347,6 @@ export class Store {
 	async interrupt() {
 		if (this.over) return;
 		this.stop = "interrupted";
-		this.speak("Interrupting the kernel…");
 		try {
 			await this.kernel.interrupt();
 			if (!this.over) this.speak("Interrupted the kernel.");
