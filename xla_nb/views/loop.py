@@ -1,7 +1,7 @@
 """The loop in which the notebook's main thread waits for a run and draws its view.
 
-Views draw only from this loop: some kernels (Colab's) deliver nothing from other threads. An
-interrupt stops the run and loses no output.
+Views draw only from this loop, but while it waits for an answer (asking.py): some kernels (Colab's)
+deliver nothing from other threads. An interrupt stops the run and loses no output.
 """
 
 from __future__ import annotations
