@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from xla_nb.program.cells import Cell
@@ -20,7 +20,7 @@ class Executed:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._known: dict[int, tuple[tuple[str, str], Cell]] = {}
+        self._known: dict[tuple[int, bool], tuple[tuple[str, str], Cell]] = {}
 
     def cells(self, launched: Mapping[int, Sequence[Cell]]) -> list[Cell]:
         """All of them, oldest first, with those that were `launched`, by the number of the cell
@@ -28,7 +28,7 @@ class Executed:
         cells: list[Cell] = []
         for number, (raw, source) in enumerate(self._texts()):
             if number > 0 and lines_above_magic(raw) is None:
-                cells.append(self._cell(number, raw, source))
+                cells.append(self._once(number, raw, source, self._cell))
             cells += launched.get(number, ())
         return cells
 
@@ -38,14 +38,7 @@ class Executed:
             magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
             if magic in ("%%time", "%%capture"):
                 with contextlib.suppress(SyntaxError):  # which IPython has told
-                    body = _body(parsed)
-                    source = self._shell.transform_cell(body)
-                    name = self._shell.compile.get_code_name(body, source, number)
-                    above = raw.count("\n", 0, raw.index("%%")) + 1
-                    text = "#\n" * above + plain_line_ends(source)
-                    if magic == "%%time":
-                        name = _TIMED_VALUE if _is_expression(source) else _TIMED
-                    yield Cell(f"Cell In[{number}]", text, name, above)
+                    yield self._once(number, raw, parsed, self._below)
 
     def label(self, filename: str) -> str:
         """What errors call the cell whose code has this file name."""
@@ -53,7 +46,9 @@ class Executed:
         if filename in known:
             return f"Cell In[{known[filename]}]"
         texts = list(enumerate(self._texts()))
-        cells = (self._cell(number, *both) for number, both in reversed(texts) if number)
+        cells = (
+            self._once(number, *both, self._cell) for number, both in reversed(texts) if number
+        )
         return next((cell.label for cell in cells if cell.filename == filename), "A cell")
 
     def _texts(self) -> Iterator[tuple[str, str]]:
@@ -61,16 +56,32 @@ class Executed:
         history = self._shell.history_manager
         return zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
 
+    def _once(
+        self, number: int, raw: str, source: str, make: Callable[[int, str, str], Cell]
+    ) -> Cell:
+        """What is made of a cell, made once: for the file's name ipykernel hashes the text, in
+        Python."""
+        key = number, make == self._below
+        if key not in self._known or self._known[key][0] != (raw, source):
+            self._known[key] = (raw, source), make(number, raw, source)
+        return self._known[key][1]
+
     def _cell(self, number: int, raw: str, source: str) -> Cell:
-        """Made once: for the file's name ipykernel hashes the text, in Python."""
-        if number not in self._known or self._known[number][0] != (raw, source):
-            cell = Cell(
-                label=f"Cell In[{number}]",
-                source=plain_line_ends(source),
-                filename=self._shell.compile.get_code_name(raw, source, number),
-            )
-            self._known[number] = (raw, source), cell
-        return self._known[number][1]
+        return Cell(
+            label=f"Cell In[{number}]",
+            source=plain_line_ends(source),
+            filename=self._shell.compile.get_code_name(raw, source, number),
+        )
+
+    def _below(self, number: int, raw: str, parsed: str) -> Cell:
+        """What is below `%%time` or `%%capture`. Raises SyntaxError."""
+        body = _body(parsed)
+        source = self._shell.transform_cell(body)
+        name = self._shell.compile.get_code_name(body, source, number)
+        above = raw.count("\n", 0, raw.index("%%")) + 1
+        if raw.split(maxsplit=1)[0] == "%%time":
+            name = _TIMED_VALUE if _is_expression(source) else _TIMED
+        return Cell(f"Cell In[{number}]", "#\n" * above + plain_line_ends(source), name, above)
 
 
 def lines_above_magic(raw: str) -> int | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from xla_nb.program.build import Program
 from xla_nb.program.cells import GENERATED
 from xla_nb.record import private
+from xla_nb.record.files import lines
 
 _LOADER = "xla_nb.rank.loader"  # the module of `restore`, which this layer must not import
 _RESTORE = "_xla_nb_restore"
@@ -49,12 +50,12 @@ class ModuleMap:
     def save(self, module: Path) -> None:
         """Write it beside the module's file."""
         spans = [(p.start, p.end, p.label, p.first_line) for p in self.spans]
-        private.write(_beside(module), json.dumps({**vars(self), "spans": spans}).encode())
+        private.write(lines(module), json.dumps({**vars(self), "spans": spans}).encode())
 
     @classmethod
     def open(cls, module: Path) -> ModuleMap:
         """Read the map beside a module's file. Raises OSError."""
-        data = json.loads(_beside(module).read_bytes())
+        data = json.loads(lines(module).read_bytes())
         spans = tuple(Span(*span) for span in data["spans"])
         body = tuple(data["body"]) if data["body"] else None
         return cls(**{**data, "spans": spans, "body": body})
@@ -66,10 +67,6 @@ class ModuleMap:
             return None
         span = self.spans[at]
         return span.label, line - span.start + span.first_line
-
-
-def _beside(module: Path) -> Path:
-    return module.with_suffix(".json")
 
 
 def source(program: Program) -> tuple[str, list[Span]]:

@@ -104,14 +104,14 @@ class Record:
         for rank in ranks:
             for path in (self.log(rank), self.log(rank, "err"), self.sample(rank)):
                 os.close(private.writing(path))
-        for path in (self.events, self.program(_UNNAMED), self.lines(_UNNAMED)):
+        for path in (self.events, self.program(_UNNAMED), lines(self.program(_UNNAMED))):
             os.close(private.writing(path))
 
     def named(self, run: str, program: str) -> Record:
         """The same record under the name of a run and of its program. Raises OSError, as where the
         home is another one since."""
-        self.program(_UNNAMED).rename(self.program(program))
-        self.lines(_UNNAMED).rename(self.lines(program))
+        for path in (Path, lines):
+            path(self.program(_UNNAMED)).rename(path(self.program(program)))
         record = Record(_own("runs") / run)
         self.path.rename(record.path)
         return record
@@ -126,10 +126,6 @@ class Record:
 
     def program(self, name: str) -> Path:
         return self.program_folder / f"{name}.py"
-
-    def lines(self, name: str) -> Path:
-        """Which lines of a program's file are whose (`program.module_file.ModuleMap`)."""
-        return self.program_folder / f"{name}.json"
 
     def log(self, rank: int | None, stream: str = "out") -> Path:
         """A rank's stdout (`out`) or stderr (`err`); of the job if `rank` is None."""
@@ -264,6 +260,11 @@ class Record:
             private.write(scratch, json.dumps({**summary, **more}, indent=2).encode())
         with contextlib.suppress(OSError):
             scratch.rename(self.summary)
+
+
+def lines(program: Path) -> Path:
+    """Beside a program's file: whose its lines are (`program.module_file.ModuleMap`)."""
+    return program.with_suffix(".json")
 
 
 def _own(folder: Folder) -> Path:

@@ -2,7 +2,7 @@
 
 Messages go out at most every 50 ms, all from the thread that calls `draw`: a page that gets one
 per line falls behind. Requests of the page are only queued when they arrive, and handled in
-`draw` too; but Stop stops at once, also while a cell asks and nothing is drawn.
+`draw` too; but Stop stops at once: what draws may be waiting for an answer.
 """
 
 from __future__ import annotations

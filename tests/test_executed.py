@@ -1,0 +1,50 @@
+"""What is made of the cells in IPython's history, with a shell that counts what it is asked."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from xla_nb.executed import Executed
+
+TIMED = "get_ipython().run_cell_magic('time', '', 'x = 1\\n')"
+
+
+@pytest.fixture
+def shell():
+    """A shell that has executed `a = 1` and a cell below `%%time`; `named` are its names of files,
+    in the order in which they were asked for."""
+    named = []
+
+    def get_code_name(raw, source, number):
+        named.append(number)
+        return f"file-{number}-{hash(raw)}"
+
+    return SimpleNamespace(
+        history_manager=SimpleNamespace(
+            input_hist_raw=["", "a = 1", "%%time\nx = 1\n"], input_hist_parsed=["", "a = 1", TIMED]
+        ),
+        compile=SimpleNamespace(get_code_name=get_code_name),
+        transform_cell=lambda text: text,
+        named=named,
+    )
+
+
+def looks(executed):
+    return [*executed.cells({}), *executed.by_magics()]
+
+
+def test_each_cell_is_made_once_however_often_one_looks(shell):
+    executed = Executed(shell)
+    first = looks(executed)
+    assert [cell.source for cell in first] == ["a = 1", TIMED, "#\nx = 1\n"]
+    named = len(shell.named)
+    assert looks(executed) == first
+    assert executed.label(first[0].filename) == "Cell In[1]"
+    assert len(shell.named) == named
+
+
+def test_a_cell_whose_number_is_given_anew_is_another(shell):
+    executed = Executed(shell)
+    looks(executed)
+    shell.history_manager.input_hist_raw[1] = shell.history_manager.input_hist_parsed[1] = "b = 2"
+    assert [cell.source for cell in executed.cells({})] == ["b = 2", TIMED]
