@@ -75,6 +75,15 @@ def test_ranks_that_a_cell_starts_by_itself_show_only_the_cell(kernel, shown):
     kernel.ok("%xla_shutdown")
 
 
+def test_a_cell_says_once_which_ranks_it_has_started(kernel):
+    kernel.ok("%xla_config n=2")
+    try:
+        assert "Started ranks 0, 1." in kernel.ok("%%xla\nrank").stdout
+        assert "Started" not in kernel.ok("%%xla\nrank").stdout
+    finally:
+        kernel.ok("%xla_shutdown\n%xla_config n=None")
+
+
 def test_ranks_that_were_idle_for_too_long_say_so_where_they_are_shown(kernel, shown):
     kernel.ok("%xla_start -n 1 --name short --idle 0.3")
     kernel.ok("xla_nb.live.of('short').run.join_end(60)")
