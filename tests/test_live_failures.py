@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kernel import Notebook
+from tests.support.stopping import halt
 from xla_nb import linux
 
 BEGIN = """
@@ -99,23 +100,31 @@ def test_after_each_of_many_random_failures_all_sums_are_right(kernel, seeds):
 
 
 ASK_EARLY = """
+import threading
 from xla_nb import live_questions
+from xla_nb.protocol.events import RankStarted
 from xla_nb.run.group import Group
-ready_, said_ = Group.wait_until_ready, []
+from xla_nb.run.run import Run
+ready_, take_, asked_, said_ = Group.wait_until_ready, Run.take, threading.Event(), []
+def take_late(run, event):
+    if isinstance(event, RankStarted):
+        asked_.wait(60)
+    take_(run, event)
 def ask_first(group, *more):
     try:
         live_questions.variables(group)
     except Exception as error:
         said_.append(repr(error))
+    asked_.set()
     ready_(group, *more)
-Group.wait_until_ready = ask_first
+Group.wait_until_ready, Run.take = ask_first, take_late
 """
 
 
 def test_ranks_that_are_starting_are_not_told_to_have_ended(kernel):
     kernel.ok(ASK_EARLY)
     kernel.ok("%xla_start -n 1 --name early")
-    kernel.ok("Group.wait_until_ready = ready_\n%xla_shutdown early")
+    kernel.ok("Group.wait_until_ready, Run.take = ready_, take_\n%xla_shutdown early")
     assert "UsageError('The live ranks are still starting.')" in kernel.value("said_[0]")
 
 
@@ -124,7 +133,7 @@ def test_ranks_that_are_starting_are_not_told_to_have_ended(kernel):
 
 def test_a_stop_waits_for_a_rank_that_has_not_begun_the_cell(kernel, group):
     (_, second), _, _ = processes(kernel, group)
-    os.kill(second, signal.SIGSTOP)
+    halt(second)
     kernel.ok(f"%%xla --group {group} --bg -o begun_\nprint('here', flush=True)\ntotal(3)")
     kernel.ok("while 'here' not in begun_.output(0): pass")
     kernel.ok("begun_.stop()\nbegun_.join_end()")
@@ -246,19 +255,25 @@ def test_ranks_are_lost_with_their_job_and_start_again(kernel, group):
 
 def test_a_job_that_has_been_stopped_goes_on_for_the_next_cell_which_says_so(kernel, group):
     _, job, _ = processes(kernel, group)
-    os.kill(job, signal.SIGSTOP)
+    halt(job)
     assert results(kernel, group, "held") == "{0: 0, 1: 1}"
     told = kernel.value("[notice.text for notice in got_.state.notices]")
     assert "The live ranks' job had been stopped (SIGSTOP), and was continued." in told
+
+
+STOPS_ITS_JOB = """
+from tests.support.stopping import halt
+if rank == 0:
+    halt(os.getppid())
+"""
 
 
 def test_a_job_that_is_stopped_as_its_ranks_end_the_cell_is_told_with_what_continues_it(
     kernel, group
 ):
     _, job, _ = processes(kernel, group)
-    stops = "if rank == 0: os.kill(os.getppid(), signal.SIGSTOP)"
-    kernel.ok(f"%%xla --group {group} --bg -o stops_\n{stops}")
-    kernel.ok("while stops_.state.hang is None: pass")
+    kernel.ok(f"%%xla --group {group} --bg -o stops_\n{STOPS_ITS_JOB}")
+    kernel.ok("while stops_.state.hang is None and not stops_.done: pass")
     assert f"kill -CONT {job}" in kernel.value("stops_.state.hang.report.verdict")
     os.kill(job, signal.SIGCONT)
     kernel.ok("stops_.wait()")
@@ -324,7 +339,7 @@ def test_what_the_others_hold_can_be_had_after_a_rank_was_killed_in_a_collective
 
 def test_a_rank_that_is_killed_before_it_has_begun_the_cell_costs_the_others_nothing(kernel, group):
     (_, second), _, _ = processes(kernel, group)
-    os.kill(second, signal.SIGSTOP)
+    halt(second)
     kernel.ok(f"%%xla --group {group} --bg -o begun_\nheld = 'new'")
     kernel.ok("while begun_.state.ranks[0].phase != 'finished': pass")
     os.kill(second, signal.SIGKILL)

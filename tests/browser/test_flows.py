@@ -5,9 +5,7 @@ Runs wait for a file that the test makes, so each state lasts until the test has
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from nbformat import NotebookNode
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.lab import Lab, LabNotebook, of_cells
+from tests.support.stopping import halt
 from xla_nb.views.panel.answers import AWAY
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -416,7 +415,7 @@ def test_a_kernel_that_is_shut_down_without_a_word_freezes_the_panel(lab: Lab) -
         headline = notebook.output(started).locator(".xn-headline")
         expect(headline).to_have_text("1 live rank, idle")
         pid = re.findall(r"pid (\d+)", notebook.text(started))[0]
-        os.kill(int(pid), signal.SIGSTOP)
+        halt(int(pid))
         notebook.command("kernelmenu:shutdown")
         expect(headline).to_have_text(re.compile("^Kernel disconnected; last update"))
 

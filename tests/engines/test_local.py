@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.support.kernel import Notebook
+from tests.support.stopping import halt
 from xla_nb.engines import local
 from xla_nb.runtimes.fit import Fit
 
@@ -129,7 +130,7 @@ def test_a_run_whose_job_is_killed_says_so(notebook):
 
 
 def test_a_stopped_fork_server_goes_on_for_a_launch_which_says_so(notebook):
-    os.kill(server_pid(notebook), signal.SIGSTOP)
+    halt(server_pid(notebook))
     shown = notebook.ok(SPAWN + "-o unstopped\ndef f(rank): return rank")
     assert notebook.value("unstopped.results") == "{0: 0, 1: 1}"
     assert "had been stopped (SIGSTOP), and was continued" in shown.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import queue
@@ -106,7 +107,11 @@ class Notebook:
         message = self.client.execute(code, stop_on_error=False)
         idle = False
         while not idle:
-            got = self._next(message, began + timeout)
+            try:
+                got = self._next(message, began + timeout)
+            except TimeoutError:
+                self._end(message)
+                raise
             idle = got["content"].get("execution_state") == "idle"
             _take(shown, got, time.monotonic() - began)
             if during is not None:
@@ -142,6 +147,14 @@ class Notebook:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self._folder.cleanup()
+
+    def _end(self, message: str) -> None:
+        """Interrupt a cell that takes too long: other tests use the kernel."""
+        self.interrupt()
+        deadline = time.monotonic() + 10
+        with contextlib.suppress(TimeoutError):
+            while self._next(message, deadline)["content"].get("execution_state") != "idle":
+                pass
 
     def _next(self, message: str, deadline: float) -> dict[str, Any]:
         while True:
