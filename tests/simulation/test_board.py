@@ -155,7 +155,10 @@ def test_what_a_rank_sends_after_the_meeting_waits_for_its_own(pair, monkeypatch
     ("second", "says"),
     [
         (Frame(0, "of its group", "line\t1"), "Rank 0 and rank 1 called different collectives"),
-        (Frame(0, "returned", "", farewell=True), "Rank 1 returned while rank 0 was in all_reduce"),
+        (
+            Frame(0, "raised KeyError", "", farewell=True),
+            "Rank 1 raised KeyError while rank 0 was in all_reduce",
+        ),
     ],
 )
 def test_what_a_rank_sent_is_seen_though_it_was_read_with_the_last(
@@ -169,6 +172,44 @@ def test_what_a_rank_sent_is_seen_though_it_was_read_with_the_last(
     assert early._look(1, come=False, take=True) == first
     with pytest.raises(CollectiveMismatch, match=says):
         early.meet("all_reduce", range(2))
+
+
+def test_that_a_rank_has_returned_is_read_from_the_board(pair) -> None:
+    early, late = pair
+    late.leave("returned")
+    assert not early.mesh.streams[1].fill()  # to tell each other rank takes long of many
+    with pytest.raises(CollectiveMismatch, match="Rank 1 returned while rank 0 was in all_reduce"):
+        early.meet("all_reduce", range(2))
+
+
+def test_one_that_has_returned_from_an_earlier_program_has_not_from_this_one() -> None:
+    board = Board(2)
+    board.returns(1, 3)
+    assert [board.returned(number, range(2)) for number in (2, 3, 4)] == [{1}, {1}, set()]
+
+
+def test_what_a_rank_had_sent_comes_before_that_it_has_returned(pair) -> None:
+    early, late = pair
+    late.mesh.streams[0].send(Frame(0, "of its group", "line\t1").pack())
+    late.leave("returned")
+    with pytest.raises(CollectiveMismatch, match="Rank 0 and rank 1 called different collectives"):
+        early.meet("all_reduce", range(2))
+
+
+@pytest.mark.parametrize("has_come", [True, False])
+def test_a_rank_of_a_group_that_has_returned_is_not_waited_for(pair, has_come) -> None:
+    early, late = (
+        Agreement(Mesh(n, 3, each.mesh.streams), Board(3)) for n, each in enumerate(pair)
+    )
+    late._board = early._board
+    if has_come:
+        late.mesh.streams[0].send(Frame(0, "sum", "line\t1").pack())
+    late.leave("returned")
+    if has_come:
+        assert early.meet("sum", range(2)) == {0: b"", 1: b""}
+    else:
+        with pytest.raises(CollectiveMismatch, match="Rank 1 returned while rank 0 was in sum"):
+            early.meet("sum", range(2))
 
 
 def test_ranks_stay_in_step_when_one_is_interrupted_twice_while_it_waits(pair, monkeypatch) -> None:

@@ -39,6 +39,7 @@ _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
 _GLANCE = 0.1  # seconds between two looks at what keeps ranks away, and at the own program's end
 _ROOM = 1 << 14  # bytes of a payload that fit the sockets' buffers
 _OF_ALL = "rendezvous", "init_process_group"  # operations without groups
+_RETURNED = "returned"  # why most farewells are said
 _PATIENCE = 1.0  # seconds that a farewell may take this thread
 
 
@@ -145,7 +146,7 @@ class Agreement:
         """Be ready for the others, and drop what is left of earlier programs."""
         if self._board is not None:
             self._board.begin(self.mesh.rank, self.number)
-        for rank in self.mesh.streams:
+        for rank in self._poll(self.mesh.streams, 0):
             with suppress(StreamClosed):  # told to those who wait for it
                 self._look(rank, come=False)
 
@@ -248,7 +249,7 @@ class Agreement:
         """Raise what keeps ranks from the board, if streams tell: those of the missing ones, or of
         others who know."""
         mine, step = visit.mine, visit.step
-        closed = {}
+        returned, closed = self._returned(self.mesh.streams), {}
         for rank in self._poll(self.mesh.streams, 0):
             try:
                 self.mesh.streams[rank].fill()
@@ -261,6 +262,7 @@ class Agreement:
         for rank in self.mesh.streams:
             if frame := self._look(rank, take=True):
                 elsewhere[rank] = frame
+        self._take_leave(returned - elsewhere.keys())
         for rank, end in closed.items():
             if rank in missing - self._gone.keys() - elsewhere.keys():
                 self._lost(rank, mine, end)
@@ -278,7 +280,10 @@ class Agreement:
         thread of this rank that is in a collective fails at its next step."""
         if not self.has_ended:
             self.has_ended = True
-            self._tell(Frame(self.number, reason, "", farewell=True))
+            if reason == _RETURNED and self._board is not None:
+                self._board.returns(self.mesh.rank, self.number)  # to tell each takes long of many
+            else:
+                self._tell(Frame(self.number, reason, "", farewell=True))
             if self.mesh.is_sending:  # to one who does not read, for whom no program waits
                 rest = threading.Thread(target=self.mesh.flush, name="xla_nb-farewell", daemon=True)
                 rest.start()
@@ -301,8 +306,10 @@ class Agreement:
         self._waits.start(mine.what, missing.copy)
         ready: Iterable[int] = sorted(missing)
         for pause in self._pauses(mine, missing.copy):
-            for rank in ready:
+            returned = self._returned(missing)
+            for rank in {*ready, *returned}:
                 self._read(rank, mine, frames, missing)
+            self._take_leave(returned & missing)
             self._check_gone(mine, frames, missing)
             if not missing and not self.mesh.is_sending:
                 break
@@ -352,6 +359,16 @@ class Agreement:
                 stream.drop(length)
             return None if frame.farewell else frame
 
+    def _returned(self, others: Iterable[int]) -> set[int]:
+        """Those of these ranks that have said on the board that they have returned: what they had
+        sent is in their streams by now."""
+        return set() if self._board is None else self._board.returned(self.number, others)
+
+    def _take_leave(self, returned: Iterable[int]) -> None:
+        """Of ranks whose streams have been read since they had returned."""
+        for rank in returned:
+            self._gone.setdefault(rank, Frame(self.number, _RETURNED, "", farewell=True))
+
     def _check_members(self, mine: Frame, others: Iterable[int]) -> None:
         absent = set(others) - self._members
         if absent:
@@ -371,7 +388,7 @@ class Agreement:
             present = frames | {self.mesh.rank: mine} | gone
             failures = "raised", "was stopped"
             failed = any(frame.what.startswith(failures) for frame in gone.values())
-            early = sorted(rank for rank, frame in gone.items() if frame.what == "returned")
+            early = sorted(rank for rank, frame in gone.items() if frame.what == _RETURNED)
             if are_most(early, [*(present.keys() - gone.keys())]):
                 early = []
             told = disagreement(present, set(others) - present.keys())

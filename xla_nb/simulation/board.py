@@ -41,12 +41,13 @@ class Board:
         self._size = size
         #: The most bytes of a payload.
         self.room = max(_PAYLOAD, _PAYLOADS // size & -mmap.PAGESIZE)
-        begin = -(-size * (2 * 8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
+        begin = -(-size * (3 * 8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
         slots = 2 * size * (_MESSAGE + self.room)
         memory = memoryview(mmap.mmap(-1, begin + slots))
         self._steps = memory[: 8 * size].cast("Q")
         self._programs = memory[8 * size : 16 * size].cast("Q")  # the last that each has begun
-        digests = memory[16 * size : (16 + 2 * _DIGEST) * size]
+        self._returns = memory[16 * size : 24 * size].cast("Q")  # one more than the last that did
+        digests = memory[24 * size : (24 + 2 * _DIGEST) * size]
         self._digests = digests[: _DIGEST * size], digests[_DIGEST * size :]
         self._messages = memory[begin:]
         self._order = threading.Lock()
@@ -73,6 +74,14 @@ class Board:
         if min(self._programs) >= program:
             return []
         return [rank for rank, begun in enumerate(self._programs) if begun < program]
+
+    def returns(self, rank: int, program: int) -> None:
+        """Say that a rank has returned from a program. Nobody is woken: most wait for nothing."""
+        self._returns[rank] = program + 1
+
+    def returned(self, program: int, of: Iterable[int]) -> set[int]:
+        """Those of these ranks that have returned from it, or from a later one."""
+        return {rank for rank in of if self._returns[rank] > program}
 
     def arrive(
         self, rank: int, step: int, what: bytes, message: bytes, payload: Sequence[Buffer] = ()
