@@ -1,6 +1,7 @@
 """Live ranks when something goes wrong: what is left, what is said, and right sums later."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -280,6 +281,20 @@ def test_a_job_that_is_stopped_as_its_ranks_end_the_cell_is_told_with_what_conti
     assert results(kernel, group, "held") == "{0: 0, 1: 1}"
 
 
+def test_a_rank_that_was_stopped_before_it_took_the_cell_is_told_with_what_continues_it(
+    kernel, group
+):
+    (_, second), _, _ = processes(kernel, group)
+    halt(second)
+    kernel.ok(f"%%xla --group {group} --bg -o late_\nheld")
+    kernel.ok("while late_.state.hang is None and not late_.done: pass")
+    told = kernel.value("late_.state.hang.report.verdict")
+    assert f"Rank 1 is stopped (SIGSTOP; pid {second})" in told
+    os.kill(second, signal.SIGCONT)
+    kernel.ok("late_.wait()")
+    assert kernel.value("dict(late_.results)") == "{0: 0, 1: 1}"
+
+
 def test_a_cell_whose_job_is_killed_says_so(kernel, group):
     kills = "if rank == 0: os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)"
     shown = kernel.run(f"%%xla --group {group}\n{kills}")
@@ -315,6 +330,22 @@ def test_a_fork_server_that_was_killed_is_replaced_and_said_to_have_been_killed(
         kernel.ok("__import__('xla_nb.live').live.of().run.join_end()")
         told = kernel.run("%%xla\nheld").error
         assert "the process that starts and ends ranks was killed by SIGKILL" in told
+    finally:
+        kernel.close()
+
+
+def test_live_ranks_go_on_after_somebody_has_removed_their_records(tmp_path):
+    kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
+    try:
+        kernel.ok("%load_ext xla_nb")
+        start(kernel, "ranks")
+        shutil.rmtree(tmp_path / "home" / "runs")
+        for _ in range(2):
+            kernel.ok("%%xla -o kept_\nprint('said', rank)\nheld")
+            assert kernel.value("dict(kept_.results), kept_.output(1)") == (
+                "({0: 0, 1: 1}, 'said 1\\n')"
+            )
+        kernel.ok("%xla_shutdown")
     finally:
         kernel.close()
 

@@ -27,7 +27,7 @@ class StoppedProcesses:
         match event:
             case events.JobStarted():
                 self._host = event.host
-                self._pids[event.pid] = None
+                self._pids |= dict.fromkeys((event.pid, *event.pids))
             case events.RankStarted():
                 self._pids[event.pid] = None
             case events.ProcessDied():

@@ -13,8 +13,16 @@ from pathlib import Path
 
 from xla_nb.record import private
 
-#: What a system call says of a disk: full, its quota, a limit on file sizes, broken.
-_OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE}
+#: What a system call says of a disk: full, its quota, a limit on file sizes, broken, or of a folder
+#: that somebody has removed.
+_OF_DISKS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ENOENT,
+}
 _FREE = " Free space there, or set XLA_NB_HOME to a folder that has more before the next launch."
 _FIXES = {
     errno.ENOSPC: _FREE,
