@@ -2,7 +2,9 @@
 
 import pytest
 
-from xla_nb.program.module_file import ModuleMap, Span
+from xla_nb.program.build import Program
+from xla_nb.program.cells import Section
+from xla_nb.program.module_file import ModuleMap, Span, write
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"
 
@@ -11,13 +13,18 @@ def test_a_map_round_trips(tmp_path):
     table = ModuleMap(
         (Span(4, 9, FIRST, 1), Span(11, 12, SECOND, 3)), {FIRST: "ü = 1"}, 64, (SECOND, 2, "x")
     )
-    table.save(tmp_path / "m.py")
+    assert ModuleMap.parse(table.save(tmp_path / "m.py")) == table
     assert ModuleMap.open(tmp_path / "m.py") == table
 
 
 def test_a_map_without_a_body_round_trips(tmp_path):
-    ModuleMap((), {}).save(tmp_path / "m.py")
-    assert ModuleMap.open(tmp_path / "m.py").body is None
+    assert ModuleMap.parse(ModuleMap((), {}).save(tmp_path / "m.py")).body is None
+
+
+def test_the_map_beside_a_module_is_what_writing_it_gives(tmp_path):
+    program = Program("m", None, sections=(Section("Cell In[2]", 1, "x = 1\n"),), restored=("a",))
+    given = write(program, tmp_path / "m.py")
+    assert ModuleMap.open(tmp_path / "m.py") == ModuleMap.parse(given)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_record_names_its_files():
     assert record.history(0) == Path("/r/rank-0.history")
     assert record.sample(0) == Path("/r/rank-0.now")
     assert (record.events, record.summary) == (Path("/r/events.jsonl"), Path("/r/run.json"))
-    assert (record.stacks_request, record.others_ended) == (Path("/r/stacks"), Path("/r/alone"))
+    assert (record.stacks_request, record.others_ended) == ("/r/stacks", Path("/r/alone"))
 
 
 def test_files_that_ranks_add_to_have_a_kind():
@@ -65,7 +65,7 @@ def test_files_that_ranks_add_to_have_a_kind():
 
 def test_other_files_have_no_kind():
     record = Record(Path("/r"))
-    others = [record.events, record.summary, record.stacks_request, record.others_ended]
+    others = [record.events, record.summary, Path(record.stacks_request), record.others_ended]
     others += [record.program_folder, record.path / "owner", files.partial(record.result(3))]
     assert {files.kind(path.name) for path in others} == {None}
 

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_it_becomes_the_record_of_the_next_run(made):
     assert [one.path for one in records()] == [record.path]
     assert spares() == []
     assert record.is_mine
-    assert record.stacks_request.stat().st_mtime == 0
+    assert Path(record.stacks_request).stat().st_mtime == 0
     empty = ["rank-0.out", "rank-0.err", "rank-0.now", "rank-1.out", "rank-1.err", "rank-1.now"]
     empty += ["events.jsonl", "program/program.py", "program/program.json", "stacks"]
     there = files(record)

@@ -47,15 +47,22 @@ class ModuleMap:
     details: dict[str, str] = field(default_factory=dict)
     bare: bool = False
 
-    def save(self, module: Path) -> None:
-        """Write it beside the module's file."""
+    def save(self, module: Path) -> str:
+        """Write it beside the module's file; gives what it has written, for `parse`. Raises
+        OSError."""
         spans = [(p.start, p.end, p.label, p.first_line) for p in self.spans]
-        private.write(lines(module), json.dumps({**vars(self), "spans": spans}).encode())
+        text = json.dumps({**vars(self), "spans": spans})
+        private.write(lines(module), text.encode())
+        return text
 
     @classmethod
     def open(cls, module: Path) -> ModuleMap:
         """Read the map beside a module's file. Raises OSError."""
-        data = json.loads(lines(module).read_bytes())
+        return cls.parse(lines(module).read_text())
+
+    @classmethod
+    def parse(cls, text: str) -> ModuleMap:
+        data = json.loads(text)
         spans = tuple(Span(*span) for span in data["spans"])
         body = tuple(data["body"]) if data["body"] else None
         return cls(**{**data, "spans": spans, "body": body})
@@ -93,12 +100,13 @@ def is_restoring(statement: ast.stmt) -> bool:
     return isinstance(call, ast.Call) and ast.unparse(call.func) == _RESTORE
 
 
-def write(program: Program, path: Path) -> None:
-    """Write the module's file, and its map beside it. Raises OSError."""
+def write(program: Program, path: Path) -> str:
+    """Write the module's file, and its map beside it; gives what the map's file has. Raises
+    OSError."""
     text, spans = source(program)
     private.write(path, text.encode())
     body = program.body
-    ModuleMap(
+    return ModuleMap(
         tuple(spans),
         dict(program.sources),
         program.flags,

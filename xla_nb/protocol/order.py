@@ -61,7 +61,8 @@ class Request:
     of a result that cannot be sent. `why_mute` says why its ranks cannot ask in the notebook
     (`input()`), where that is so. `lives`: the ranks run no entry, but programs until they are told
     to end; each of those has a `turn`, and neither `inheritance` nor `state`, which its processes
-    have had since they began.
+    have had since they began; its `table` is what the map beside the module's file has, which each
+    rank would have to read.
     """
 
     run: str
@@ -86,6 +87,7 @@ class Request:
     why_mute: str = ""
     lives: bool = False
     turn: Turn | None = None
+    table: str = ""
 
 
 @dataclass(frozen=True)

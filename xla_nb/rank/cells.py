@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
@@ -72,8 +71,7 @@ class Cell:
             raise
 
     def _open(self, program: Loaded, made: Definitions) -> None:
-        path = Path(program.request.program)
-        table = ModuleMap.open(path)
+        table = ModuleMap.parse(program.request.table)
         program.table.sources.update(table.sources)  # those of former cells count as well
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
@@ -87,7 +85,7 @@ class Cell:
             os.close(self._parcel)
         for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound
             namespace.pop(name, None)
-        loader.execute_sections(path, table, namespace)
+        loader.execute_sections(program.request.program, table, namespace)
         self._before = dict(namespace)
 
     def tell_names(self, program: Loaded, rank: int) -> None:

@@ -40,7 +40,7 @@ class Screen:
     """Where one rank displays. A process that the rank has forked displays there too."""
 
     def __init__(self, record: Record, rank: int, losses: Losses | None = None) -> None:
-        self._journal = Journal(record.displays(rank))
+        self._journal = Journal(record.of_rank(rank, "displays"))
         self._losses = losses
         self._cleared = (0, False)  # the journal's bytes since this process cleared it, and how
 

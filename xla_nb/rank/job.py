@@ -111,7 +111,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     os.environ.clear()
     os.environ.update({**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)})
     _complete_flags(imported)
-    record = Record(Path(order.request.record))
+    record = Record(order.request.record)
     capture(record, None, lambda text: sender.send(events.Notice(text=f"The cell: {text}")))
     sys.path[:] = order.request.sys_path
     multiprocessing.current_process().authkey = order.request.authkey

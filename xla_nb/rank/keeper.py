@@ -72,7 +72,7 @@ class Keeper:
     def keep(self, namespace: Mapping[str, Any]) -> None:
         """Write the file; it is whole or absent."""
         request, made = self._request, self._parcel.objects
-        path = Record(Path(request.record)).module_values
+        path = Record(request.record).module_values
         values = {name: namespace[name] for name in request.keeps if name in namespace}
         named = {name: namespace[name] for name in request.as_source if name in namespace}
         packed = keeping.pack_kept(values, made, named)

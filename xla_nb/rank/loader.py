@@ -144,19 +144,19 @@ def load(
     return module
 
 
-def execute_sections(path: Path, table: ModuleMap, namespace: dict[str, Any]) -> None:
+def execute_sections(path: str, table: ModuleMap, namespace: dict[str, Any]) -> None:
     """Execute what a program's file has below the notebook's values, in a namespace that has those
     already."""
     for label, source in table.sources.items():
         remember(label, source)
     if table.bare:
         return
-    statements = iter(ast.parse(path.read_text(), str(path)).body)
+    statements = iter(ast.parse(Path(path).read_text(), path).body)
     for statement in statements:
         if is_restoring(statement):
             break
     for statement in statements:
-        label, _ = _move(statement, table) or (str(path), statement.lineno)
+        label, _ = _move(statement, table) or (path, statement.lineno)
         _execute(statement, label, namespace, table.flags)
 
 

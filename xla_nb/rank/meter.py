@@ -116,10 +116,10 @@ class Meter:
     def __init__(
         self,
         book: Book,
-        path: Path,
+        path: str | Path,
         labels: Container[str],
         gauges: Gauges,
-        request: Path,
+        request: str | Path,
         answer: Callable[[str, str], None],
         every: int,
         losses: Losses | None = None,
@@ -328,8 +328,8 @@ def _resident() -> int:
         os.close(file)
 
 
-def _touched(path: Path) -> int:
+def _touched(path: str | Path) -> int:
     try:
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 # as Record has it: no Path
     except FileNotFoundError:
         return 0

@@ -232,14 +232,14 @@ def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
         program.sender.send(events.RankAt(rank=index, place=place, stack=stack))
 
     return Meter(
-        reporting.Book(record.history(index), idle=idle),
-        record.sample(index),
+        reporting.Book(record.of_rank(index, "history"), idle=idle),
+        record.of_rank(index, "now"),
         program.table.sources,
         job.runtime,
         record.stacks_request,
         answer,
         1 + job.runtime.ranks // 64,
-        Losses(record.path, functools.partial(program.tell, index)),
+        Losses(record.folder, functools.partial(program.tell, index)),
         job.lock,
     )
 

@@ -55,7 +55,7 @@ class Loaded:
 
     @functools.cached_property
     def record(self) -> Record:
-        return Record(Path(self.request.record))
+        return Record(self.request.record)
 
     def tell(self, rank: int, text: str) -> None:
         """A notice of a rank's."""
@@ -83,13 +83,13 @@ class OnRank:
         def answer(place: str, stack: str) -> None:
             program.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
 
-        losses = Losses(record.path, functools.partial(program.tell, rank))
-        book = reporting.begin(record.history(rank), losses, self.runtime.executed)
+        losses = Losses(record.folder, functools.partial(program.tell, rank))
+        book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
         displays.screens.begin(displays.Screen(record, rank, losses))
         asker = asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
         meter = Meter(
             book,
-            record.sample(rank),
+            record.of_rank(rank, "now"),
             program.table.sources,
             asking.WithQuestions(GaugesSince(self.runtime), asker),
             record.stacks_request,
@@ -156,10 +156,10 @@ class OnRank:
         def tell(what: str) -> None:
             self.program.sender.send(events.Notice(text=f"The result of rank {rank} {what}."))
 
-        path = self.program.record.result(rank)
+        record = self.program.record
         try:
             is_told = value is None and request.turn is not None
-            nbytes = 0 if is_told else write_home(request, path, value, tell)
+            nbytes = 0 if is_told else write_home(request, record.result(rank), value, tell)
         except BaseException as problem:
             if issubclass(type(problem), KeyboardInterrupt):
                 raise
@@ -168,7 +168,7 @@ class OnRank:
             advice = refusals.advice_on_result(problem)
             if not request.drops or issubclass(type(problem), OSError):
                 raise ResultError(f"Cannot send the result {what}. {advice}.") from None
-            nbytes = write_home(request, path, None, tell)
+            nbytes = write_home(request, record.result(rank), None, tell)
             text = f"Cannot send a result {what}. There is None in its place. {advice}."
             self.program.sender.send(events.Notice(text=text))
         known = "None" if value is None else ""

@@ -147,7 +147,7 @@ class Book:
     begun: loops that have begun
     items: items done of all loops, but of those in which another loop began"""
 
-    path: Path
+    path: str | Path
     losses: Losses | None = None
     executed: Callable[[], int | None] = _not_counted
     loading: Stopwatch = field(default_factory=Stopwatch)
@@ -227,7 +227,7 @@ _books: dict[int, Book] = {}
 
 
 def begin(
-    path: Path,
+    path: str | Path,
     losses: Losses | None = None,
     executed: Callable[[], int | None] = _not_counted,
 ) -> Book:

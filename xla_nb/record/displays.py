@@ -197,9 +197,13 @@ def read(path: Path) -> list[Display]:
 class Journal:
     """A rank's journal, to be written by any thread and any process that the rank has forked."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: str | Path) -> None:
+        self._name = path
         self._useful = 0  # bytes of it, when it was last written anew
+
+    @functools.cached_property
+    def _path(self) -> Path:
+        return Path(self._name)
 
     def add(self, line: bytes) -> int:
         """Append a line that `encode` has made, whole or not at all; gives the bytes of the journal

@@ -61,11 +61,20 @@ class Record:
     stacks, alone     requests to ranks             owner                    who needs it
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
+        self.folder = str(path)
         self._has_sum = False
 
-    # Ranks have a record for each of their programs, and add no events.
+    # Live ranks have a record for each of their programs, add no events to it, and need no Path:
+    # to make a few would take each of them a twentieth of the way to its code.
+
+    @functools.cached_property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    def of_rank(self, rank: int, ending: str) -> str:
+        """The path of the rank's file whose name ends so."""
+        return f"{self.folder}/{_of_rank(rank, ending)}"
 
     @functools.cached_property
     def _events(self) -> Appender:
@@ -77,10 +86,10 @@ class Record:
         return hashlib.sha256()
 
     def __repr__(self) -> str:
-        return f"Record({str(self.path)!r})"
+        return f"Record({self.folder!r})"
 
     def __fspath__(self) -> str:
-        return str(self.path)
+        return self.folder
 
     @classmethod
     def create(cls, run: str, folder: Folder = "runs") -> Record:
@@ -129,14 +138,14 @@ class Record:
 
     def log(self, rank: int | None, stream: str = "out") -> Path:
         """A rank's stdout (`out`) or stderr (`err`); of the job if `rank` is None."""
-        return self.path / (f"job.{stream}" if rank is None else f"rank-{rank}.{stream}")
+        return self.path / (f"job.{stream}" if rank is None else _of_rank(rank, stream))
 
     def result(self, rank: int) -> Path:
-        return self.path / f"rank-{rank}.result"
+        return self.path / _of_rank(rank, "result")
 
     def raised(self, rank: int) -> Path:
         """The exception that ended a rank, if it can be sent."""
-        return self.path / f"rank-{rank}.raised"
+        return self.path / _of_rank(rank, "raised")
 
     def results(self) -> dict[int, Path]:
         """The results that are there, by rank."""
@@ -150,18 +159,18 @@ class Record:
         return self.path / "module.result"
 
     def history(self, rank: int) -> Path:
-        return self.path / f"rank-{rank}.history"
+        return self.path / _of_rank(rank, "history")
 
     def displays(self, rank: int) -> Path:
-        return self.path / f"rank-{rank}.displays"
+        return self.path / _of_rank(rank, "displays")
 
     def sample(self, rank: int) -> Path:
-        return self.path / f"rank-{rank}.now"
+        return self.path / _of_rank(rank, "now")
 
     @property
-    def stacks_request(self) -> Path:
+    def stacks_request(self) -> str:
         """Touched to ask the ranks for their stacks; of 1970 until then."""
-        return self.path / "stacks"
+        return f"{self.folder}/stacks"
 
     @property
     def others_ended(self) -> Path:
@@ -260,6 +269,10 @@ class Record:
             private.write(scratch, json.dumps({**summary, **more}, indent=2).encode())
         with contextlib.suppress(OSError):
             scratch.rename(self.summary)
+
+
+def _of_rank(rank: int, ending: str) -> str:
+    return f"rank-{rank}.{ending}"
 
 
 def lines(program: Path) -> Path:

@@ -13,16 +13,8 @@ from pathlib import Path
 
 from xla_nb.record import private
 
-#: What a system call says of a disk: full, its quota, a limit on file sizes, broken, or of a folder
-#: that somebody has removed.
-_OF_DISKS = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EIO,
-    errno.ESTALE,
-    errno.ENOENT,
-}
+#: What a system call says of a disk: full, its quota, a limit on file sizes, broken.
+_OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE}
 _FREE = " Free space there, or set XLA_NB_HOME to a folder that has more before the next launch."
 _FIXES = {
     errno.ENOSPC: _FREE,
@@ -39,7 +31,7 @@ def is_of_disk(problem: OSError) -> bool:
 class Losses:
     """Tells what could not be written to a folder, each kind of thing once."""
 
-    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: str | Path, tell: Callable[[str], None]) -> None:
         self._folder = folder
         self._tell = tell
         self._told: set[str] = set()
@@ -61,7 +53,7 @@ class Appender:
     Opened by `add` where it is not; the caller closes it.
     """
 
-    def __init__(self, path: Path, most: int) -> None:
+    def __init__(self, path: str | Path, most: int) -> None:
         self._path, self._most = path, most
         self._file: int | None = None
         self._waiting = b""

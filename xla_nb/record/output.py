@@ -8,6 +8,7 @@ truth by the system: `printf` of C code goes on, `os.write(1, …)` raises OSErr
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -104,7 +105,7 @@ def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None
 
     None is the job. `tell` gets a sentence when something does not fit on the disk.
     """
-    losses = None if tell is None else Losses(record.path, tell)
+    losses = None if tell is None else Losses(record.folder, tell)
     for fd, name in _STREAMS:
         held = getattr(sys, f"__{name}__")
         for stream in (held, getattr(sys, name)):
@@ -122,11 +123,12 @@ def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None
 
 
 def _opened(record: Record, rank: int | None, stream: str, losses: Losses | None) -> int:
-    """A log, or where there is no space for one, nothing's."""
+    """A log, or where there is no space for one, or no folder, nothing's."""
+    path = record.log(None, stream) if rank is None else record.of_rank(rank, stream)
     try:
-        return private.writing(record.log(rank, stream), os.O_WRONLY | os.O_APPEND)
+        return private.writing(path, os.O_WRONLY | os.O_APPEND)
     except OSError as problem:
-        if not is_of_disk(problem):
+        if not is_of_disk(problem) and problem.errno != errno.ENOENT:  # somebody has removed it
             raise
         if losses is not None:
             losses.note(_WHAT, problem)

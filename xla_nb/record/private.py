@@ -86,7 +86,7 @@ def write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def touch(path: Path) -> None:
+def touch(path: str | os.PathLike[str]) -> None:
     """Make a file, or give it the time of now. Raises OSError."""
     fd = writing(path, os.O_WRONLY)
     try:

@@ -66,7 +66,7 @@ def launch(
     fit = _fit(options, engine, user_env) if turn is None else Fit("", options.n, {}, ())
     name = name_at(time.time())
     try:
-        record, path = _recorded(create(name), program)
+        record, path, table = _recorded(create(name), program)
     except OSError as problem:
         free = "Set XLA_NB_HOME to a folder of yours that has free space."
         raise LaunchError(
@@ -76,6 +76,7 @@ def launch(
         run=name,
         runtime=options.runtime,
         program=str(path),
+        table=table if turn is not None else "",
         record=str(record.path),
         entry=program.entry,
         takes_lock=program.takes_lock,
@@ -137,15 +138,15 @@ def name_at(now: float) -> str:
     return f"{second}-{int(now % 1 * 4096):03x}{uuid.uuid4().hex[:3]}"
 
 
-def _recorded(record: Record, program: Program) -> tuple[Record, Path]:
-    """A record, and the program's file in it. Raises OSError, and leaves nothing then."""
+def _recorded(record: Record, program: Program) -> tuple[Record, Path, str]:
+    """A record, the program's file in it, and its map. Raises OSError, and leaves nothing then."""
     path = record.program(program.name)
     try:
-        module_file.write(program, path)
+        table = module_file.write(program, path)
     except OSError:
         record.discard()
         raise
-    return record, path
+    return record, path, table
 
 
 def _follow(run: Run) -> None:

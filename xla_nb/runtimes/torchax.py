@@ -129,7 +129,7 @@ def prepare(order: Order) -> Processes:
     address = coordinator.address if coordinator else f"{host}:{port}"
     world = jax_world.World(address, size, platform, ranks)
     wants = _wants_torchax(Path(order.request.program))
-    others = Record(Path(order.request.record)).others_ended if here.hosts > 1 else None
+    others = Record(order.request.record).others_ended if here.hosts > 1 else None
     return Processes(ranks, here.index * ranks, world, coordinator, others, wants)
 
 

@@ -31,9 +31,9 @@ def default(
     names    names in the notebook's namespace
     modules  names of imported modules
     """
-    if "anywidget" not in modules and not _installed("anywidget"):
+    if not _has_page(parent, names, modules):
         return "text"
-    return "panel" if _has_page(parent, names, modules) else "text"
+    return "panel" if "anywidget" in modules or _installed("anywidget") else "text"
 
 
 def _has_page(
