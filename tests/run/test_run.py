@@ -118,6 +118,21 @@ def test_of_a_host_out_of_reach_there_is_the_output_that_came(start):
     assert run.output(1, "err") == "as far as it came"
 
 
+@pytest.mark.parametrize(
+    "news",
+    [
+        events.RankFinished(rank=1, preview="", nbytes=0),
+        events.Asked(rank=1, pid=1, fd=3, ino=5, prompt=""),
+    ],
+)
+def test_what_a_view_is_to_show_at_once_is_urgent(start, news):
+    job = start(events.JobStarted(pid=1, host="h", ranks=2, simulated=True))
+    job.says(events.RankFinished(rank=0, preview="", nbytes=0))
+    assert not job.run.urgent.is_set()
+    job.says(news)
+    assert job.run.urgent.is_set()
+
+
 def test_ranks_elsewhere_are_asked_where_they_are_through_the_engine(start, engine):
     run = start(*on_hosts("left", "right")).run
     run.ask_stacks()

@@ -86,7 +86,8 @@ class Notebook:
         self.manager.kernel_spec.argv[:1] = [*under, sys.executable]
         self.manager.start_kernel(env={**os.environ, **env})
         self.client = self.manager.client()
-        self.client.start_channels()
+        # No heartbeat: where the machine pauses, it opens a socket anew in the middle of a test.
+        self.client.start_channels(hb=False)
         try:
             self.client.wait_for_ready(timeout=120)
         except RuntimeError:

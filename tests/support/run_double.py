@@ -13,7 +13,7 @@ class Run(RecordedRun):
     def __init__(self, path, ranks=2, looks=0):
         super().__init__("20260101-000000-abcdef", "Cell In[3]", Record(path), {}.__getitem__)
         self.state.apply(events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True))
-        self.changed = threading.Condition()
+        self.changed, self.urgent = threading.Condition(), threading.Event()
         self.stopped = []
         self.looks = looks
 

@@ -27,6 +27,17 @@ def test_a_run_is_followed_until_all_output_is_shown(tmp_path):
     assert run.stopped == []
 
 
+def test_urgent_news_is_drawn_at_once_however_long_a_view_would_rest(tmp_path):
+    run, pauses = Run(tmp_path, looks=2), iter([600.0, 0.0])
+
+    def draw():
+        run.urgent.set()
+        return next(pauses)
+
+    follow(run, drawing(draw))
+    assert next(pauses, None) is None
+
+
 def test_an_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
     run = Run(tmp_path, looks=6)
     view = viewing(run)

@@ -115,10 +115,11 @@ class OnRank:
         except Exception:
             leftovers.display(None)
             raise
-        os.sched_yield()  # what other ranks print comes before what is still to do here
         leftovers.display(value)
         self.program.returned.add(self.rank)
-        return value, self._send_home(value)
+        nbytes = self._send_home(value)
+        os.sched_yield()  # what other ranks print comes before what is still to do here
+        return value, nbytes
 
     def _call(self) -> object:
         try:

@@ -67,6 +67,8 @@ class Run(RecordedRun):
     wait(), stop(), ask_stacks()
     done      all its processes are gone
     changed   a Condition that is notified at every event
+    urgent    an Event, set where a view is not to wait: all ranks have ended, or all processes, or
+              a rank asks something
     shown_in  the number of the notebook's cell whose view shows it, if one does
     """
 
@@ -104,7 +106,7 @@ class Run(RecordedRun):
         # A run does not refer to itself: it is kept while anything refers to it (own_runs._needed).
         state = self.state
         self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
-        self.changed = threading.Condition()
+        self.changed, self.urgent = threading.Condition(), threading.Event()
         self.shown_in: int | None = None
         self._hangs = HangWatch(
             weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
@@ -325,6 +327,7 @@ class Run(RecordedRun):
                 callback(self)
         finally:
             self._ended.set()
+            self.urgent.set()
             with self.changed:
                 self.changed.notify_all()
 
@@ -369,6 +372,9 @@ class Run(RecordedRun):
         now = time.monotonic()
         if self._settled is None and self.state.settled:
             self._settled = now
+            self.urgent.set()
+        if isinstance(event, events.Asked):
+            self.urgent.set()
         if self._trouble is None and self.state.troubled:
             self._trouble = now
         with self.changed:

@@ -22,6 +22,8 @@ INTERRUPTED = "Stopped by an interrupt"
 #: The same where the kernel was interrupted since it is to end, which is known a moment later.
 KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 
+#: Seconds for each rank, and at most, from one drawing to the next: it takes time that ranks lack.
+_EACH, _REST = 0.0002, 0.02
 _TOO_LATE = "All ranks had returned; `xla_nb.open_run({!r})` has their results."
 
 
@@ -67,11 +69,10 @@ def follow(run: Run, view: View) -> None:
                     run.stop(INTERRUPTED)  # a second time: less time to stop
                 if run.state.stopping == INTERRUPTED and _ends_here():
                     run.stops_because(KERNEL_ENDED)
+                run.urgent.clear()
                 pause = view.draw()
                 asking.serve(answered)
-                with run.changed:
-                    if not run.done:
-                        run.changed.wait(pause)
+                _wait(run, pause)
         except BaseException:
             run.stop("Stopped because its view failed")
             raise
@@ -79,6 +80,16 @@ def follow(run: Run, view: View) -> None:
             view.finish()
     if interrupts and run.ok:
         raise Interrupted(_TOO_LATE.format(run.name))
+
+
+def _wait(run: Run, pause: float) -> None:
+    """Wait for news, or so long."""
+    rest = min(pause, _REST, _EACH * len(run.state.ranks))
+    if run.urgent.wait(rest):
+        return
+    with run.changed:
+        if not run.done:
+            run.changed.wait(pause - rest)
 
 
 def follow_behind(run: Run, view: View) -> None:
