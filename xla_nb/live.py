@@ -33,7 +33,7 @@ from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import Watch
-from xla_nb.run.group import DEFAULT, Group, LastingRun, Played
+from xla_nb.run.group import DEFAULT, PROGRAM, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
@@ -211,7 +211,7 @@ def _run(
 
     def made(scope: Scope) -> Program:
         theirs = replace(scope, sent=group.sent, remote=frozenset(group.remote))
-        return build(theirs, f"xla_nb_live_{group.number + 1}")
+        return build(theirs, PROGRAM)
 
     resolve: Callable[[str], object] = vars(sys.modules["__main__"]).__getitem__
     if here and not here.runs_a_script:

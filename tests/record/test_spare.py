@@ -21,7 +21,7 @@ def at_home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made():
-    made = Spare()
+    made = Spare("program")
     made.make((0, 1))
     return made
 
@@ -44,7 +44,7 @@ def test_it_is_no_run(made):
 
 
 def test_it_becomes_the_record_of_the_next_run(made):
-    record = made.take(RUN, "program", (0, 1))
+    record = made.take(RUN, (0, 1))
     assert record.path == home() / "runs" / RUN
     assert [one.path for one in records()] == [record.path]
     assert spares() == []
@@ -64,14 +64,14 @@ def test_there_is_never_more_than_one(made):
 
 @pytest.mark.parametrize("ranks", [(0,), (0, 1, 2), ()])
 def test_a_run_of_other_ranks_gets_a_new_record(ranks, made):
-    record = made.take(RUN, "program", ranks)
+    record = made.take(RUN, ranks)
     assert set(files(record)) == {"owner", "stacks"}
     assert spares() == []
 
 
 def test_a_run_in_another_home_gets_a_record_there(made, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "other"))
-    record = made.take(RUN, "program", (0, 1))
+    record = made.take(RUN, (0, 1))
     assert record.path == tmp_path / "other" / "runs" / RUN
     assert record.is_mine
 
@@ -79,13 +79,13 @@ def test_a_run_in_another_home_gets_a_record_there(made, tmp_path, monkeypatch):
 def test_one_that_somebody_has_removed_is_made_again(made):
     for path in spares():
         Record(path).discard()
-    assert set(files(made.take(RUN, "program", (0, 1)))) == {"owner", "stacks"}
+    assert set(files(made.take(RUN, (0, 1)))) == {"owner", "stacks"}
 
 
 def test_a_name_that_is_taken_is_refused_as_without_it(made):
     Record.create(RUN)
     with pytest.raises(FileExistsError):
-        made.take(RUN, "program", (0, 1))
+        made.take(RUN, (0, 1))
     assert spares() == []
 
 
@@ -93,7 +93,7 @@ def test_it_is_discarded_for_good(made):
     made.discard()
     made.make((0, 1))
     assert spares() == []
-    assert made.take(RUN, "program", (0, 1)).path.is_dir()
+    assert made.take(RUN, (0, 1)).path.is_dir()
 
 
 def test_where_none_can_be_made_the_run_says_why(monkeypatch):
@@ -101,14 +101,14 @@ def test_where_none_can_be_made_the_run_says_why(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Record, "make_files", full)
-    made = Spare()
+    made = Spare("program")
     made.make((0,))
     assert spares() == []
 
 
 def test_a_process_that_the_notebook_forks_leaves_it_alone(made):
     def below():
-        record = made.take(RUN, "program", (0, 1))
+        record = made.take(RUN, (0, 1))
         made.discard()
         return set(files(record)) == {"owner", "stacks"}
 

@@ -6,6 +6,7 @@ A record is complete without the notebook that started the run, and only its own
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -35,7 +36,6 @@ _KINDS: dict[str, Kind] = {
 }
 #: Seconds after which what nobody has touched is given up.
 WEEK = 7 * 24 * 3600
-_UNNAMED = "unnamed"  # a program that is still to come
 _KEPT = 1 << 24  # bytes of events that wait for space on a full disk
 
 
@@ -107,21 +107,21 @@ class Record:
             raise
         return record
 
-    def make_files(self, ranks: Iterable[int]) -> None:
-        """Make what these ranks, the run's events and its program are going to fill. Raises
-        OSError."""
+    def make_files(self, ranks: Iterable[int], program: str) -> None:
+        """Make what these ranks, the run's events and its program of that name are going to fill.
+        Raises OSError."""
         for rank in ranks:
             for path in (self.log(rank), self.log(rank, "err"), self.sample(rank)):
                 os.close(private.writing(path))
-        for path in (self.events, self.program(_UNNAMED), lines(self.program(_UNNAMED))):
+        for path in (self.events, self.program(program), lines(self.program(program))):
             os.close(private.writing(path))
 
-    def named(self, run: str, program: str) -> Record:
-        """The same record under the name of a run and of its program. Raises OSError, as where the
-        home is another one since."""
-        for path in (Path, lines):
-            path(self.program(_UNNAMED)).rename(path(self.program(program)))
-        record = Record(_own("runs") / run)
+    def named(self, run: str) -> Record:
+        """The same record under the name of a run. Raises OSError, as where the home is another
+        one since."""
+        record = Record(home() / "runs" / run)
+        if record.path.parent != self.path.parent:
+            raise FileNotFoundError(errno.ENOENT, "The home is another one", self.folder)
         self.path.rename(record.path)
         return record
 

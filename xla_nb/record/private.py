@@ -82,8 +82,12 @@ def writing(path: str | os.PathLike[str], flags: int = os.O_WRONLY | os.O_TRUNC)
 
 def write(path: Path, content: bytes) -> None:
     """Write a whole file. Raises OSError."""
-    with os.fdopen(writing(path), "wb") as file:
-        file.write(content)
+    fd, rest = writing(path), memoryview(content)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    finally:
+        os.close(fd)
 
 
 def touch(path: str | os.PathLike[str]) -> None:

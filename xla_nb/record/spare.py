@@ -19,9 +19,11 @@ NAMES = ".spare-"
 
 
 class Spare:
-    """One record that no run has yet, or none. Of any thread, in the process that made it."""
+    """One record that no run has yet, or none, with a file for a program of this name. Of any
+    thread, in the process that made it."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
+        self._program = program
         self._lock = threading.Lock()
         self._made: Record | None = None
         self._ranks: Sequence[int] = ()
@@ -32,16 +34,16 @@ class Spare:
         """Make one for a run whose ranks on this machine are these, unless there is one."""
         with self._lock, contextlib.suppress(OSError):  # the next run tells what is wrong
             if self._made is None and not self._is_over:
-                self._made, self._ranks = _with_files(ranks), ranks
+                self._made, self._ranks = _with_files(ranks, self._program), ranks
 
-    def take(self, run: str, program: str, ranks: Sequence[int]) -> Record:
+    def take(self, run: str, ranks: Sequence[int]) -> Record:
         """The record of a run with these ranks, as from `Record.create`. Raises as that does."""
         with self._lock:
             made, self._made = self._made, None
         if made is not None and self._pid == os.getpid():
             with contextlib.suppress(OSError):
                 if ranks == self._ranks:
-                    return made.named(run, program)
+                    return made.named(run)
             made.discard()
         return Record.create(run)
 
@@ -54,10 +56,10 @@ class Spare:
             made.discard()
 
 
-def _with_files(ranks: Sequence[int]) -> Record:
+def _with_files(ranks: Sequence[int], program: str) -> Record:
     record = Record.create(f"{NAMES}{secrets.token_hex(4)}")
     try:
-        record.make_files(ranks)
+        record.make_files(ranks, program)
     except BaseException:
         record.discard()
         raise

@@ -35,6 +35,8 @@ from xla_nb.wording import exactly, ranks
 
 #: The name of those that programs go to where none is named.
 DEFAULT = "ranks"
+#: The name of each program's module: the file for the next one is there before it is known.
+PROGRAM = "xla_nb_live_cell"
 _TICK, _SOON = 0.1, 5.0
 _ANSWER = 30.0  # seconds that ranks on other hosts have to answer what nobody waits for
 _BOTH = (
@@ -125,7 +127,7 @@ class Group:
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
         self._imported: dict[str, str] = {}  # what is imported under names
-        self._spare = Spare()
+        self._spare = Spare(PROGRAM)
         run.at_end(lambda run: self._spare.discard())
         self._both: set[str] = set()  # names of which it was said that both sides have them
 
@@ -249,9 +251,7 @@ class Group:
         own = replace(options, n=len(chosen))
         create = functools.partial(Record.create, folder="parts")
         if not asks:
-            create = functools.partial(
-                self._spare.take, program=program.name, ranks=self._here(chosen)
-            )
+            create = functools.partial(self._spare.take, ranks=self._here(chosen))
         run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, create=create)
         if not asks:
             run.afterwards.append(functools.partial(self._spare.make, self._here(chosen)))
