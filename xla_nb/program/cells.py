@@ -282,6 +282,10 @@ class Cells:
         for cell in self.cells:
             yield from (Statement(cell, node) for node in parsed(cell).body)
 
+    def modules_imported(self) -> set[str]:
+        """The modules that top-level statements `import a.b.c`, under no other name."""
+        return set().union(*(_imported(cell.source) for cell in self.cells))
+
     def holding(self, code: CodeType) -> Statement | None:
         """The top-level statement that compiles to exactly this code object."""
         for cell in self._texts(code.co_filename):
@@ -315,6 +319,13 @@ def _holds(cell: Cell, code: CodeType) -> bool:
 def _bound(source: str) -> set[str]:
     """The names that a cell binds."""
     return {name for node in parsed(Cell("", source)).body for name in bindings([node])}
+
+
+@lru_cache(maxsize=512)
+def _imported(source: str) -> set[str]:
+    """The modules that a cell imports at its top level, under no other name."""
+    imports = [one for one in parsed(Cell("", source)).body if isinstance(one, ast.Import)]
+    return {alias.name for node in imports for alias in node.names if not alias.asname}
 
 
 def _compiles_to(node: ast.stmt, tree: ast.Module, code: CodeType) -> bool:

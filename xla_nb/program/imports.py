@@ -87,8 +87,7 @@ class Imports:
 
     def _for_their_effect(self) -> Iterator[str]:
         """`import a.b.c` in a cell, where nothing reads `a.b.c`: it registers something."""
-        imports = [s.node for s in self._cells.statements() if isinstance(s.node, ast.Import)]
-        plain = [alias.name for node in imports for alias in node.names if not alias.asname]
+        plain = self._cells.modules_imported()
         dotted = {name for name in plain if "." in name and name in sys.modules}
         if dotted:
             cells = [names_in([statement.node]).paths for statement in self._cells.statements()]

@@ -91,10 +91,11 @@ class Modules:
 
     def look(self) -> None:
         """Look through what has been imported since, and through the user's own modules."""
-        main, known, there = sys.modules["__main__"], self._held, dict(sys.modules)
+        main, known, there = sys.modules["__main__"], self._held, sys.modules
         if self._seen.is_so(there):  # as of most cells: of 800 modules, look at those few
-            there = {name: there[name] for name in self._own.keys() & there.keys()}
+            there = {name: there[name] for name in self._own if name in there}
         else:
+            there = dict(there)  # other threads may import
             self._seen = _Seen(there, main)
         for name, module in there.items():
             if not isinstance(module, types.ModuleType):  # None keeps others from importing it
