@@ -23,6 +23,13 @@ ROUNDS = 41
 FLOODS = 5
 LINES = 5_000
 CELLS = 500
+#: A notebook's cells before the ranks are started, of 1.2 kB each, as some that people write.
+WRITTEN = [
+    f"def function{number}(x):\n    # What it does, in a few words.\n"
+    + "".join(f"    x = x * {number} + {line}  # with a comment\n" for line in range(30))
+    + "    return x\n"
+    for number in range(40)
+]
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 SPEAK = 'print(f"spoken {rank}")'
 _KERNEL = [str(PEERS), "-m", "ipykernel_launcher"]
@@ -52,6 +59,12 @@ class Way:
 def ours(ranks: int) -> Way:
     setup = ("%load_ext xla_nb", f"%xla_start -n {ranks}")
     return Way("%%xla", setup, "%%xla\n", "%xla_shutdown")
+
+
+def among_others(ranks: int) -> Way:
+    """The same in a notebook that has cells already."""
+    way = ours(ranks)
+    return replace(way, setup=(way.setup[0], *WRITTEN, way.setup[1]))
 
 
 def bare(ranks: int) -> Way:
@@ -106,17 +119,18 @@ def opened(ways: list[Way]) -> Iterator[list[Notebook]]:
 
 def cells() -> Iterator[Row]:
     """A cell until its last rank has spoken, and a flood of lines."""
-    ways = [ours(RANKS), ours(MANY), bare(RANKS), *peers()]
+    ways = [ours(RANKS), ours(MANY), among_others(RANKS), bare(RANKS), *peers()]
     with opened(ways) as notebooks:
         spoken = in_turn(ways, notebooks, speak, ROUNDS)
-        del ways[1:3], notebooks[1:3]
+        del ways[1:4], notebooks[1:4]
         flooded = in_turn(ways, notebooks, flood, FLOODS)
-    four, sixteen, least, *others = (statistics.median(taken) * 1000 for taken in spoken)
+    four, sixteen, among, least, *others = (statistics.median(taken) * 1000 for taken in spoken)
     what = f"a %%xla cell until the last of {RANKS} ranks has spoken"
     yield Row(f"{what} / 10 ms", four, 10, "ms", aim=1)
     for way, other in zip(ways[1:], others, strict=True):
         yield Row(f"- / {way.name}", four, other, "ms", aim=0.7)
     yield Row(f"- of {MANY} ranks / of {RANKS}", sixteen, four, "ms", aim=2)
+    yield Row(f"- in a notebook of {len(WRITTEN)} other cells / of none", among, four, "ms")
     yield Row(f"- / {bare(RANKS).name}", four, least, "ms")
     mine, *others = (statistics.median(taken) for taken in flooded)
     yield Row(f"{RANKS * LINES:,} lines of a %%xla cell, all seen / 0.25 s", mine, 0.25, "s", aim=1)

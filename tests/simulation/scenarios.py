@@ -43,11 +43,11 @@ from xla_nb.simulation import agreement, host, refusals, torch_names
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
     CollectiveTimeout,
-    CollectiveWait,
     RankLost,
 )
 from xla_nb.simulation.collectives import Reduction, _Meeting
 from xla_nb.simulation.memory import Walk
+from xla_nb.simulation.waits import CollectiveWait
 
 # torch_xla 2.8's process group has no all_to_all of lists, gather, scatter or reduce, and mistakes
 # a subgroup's root for the world's.

@@ -12,7 +12,13 @@ import pytest
 from tests.simulation.harness import Job, Launcher, job
 
 Simulate = Callable[..., Job]
-LONG = {"PROGRAMS": "200", "ALARM": "500"}  # every other one is to fail
+PROGRAMS = 80  # every other one is to fail
+#: Many more, for those who have the time.
+LONG = pytest.param(5, 5 * PROGRAMS, marks=pytest.mark.slow)
+
+
+def many(seed: int, programs: int) -> dict[str, str]:
+    return {"SEED": str(seed), "PROGRAMS": str(programs), "ALARM": "500"}
 
 
 def ends(*hosts: Job) -> Counter[str]:
@@ -20,21 +26,21 @@ def ends(*hosts: Job) -> Counter[str]:
     return sum((Counter(each) for host in hosts for each in host.values()), Counter())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "programs"), [(1, PROGRAMS), (2, PROGRAMS), LONG])
 def test_every_program_after_a_failed_one_gets_the_right_values(
-    simulate: Simulate, seed: int
+    simulate: Simulate, seed: int, programs: int
 ) -> None:
-    found = ends(simulate("many_programs", env={"SEED": str(seed), **LONG}))
+    found = ends(simulate("many_programs", env=many(seed, programs)))
     assert min(found[end] for end in ENDS) > 10, found
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize(("seed", "programs"), [(3, PROGRAMS), (4, PROGRAMS), LONG])
 def test_every_program_after_a_failed_one_gets_the_right_values_over_hosts(
-    launcher: Launcher, seed: int
+    launcher: Launcher, seed: int, programs: int
 ) -> None:
     with launcher.store() as address:
         world: dict[str, Any] = {"ranks": 2, "world_size": 4, "store": address}
-        env = {"SEED": str(seed), **LONG}
+        env = many(seed, programs)
         hosts = launcher.run(
             *(job("many_programs", first_rank=n, env=env, **world) for n in (0, 2))
         )

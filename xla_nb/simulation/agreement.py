@@ -32,7 +32,7 @@ from xla_nb.simulation.frames import (
 from xla_nb.simulation.mesh import Mesh, StreamClosed
 from xla_nb.simulation.places import calling_line
 from xla_nb.simulation.swaps import Swap
-from xla_nb.stopwatch import Stopwatch
+from xla_nb.simulation.waits import Waits
 from xla_nb.wording import ranks
 
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
@@ -59,43 +59,6 @@ class CollectiveTimeout(RuntimeError):
 
 class RankLost(RuntimeError):
     """Another rank's process ended in the middle of the program."""
-
-
-@dataclass(frozen=True)
-class CollectiveWait:
-    """A collective that this rank waits in."""
-
-    operation: str
-    since: float  # of time.monotonic()
-    missing: tuple[int, ...]
-
-
-class Waits:
-    """The collective that this rank waits in, and how long it has waited in all; for any thread."""
-
-    def __init__(self) -> None:
-        self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
-        self._watch = Stopwatch()
-
-    def start(self, operation: str, missing: Callable[[], Iterable[int]]) -> None:
-        self._wait = operation, time.monotonic(), missing
-        self._watch.start()
-
-    def stop(self) -> None:
-        self._wait = None
-        self._watch.stop()
-
-    @property
-    def current(self) -> CollectiveWait | None:
-        current = self._wait
-        if current is None:
-            return None
-        operation, since, missing = current
-        return CollectiveWait(operation, since, tuple(sorted(missing())))
-
-    @property
-    def seconds(self) -> float:
-        return self._watch.seconds
 
 
 @dataclass

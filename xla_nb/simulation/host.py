@@ -20,7 +20,6 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch_xla.experimental import plugins
 
 from xla_nb.simulation import answers
-from xla_nb.simulation.agreement import CollectiveWait
 from xla_nb.simulation.board import Board
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
@@ -30,6 +29,7 @@ from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
 from xla_nb.simulation.programs import Programs
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
+from xla_nb.simulation.waits import CollectiveWait
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")

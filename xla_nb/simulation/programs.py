@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterable
 from weakref import WeakSet
 
-from xla_nb.simulation.agreement import Agreement, CollectiveMismatch, Waits
+from xla_nb.simulation.agreement import Agreement, CollectiveMismatch
 from xla_nb.simulation.board import Board
 from xla_nb.simulation.mesh import Mesh
+from xla_nb.simulation.waits import Waits
 
 
 class Programs:

@@ -1,0 +1,46 @@
+"""What a rank waits for in a collective, and how long it has waited in all: for its meter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from xla_nb.stopwatch import Stopwatch
+
+
+@dataclass(frozen=True)
+class CollectiveWait:
+    """A collective that this rank waits in."""
+
+    operation: str
+    since: float  # of time.monotonic()
+    missing: tuple[int, ...]
+
+
+class Waits:
+    """The collective that this rank waits in, and how long it has waited in all; for any thread."""
+
+    def __init__(self) -> None:
+        self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
+        self._watch = Stopwatch()
+
+    def start(self, operation: str, missing: Callable[[], Iterable[int]]) -> None:
+        self._wait = operation, time.monotonic(), missing
+        self._watch.start()
+
+    def stop(self) -> None:
+        self._wait = None
+        self._watch.stop()
+
+    @property
+    def current(self) -> CollectiveWait | None:
+        current = self._wait
+        if current is None:
+            return None
+        operation, since, missing = current
+        return CollectiveWait(operation, since, tuple(sorted(missing())))
+
+    @property
+    def seconds(self) -> float:
+        return self._watch.seconds
