@@ -31,7 +31,7 @@ def test_every_program_after_a_failed_one_gets_the_right_values(
     simulate: Simulate, seed: int, programs: int
 ) -> None:
     found = ends(simulate("many_programs", env=many(seed, programs)))
-    assert min(found[end] for end in ENDS) > 10, found
+    assert min(found[end] for end in ENDS) > 3, found
 
 
 @pytest.mark.parametrize(("seed", "programs"), [(3, PROGRAMS), (4, PROGRAMS), LONG])
@@ -45,7 +45,7 @@ def test_every_program_after_a_failed_one_gets_the_right_values_over_hosts(
             *(job("many_programs", first_rank=n, env=env, **world) for n in (0, 2))
         )
     found = ends(*hosts)
-    assert min(found[end] for end in ENDS) > 10, found
+    assert min(found[end] for end in ENDS) > 3, found
 
 
 ENDS = ("returned", "raised Bad", "raised KeyboardInterrupt", "raised CollectiveMismatch")
