@@ -8,7 +8,7 @@ from xla_nb.protocol import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
 from xla_nb.run import staying
-from xla_nb.run.staying import Staying
+from xla_nb.run.staying import Staying, may_take
 
 NOW = 1000.0  # since the epoch; the run was stopped then, and at 0 of the monotonic clock
 
@@ -134,3 +134,19 @@ def test_who_had_no_time_to_answer_is_not_said_to_be_blocked(run, stay):
     assert stay.with_stacks([0, 1], now=0.1) == (
         "rank 0: interrupted at Cell In[3], line 4\n\nrank 1 at Cell In[3], line 6"
     )
+
+
+# ---------------------------------------------------------------- what another stop costs
+
+
+@pytest.mark.parametrize(
+    ("lives", "says"),
+    [
+        (False, "Stop again to end them now."),
+        (True, "Then, or if you stop again, all live ranks are ended, with what they hold."),
+    ],
+)
+def test_what_a_second_stop_costs_is_told(lives, says):
+    told = may_take([0, 2], 5.0, lives)
+    assert told.text == f"Interrupted; ranks 0, 2 may take up to 5 s to clean up (grace). {says}"
+    assert told.passing
