@@ -319,6 +319,26 @@ def test_a_module_that_the_notebook_has_imported_again_is_the_new_one_on_the_ran
     assert results(live, "isinstance(held, edited.Made)") == "{0: True, 1: True}"
 
 
+def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, module):
+    text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
+    module("autoreloaded", text.format("'old'"), 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok("import autoreloaded\nfrom autoreloaded import says")
+        live.ok("%%xla\nimport autoreloaded\nheld, heard = autoreloaded.Made(), autoreloaded.says")
+        said = "autoreloaded.says(), says(), held.says(), heard()"
+        assert results(live, said, "0") == "{0: ('old', 'old', 'old', 'old')}"
+        module("autoreloaded", text.format("'new'") + "def added(): return 'added'\n", 2e9)
+        assert live.value("autoreloaded.says(), says()") == "('new', 'new')"
+        assert results(live, f"{said}, autoreloaded.added()", "0") == (
+            "{0: ('new', 'new', 'new', 'new', 'added')}"
+        )
+        live.ok("%%xla\nautoreloaded.mark = rank")
+        assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # once
+    finally:
+        live.ok("%autoreload 0")
+
+
 def test_a_pool_of_spawned_processes_runs_functions_of_cells(kernel):
     kernel.ok("%xla_start -n 1 --name pools")
     kernel.ok("%%xla --group pools\nimport multiprocessing\ndef squared(x): return x * x")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Any
 
+from xla_nb.autoreloaded import Autoreloaded
 from xla_nb.errors import ProgramError, XlaNbError
 from xla_nb.executed import Executed, lines_above_magic, plain_line_ends
 from xla_nb.program.bindings import bindings
@@ -26,6 +27,7 @@ from xla_nb.program.called import deleted
 from xla_nb.program.cells import UNREADABLE, future_flags, futures, parsed, unreadable
 from xla_nb.program.deferred import ABSENT, Deferred, Launched, Taken
 from xla_nb.program.names import names_in
+from xla_nb.protocol import modules
 from xla_nb.rank.loader import remember
 from xla_nb.run.kept import Interrupted, Kept
 from xla_nb.run.run import Run
@@ -49,6 +51,7 @@ class Notebook:
         self.settings: dict[str, Any] = {}
         self.own: dict[str, Any] = {}
         self.executed = Executed(shell)
+        self._autoreloaded = Autoreloaded(shell)
         self._deferred = Deferred()
         self._kept: dict[Launched, Kept] = {}
         self._runs: dict[Launched, Run] = {}
@@ -109,6 +112,8 @@ class Notebook:
         Raises ProgramError where that cannot be had, and what `make` raises.
         """
         missing: Set[str] = frozenset()
+        for name in self._autoreloaded.look():
+            modules.of_this_process().changed_in_place(name)
         self._look_after_runs()
         while True:
             try:

@@ -78,13 +78,15 @@ class Modules:
     names: a package's name that is bound anew later may be missed, and what it holds is then an
     object like any other. The user's own modules are always looked through.
 
-    ids    of what modules hold, and of some objects more
-    again  how often each of the user's own was imported again, the newest last
+    ids       of what modules hold, and of some objects more
+    again     how often each of the user's own was imported again, the newest last
+    in_place  those of which the functions and classes that there were have got the new code
     """
 
     def __init__(self) -> None:
         self.ids: set[int] = set()  # of more than is there now
         self.again: dict[str, int] = {}
+        self.in_place: set[str] = set()
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
         self._seen = _Seen({}, sys.modules["__main__"])
@@ -108,12 +110,21 @@ class Modules:
                 continue
             self._look_through(name, module)
 
+    def changed_in_place(self, name: str) -> None:
+        """A module has been given what its file has now, by IPython's %autoreload."""
+        module = sys.modules.get(name)
+        if isinstance(module, types.ModuleType) and module_code.is_own(module):
+            self._own[name] = _Imported(module.__spec__, module_code.written(module))
+            self.again[name] = self.again.pop(name, 0) + 1
+            self.in_place.add(name)
+
     def _look_through(self, name: str, module: types.ModuleType) -> None:
         own = self._own.get(name)
         if module_code.is_own(module) and (own is None or own.spec is not module.__spec__):
             self._own[name] = _Imported(module.__spec__, module_code.written(module))
             if own is not None:
                 self.again[name] = self.again.pop(name, 0) + 1
+                self.in_place.discard(name)
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids

@@ -35,7 +35,8 @@ class Turn:
     `members` are the ranks that run it, None for all; every rank gets what it brings of the
     notebook, but for the names `remote`, which are the ranks' own. `asks`: it is a question of the
     notebook's about them, and no cell of the user's. `reloads`: the user's modules that the
-    notebook has imported again, with how often.
+    notebook has imported again, with how often; `in_place` are those of them of which the functions
+    and classes that there were have got the new code.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Turn:
     remote: frozenset[str] = frozenset()
     asks: bool = False
     reloads: Mapping[str, int] = field(default_factory=dict)
+    in_place: frozenset[str] = frozenset()
 
     def is_for(self, rank: int) -> bool:
         """Whether a rank runs it."""

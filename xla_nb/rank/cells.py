@@ -76,7 +76,7 @@ class Cell:
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
         _find_modules_in(program.request.sys_path)
-        self._reloads.follow(self.turn.reloads)
+        self._reloads.follow(self.turn.reloads, self.turn.in_place)
         try:
             # What the rank has bound the notebook may not know yet: it was packed meanwhile.
             own = self.turn.remote | program.own

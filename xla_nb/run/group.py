@@ -246,13 +246,14 @@ class Group:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        again = dict(modules.of_this_process().again)
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, again)
-        own = replace(options, n=len(chosen))
+        own = modules.of_this_process()
+        reloads = dict(own.again), frozenset(own.in_place)
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, *reloads)
+        some = replace(options, n=len(chosen))
         create = functools.partial(Record.create, folder="parts")
         if not asks:
             create = functools.partial(self._spare.take, ranks=self._here(chosen))
-        run = launch(program, own, self._engine, resolve, on_wait, kind, turn=turn, create=create)
+        run = launch(program, some, self._engine, resolve, on_wait, kind, turn=turn, create=create)
         if not asks:
             run.afterwards.append(functools.partial(self._spare.make, self._here(chosen)))
         self._programs[run] = chosen
