@@ -319,6 +319,20 @@ def test_a_module_that_the_notebook_has_imported_again_is_the_new_one_on_the_ran
     assert results(live, "isinstance(held, edited.Made)") == "{0: True, 1: True}"
 
 
+def test_what_an_import_has_done_to_another_module_is_done_once(live, module, tmp_path):
+    (tmp_path / "registers").mkdir()
+    module("registry", "NAMES = []\n", 1e9)
+    module("registers/__init__", "", 1e9)
+    module("registers/one", "import registry\nregistry.NAMES.append('one')\n", 1e9)
+    live.ok("import registry")
+    assert results(live, "registry.NAMES", "0") == "{0: []}"
+    live.ok("import registers.one")
+    for _ in range(2):
+        assert results(live, "registry.NAMES", "0") == "{0: ['one']}"
+    live.ok("%%xla_spawn -n 1 -o spawned_\ndef names(rank): return registry.NAMES")
+    assert live.value("spawned_[0]") == "['one']"
+
+
 def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, module):
     text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
     module("autoreloaded", text.format("'old'"), 1e9)

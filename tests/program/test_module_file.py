@@ -11,7 +11,11 @@ FIRST, SECOND = "Cell In[2]", "Cell In[7]"
 
 def test_a_map_round_trips(tmp_path):
     table = ModuleMap(
-        (Span(4, 9, FIRST, 1), Span(11, 12, SECOND, 3)), {FIRST: "ü = 1"}, 64, (SECOND, 2, "x")
+        (Span(4, 9, FIRST, 1), Span(11, 12, SECOND, 3)),
+        {FIRST: "ü = 1"},
+        64,
+        (SECOND, 2, "x"),
+        imports=("a.b",),
     )
     assert ModuleMap.parse(table.save(tmp_path / "m.py")) == table
     assert ModuleMap.open(tmp_path / "m.py") == table

@@ -43,16 +43,17 @@ __all__ = [
 class Program:
     """Everything the ranks need to run a cell.
 
-    `label` names what was launched. The module has the values in `parcel`, among them `restored`
-    and the entry's arguments; then its `sections` are executed, the last of which is the cell's own
-    `module`, if it has one. `details` describe those values that are no code, for errors. `body` is
-    what every rank then runs in the module's namespace, where the cell is plain statements; else
-    ranks call `entry` with their index and the arguments. `defines` are the names whose functions
-    and classes the notebook has as well, so that results refer to them by name; `named` are those
-    that travel as they are. `keeps` are names that the notebook takes from the run, and `as_source`
-    those of earlier cells that it has not executed either. `futures` are in force for the module
-    and the body. `script` is a script's file and, if `python -m` was given one, the name of its
-    module. `notes` are for the user. `drops`: None takes the place of a result that cannot be sent.
+    `label` names what was launched. The module imports `imports`, for what that does, and has the
+    values in `parcel`, among them `restored` and the entry's arguments; then its `sections` are
+    executed, the last of which is the cell's own `module`, if it has one. `details` describe those
+    values that are no code, for errors. `body` is what every rank then runs in the module's
+    namespace, where the cell is plain statements; else ranks call `entry` with their index and the
+    arguments. `defines` are the names whose functions and classes the notebook has as well, so that
+    results refer to them by name; `named` are those that travel as they are. `keeps` are names that
+    the notebook takes from the run, and `as_source` those of earlier cells that it has not executed
+    either. `futures` are in force for the module and the body. `script` is a script's file and, if
+    `python -m` was given one, the name of its module. `notes` are for the user. `drops`: None takes
+    the place of a result that cannot be sent.
     `both` are the names of a live cell that are the ranks', and that the notebook has too, with
     what it has imported under them.
     """
@@ -60,6 +61,7 @@ class Program:
     name: str
     parcel: Packed
     label: str = ""
+    imports: tuple[str, ...] = ()
     sections: tuple[Section, ...] = ()
     module: Section | None = None
     entry: str | None = None
@@ -179,6 +181,7 @@ def _assembled(
     parcel = needs.pack(args)  # which decides what else travels as source
     return Program(
         parcel=parcel,
+        imports=needs.imports(),
         sections=(*needs.sections(), *([module] if module else [])),
         module=module,
         restored=needs.restored,

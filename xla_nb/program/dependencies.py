@@ -220,6 +220,10 @@ class Dependencies:
         roots = {**self._roots, ARGUMENTS: args} if self._missing.called else self._roots
         return self._sent.pack(roots, live, self._remote, executed)
 
+    def imports(self) -> tuple[str, ...]:
+        """What is imported before the values are made."""
+        return tuple(self._imports.first())
+
     def sections(self) -> Iterator[Section]:
         """The source before the launched cell: imports, then what is pending, as it was written."""
         if lines := self._imports.lines():

@@ -50,9 +50,18 @@ class Imports:
                 self._taken_from.append(value)
 
     def lines(self) -> list[str]:
-        """The import statements."""
-        used = [line for name in sorted(self.modules) for line in self._of(name)]
-        return used + [f'__import__("{module}")' for module in self._for_their_effect()]
+        """The statements that bind the modules."""
+        full = {name: self.modules[name].__name__ for name in sorted(self.modules)}
+        return [
+            f"import {one}" if name == one else f"import {one} as {name}"
+            for name, one in full.items()
+        ]
+
+    def first(self) -> list[str]:
+        """What is to be imported before values are made: loaded submodules that the notebook uses,
+        and what registers itself. What that changes, the notebook's values have already."""
+        used = {module for name in self.modules for module in self._below(name)}
+        return sorted(used.union(self._for_their_effect()))
 
     def follow(self, uses: Uses) -> None:
         """What the program's source reads of the user's own modules."""
@@ -74,16 +83,14 @@ class Imports:
         own = (one for one in used if isinstance(one, ModuleType | type))
         return {note for one in own for note in replaced.notes(one)}
 
-    def _of(self, name: str) -> Iterator[str]:
-        """`import a.b as name`, and imports of the loaded submodules that the notebook uses."""
+    def _below(self, name: str) -> set[str]:
+        """The loaded submodules of a module that the notebook uses."""
         full = self.modules[name].__name__
-        yield f"import {full}" if name == full else f"import {full} as {name}"
         asked = {f"{full}{path[len(name) :]}" for path in self.paths if path.startswith(f"{name}.")}
         if name == full:
             written = imported_modules(statement.node for statement in self._cells.statements())
             asked |= {path for path in written if path.startswith(f"{name}.")}
-        for submodule in sorted({part for path in asked for part in _prefixes(path, full)}):
-            yield f'__import__("{submodule}")'
+        return {part for path in asked for part in _prefixes(path, full)}
 
     def _for_their_effect(self) -> Iterator[str]:
         """`import a.b.c` in a cell, where nothing reads `a.b.c`: it registers something."""

@@ -37,7 +37,8 @@ class ModuleMap:
 
     `flags` are compiler flags for the ``__future__`` imports in force. `body` is the label, first
     line and text that every rank runs, if the cell has no entry. `details` are `Program.details`.
-    `bare`: the file has nothing below the values that it restores.
+    `bare`: the file has nothing below the values that it restores. `imports` are
+    `Program.imports`.
     """
 
     spans: tuple[Span, ...]
@@ -46,6 +47,7 @@ class ModuleMap:
     body: tuple[str, int, str] | None = None
     details: dict[str, str] = field(default_factory=dict)
     bare: bool = False
+    imports: tuple[str, ...] = ()
 
     def save(self, module: Path) -> str:
         """Write it beside the module's file; gives what it has written, for `parse`. Raises
@@ -65,7 +67,8 @@ class ModuleMap:
         data = json.loads(text)
         spans = tuple(Span(*span) for span in data["spans"])
         body = tuple(data["body"]) if data["body"] else None
-        return cls(**{**data, "spans": spans, "body": body})
+        made = {"spans": spans, "body": body, "imports": tuple(data["imports"])}
+        return cls(**{**data, **made})
 
     def cell(self, line: int) -> tuple[str, int] | None:
         """The cell's label and line for a line of the file; None outside cells."""
@@ -82,8 +85,9 @@ def source(program: Program) -> tuple[str, list[Span]]:
     if program.futures:
         text += f"from __future__ import {', '.join(program.futures)}\n"
     text += f"from {_LOADER} import restore as {_RESTORE}\n\n"
-    script = "".join(f", {part!r}" for part in program.script)
-    text += f"{_RESTORE}(globals(){script})  # {', '.join(program.restored)}\n"
+    more = "".join(f", {part!r}" for part in program.script)
+    more += f", imports={program.imports!r}" if program.imports else ""
+    text += f"{_RESTORE}(globals(){more})  # {', '.join(program.restored)}\n"
     spans = []
     for section in program.sections:
         text += "\n"
@@ -113,4 +117,5 @@ def write(program: Program, path: Path) -> str:
         (body.label, body.first_line, body.text) if body else None,
         dict(program.details),
         not program.sections,
+        program.imports,
     ).save(path)

@@ -77,6 +77,8 @@ class Cell:
         namespace = program.namespace
         _find_modules_in(program.request.sys_path)
         self._reloads.follow(self.turn.reloads, self.turn.in_place)
+        for name in table.imports:
+            importlib.import_module(name)
         try:
             # What the rank has bound the notebook may not know yet: it was packed meanwhile.
             own = self.turn.remote | program.own

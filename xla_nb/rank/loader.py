@@ -18,7 +18,7 @@ import linecache
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,13 @@ def another_parcel(path: str | None = None) -> Parcel:
         os.close(fd)
 
 
-def restore(namespace: dict[str, Any], file: str | None = None, spec: str | None = None) -> None:
-    """Put the parcel's values into a module. A program's file calls this.
+def restore(
+    namespace: dict[str, Any],
+    file: str | None = None,
+    spec: str | None = None,
+    imports: Iterable[str] = (),
+) -> None:
+    """Put the parcel's values into a module, after these imports. A program's file calls this.
 
     `file` is the script's; `spec` is the name that `python -m` was given, which relative imports
     need, also while the values are made."""
@@ -79,6 +84,8 @@ def restore(namespace: dict[str, Any], file: str | None = None, spec: str | None
     segments.leave_to_their_makers()  # also in processes that ranks spawn
     old_names.install()  # there too
     absl_flags.let_pickle_have_them()
+    for name in imports:
+        importlib.import_module(name)
     namespace.update(parcel(os.environ[PARCEL]).open(namespace))
 
 
