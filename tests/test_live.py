@@ -331,6 +331,7 @@ def test_what_an_import_has_done_to_another_module_is_done_once(live, module, tm
         assert results(live, "registry.NAMES", "0") == "{0: ['one']}"
     live.ok("%%xla_spawn -n 1 -o spawned_\ndef names(rank): return registry.NAMES")
     assert live.value("spawned_[0]") == "['one']"
+    live.ok("del sys.modules['registers.one']")  # whose folder nobody finds after this
 
 
 def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, module):

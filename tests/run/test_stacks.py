@@ -133,6 +133,14 @@ def test_a_rank_that_has_not_begun_is_said_to_be_joining(tmp_path, impatient):
     assert group == StackGroup((0, 1), "", "", "not started yet: joining the runtime")
 
 
+def test_a_live_rank_that_has_not_taken_the_cell_is_not_said_to_be_joining(tmp_path, impatient):
+    waits = NotBegun(tmp_path, 2)
+    who = {"ranks": 2, "members": (0, 1), "pids": (11, 12)}
+    waits.state.apply(events.JobStarted(pid=1, host="h", simulated=True, **who))
+    (group,) = Inquiry(waits).wait()
+    assert group == StackGroup((0, 1), "", "", "has not begun the cell yet")
+
+
 class NotBegun(run_double.Run):
     def ask_stacks(self):
         pass

@@ -181,7 +181,7 @@ def _assembled(
     parcel = needs.pack(args)  # which decides what else travels as source
     return Program(
         parcel=parcel,
-        imports=needs.imports(),
+        imports=tuple(needs.imports()),
         sections=(*needs.sections(), *([module] if module else [])),
         module=module,
         restored=needs.restored,

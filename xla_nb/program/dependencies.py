@@ -91,6 +91,7 @@ class Dependencies:
         self._taken: dict[str, list[Statement]] = {}  # the source of pending names
         self._newer: dict[str, object] = {}  # what the notebook has bound since, put on top
         self._imports = Imports(self._cells)
+        self.imports = self._imports.first  # modules, before values are made
         own = weakref.proxy(self)  # a cycle would keep the notebook's values, a Run among them
         self._missing = MissingNames(
             self._cells,
@@ -219,10 +220,6 @@ class Dependencies:
         assert isinstance(live, LiveUnits)
         roots = {**self._roots, ARGUMENTS: args} if self._missing.called else self._roots
         return self._sent.pack(roots, live, self._remote, executed)
-
-    def imports(self) -> tuple[str, ...]:
-        """What is imported before the values are made."""
-        return tuple(self._imports.first())
 
     def sections(self) -> Iterator[Section]:
         """The source before the launched cell: imports, then what is pending, as it was written."""

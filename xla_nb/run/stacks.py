@@ -88,6 +88,8 @@ def known(run: Asked, numbers: Iterable[int], since: float) -> list[StackGroup]:
 def _answer(run: Asked, rank: RankState, since: float) -> Answer:
     if rank.located is not None and rank.located >= since:
         return told(rank)
+    if rank.phase == "starting" and rank.pid is not None:  # a live one, whose process is known
+        return Answer("", "", "has not begun the cell yet")
     if rank.phase == "starting":
         return Answer("", "", "not started yet: joining the runtime")
     seen, struck = run.sample(rank.rank), rank.interrupted
