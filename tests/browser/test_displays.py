@@ -147,6 +147,9 @@ def test_a_press_on_a_fold_counts_though_ranks_display_before_it_is_let_go(
     notebook: LabNotebook,
 ) -> None:
     run = flow(notebook, "-n 3", STEPS)
+    expect(run.output.locator("strong", has_text="step 0")).to_be_visible()
+    for rank in range(3):  # what comes above the fold moves it away from below the mouse
+        expect(run.output.get_by_text(f"step 0 of {rank}")).to_have_count(1)
     fold = run.output.locator("details:has(> summary [data-ranks='2'])")
     fold.locator("summary").first.hover()
     notebook.page.mouse.down()
