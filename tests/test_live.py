@@ -334,6 +334,20 @@ def test_what_an_import_has_done_to_another_module_is_done_once(live, module, tm
     live.ok("del sys.modules['registers.one']")  # whose folder nobody finds after this
 
 
+def test_a_module_that_cannot_be_imported_again_leaves_no_files_open_on_ranks(live, module):
+    module("fails_there", "import os\nassert 'FAILS_THERE' not in os.environ\n", 1e9)
+    live.ok("import fails_there")
+    live.ok("%%xla 0\nimport fails_there, os")
+    count = "len(os.listdir('/proc/self/fd'))"
+    before = results(live, count, "0")
+    live.ok("%%xla 0\nos.environ['FAILS_THERE'] = '1'")
+    live.ok("importlib.reload(fails_there)")
+    for _ in range(2):
+        assert "AssertionError" in live.run("%%xla 0\n'is not run'").error
+    module("fails_there", "", 2e9)
+    assert results(live, count, "0") == before
+
+
 def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, module):
     text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
     module("autoreloaded", text.format("'old'"), 1e9)

@@ -53,9 +53,8 @@ class Program:
     the notebook takes from the run, and `as_source` those of earlier cells that it has not executed
     either. `futures` are in force for the module and the body. `script` is a script's file and, if
     `python -m` was given one, the name of its module. `notes` are for the user. `drops`: None takes
-    the place of a result that cannot be sent.
-    `both` are the names of a live cell that are the ranks', and that the notebook has too, with
-    what it has imported under them.
+    the place of a result that cannot be sent. `both` are the names of a live cell that are the
+    ranks', and that the notebook has too, with what it has imported under them.
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -83,13 +84,17 @@ class Imports:
         own = (one for one in used if isinstance(one, ModuleType | type))
         return {note for one in own for note in replaced.notes(one)}
 
+    @functools.cached_property
+    def _written_in_cells(self) -> list[str]:
+        """The modules that the notebook's cells import."""
+        return imported_modules(statement.node for statement in self._cells.statements())
+
     def _below(self, name: str) -> set[str]:
         """The loaded submodules of a module that the notebook uses."""
         full = self.modules[name].__name__
         asked = {f"{full}{path[len(name) :]}" for path in self.paths if path.startswith(f"{name}.")}
         if name == full:
-            written = imported_modules(statement.node for statement in self._cells.statements())
-            asked |= {path for path in written if path.startswith(f"{name}.")}
+            asked |= {path for path in self._written_in_cells if path.startswith(f"{name}.")}
         return {part for path in asked for part in _prefixes(path, full)}
 
     def _for_their_effect(self) -> Iterator[str]:

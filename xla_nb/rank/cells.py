@@ -76,10 +76,10 @@ class Cell:
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
         _find_modules_in(program.request.sys_path)
-        self._reloads.follow(self.turn.reloads, self.turn.in_place)
-        for name in table.imports:
-            importlib.import_module(name)
         try:
+            self._reloads.follow(self.turn.reloads, self.turn.in_place)
+            for name in table.imports:
+                importlib.import_module(name)
             # What the rank has bound the notebook may not know yet: it was packed meanwhile.
             own = self.turn.remote | program.own
             Parcel(self._parcel).open(namespace, table=made, but=own)
