@@ -174,8 +174,9 @@ def test_what_a_rank_sent_is_seen_though_it_was_read_with_the_last(
         early.meet("all_reduce", range(2))
 
 
-def test_that_a_rank_has_returned_is_read_from_the_board(pair) -> None:
+def test_that_a_rank_has_returned_is_read_from_the_board(pair, monkeypatch) -> None:
     early, late = pair
+    monkeypatch.setenv("XLA_NB_COLLECTIVE_TIMEOUT", "10")
     late.leave("returned")
     assert not early.mesh.streams[1].fill()  # to tell each other rank takes long of many
     with pytest.raises(CollectiveMismatch, match="Rank 1 returned while rank 0 was in all_reduce"):
@@ -197,7 +198,8 @@ def test_what_a_rank_had_sent_comes_before_that_it_has_returned(pair) -> None:
 
 
 @pytest.mark.parametrize("has_come", [True, False])
-def test_a_rank_of_a_group_that_has_returned_is_not_waited_for(pair, has_come) -> None:
+def test_a_rank_of_a_group_that_has_returned_is_not_waited_for(pair, has_come, monkeypatch) -> None:
+    monkeypatch.setenv("XLA_NB_COLLECTIVE_TIMEOUT", "10")
     early, late = (
         Agreement(Mesh(n, 3, each.mesh.streams), Board(3)) for n, each in enumerate(pair)
     )
