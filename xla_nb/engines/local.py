@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import pickle
 import signal
@@ -21,7 +22,7 @@ from xla_nb.engines.scratch import Scratch
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.memory import OutOfMemory
 from xla_nb.protocol import channel
-from xla_nb.protocol.order import HostGroup, Order, Request
+from xla_nb.protocol.order import HostGroup, Order, Request, Turn
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
 from xla_nb.topology.slices import Seat
 from xla_nb.wording import ending
@@ -89,7 +90,7 @@ class LocalEngine:
         with self._lock, in_memory(pickle.dumps(order)) as order_file:
             files = (parcel, order_file)
             if request.turn is not None:
-                return self._hand(request.turn.group, files)
+                return self._hand(request.turn, files)
             self._refuse_taken_chips(fit)
             if not request.lives:
                 return self._start(request.run, files, fit.imports, waiting)
@@ -109,20 +110,22 @@ class LocalEngine:
             if live.alive and share_chips(live.fit, fit):
                 raise LaunchError(_TAKEN)
 
-    def _hand(self, group: str, files: tuple[int, ...]) -> ChildFeed:
-        """Hand a program to live ranks. Raises LaunchError."""
-        live = self._groups.get(group)
+    def _hand(self, turn: Turn, files: tuple[int, ...]) -> ChildFeed:
+        """Hand a program to live ranks, with the numbers of those that run it. Raises
+        LaunchError."""
+        live = self._groups.get(turn.group)
         if live is None:
             raise LaunchError(NO_GROUP)
         ours, theirs = channel.pair()
         feed = ChildFeed(ours, live.server.child, live.why_ended)
-        feed.notes = (_JOB_WAS_STOPPED,) if live.resume() else ()
+        members = json.dumps(turn.members).encode()
         with theirs:
             try:
-                socket.send_fds(live.control, [b"run"], [theirs.fileno(), *files])
+                socket.send_fds(live.control, [members], [theirs.fileno(), *files])
             except OSError:
                 feed.close()
                 raise LaunchError(NO_GROUP) from None
+        feed.notes = (_JOB_WAS_STOPPED,) if live.resume() else ()  # it has it all the sooner
         return feed
 
     def end(self, run: str) -> None:

@@ -60,6 +60,14 @@ class _Seen:
         self._contents = [content for content in contents if content is not vars(main)]
         self._sizes = list(map(len, self._contents))
 
+    def has_all(self, modules: dict[str, Any]) -> bool:
+        """Whether none has come or gone: one that has come is the last. To look at each of 900, as
+        `is_so` does, takes a fiftieth of a short cell."""
+        if len(modules) != len(self._modules):
+            return False
+        last = next(reversed(modules), None)
+        return last is None or (self._names[-1] == last and modules.get(last) is self._modules[-1])
+
     def is_so(self, modules: Mapping[str, Any]) -> bool:
         """Whether it is the same now."""
         if len(modules) != len(self._modules) or list(modules) != self._names:
@@ -78,7 +86,7 @@ class Modules:
     names: a package's name that is bound anew later may be missed, and what it holds is then an
     object like any other. The user's own modules are always looked through.
 
-    ids       of what modules hold, and of some objects more
+    ids       of what modules hold, and of some objects more, once `settle` has looked
     again     how often each of the user's own was imported again, the newest last
     in_place  those of which the functions and classes that there were have got the new code
     """
@@ -90,16 +98,33 @@ class Modules:
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
         self._seen = _Seen({}, sys.modules["__main__"])
+        self._is_settled = False
 
     def look(self) -> None:
-        """Look through what has been imported since, and through the user's own modules."""
-        main, known, there = sys.modules["__main__"], self._held, sys.modules
-        if self._seen.is_so(there):  # as of most cells: of 800 modules, look at those few
-            there = {name: there[name] for name in self._own if name in there}
+        """Look through what has been imported since, and through the user's own modules. What else
+        modules hold by now is looked at once it matters (`settle`)."""
+        self._is_settled = False
+        if self._seen.has_all(sys.modules):  # as of most cells
+            self._look_through_own()
         else:
-            there = dict(there)  # other threads may import
-            self._seen = _Seen(there, main)
-        for name, module in there.items():
+            self.settle()
+
+    def settle(self) -> None:
+        """Look also at what modules have got since, unless it has been done since `look`."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if not self._seen.is_so(sys.modules):
+            there = dict(sys.modules)  # other threads may import
+            self._seen = _Seen(there, sys.modules["__main__"])
+            self._look_at(there)
+
+    def _look_through_own(self) -> None:
+        self._look_at({name: sys.modules[name] for name in self._own if name in sys.modules})
+
+    def _look_at(self, modules: Mapping[str, Any]) -> None:
+        main, known = sys.modules["__main__"], self._held
+        for name, module in modules.items():
             if not isinstance(module, types.ModuleType):  # None keeps others from importing it
                 continue
             content = vars(module)
@@ -138,6 +163,7 @@ class Modules:
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
+        self.settle()
         if id(obj) not in self.ids or not _has_identity(obj):
             return None
         namespace: Any = obj if type(obj) is dict else {}

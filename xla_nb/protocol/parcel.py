@@ -44,6 +44,11 @@ class Packed:
     writer: Any  # keeps the memory that the buffers point to
     about: Mapping[str, Any] = field(default_factory=dict)  # what can be read without opening it
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to open, as where live ranks have all that a cell needs."""
+        return not self.stream.nbytes
+
     def objects(self) -> dict[int, object]:
         """What was pickled, by the numbers that the pickle gave it."""
         return dict(self.writer.memo.copy().values())

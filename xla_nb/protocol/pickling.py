@@ -258,6 +258,10 @@ class LivePickler(Pickler):
         self._ids = live.owned.ids
         self._nans = nans.Written()
 
+    def dump(self, obj: Any) -> None:
+        self._live.owned.settle()
+        super().dump(obj)
+
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
         for owned in self._live.owned.first:

@@ -29,12 +29,6 @@ _HOUR = 3600.0  # seconds
 _NAMES, _LONGEST = 64, 500  # in one event, and characters of one
 
 
-def read_order(fd: int) -> Order:
-    """The order in a file that several processes read at once."""
-    order: Order = pickle.loads(os.pread(fd, os.fstat(fd).st_size, 0))
-    return order
-
-
 class Cell:
     """One program for a live rank, by its three descriptors, which it closes."""
 
@@ -44,11 +38,12 @@ class Cell:
         self._parcel = parcel_fd
         self._before: dict[str, object] | None = None
         try:
-            self._request = read_order(order_fd).request
+            order: Order = pickle.loads(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
         finally:
             os.close(order_fd)
-        assert self._request.turn is not None
-        self.turn = self._request.turn
+        self._request = order.request
+        assert order.request.turn is not None
+        self.turn = order.request.turn
 
     def __enter__(self) -> Cell:
         return self
@@ -80,9 +75,10 @@ class Cell:
             self._reloads.follow(self.turn.reloads, self.turn.in_place)
             for name in table.imports:
                 importlib.import_module(name)
-            # What the rank has bound the notebook may not know yet: it was packed meanwhile.
-            own = self.turn.remote | program.own
-            Parcel(self._parcel).open(namespace, table=made, but=own)
+            if os.fstat(self._parcel).st_size:
+                # What the rank has bound the notebook may not know yet: it was packed meanwhile.
+                own = self.turn.remote | program.own
+                Parcel(self._parcel).open(namespace, table=made, but=own)
         finally:
             os.close(self._parcel)
         for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound

@@ -8,6 +8,7 @@ hosts only they know their numbers.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import socket
@@ -20,6 +21,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.rank import cells
 
 _CONTROL, _GATE = "control", "gate"
+_LARGEST = 1 << 16  # bytes of the numbers of ranks
 
 
 @dataclass(eq=False)
@@ -120,16 +122,14 @@ class Dispatcher:
         """A program from the notebook, or the end, for all ranks that it knows to have begun: their
         lines have arrived by now."""
         self._meet()
-        message, fds = channel.take(self._control, 1 << 10, 3)
+        message, fds = channel.take(self._control, _LARGEST, 3)
         if not message:
             self._selector.unregister(self._control)
             for line in self._lines.values():
                 line.sock.shutdown(socket.SHUT_WR)
             return
-        turn = cells.read_order(fds[2]).request.turn
-        assert turn is not None
-        every = {**self._lines, **self._gone}
-        members = {rank: every[rank] for rank in sorted(every) if turn.is_for(rank)}
+        chosen, every = json.loads(message), {**self._lines, **self._gone}
+        members = {n: every[n] for n in sorted(every) if chosen is None or n in chosen}
         sender = Sender(socket.socket(fileno=os.dup(fds[0])))
         sender.send(
             events.JobStarted(

@@ -9,9 +9,9 @@ import contextlib
 import errno
 import multiprocessing
 import os
+import secrets
 import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -135,7 +135,7 @@ def name_at(now: float) -> str:
     second too (three digits are its 4096th part). Three more tell runs of processes apart.
     """
     second = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{second}-{int(now % 1 * 4096):03x}{uuid.uuid4().hex[:3]}"
+    return f"{second}-{int(now % 1 * 4096):03x}{secrets.token_hex(2)[:3]}"
 
 
 def _recorded(record: Record, program: Program) -> tuple[Record, Path, str]:
@@ -159,7 +159,10 @@ def _follow(run: Run) -> None:
 
 
 def _start(program: Program, request: Request, fit: Fit, engine: Engine, on_wait: OnWait) -> Feed:
-    parcel = program.parcel.to_memfd(share=engine.here)
+    if program.parcel.is_empty:
+        parcel = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    else:
+        parcel = program.parcel.to_memfd(share=engine.here)
     try:
         return engine.start(request, fit, parcel, on_wait)
     finally:

@@ -50,8 +50,8 @@ class Programs:
         last.leave("ended")
         here = threading.current_thread()
         # Not those that Python did not start, as autograd's: they work for any program.
-        own = {here, *(t for t in threading.enumerate() if isinstance(t, threading._DummyThread))}
-        self._older = WeakSet({*threading.enumerate()} - own)
+        threads = (thread for thread in threading.enumerate() if thread is not here)
+        self._older = WeakSet(t for t in threads if not isinstance(t, threading._DummyThread))
         self._agreement = Agreement(self._mesh, self._board, self.waits, number, members)
         self._agreement.begin()
 
