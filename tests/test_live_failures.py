@@ -578,3 +578,48 @@ def test_ranks_that_died_leave_no_record_made_ahead(kernel, group):
     ended = f"xla_nb.live._groups()[{group!r}].run.join_end(60)"
     assert kernel.value(ended) == "True"
     assert int(kernel.value(spares)) == before - 1
+
+
+INTERRUPTED = """
+from xla_nb.simulation.programs import Programs
+begin = Programs.begin
+def interrupted(self, *given):
+    Programs.begin = begin
+    begin(self, *given)
+    raise KeyboardInterrupt
+Programs.begin = interrupted
+"""
+
+
+def test_what_an_interrupted_rank_has_not_taken_is_sent_again(kernel, group):
+    kernel.ok("holder = [0]\ndef get(): return holder[0]")
+    assert results(kernel, group, "get()") == "{0: 0, 1: 0}"
+    results(kernel, group, INTERRUPTED, "1")
+    kernel.ok("holder[0] = 5")
+    assert "KeyboardInterrupt" in kernel.run(f"%%xla --group {group}\nget()").error
+    assert results(kernel, group, "get()") == "{0: 5, 1: 5}"
+
+
+STOPPED = """
+from xla_nb.protocol import events
+from xla_nb.run.run import Run
+take = Run.take
+def taken(run, event):
+    if run is late and isinstance(event, events.StopRequested):
+        go.touch()
+        with run.changed:
+            run.changed.wait_for(lambda: run.state.settled, 60)
+    take(run, event)
+Run.take = taken
+late.stop()
+Run.take = take
+late.join_end()
+"""
+
+
+def test_ranks_that_return_as_they_are_stopped_live_on(kernel, group, tmp_path):
+    kernel.ok(f"from pathlib import Path\ngo = Path({str(tmp_path / 'go')!r})")
+    waits = "while not go.exists(): time.sleep(0.01)"
+    kernel.ok(f"%%xla --group {group} --bg -o late\n{waits}")
+    kernel.ok(STOPPED)
+    assert results(kernel, group, "held") == "{0: 0, 1: 1}"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import channel, events, hostile
+from xla_nb.protocol import channel, events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import Order
@@ -30,13 +30,17 @@ _NAMES, _LONGEST = 64, 500  # in one event, and characters of one
 
 
 class Cell:
-    """One program for a live rank, by its three descriptors, which it closes."""
+    """One program for a live rank, by its three descriptors, which it closes.
+
+    is_open  the module holds all that the notebook has sent
+    """
 
     def __init__(self, reloads: Reloads, events_fd: int, parcel_fd: int, order_fd: int) -> None:
         self._reloads = reloads
         self._sender = Sender(socket.socket(fileno=events_fd))
         self._parcel = parcel_fd
         self._before: dict[str, object] | None = None
+        self.is_open = False
         try:
             order: Order = pickle.loads(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
         finally:
@@ -50,22 +54,26 @@ class Cell:
 
     def __exit__(self, *_: object) -> None:
         self._sender.sock.close()
+        self._close_parcel()
+
+    def _close_parcel(self) -> None:
+        parcel, self._parcel = self._parcel, -1
+        if parcel >= 0:
+            os.close(parcel)
 
     def program(self, group: Loaded) -> Loaded:
         """The program, which is to be opened: it runs in the group's module."""
         return Loaded(self._request, self._sender, group.namespace, group.table, own=group.own)
 
-    def open(self, program: Loaded, rank: int, made: Definitions) -> None:
+    def tell_if_not_open(self, rank: int, why: str = "") -> None:
+        """Tell the notebook, which is to send it again, if the rank may lack some of it. Called
+        where no interrupt is raised any more: one may have come before there was anything open."""
+        if not self.is_open:
+            self._sender.send(events.NotOpened(rank=rank, why=why))
+
+    def open(self, program: Loaded, made: Definitions) -> None:
         """Have the module hold what the notebook has sent; `made` are the definitions that it has
         sent before. Raises Unopened, and what definitions that travel as source raise."""
-        try:
-            self._open(program, made)
-        except BaseException as error:
-            why = "" if self.turn.is_for(rank) else f"{hostile.message_of(error)}"
-            self._sender.send(events.NotOpened(rank=rank, why=why))
-            raise
-
-    def _open(self, program: Loaded, made: Definitions) -> None:
         table = ModuleMap.parse(program.request.table)
         program.table.sources.update(table.sources)  # those of former cells count as well
         program.table = replace(table, sources=program.table.sources)
@@ -80,11 +88,12 @@ class Cell:
                 own = self.turn.remote | program.own
                 Parcel(self._parcel).open(namespace, table=made, but=own)
         finally:
-            os.close(self._parcel)
+            self._close_parcel()
         for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound
             namespace.pop(name, None)
         loader.execute_sections(program.request.program, table, namespace)
         self._before = dict(namespace)
+        self.is_open = True
 
     def tell_names(self, program: Loaded, rank: int) -> None:
         """Tell the notebook which names of the module the program has bound, and deleted."""

@@ -258,8 +258,7 @@ def _take_cells(
                 _run_cell(job, cell, index, info, made)
                 idle.start()
             else:
-                with contextlib.suppress(BaseException):  # the notebook is told
-                    cell.open(cell.program(job.program), index, made)
+                _open_for_others(job, cell, index, made)
         line.done()
 
 
@@ -280,6 +279,16 @@ def _next_cell(job: Inherited, line: cells.Line, index: int) -> cells.Cell | Non
             return line.next()
 
 
+def _open_for_others(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:
+    """Take what a program brings that this rank does not run."""
+    why = ""
+    try:
+        cell.open(cell.program(job.program), made)
+    except BaseException as error:
+        why = f"{hostile.message_of(error)}"
+    cell.tell_if_not_open(index, why)
+
+
 def _run_cell(
     job: Inherited, cell: cells.Cell, index: int, info: RankInfo, made: Definitions
 ) -> None:
@@ -288,12 +297,13 @@ def _run_cell(
 
     def before() -> None:
         job.runtime.begin(cell.turn.number, cell.turn.members)
-        cell.open(program, index, made)
+        cell.open(program, made)
 
     try:
         _log_to(program, index)
         _run(job, program, index, lambda: info, before)
     finally:
+        cell.tell_if_not_open(index)
         if job.lock.let_go():
             program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
         cell.tell_names(program, index)

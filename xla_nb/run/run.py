@@ -222,16 +222,17 @@ class Run(RecordedRun):
 
         why: a headline for people, without a full stop."""
         with self._stop_lock:
+            settled = self.state.settled  # it may change meanwhile: events come in another thread
             if self.state.ended is not None or self._ladder.is_killing or self._is_leaving:
                 return  # impatience is no reason to use stronger means
             now, again = time.monotonic(), bool(self.state.stopping)
-            if not self.state.settled and not again:  # else there are only processes left
+            if not settled and not again:  # else there are only processes left
                 request = events.StopRequested(why=str(why))
                 self._stopped = now
                 self._staying = Staying(weakref.proxy(self), now, request.at)
                 self.take(request)
             staying = self._running()
-            sent = self._climb(now)
+            sent = self._climb(now, settled)
             if again and staying:
                 self._told_who_stays = True  # that they have some time: they have not
                 where = in_words(self.state, staying, time.time())
@@ -246,14 +247,17 @@ class Run(RecordedRun):
         """The ranks whose functions run."""
         return [r.rank for r in self.state.ranks.values() if r.pid and r.phase not in ENDED]
 
-    def _climb(self, now: float) -> signal.Signals:
-        """Take the next rung of the ladder; its signal. The caller holds the lock of stopping."""
+    def _climb(self, now: float, settled: bool) -> signal.Signals:
+        """Take the next rung of the ladder; its signal. The caller holds the lock of stopping.
+
+        settled: as the caller has found the state, who else may take live ranks that have just
+        ended it for such as do not end."""
         pids: dict[str, set[int]] = {}
         running = [self.state.ranks[number] for number in self._running()]
         for rank in running:
             pids.setdefault(rank.host, set()).add(rank.pid or 0)
         of_group = bool(self._group)
-        some_run = not self.state.settled and bool(pids or of_group)  # one may be about to
+        some_run = not settled and bool(pids or of_group)  # one may be about to
         by_host = {host: sorted(pids[host]) for host in pids} if some_run else None
         sent = self._ladder.next_signal(some_run)
         if (some_run or of_group) and sent != signal.SIGINT:  # else StopRequested has told it
@@ -401,7 +405,7 @@ class Run(RecordedRun):
                 staying, where = self._running(), ""
                 if self._staying is not None and staying:
                     where = self._staying.with_stacks(staying, now)  # they are noted without
-                if self._climb(now) == signal.SIGTERM and staying:
+                if self._climb(now, self.state.settled) == signal.SIGTERM and staying:
                     self.take(events.Notice(text=self._cut_short(staying, where)))
 
     def _cut_short(self, staying: list[int], where: str) -> str:
@@ -419,7 +423,7 @@ class Run(RecordedRun):
         staying = self._running()
         if not staying and not self._ladder.is_killing and not self._group:
             with self._stop_lock:
-                self._climb(now)
+                self._climb(now, self.state.settled)
             return
         if staying and not self._ladder.is_killing:
             self._staying.ask_if_due(now, self._ladder.due)
@@ -435,7 +439,7 @@ class Run(RecordedRun):
             if not self.state.stopping:
                 self._tell_what_lingers()
             with self._stop_lock:
-                self._climb(now)
+                self._climb(now, self.state.settled)
         elif not self._told_of_keeping and now >= self._settled + EXIT_PATIENCE:
             self._told_of_keeping = True
             if self._is_keeping and self.state.refused is None:
