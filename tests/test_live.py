@@ -348,6 +348,54 @@ def test_a_module_that_cannot_be_imported_again_leaves_no_files_open_on_ranks(li
     assert results(live, count, "0") == before
 
 
+SETTABLE = """
+class Settings:
+    depth = 1
+LIMIT = 1
+PAIR = (1, 2)
+def made(): return "the file's"
+def told(): return LIMIT, PAIR, Settings.depth, made()
+"""
+
+
+def test_what_the_notebook_has_set_in_a_module_and_set_back_is_back_on_the_ranks(live, module):
+    module("settable", SETTABLE, 1e9)
+    live.ok("import settable\nown = settable.made\ndef other(): return 'another'")
+    asked = "settable.told(), settable.new if hasattr(settable, 'new') else None"
+    as_imported = '{0: ((1, (1, 2), 1, "the file\'s"), None)}'
+    assert results(live, asked, "0") == as_imported
+    for _ in range(2):
+        live.ok("settable.LIMIT, settable.PAIR, settable.Settings.depth = 5, (3, 4), 7")
+        live.ok("settable.made, settable.new = other, 5")
+        assert results(live, asked, "0") == "{0: ((5, (3, 4), 7, 'another'), 5)}"
+        live.ok("settable.LIMIT, settable.PAIR, settable.Settings.depth = 1, (1, 2), 1")
+        live.ok("settable.made = own\ndel settable.new")
+        assert results(live, asked, "0") == as_imported
+
+
+def test_what_was_set_back_by_a_reload_is_as_the_new_file_has_it(live, module):
+    module("set_and_reloaded", "LIMIT = 1\n", 1e9)
+    live.ok("import set_and_reloaded\nset_and_reloaded.LIMIT = 5")
+    assert results(live, "set_and_reloaded.LIMIT", "0") == "{0: 5}"
+    module("set_and_reloaded", "LIMIT = 2\n", 2e9)
+    live.ok("importlib.reload(set_and_reloaded)")
+    for _ in range(2):
+        assert results(live, "set_and_reloaded.LIMIT", "0") == "{0: 2}"
+
+
+def test_what_was_set_back_as_a_rank_could_not_open_the_rest_is_back_after_it(live, module):
+    module("set_before", "LIMIT = 1\n", 1e9)
+    live.ok("import set_before\nset_before.LIMIT = 5")
+    assert results(live, "set_before.LIMIT", "0") == "{0: 5}"
+    live.ok(
+        "def refuse(): raise OSError('not on ranks')\n"
+        "class Closed:\n    def __reduce__(self): return refuse, ()\n"
+        "set_before.LIMIT, closed = 1, Closed()"
+    )
+    assert "not on ranks" in live.run("%%xla 0\nclosed, set_before.LIMIT").error
+    assert results(live, "set_before.LIMIT", "0") == "{0: 1}"
+
+
 def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, module):
     text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
     module("autoreloaded", text.format("'old'"), 1e9)

@@ -620,6 +620,6 @@ late.join_end()
 def test_ranks_that_return_as_they_are_stopped_live_on(kernel, group, tmp_path):
     kernel.ok(f"from pathlib import Path\ngo = Path({str(tmp_path / 'go')!r})")
     waits = "while not go.exists(): time.sleep(0.01)"
-    kernel.ok(f"%%xla --group {group} --bg -o late\n{waits}")
+    kernel.ok(f"%%xla 0 --group {group} --bg -o late\n{waits}")
     kernel.ok(STOPPED)
     assert results(kernel, group, "held") == "{0: 0, 1: 1}"

@@ -67,8 +67,9 @@ class LiveUnits(Live):
 
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as
     are `sends`, by their tokens, whether or not anything refers to them. `gone` are names and
-    tokens to be forgotten. `is_whole`: what no value refers to goes along, as loggers and what
-    the cell's source reads of the user's modules. A pickle collects also
+    tokens to be forgotten, `back` names of modules that have again what their files give.
+    `is_whole`: what no value refers to goes along, as loggers and what the cell's source reads of
+    the user's modules. A pickle collects also
 
     refers   the definitions that it names or has, by token
     written  the tokens of those that it has whole
@@ -90,6 +91,7 @@ class LiveUnits(Live):
         self.sends: Mapping[int, object] = {}
         self.is_whole = False
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
+        self.back: Iterable[tuple[str, str]] = ()
         super().__init__(held, labelled, newer, known, executed, source=source)
 
     def begin(self) -> None:
@@ -102,6 +104,7 @@ class LiveUnits(Live):
     def anew(self) -> LiveUnits:
         made = self.part_of(self.sends, self.on_ranks, self._source)
         made.gone, made.owned, made.is_whole = self.gone, self.owned, self.is_whole
+        made.back = self.back
         return made
 
     def part_of(
@@ -251,6 +254,8 @@ class UnitPickler(LivePickler):
         if not live.asks_for_more:  # it is tried whether a part can be sent
             return
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
+        if back := sorted(live.back):
+            self.part("", Call(definitions.taken_back, (back,)), late=True)
         if tokens:
             self.part("", Call(definitions.dropped, (tokens,)), late=True)
         if names:

@@ -133,6 +133,12 @@ def held(module: str, path: str) -> object:
     return found
 
 
+def is_back(module: str, path: str) -> bool:
+    """Whether a name that had something else has what the module's file gives it, or nothing."""
+    value = held(module, path)
+    return value is EMPTY or not is_set_here(module, path, value)
+
+
 def is_set_here(module: str, path: str, value: object) -> bool:
     """Whether a name of a module, or of a class in it, has not what the module's file gives it, as
     far as that says: a constant, a function or a class; or, of a module, nothing at all."""

@@ -41,11 +41,13 @@ class OwnedByModules:
     """What modules hold of the objects of one parcel, which may be pickled several times.
 
     `fills`: a module's object gets what it holds here; otherwise only the state of the process is
-    told apart. `notes` are for the user.
+    told apart. `notes` are for the user; `put` are the names of modules that have something else
+    than their files give, each with its module's.
     """
 
     def __init__(self, fills: bool = True) -> None:
         self.notes: set[str] = set()
+        self.put: set[tuple[str, str]] = set()
         self.first: list[Owned] = []
         self._fills = fills
         self._owned: dict[int, Owned] = {}
@@ -103,6 +105,7 @@ class OwnedByModules:
                 if type(value) in _BARE or can_be_sent(value):  # not an open file
                     yield where, [value]
             elif can_be_sent(value):
+                self.put.add((module, path))
                 yield where, Call(remake.put_back, (module, path, value))
             elif isinstance(value, type | types.FunctionType):
                 self.notes.add(replaced.note_of(module, path))

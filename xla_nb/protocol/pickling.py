@@ -160,7 +160,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
             return self._reduce_optimizer(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
-            return _reduce_loader(obj)
+            return torch_objects.reduced_loader(obj)
         named = torch_objects.reduced(torch, obj)
         return self._reduce_storage(torch, obj) if named is NotImplemented else named
 
@@ -230,14 +230,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
 
     def reduce_jax_device(self, device: Any) -> Any:
         return NotImplemented
-
-
-def _reduce_loader(loader: Any) -> Any:
-    """Without persistent workers, which it has once somebody has looped over it."""
-    held = vars(loader)
-    if held.get("_iterator") is None or not parts.is_pickled_by_its_dict(type(loader)):
-        return NotImplemented
-    return object.__new__, (type(loader),), {**held, "_iterator": None}
 
 
 class LivePickler(Pickler):

@@ -28,9 +28,8 @@ EMPTY = inspect.Parameter.empty
 
 class _NotYet:
     """Stands in a new class or function for what is filled in later. An instance that is opened
-    before and reads it fails, instead of going on with another value: not with an AttributeError,
-    which `getattr` with a default, `hasattr` and `__getattr__` take for an answer. A function gives
-    it out, and it fails where it is used."""
+    before and reads it fails, rather than go on with another value: not with an AttributeError,
+    which `getattr` and `hasattr` take for an answer. What a function gives out fails in use."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise RuntimeError(
@@ -439,9 +438,12 @@ def refill_instance(made: Any, state: Any) -> None:
 
 def put_back(module: str, name: str, value: object) -> None:
     """Let a module hold what was made of what it held in the notebook."""
-    *path, last = name.split(".")
-    found = functools.reduce(getattr, path, importlib.import_module(module))
-    fill_attributes(found, {last: value})
+    fill_attributes(holder(module, name), {name.rpartition(".")[2]: value})
+
+
+def holder(module: str, name: str) -> Any:
+    """What has the last of the names: the module, or a class in it."""
+    return functools.reduce(getattr, name.split(".")[:-1], importlib.import_module(module))
 
 
 def leave(module: str, name: str, value: object) -> None:

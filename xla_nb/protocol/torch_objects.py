@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from xla_nb.protocol import parts
+
 
 def reduced(torch: Any, obj: Any) -> Any:
     """Such an object as a reducer's value, NotImplemented for others."""
@@ -18,6 +20,14 @@ def reduced(torch: Any, obj: Any) -> Any:
     if kind == "OpOverload" and not obj._defined_in_python:
         return getattr, (obj.overloadpacket, obj._overloadname)
     return NotImplemented
+
+
+def reduced_loader(loader: Any) -> Any:
+    """A DataLoader without persistent workers, which it has once somebody has looped over it."""
+    held = vars(loader)
+    if held.get("_iterator") is None or not parts.is_pickled_by_its_dict(type(loader)):
+        return NotImplemented
+    return object.__new__, (type(loader),), {**held, "_iterator": None}
 
 
 def _is_defined_in_python(packet: Any) -> bool:

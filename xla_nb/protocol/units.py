@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xla_nb.protocol import modules, parts, refusals, sharing
+from xla_nb.protocol import modules, own_modules, parts, refusals, sharing
 from xla_nb.protocol.live_units import OURS, LiveUnits, Tokens, UnitPickler
 from xla_nb.protocol.looking import REST, Key, Look, Unit
 from xla_nb.protocol.memory_sent import SentMemory
@@ -34,6 +34,8 @@ class _Staged:
     used: Set[int]
     dropped: set[int]
     gone: set[str]
+    back: set[tuple[str, str]]
+    put: set[tuple[str, str]]
     executed: dict[int, Source]
 
 
@@ -72,6 +74,10 @@ class Sent:
         self.tokens = Tokens()
         self.notes: list[str] = []
         self._awaited: set[str] = set()
+        # Names that the notebook has set in modules, and those that ranks were last told to take
+        # back; which ranks have whatever else they lack.
+        self._set: set[tuple[str, str]] = set()
+        self._back: set[tuple[str, str]] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -86,6 +92,7 @@ class Sent:
         self._asked: set[Hashable] = set()
         self._staged: _Staged | None = None
         self._deleted: set[str] = set()
+        self._set |= self._back
 
     def awaits(self, names: Iterable[str]) -> None:
         """Functions of the ranks' own read these names, which the notebook does not have yet."""
@@ -124,6 +131,7 @@ class Sent:
         final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
         final.on_ranks = self._on_ranks
         final.gone = gone, self._dropped
+        final.back = {one for one in self._set if own_modules.is_back(*one)}
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else with_modules_objects  # which is all that an empty one takes
         packed = asked(values, final, UnitPickler)
@@ -141,6 +149,8 @@ class Sent:
             set(refers) | {key for key in units if type(key) is int},
             set(self._dropped),
             gone,
+            set(final.back),
+            final.owned.put,
             {id(one): executed[id(one)] for one in refers.values() if id(one) in executed},
         )
         return parcel
@@ -166,6 +176,8 @@ class Sent:
         self._on_ranks |= staged.written
         self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
         self._on_ranks -= lost
+        self._back = staged.back
+        self._set = (self._set - staged.back) | staged.put
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[str, object]:
         """What the notebook has by now under the names of which ranks have values, or want some."""

@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from xla_nb import old_names
 from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import Interrupted
+from xla_nb.old_names import first_time
 from xla_nb.protocol import events
 from xla_nb.record import private
 from xla_nb.record.files import Record
@@ -55,10 +55,6 @@ _NOT_COMPARED = (
     "What it changed is so on the ranks, not in the notebook."
 )
 _NOT_FOLLOWED = "the notebook's thread that followed the run failed ({}), so the run was ended"
-
-
-def _is_news(notice: events.Notice) -> bool:
-    return not notice.once or old_names.first_time(notice.text)
 
 
 class Run(RecordedRun):
@@ -222,7 +218,7 @@ class Run(RecordedRun):
 
         why: a headline for people, without a full stop."""
         with self._stop_lock:
-            settled = self.state.settled  # it may change meanwhile: events come in another thread
+            settled = self.state.settled  # which another thread may change meanwhile
             if self.state.ended is not None or self._ladder.is_killing or self._is_leaving:
                 return  # impatience is no reason to use stronger means
             now, again = time.monotonic(), bool(self.state.stopping)
@@ -248,10 +244,8 @@ class Run(RecordedRun):
         return [r.rank for r in self.state.ranks.values() if r.pid and r.phase not in ENDED]
 
     def _climb(self, now: float, settled: bool) -> signal.Signals:
-        """Take the next rung of the ladder; its signal. The caller holds the lock of stopping.
-
-        settled: as the caller has found the state, who else may take live ranks that have just
-        ended it for such as do not end."""
+        """Take the next rung of the ladder; its signal. `settled`: as the state was when that was
+        decided. The caller holds the lock of stopping."""
         pids: dict[str, set[int]] = {}
         running = [self.state.ranks[number] for number in self._running()]
         for rank in running:
@@ -365,7 +359,7 @@ class Run(RecordedRun):
         with self._take_lock:
             if self.state.ended is not None:
                 return
-            if isinstance(event, events.Notice) and not _is_news(event):
+            if isinstance(event, events.Notice) and event.once and not first_time(event.text):
                 return
             try:
                 self.record.add(event)
