@@ -358,6 +358,28 @@ def told(): return LIMIT, PAIR, Settings.depth, made()
 """
 
 
+def test_modules_are_imported_again_on_ranks_in_the_order_and_as_often_as_in_the_notebook(
+    live, module
+):
+    uses = "from order_base import VALUE\nimport order_base\norder_base.SEEN.append(VALUE)\n"
+    base = "VALUE = {}\nSEEN = globals().get('SEEN', [])\n"
+    module("order_user", "import builtins\n", 1e9)
+    module("order_base", base.format(1), 1e9)
+    live.ok("import order_user, importlib")
+    results(live, "order_user.__name__", "0")
+    live.ok("import order_base")
+    results(live, "order_base.VALUE", "0")
+    module("order_user", uses, 2e9)
+    live.ok("importlib.reload(order_user)")
+    asked = "order_user.VALUE, order_base.SEEN"
+    assert results(live, asked, "0") == "{0: (1, [1])}"
+    for value in (2, 3):
+        module("order_base", base.format(value), (1 + value) * 1e9)
+        live.ok("importlib.reload(order_base)\nimportlib.reload(order_user)")
+        live.ok("importlib.reload(order_user)")
+        assert results(live, asked, "0") == f"{{0: {live.value(asked)}}}"
+
+
 def test_what_the_notebook_has_set_in_a_module_and_set_back_is_back_on_the_ranks(live, module):
     module("settable", SETTABLE, 1e9)
     live.ok("import settable\nown = settable.made\ndef other(): return 'another'")

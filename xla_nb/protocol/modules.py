@@ -10,6 +10,8 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import importlib.abc
+import importlib.machinery
 import operator
 import sys
 import types
@@ -50,6 +52,26 @@ class _Imported(NamedTuple):
     written: int | None
 
 
+class _Noted(importlib.abc.MetaPathFinder):
+    """Notes in which order modules are imported, also again; finds none of them."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def find_spec(
+        self, fullname: str, path: object, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        self._names.append(fullname)
+        return None
+
+    def take(self) -> list[str]:
+        """Those since it was called last; from now on, if it was not."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        names, self._names = self._names, []
+        return names
+
+
 class _Seen:
     """The modules that were there, and how many names each had, but for the notebook's own, which
     gets some with every cell."""
@@ -87,14 +109,19 @@ class Modules:
     object like any other. The user's own modules are always looked through.
 
     ids       of what modules hold, and of some objects more, once `settle` has looked
-    again     how often each of the user's own was imported again, the newest last
-    in_place  those of which the functions and classes that there were have got the new code
+    again     how often each of the user's own was imported again
+    reloads   those by name, in the order of their imports, each with whether the functions and
+              classes that there were have got the new code
     """
 
     def __init__(self) -> None:
         self.ids: set[int] = set()  # of more than is there now
-        self.again: dict[str, int] = {}
-        self.in_place: set[str] = set()
+        self.again: collections.Counter[str] = collections.Counter()
+        self.reloads: list[tuple[str, bool]] = []
+        self._noted = _Noted()
+        self._anew: set[str] = set()  # imported again, and not in `reloads` yet
+        self._in_place: set[str] = set()  # the same, and changed in place
+        self._first: set[str] = set()  # imported for the first time since the last look
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
         self._seen = _Seen({}, sys.modules["__main__"])
@@ -108,6 +135,20 @@ class Modules:
             self._look_through_own()
         else:
             self.settle()
+        self._tell_reloads()
+
+    def _tell_reloads(self) -> None:
+        first, anew, in_place = self._first, self._anew, self._in_place
+        self._first, self._anew, self._in_place = set(), set(), set()
+        names, counts = [], set(anew)
+        for name in self._noted.take():
+            if name in counts:
+                names.append(name)
+            elif name in first:
+                counts.add(name)  # what comes after its first import
+        names += sorted(anew.difference(names))
+        self.reloads += [(name, name in in_place) for name in names]
+        self.again.update(names)
 
     def settle(self) -> None:
         """Look also at what modules have got since, unless it has been done since `look`."""
@@ -140,16 +181,14 @@ class Modules:
         module = sys.modules.get(name)
         if isinstance(module, types.ModuleType) and module_code.is_own(module):
             self._own[name] = _Imported(module.__spec__, module_code.written(module))
-            self.again[name] = self.again.pop(name, 0) + 1
-            self.in_place.add(name)
+            self._anew.add(name)
+            self._in_place.add(name)
 
     def _look_through(self, name: str, module: types.ModuleType) -> None:
         own = self._own.get(name)
         if module_code.is_own(module) and (own is None or own.spec is not module.__spec__):
             self._own[name] = _Imported(module.__spec__, module_code.written(module))
-            if own is not None:
-                self.again[name] = self.again.pop(name, 0) + 1
-                self.in_place.discard(name)
+            (self._first if own is None else self._anew).add(name)
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids

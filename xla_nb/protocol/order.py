@@ -6,7 +6,7 @@ A job knows its order and nothing of who asked: whatever a rank needs of the not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xla_nb.protocol.process_state import ProcessState
 from xla_nb.protocol.random_state import Inheritance
@@ -35,8 +35,8 @@ class Turn:
     `members` are the ranks that run it, None for all; every rank gets what it brings of the
     notebook, but for the names `remote`, which are the ranks' own. `asks`: it is a question of the
     notebook's about them, and no cell of the user's. `reloads`: the user's modules that the
-    notebook has imported again, with how often; `in_place` are those of them of which the functions
-    and classes that there were have got the new code.
+    notebook has imported again since the ranks were started, in that order, each with whether the
+    functions and classes that there were have got the new code.
     """
 
     group: str
@@ -44,8 +44,7 @@ class Turn:
     members: tuple[int, ...] | None = None
     remote: frozenset[str] = frozenset()
     asks: bool = False
-    reloads: Mapping[str, int] = field(default_factory=dict)
-    in_place: frozenset[str] = frozenset()
+    reloads: tuple[tuple[str, bool], ...] = ()
 
     def is_for(self, rank: int) -> bool:
         """Whether a rank runs it."""

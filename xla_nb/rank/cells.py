@@ -80,7 +80,7 @@ class Cell:
         namespace = program.namespace
         _find_modules_in(program.request.sys_path)
         try:
-            self._reloads.follow(self.turn.reloads, self.turn.in_place)
+            self._reloads.follow(self.turn.reloads)
             for name in table.imports:
                 importlib.import_module(name)
             if os.fstat(self._parcel).st_size:

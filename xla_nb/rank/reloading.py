@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,20 +14,19 @@ class Reloads:
     """How far one rank has followed the notebook."""
 
     def __init__(self) -> None:
-        self._done: dict[str, int] = {}
+        self._done = 0
 
-    def follow(self, counts: Mapping[str, int], in_place: Container[str] = ()) -> None:
-        """Import again what the notebook has, by how often it had; what the rank has not imported
-        yet it will find as it is then. Of modules `in_place`, functions and classes that there were
-        get the new code. Raises what a module raises."""
-        for name, count in counts.items():
+    def follow(self, reloads: Sequence[tuple[str, bool]]) -> None:
+        """Import again what the notebook has, in its order, as far as it is not done; what the rank
+        has not imported yet it will find as it is then. The functions and classes of those that
+        were changed in place get the new code. Raises what a module raises."""
+        for name, in_place in reloads[self._done :]:
             module = sys.modules.get(name)
-            if module is not None and self._done.get(name) != count:
-                if name in in_place:
-                    _change(module)
-                else:
-                    importlib.reload(module)
-            self._done[name] = count
+            if module is not None and in_place:
+                _change(module)
+            elif module is not None:
+                importlib.reload(module)
+            self._done += 1
 
 
 def _change(module: ModuleType) -> None:

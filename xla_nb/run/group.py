@@ -124,6 +124,7 @@ class Group:
         self.watch = Watch(())
         self._engine = engine
         self.number = 0
+        self._began_after = len(modules.of_this_process().reloads)
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
         self._imported: dict[str, str] = {}  # what is imported under names
@@ -246,9 +247,8 @@ class Group:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        own = modules.of_this_process()
-        reloads = dict(own.again), frozenset(own.in_place)
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, *reloads)
+        reloads = tuple(modules.of_this_process().reloads[self._began_after :])
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, reloads)
         some = replace(options, n=len(chosen))
         create = functools.partial(Record.create, folder="parts")
         if not asks:
