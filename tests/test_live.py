@@ -354,7 +354,8 @@ class Settings:
 LIMIT = 1
 PAIR = (1, 2)
 def made(): return "the file's"
-def told(): return LIMIT, PAIR, Settings.depth, made()
+FOUND = None
+def told(): return LIMIT, PAIR, Settings.depth, made(), FOUND
 """
 
 
@@ -384,14 +385,14 @@ def test_what_the_notebook_has_set_in_a_module_and_set_back_is_back_on_the_ranks
     module("settable", SETTABLE, 1e9)
     live.ok("import settable\nown = settable.made\ndef other(): return 'another'")
     asked = "settable.told(), settable.new if hasattr(settable, 'new') else None"
-    as_imported = '{0: ((1, (1, 2), 1, "the file\'s"), None)}'
+    as_imported = '{0: ((1, (1, 2), 1, "the file\'s", None), None)}'
     assert results(live, asked, "0") == as_imported
     for _ in range(2):
         live.ok("settable.LIMIT, settable.PAIR, settable.Settings.depth = 5, (3, 4), 7")
-        live.ok("settable.made, settable.new = other, 5")
-        assert results(live, asked, "0") == "{0: ((5, (3, 4), 7, 'another'), 5)}"
+        live.ok("settable.made, settable.new, settable.FOUND = other, 5, [1]")
+        assert results(live, asked, "0") == "{0: ((5, (3, 4), 7, 'another', [1]), 5)}"
         live.ok("settable.LIMIT, settable.PAIR, settable.Settings.depth = 1, (1, 2), 1")
-        live.ok("settable.made = own\ndel settable.new")
+        live.ok("settable.made, settable.FOUND = own, None\ndel settable.new")
         assert results(live, asked, "0") == as_imported
 
 

@@ -36,6 +36,7 @@ class Definitions:
             found.__name__: self._find,
             dropped.__name__: self._drop,
             remake.put_back.__name__: self._put_back,
+            remake.module_object.__name__: self._module_object,
             taken_back.__name__: self._take_back,
         }
         return own[name] if name in own else globals()[name]
@@ -57,12 +58,19 @@ class Definitions:
             self._made.pop(token, None)
 
     def _put_back(self, module: str, name: str, value: object) -> None:
+        self._note(module, name)
+        remake.put_back(module, name, value)
+
+    def _module_object(self, module: str, name: str, *made_with: Any) -> Any:
+        self._note(module, name)
+        return remake.module_object(module, name, *made_with)
+
+    def _note(self, module: str, name: str) -> None:
         spec = getattr(importlib.import_module(module), "__spec__", None)
         known = self._own.get((module, name))
         if known is None or known[0] is not spec:  # as after a reload
             own = vars(remake.holder(module, name)).get(name.rpartition(".")[2], EMPTY)
             self._own[module, name] = spec, own
-        remake.put_back(module, name, value)
 
     def _take_back(self, names: Iterable[tuple[str, str]]) -> None:
         for module, name in names:

@@ -332,7 +332,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:
             return lambda: self.namespace
-        of_table = module == definitions.__name__ or (module, name) == _PUT_BACK
+        of_table = module == definitions.__name__ or (module == remake.__name__ and name in _SETS)
         if of_table and self.table is not None:
             return self.table.function(name)
         if self.apart and module == remake.__name__:
@@ -346,7 +346,8 @@ class _Unpickler(pickle.Unpickler):
         return value
 
 
-_PUT_BACK = remake.__name__, remake.put_back.__name__
+#: What sets names in modules: a table remembers what these had.
+_SETS = {remake.put_back.__name__, remake.module_object.__name__}
 _NAMESPACE = remake.namespace.__module__, remake.namespace.__name__
 #: What is called in place of what changes modules and loggers.
 _APART = {
