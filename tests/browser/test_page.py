@@ -811,6 +811,10 @@ def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> Non
     later = {"name": "loss", "rank": 0, "replace": False, "points": [[3, 0.5]]}
     panel.tell(figures=[later])
     expect(shown.locator("[data-legend='0']")).to_have_text("rank 00.5")
+    panel.tell(figures=[{**later, "drops": True, "points": [[4, 0.25]]}])
+    expect(shown.locator("[data-legend='0']")).to_have_text("rank 00.25")
+    lengths = "() => document.querySelector('.xn-panel').xnView.store.figures.get('loss').get(0).x"
+    assert panel.page.evaluate(lengths) == [0, 1, 2, 4]
 
 
 def test_a_value_that_is_not_finite_is_named_and_has_no_invented_axis(panel: Panel) -> None:

@@ -198,3 +198,12 @@ def test_a_module_that_was_imported_again_is_as_the_notebook_has_it(notebook, he
         (10, {"new": 1, "lr": 1}),
         (),
     )
+
+
+def test_what_is_set_in_a_module_below_a_folder_without_init_is_so(notebook, local):
+    (local / "bare").mkdir()
+    (local / "bare" / "part.py").write_text(
+        "LIMIT = 1\nSEEN = []\ndef told(): return LIMIT, SEEN\n"
+    )
+    notebook.run("import bare.part\nbare.part.LIMIT = 4\nbare.part.SEEN.append(5)")
+    assert launched(notebook, "def f(rank): return bare.part.told()") == ((4, [5]), ())

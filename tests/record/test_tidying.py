@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import time
 
 import pytest
@@ -102,6 +103,12 @@ def test_the_size_of_a_run_is_read_and_not_measured(monkeypatch):
     ended("1", 1000)
     monkeypatch.setattr(files, "_bytes_in", None)
     assert 1000 < Record(home() / "runs" / "1").nbytes < 1100
+
+
+def test_a_run_whose_folder_somebody_has_removed_has_no_size():
+    record = ended("1", 1000)
+    shutil.rmtree(record.path)
+    assert record.nbytes == 0
 
 
 def test_the_size_of_a_run_of_an_older_version_is_measured():

@@ -55,9 +55,9 @@ class Uses:
         self._read(module, set(names), set())
 
     def _read(self, module: types.ModuleType, names: set[str], above: set[int]) -> None:
-        if not module_code.is_own(module) or id(module) in above:
-            return
         content = vars(module)
+        if id(module) in above or not (module_code.is_own(module) or _is_namespace(content)):
+            return
         replaced_here = {*replaced.names_in(module), *replaced.bound_anew_in(module)}
         for name in sorted((names | replaced_here) & content.keys()):
             value = content[name]
@@ -98,6 +98,11 @@ class Uses:
         module = sys.modules.get(function.__globals__.get("__name__", ""))
         if isinstance(module, types.ModuleType) and vars(module) is function.__globals__:
             self.of_module(module, parts.names_in(function.__code__))
+
+
+def _is_namespace(content: Mapping[str, Any]) -> bool:
+    """Whether it is of a folder without an `__init__.py`, which has modules alone."""
+    return content.get("__file__") is None and "__path__" in content
 
 
 def _is_descriptor(part: object) -> bool:

@@ -343,8 +343,10 @@ def _size(path: Path) -> int:
 
 
 def _bytes_in(folder: Path) -> int:
-    with os.scandir(folder) as entries:
-        return sum(
-            _bytes_in(Path(entry)) if entry.is_dir(follow_symlinks=False) else _size(Path(entry))
-            for entry in entries
-        )
+    """Of all files in it; none where somebody has removed it."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except FileNotFoundError:
+        return 0
+    return sum(_bytes_in(path) if is_folder else _size(path) for path, is_folder in found)

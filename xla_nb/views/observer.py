@@ -80,10 +80,14 @@ class Line:
             self._stride *= 2
             self.generation += 1
 
+    @property
+    def newest(self) -> list[tuple[float, float, float]]:
+        """The last point, where it is none of those that are kept."""
+        return [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
+
     def whole(self) -> list[tuple[float, float]]:
         """The points as x and y, always with the newest."""
-        newest = [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
-        return [(x, y) for x, y, _ in (*self.points, *newest)]
+        return [(x, y) for x, y, _ in (*self.points, *self.newest)]
 
 
 # ---------------------------------------------------------------- the observer

@@ -120,15 +120,28 @@ def test_points_are_sent_once_and_replaced_when_thinned_out(observer):
     line = observer._line("loss", 0)
     line.limit = 4
     sent = []
-    for n in range(6):
+    for n in range(5):
         line.add(n, float(n), 0.5 * n)
-        sent.append(news.of(snapshot(), observer).get("figures"))
-    assert sent[0] == [{"name": "loss", "rank": 0, "replace": True, "points": [[0, 0.0, 0.0]]}]
-    assert sent[1] == [{"name": "loss", "rank": 0, "replace": False, "points": [[1, 1.0, 0.5]]}]
-    assert sent[4] == [
-        {"name": "loss", "rank": 0, "replace": True, "points": [[0, 0, 0], [2, 2, 1], [4, 4, 2]]}
-    ]
-    assert sent[5] is None
+        (one,) = news.of(snapshot(), observer)["figures"]
+        sent.append((one["replace"], one["points"]))
+    assert sent[:2] == [(True, [[0, 0.0, 0.0]]), (False, [[1, 1.0, 0.5]])]
+    assert sent[4] == (True, [[0, 0, 0], [2, 2, 1], [4, 4, 2]])
+    assert "figures" not in news.of(snapshot(), observer)
+
+
+def test_the_newest_point_is_sent_also_where_it_is_not_kept(observer):
+    news = PanelNews()
+    line = observer._line("loss", 0)
+    line.limit = 2
+    shown = []
+    for n in range(12):
+        line.add(n, float(n))
+        (one,) = news.of(snapshot(), observer)["figures"]
+        shown = [] if one["replace"] else shown[: len(shown) - one["drops"]]
+        shown += [x for x, *_ in one["points"]]
+        assert shown == [x for x, _ in line.whole()]
+        assert shown[-1] == n
+        assert "figures" not in news.of(snapshot(), observer)
 
 
 def test_nan_and_infinity_are_told_by_name(observer):

@@ -80,7 +80,8 @@ class PanelNews:
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
         self._cards: dict[int, tuple[Card, dict[str, Any]]] = {}
-        self._points: dict[tuple[str, int], tuple[int, int]] = {}
+        #: Of each line its generation, how many points it keeps, and its last if it is not kept.
+        self._points: dict[tuple[str, int], tuple[int, int, list[Any]]] = {}
         self._lanes: dict[int, tuple[Slot, ...]] = {}
         self._ran: dict[int, RanCell] = {}
 
@@ -154,16 +155,20 @@ class PanelNews:
         return news
 
     def _figures(self, observer: Observer) -> list[dict[str, Any]]:
+        """New points; `drops`: the page's last one, which was none of those that are kept."""
         news = []
         for name, lines in observer.figures.items():
             for rank, line in lines.items():
-                generation, count = self._points.get((name, rank), (-1, 0))
-                fresh = generation != line.generation
+                generation, count, newest = self._points.get((name, rank), (-1, 0, []))
+                fresh, drops = generation != line.generation, bool(newest)
                 points = line.points if fresh else line.points[count:]
-                if points:
-                    own = [[_number(x), _number(y), round(t, 2)] for x, y, t in points]
-                    news.append({"name": name, "rank": rank, "replace": fresh, "points": own})
-                    self._points[name, rank] = line.generation, len(line.points)
+                if points or newest != line.newest:
+                    own = [
+                        [_number(x), _number(y), round(t, 2)] for x, y, t in [*points, *line.newest]
+                    ]
+                    what = {"name": name, "rank": rank, "replace": fresh, "drops": drops}
+                    news.append({**what, "points": own})
+                    self._points[name, rank] = line.generation, len(line.points), line.newest
         return news
 
 

@@ -175,9 +175,9 @@ export class Store {
 
 	plot(figures, all) {
 		if (all) this.figures = new Map();
-		for (const { name, rank, replace, points } of figures) {
+		for (const { name, rank, replace, drops, points } of figures) {
 			if (typeof name !== "string" || !isRank(rank) || !Array.isArray(points)) continue;
-			this.trace(held(this.figures, name, () => new Map()), rank, replace, points);
+			this.trace(held(this.figures, name, () => new Map()), rank, replace, drops, points);
 		}
 		this.changed("figures", "ranks");
 	}
@@ -230,10 +230,11 @@ export class Store {
 		return [to - Math.min(WINDOW, Math.max(10, lasted)), to];
 	}
 
-	/** Adds points to a rank's line of a figure. */
-	trace(lines, rank, replace, points) {
+	/** Adds points to a rank's line of a figure; `drops`: the last one there was not to stay. */
+	trace(lines, rank, replace, drops, points) {
 		if (replace) lines.delete(rank);
 		const { x, y, t } = held(lines, rank, () => ({ x: [], y: [], t: [] }));
+		if (drops) for (const values of [x, y, t]) values.pop();
 		for (const point of points.map(list)) {
 			if (number(point[0]) === null) continue;
 			x.push(point[0]);
