@@ -780,3 +780,9 @@ def test_two_groups_live_side_by_side(live):
     assert live.value("len(three.results)") == "3"
     assert results(live, "world_size") == "{0: 2, 1: 2}"
     live.ok("%xla_shutdown side")
+
+
+@pytest.mark.parametrize("above", ["", "%%time\n"])
+def test_a_traceback_has_the_line_of_the_cell_also_below_another_magic(live, above):
+    live.run(f"{above}%%xla 0 -o failed_\n1 / 0")
+    assert "\n    1 / 0\n" in live.value("print(failed_.errors[0].traceback)")

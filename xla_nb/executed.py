@@ -33,10 +33,11 @@ class Executed:
         return cells
 
     def by_magics(self) -> Iterator[Cell]:
-        """Cells below `%%time` and `%%capture`, which IPython compiles without that line."""
+        """Cells below `%%time` and `%%capture`, which IPython compiles without that line, but for
+        those that are launched there."""
         for number, (raw, parsed) in enumerate(self._texts()):
             magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
-            if magic in ("%%time", "%%capture"):
+            if magic in ("%%time", "%%capture") and lines_above_magic(raw) is None:
                 with contextlib.suppress(SyntaxError):  # which IPython has told
                     yield self._once(number, raw, parsed, self._below)
 
