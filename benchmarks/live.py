@@ -120,8 +120,8 @@ def opened(ways: list[Way]) -> Iterator[list[Notebook]]:
 def cells() -> Iterator[Row]:
     """A cell until its last rank has spoken, and a flood of lines.
 
-    Beside others, in turn, for the ratios; and alone, as a user has it: in turn the processes of six
-    other notebooks take the caches between two of its cells.
+    Beside others, in turn, for the ratios; and alone, as a user has it: in turn the processes of
+    six other notebooks take the caches between two of its cells.
     """
     with opened([ours(RANKS)]) as notebooks:
         (alone,) = in_turn([ours(RANKS)], notebooks, speak, ROUNDS)
