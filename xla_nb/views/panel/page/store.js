@@ -175,9 +175,9 @@ export class Store {
 
 	plot(figures, all) {
 		if (all) this.figures = new Map();
-		for (const { name, rank, replace, drops, points } of figures) {
-			if (typeof name !== "string" || !isRank(rank) || !Array.isArray(points)) continue;
-			this.trace(held(this.figures, name, () => new Map()), rank, replace, drops, points);
+		for (const { name, ...own } of figures) {
+			if (typeof name !== "string" || !isRank(own.rank) || !Array.isArray(own.points)) continue;
+			this.trace(held(this.figures, name, () => new Map()), own);
 		}
 		this.changed("figures", "ranks");
 	}
@@ -191,7 +191,7 @@ export class Store {
 		y.push(rss / 2 ** 20);
 		t.push(at);
 		this.changed("figures");
-		if (x.length > 400) for (const list of [x, y, t]) list.splice(0, list.length, ...list.filter((_, i) => i % 2 === 0));
+		if (x.length > 400) for (const one of [x, y, t]) one.splice(0, one.length, ...one.filter((_, i) => i % 2 === 0));
 	}
 
 	/** Keeps what the last seconds of ranks went into. */
@@ -231,17 +231,17 @@ export class Store {
 	}
 
 	/** Adds points to a rank's line of a figure; `drops`: the last one there was not to stay. */
-	trace(lines, rank, replace, drops, points) {
+	trace(lines, { rank, replace, drops, points }) {
 		if (replace) lines.delete(rank);
 		const { x, y, t } = held(lines, rank, () => ({ x: [], y: [], t: [] }));
-		if (drops) for (const values of [x, y, t]) values.pop();
-		for (const point of points.map(list)) {
-			if (number(point[0]) === null) continue;
-			x.push(point[0]);
-			y.push(Number(point[1] ?? NaN));
-			t.push(number(point[2]) ?? point[0]);
+		if (drops) for (const one of [x, y, t]) one.pop();
+		for (const [at, value, when] of points.map(list)) {
+			if (number(at) === null) continue;
+			x.push(at);
+			y.push(Number(value ?? NaN));
+			t.push(number(when) ?? at);
 		}
-		for (const values of [x, y, t]) values.splice(0, values.length - POINTS);
+		for (const one of [x, y, t]) one.splice(0, one.length - POINTS);
 	}
 
 	print(blocks) {
