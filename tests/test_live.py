@@ -384,16 +384,30 @@ def test_modules_are_imported_again_on_ranks_in_the_order_and_as_often_as_in_the
 def test_what_the_notebook_has_set_in_a_module_and_set_back_is_back_on_the_ranks(live, module):
     module("settable", SETTABLE, 1e9)
     live.ok("import settable\nown = settable.made\ndef other(): return 'another'")
-    asked = "settable.told(), settable.new if hasattr(settable, 'new') else None"
-    as_imported = '{0: ((1, (1, 2), 1, "the file\'s", None), None)}'
+    asked = (
+        "settable.told(), settable.new if hasattr(settable, 'new') else None, "
+        "settable.Settings.flag if 'flag' in vars(settable.Settings) else None"
+    )
+    as_imported = '{0: ((1, (1, 2), 1, "the file\'s", None), None, None)}'
     assert results(live, asked, "0") == as_imported
     for _ in range(2):
         live.ok("settable.LIMIT, settable.PAIR, settable.Settings.depth = 5, (3, 4), 7")
+        live.ok("settable.Settings.flag = 6")
         live.ok("settable.made, settable.new, settable.FOUND = other, 5, [1]")
-        assert results(live, asked, "0") == "{0: ((5, (3, 4), 7, 'another', [1]), 5)}"
+        assert results(live, asked, "0") == "{0: ((5, (3, 4), 7, 'another', [1]), 5, 6)}"
         live.ok("settable.LIMIT, settable.PAIR, settable.Settings.depth = 1, (1, 2), 1")
         live.ok("settable.made, settable.FOUND = own, None\ndel settable.new")
+        live.ok("del settable.Settings.flag")
         assert results(live, asked, "0") == as_imported
+
+
+def test_what_was_imported_from_a_module_is_that_also_where_another_took_its_place(live, module):
+    module("replaced_there", "def says(): return 'own'\n", 1e9)
+    live.ok("import replaced_there\nfrom replaced_there import says as own_says")
+    live.ok("def others(): return 'other'\nreplaced_there.says = others")
+    assert results(live, "replaced_there.says()", "0") == "{0: 'other'}"
+    asked = "replaced_there.says(), own_says()"
+    assert results(live, asked, "0") == "{0: ('other', 'own')}"
 
 
 def test_what_was_set_back_by_a_reload_is_as_the_new_file_has_it(live, module):

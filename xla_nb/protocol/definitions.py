@@ -37,6 +37,7 @@ class Definitions:
             dropped.__name__: self._drop,
             remake.put_back.__name__: self._put_back,
             remake.module_object.__name__: self._module_object,
+            remake.held_by_module.__name__: self._held_by_module,
             taken_back.__name__: self._take_back,
         }
         return own[name] if name in own else globals()[name]
@@ -66,17 +67,29 @@ class Definitions:
         return remake.module_object(module, name, *made_with)
 
     def _note(self, module: str, name: str) -> None:
-        spec = getattr(importlib.import_module(module), "__spec__", None)
-        known = self._own.get((module, name))
+        importlib.import_module(module)
+        spec, known = _spec(module), self._own.get((module, name))
         if known is None or known[0] is not spec:  # as after a reload
             own = vars(remake.holder(module, name)).get(name.rpartition(".")[2], EMPTY)
             self._own[module, name] = spec, own
 
+    def _held_by_module(self, module: str, name: str, kind: str) -> object:
+        """What the import gave, also where the notebook has put something else there since."""
+        spec, own = self._own.get((module, name), (None, EMPTY))
+        if type(own).__name__ == kind and own is not EMPTY and spec is _spec(module):
+            return own
+        return remake.held_by_module(module, name, kind)
+
     def _take_back(self, names: Iterable[tuple[str, str]]) -> None:
         for module, name in names:
             spec, own = self._own.pop((module, name), (None, EMPTY))
-            if spec is not None and spec is getattr(sys.modules.get(module), "__spec__", None):
+            if spec is not None and spec is _spec(module):
                 refill_attribute(remake.holder(module, name), name.rpartition(".")[2], own)
+
+
+def _spec(module: str) -> object:
+    """Another one after each import of the module; None without one."""
+    return getattr(sys.modules.get(module), "__spec__", None)
 
 
 def made(token: int, make: Callable[..., Any], *args: Any) -> Any:

@@ -88,7 +88,8 @@ class Uses:
         code = module_code.body(cls)
         bound = module_code.bound(code) if code else set()
         for name, part in list(vars(cls).items()):
-            if name in bound and name[:2] != "__" and not _is_descriptor(part):
+            is_given = name in bound or type(part) in parts.PLAIN
+            if is_given and name[:2] != "__" and not _is_descriptor(part):
                 self._found.append((module.__name__, f"{cls.__qualname__}.{name}"))
             for function in _inside(part):
                 self._follow_function(function)
@@ -155,6 +156,8 @@ def is_set_here(module: str, path: str, value: object) -> bool:
         code = module_code.body(cls) if type(cls) in (type, abc.ABCMeta) else None
         if code is None or not parts.is_ready(value):
             return False
+        if type(value) in parts.PLAIN and name not in module_code.bound(code):
+            return True
         return _differs(code, name, value, {**vars(sys.modules[module]), **vars(cls)})
     code = module_code.of(module)
     if code is None:

@@ -346,8 +346,12 @@ class _Unpickler(pickle.Unpickler):
         return value
 
 
-#: What sets names in modules: a table remembers what these had.
-_SETS = {remake.put_back.__name__, remake.module_object.__name__}
+#: What sets names in modules, and what asks for what they had: a table remembers that.
+_SETS = {
+    remake.put_back.__name__,
+    remake.module_object.__name__,
+    remake.held_by_module.__name__,
+}
 _NAMESPACE = remake.namespace.__module__, remake.namespace.__name__
 #: What is called in place of what changes modules and loggers.
 _APART = {
