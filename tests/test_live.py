@@ -447,6 +447,9 @@ def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, m
         assert results(live, f"{said}, autoreloaded.added()", "0") == (
             "{0: ('new', 'new', 'new', 'new', 'added')}"
         )
+        module("autoreloaded", text.format("'newest'"), 3e9)  # of what was imported twice ago, too
+        assert live.value("autoreloaded.says(), says()") == "('newest', 'newest')"
+        assert results(live, said, "0") == "{0: ('newest', 'newest', 'newest', 'newest')}"
         live.ok("%%xla\nautoreloaded.mark = rank")
         assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # once
     finally:

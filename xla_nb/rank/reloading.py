@@ -15,6 +15,7 @@ class Reloads:
 
     def __init__(self) -> None:
         self._done = 0
+        self._old: dict[Any, Any] = {}  # what %autoreload remembers of former functions and classes
 
     def follow(self, reloads: Sequence[tuple[str, bool]]) -> None:
         """Import again what the notebook has, in its order, as far as it is not done; what the rank
@@ -23,13 +24,12 @@ class Reloads:
         for name, in_place in reloads[self._done :]:
             module = sys.modules.get(name)
             if module is not None and in_place:
-                _change(module)
+                self._change(module)
             elif module is not None:
                 importlib.reload(module)
             self._done += 1
 
-
-def _change(module: ModuleType) -> None:
-    """As IPython's %autoreload does it."""
-    autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
-    autoreload.superreload(module, importlib.reload, {})
+    def _change(self, module: ModuleType) -> None:
+        """As IPython's %autoreload does it."""
+        autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
+        autoreload.superreload(module, importlib.reload, self._old)
