@@ -348,17 +348,6 @@ def test_a_module_that_cannot_be_imported_again_leaves_no_files_open_on_ranks(li
     assert results(live, count, "0") == before
 
 
-SETTABLE = """
-class Settings:
-    depth = 1
-LIMIT = 1
-PAIR = (1, 2)
-def made(): return "the file's"
-FOUND = None
-def told(): return LIMIT, PAIR, Settings.depth, made(), FOUND
-"""
-
-
 def test_modules_are_imported_again_on_ranks_in_the_order_and_as_often_as_in_the_notebook(
     live, module
 ):
@@ -379,6 +368,17 @@ def test_modules_are_imported_again_on_ranks_in_the_order_and_as_often_as_in_the
         live.ok("importlib.reload(order_base)\nimportlib.reload(order_user)")
         live.ok("importlib.reload(order_user)")
         assert results(live, asked, "0") == f"{{0: {live.value(asked)}}}"
+
+
+SETTABLE = """
+class Settings:
+    depth = 1
+LIMIT = 1
+PAIR = (1, 2)
+def made(): return "the file's"
+FOUND = None
+def told(): return LIMIT, PAIR, Settings.depth, made(), FOUND
+"""
 
 
 def test_what_the_notebook_has_set_in_a_module_and_set_back_is_back_on_the_ranks(live, module):

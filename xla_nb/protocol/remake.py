@@ -388,8 +388,7 @@ def held_by_module(module: str, name: str, kind: str) -> object:
 def module_object(module: str, name: str, base: type, kind: type, *args: object) -> Any:
     """What a module holds, to be refilled; where it is something else, the module gets a new
     one."""
-    *path, last = name.split(".")
-    found = functools.reduce(getattr, path, importlib.import_module(module))
+    found, last = holder(module, name), name.rpartition(".")[2]
     if type(vars(found).get(last)) is not kind:
         fill_attributes(found, {last: new_of_base(base, kind, *args)})
     return vars(found)[last]
