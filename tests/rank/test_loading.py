@@ -44,7 +44,8 @@ def watch(clock, executed, tmp_path, monkeypatch):
     """The stopwatch of the test's thread, as if it ran a rank, with timed loaders."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     monkeypatch.setattr(base, "__next__", base.__next__)
-    queues = SimpleNamespace(ParallelLoader=type("ParallelLoader", (), {"next_item": next_item}))
+    own = {"next_item": next_item, "_loader_worker": next_item}  # as torch_xla's has them
+    queues = SimpleNamespace(ParallelLoader=type("ParallelLoader", (), own))
     monkeypatch.setitem(sys.modules, "torch_xla.distributed.parallel_loader", queues)
     loading.watch_loaders()
     yield reporting.begin(tmp_path / "rank-0.history", None, lambda: executed[0]).loading

@@ -1,5 +1,5 @@
-"""How long a rank waits for data: in the `next()` of torch's DataLoader, and at the queue of
-torch_xla's loaders.
+"""How long a rank waits for data, in the `next()` of torch's DataLoader and at the queue of
+torch_xla's loaders; and the errors of those loaders, which are the rank's.
 
 Only the rank's own thread is timed: torch_xla reads a DataLoader ahead in a thread of its own. A
 loader without workers loads in that `next()`, which is waiting too.
@@ -44,6 +44,7 @@ def watch_loaders() -> None:
     """Let the loaders of this process say when they are waited for."""
     for module, owner, name in _WAITS:
         when_imported(module, functools.partial(_time, owner, name))
+    when_imported("torch_xla.distributed.parallel_loader", _raise_in_the_loop)
 
 
 def _time(owner: str, name: str, module: ModuleType) -> None:
@@ -65,6 +66,39 @@ def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
             watch.stop()
 
     return timing
+
+
+def _raise_in_the_loop(module: ModuleType) -> None:
+    """Let the loop over a loader of torch_xla's raise what its DataLoader raised.
+
+    torch_xla 2.9 reads it in a thread that ends of an error alone: the loop seems to be complete
+    after the batches so far, or waits for ever where there was none. It has a queue for errors
+    that are met while batches are sent to the device, which the loop raises: these go there too."""
+    kind = module.ParallelLoader
+    read = kind._loader_worker
+
+    @functools.wraps(read)
+    def reading(loader: Any) -> None:
+        read(_Reading(loader))
+
+    kind._loader_worker = reading
+
+
+class _Reading:
+    """A ParallelLoader for the thread that reads its DataLoader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    @property
+    def _cpu_loader(self) -> Iterator[Any]:
+        try:
+            yield from self._loader._cpu_loader
+        except Exception as problem:  # whatever a user's Dataset raises
+            self._loader._exception_queue.put(problem)
 
 
 def timed(iterable: Iterable[T], executed: Callable[[], int | None]) -> Iterator[T]:

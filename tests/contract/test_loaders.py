@@ -1,0 +1,53 @@
+"""An error in a data set ends the loop that reads it, whoever reads it ahead."""
+
+from __future__ import annotations
+
+from tests.support.kernel import Notebook
+
+DATA = """
+import torch, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
+import torch_xla.distributed.xla_multiprocessing as xmp
+from torch.utils.data import DataLoader
+class Images(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        if i == 5: raise FileNotFoundError(f"img_{i}.jpg")
+        return torch.full((2,), float(i))
+"""
+
+
+def test_a_loop_over_a_device_loader_raises_what_the_data_set_raised(notebook: Notebook) -> None:
+    notebook.ok(DATA)
+    shown = notebook.run(
+        "def train(rank):\n"
+        "    device = xm.xla_device()\n"
+        "    return sum(len(x) for x in pl.MpDeviceLoader(DataLoader(Images(), 2), device))\n"
+        "xmp.spawn(train, nprocs=2)"
+    )
+    assert "Both ranks failed (rank 0 first) at " in shown.error
+    assert ", line 7: FileNotFoundError: img_5.jpg" in shown.error
+
+
+def test_a_rank_whose_data_ended_in_an_error_is_the_one_that_failed(notebook: Notebook) -> None:
+    notebook.ok(DATA)
+    shown = notebook.run(
+        "def train(rank):\n"
+        "    data = Images() if rank == 1 else [torch.zeros(2)] * 8\n"
+        "    for x in pl.MpDeviceLoader(DataLoader(data, 2), xm.xla_device()):\n"
+        "        xm.all_reduce('sum', x)\n"
+        "xmp.spawn(train, nprocs=2)"
+    )
+    assert "Rank 1 failed at " in shown.error
+    assert "FileNotFoundError: img_5.jpg; 1 other failed because of it" in shown.error
+
+
+def test_a_loader_that_cannot_begin_fails_rather_than_waits(notebook: Notebook) -> None:
+    notebook.ok(DATA)
+    shown = notebook.run(
+        "def train(rank):\n"
+        "    cannot = DataLoader(Images(), 2, num_workers=1, collate_fn=lambda b: b,\n"
+        "                        multiprocessing_context='spawn')\n"
+        "    for x in pl.MpDeviceLoader(cannot, xm.xla_device()): pass\n"
+        "xmp.spawn(train, nprocs=2)"
+    )
+    assert "Can't pickle" in shown.error
