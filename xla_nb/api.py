@@ -282,11 +282,13 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
 
 @contextlib.contextmanager
 def telling() -> Iterator[OnWait]:
-    """Prints, once each, what a launch waits for, and how long it did."""
+    """Shows what a launch waits for: in a notebook while it does, elsewhere as lines that say how
+    long each took."""
+    note = picture.Note() if picture.kernel() else None
     lasted: dict[str, float] = {}
 
     def end_line() -> None:
-        if lasted:
+        if lasted and note is None:
             print(f" {list(lasted.values())[-1]:.1f} s", flush=True)
 
     def on_wait(seconds: float, what: str) -> None:
@@ -294,13 +296,18 @@ def telling() -> Iterator[OnWait]:
             return
         if what not in lasted:
             end_line()
-            print(what, end="", flush=True)
+            if note is not None:
+                note.show(what)
+            else:
+                print(what, end="", flush=True)
         lasted[what] = seconds
 
     try:
         yield on_wait
     finally:
         end_line()
+        if note is not None:
+            note.remove()
 
 
 # ---------------------------------------------------------------- what is shown, and what is there

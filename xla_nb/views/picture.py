@@ -66,6 +66,28 @@ def cell() -> int | None:
     return None if here is None else int(here.execution_count)
 
 
+class Note:
+    """A line in the cell that is being executed, for as long as it is of use."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, text: str) -> None:
+        """Show the line, in place of the one before it."""
+        if self._handle is not None:
+            self._handle.update({"text/plain": text}, raw=True)
+            return
+        from IPython.display import DisplayHandle
+
+        self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
+        self._handle.display({"text/plain": text}, raw=True)
+
+    def remove(self) -> None:
+        """Show nothing more. `clear_output` would take what the cell has printed before, too."""
+        if self._handle is not None:
+            self._handle.update({}, raw=True)
+
+
 class ShownRun(Run):
     """A Run that a notebook displays as its cell's last state."""
 
