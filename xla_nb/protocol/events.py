@@ -309,6 +309,23 @@ class HangOver(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Concluded(Event):
+    """What a run suffers from, or suffered from: it stays in the run's title when that has ended.
+    A newer one of the same `kind` takes the place of the one before.
+
+    ranks     whom it is about; none: all of them
+    sentence  goes on after `4 ranks finished in 27.9 s; `, without a full stop
+    strength  seconds that it has cost, by which the strongest is told; infinite: what was computed
+              is wrong, which is told while the run goes on too, and if it fails
+    """
+
+    kind: str
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    strength: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessesStopped(OfHost):
     """The processes of the run on a host that are stopped now (state T); none: all run again."""
 

@@ -219,6 +219,7 @@ class Observer:
             started=state.started,
             ended=state.ended,
             elapsed=self.run.elapsed,
+            conclusion=state.conclusion,
             ok=None if state.ended is None else state.ok,
             simulated=state.simulated,
             hosts=tuple(state.hosts),

@@ -18,7 +18,7 @@ from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
-from xla_nb.views import folding, paths
+from xla_nb.views import facts, folding, paths
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.wording import several, shortened
 
@@ -137,8 +137,11 @@ class TextView:
 
     def _summary(self) -> str:
         run = self._run
-        headline, path = sentences.headline(run.state), paths.short(str(run.record.path))
-        return f"{headline} · {run.elapsed:.1f} s · files in {path}"
+        state, path = run.state, paths.short(str(run.record.path))
+        headline = sentences.headline(state)
+        told = facts.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
+        took = "" if state.ok and state.conclusion else f" · {run.elapsed:.1f} s"
+        return f"{told}{took} · files in {path}"
 
     def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:
         """Take in what is new of each stream."""

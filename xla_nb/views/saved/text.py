@@ -17,7 +17,6 @@ def render_text(snapshot: Snapshot) -> str:
     glyph, title = facts.state(snapshot).glyph, facts.cut(facts.title(snapshot), 600)
     about = " · ".join(facts.cut(part, 200) for part in facts.about(snapshot))
     lines = [f"{glyph} {title}{facts.gap(snapshot)}{about}"]
-    lines += [facts.cut(remark, 600)] if (remark := facts.remark(snapshot)) else []
     lines += [f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]]
     lines += hang.as_text(snapshot)
     lines += _troubles(snapshot)
