@@ -59,6 +59,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     keep_going: bool | None = None,
     hang_after: float | str | None = None,
     hang_stop: bool | None = None,
+    stop_on_nan: bool | None = None,
     bg: bool = False,
     view: str | None = None,
 ) -> Run:
@@ -81,6 +82,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     keep_going: return a failed Run instead of raising (False). bg: return at once.
     hang_after: report where all ranks are when one has made no progress for this long (5 min); 0:
     never. hang_stop: stop the run when a hang is reported (False).
+    stop_on_nan: stop the run when a reported figure becomes NaN or infinite (False).
     view: "panel", "text" or "none"; by default what the front end can show.
 
     If `fn` has a parameter named `lock` that `args` does not fill, it receives a lock shared by all
@@ -102,6 +104,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
         "keep_going": keep_going,
         "hang_after": hang_after,
         "hang_stop": hang_stop,
+        "stop_on_nan": stop_on_nan,
         "bg": bg,
         "view": view,
     }

@@ -47,7 +47,7 @@ from xla_nb.wording import ranks as numbered
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 _BUTTON = "by the Shut down button"
 _ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
-OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "view", "bg")
+OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
 
 class _ShownGroup(LastingRun, ShownRun):
@@ -428,7 +428,8 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
 
     Options are those of `xla_nb.spawn`: `n`, `runtime`, `on`, `hosts`, `slices`, `wait`,
     `simulate`, `env`, and for what they run `timeout`, `grace`, `keep_going`, `hang_after`,
-    `hang_stop`, `view`. Use it in a `with` block, which ends them, or call `close()`.
+    `hang_stop`, `stop_on_nan`, `view`. Use it in a `with` block, which ends them, or call
+    `close()`.
 
     Raises UsageError for options where there are live ranks of that name, and as `xla_nb.spawn`
     does.

@@ -118,7 +118,7 @@ class LiveMagics(Magics):
 
             %%xla [RANKS] [--at AXIS=INDEX] [-o NAME] [--group NAME] [--timeout TIME]
                   [--grace TIME] [--keep-going] [--hang-after TIME] [--hang-stop]
-                  [--view VIEW] [--bg]
+                  [--stop-on-nan] [--view VIEW] [--bg]
 
         The first cell starts the ranks, with the defaults of %xla_config or as %xla_start did.
         `rank`, `world_size`, `device` and `lock` are there. What %%xla cells bind belongs to the

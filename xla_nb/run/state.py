@@ -7,7 +7,6 @@ a thousand simulated ranks cannot differ.
 from __future__ import annotations
 
 import itertools
-import math
 import signal
 from dataclasses import dataclass, field
 from typing import Literal
@@ -236,9 +235,9 @@ class RunState:
         told = (
             one
             for one in self.conclusions.values()
-            if math.isinf(one.strength) or not self.troubled
+            if one.sentence and (one.wrong or not self.troubled)
         )
-        return max(told, key=lambda one: one.strength, default=None)
+        return max(told, key=lambda one: (one.wrong, one.strength), default=None)
 
     @property
     def questions(self) -> list[events.Asked]:

@@ -7,7 +7,6 @@ and what is true of steps is so of all of the last twenty seconds or so.
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -175,10 +174,9 @@ def _asking(snapshot: Snapshot) -> Diagnosis | None:
 def _wrong(snapshot: Snapshot) -> Diagnosis | None:
     """What is computed is wrong."""
     found = snapshot.conclusion
-    if found is None or not math.isinf(found.strength):
+    if found is None or not found.wrong:
         return None
-    told = f"{found.sentence[:1].upper()}{found.sentence[1:]}"
-    return Diagnosis(told, "warning", found.ranks)
+    return Diagnosis(found.sentence, "warning", found.ranks)  # it may begin with a name
 
 
 def _waited_for(snapshot: Snapshot) -> Diagnosis | None:

@@ -66,9 +66,9 @@ def title(snapshot: Snapshot) -> str:
 def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
     """How a run ended, with what it suffered from:
     `4 ranks finished in 27.9 s; line 9 compiled in every step, 26 s of it`."""
-    if conclusion is None:
+    told = "" if conclusion is None else ansi.plain(conclusion.sentence)
+    if told in headline:  # as of a run that was stopped for it
         return headline
-    told = ansi.plain(conclusion.sentence)
     return f"{headline} in {took(elapsed)}; {told}" if ok else f"{headline}; {told}"
 
 
@@ -178,7 +178,9 @@ def _used(used: int, limit: int | None) -> str:
 
 def figure(number: float) -> str:
     """A number: whole ones with commas, others with four digits."""
-    if math.isfinite(number) and number == int(number) and abs(number) < 1e9:
+    if not math.isfinite(number):
+        return wording.odd(number)
+    if number == int(number) and abs(number) < 1e9:
         return f"{int(number):,}"
     return f"{number:.4g}"
 
@@ -434,7 +436,8 @@ def over_ranks(lasts: dict[int, float]) -> str:
     """Least, most and median of the last values."""
     finite = [value for value in lasts.values() if math.isfinite(value)]
     if not finite:
-        return f"no finite value in {several(len(lasts), 'rank')}"
+        kinds = dict.fromkeys(map(wording.odd, lasts.values()))
+        return f"{wording.listed(kinds, 'or')} in {several(len(lasts), 'rank')}"
     ends = _from_to(figure(min(finite)), figure(max(finite)))
     more = f", {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
     middle = figure(statistics.median(finite))

@@ -205,10 +205,14 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Series:
-    """A figure that ranks reported: points (step, value) by rank, thinned out if there are many."""
+    """A figure that ranks reported: points (step, value) by rank, thinned out if there are many.
+
+    odd: the first steps at which it was no finite number any more, with what it was, and the ranks
+    """
 
     name: str
     lines: dict[int, list[tuple[float, float]]]
+    odd: dict[tuple[float, str], list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class TextView:
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
-        self._was_over = False
+        self._was_over = self._was_wrong = False
         self._bar = ""
         self._drawn = 0.0
         self._pause = 0.0
@@ -165,6 +165,10 @@ class TextView:
         self._notices += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
+        found = state.conclusion
+        if found is not None and found.wrong and not self._was_wrong and state.ended is None:
+            self._was_wrong = True
+            yield clean(found.sentence)
         yield from self._news_of_hang(state)
         yield from self._news_of_errors()
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, chart, spread
 from xla_nb.views.saved.style import BLUE, FAINT, LINES, MONO
@@ -31,6 +32,7 @@ class Figure:
     colours: Mapping[int, str]
     bands: chart.Bands = field(default_factory=dict)
     legend: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    marks: Sequence[float] = ()
 
 
 def as_html(series: Sequence[Series]) -> str:
@@ -50,21 +52,35 @@ def drawn(figures: Sequence[Figure], more: str = "") -> str:
 def of_series(series: Series) -> Figure:
     lasts = facts.last_values(series)
     over = facts.over_ranks(lasts)
-    summary = f"{series.name}: {over}"
+    notes = list(filter(None, [odd(series)]))
+    marks = [step for step, _ in series.odd]
+    summary = f"{series.name}: {'; '.join([over, *notes])}"
     if len(series.lines) > LINED:
         one = spread.over_ranks(series.lines)
         ranks = several(len(series.lines), "rank")
         ends = over.partition(" over ")[0]
-        odd = sum(not math.isfinite(value) for value in lasts.values())
-        note = f"mean and range of {ranks}; last {ends}" + (f", {odd} not finite" if odd else "")
-        return Figure(series.name, note, summary, {0: one.mean}, {0: BLUE}, {0: one.band})
+        lost = sum(not math.isfinite(value) for value in lasts.values())
+        ends += f", {lost} not finite" if 0 < lost < len(lasts) else ""
+        note = "; ".join([f"mean and range of {ranks}", f"last {ends}", *notes])
+        mean, band = {0: one.mean}, {0: one.band}
+        return Figure(series.name, note, summary, mean, {0: BLUE}, band, marks=marks)
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
-    return Figure(series.name, "", summary, series.lines, colours, legend=legend)
+    note = "".join(notes)
+    return Figure(series.name, note, summary, series.lines, colours, legend=legend, marks=marks)
+
+
+def odd(series: Series) -> str:
+    """Where a figure was no finite number any more: `NaN at step 30 (rank 2)`."""
+    places = [
+        f"{what} at step {facts.figure(step)} ({wording.ranks(ranks)})"
+        for (step, what), ranks in series.odd.items()
+    ]
+    return wording.listed(places, most=2) if places else ""
 
 
 def _chart(figure: Figure) -> str:
-    shape = chart.frame(figure.lines, figure.bands)
+    shape = chart.frame(figure.lines, figure.bands, figure.marks)
     if shape is None and not figure.legend:
         return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
     drawing = "" if shape is None else _drawing(figure, shape)
@@ -81,7 +97,8 @@ def _chart(figure: Figure) -> str:
 
 def _drawing(figure: Figure, shape: chart.Frame) -> str:
     """The lines with their scales."""
-    data = chart.png(figure.lines, figure.colours, _WIDTH, _HEIGHT, figure.bands)
+    size = _WIDTH, _HEIGHT
+    data = chart.png(figure.lines, figure.colours, *size, figure.bands, figure.marks)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"
