@@ -219,8 +219,8 @@ class LiveMagics(Magics):
         group.watch = Watch(names)
         if names:
             print(f"Compared after each cell: {listed(f'`{name}`' for name in names)}.")
-            for text in live_questions.drifted(group, group.watch, "%xla_vars"):
-                print(text)
+            for drift in live_questions.drifted(group, group.watch, "%xla_vars"):
+                print(drift.sentence)
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from xla_nb.protocol.variables import Leaf, Values, Variable
@@ -16,20 +16,32 @@ from xla_nb.run.elements import Difference, difference
 
 #: equal             all ranks have the same
 #: equal but for NaN the same, NaN in the same places
-#: different         at least two ranks have something else
+#: different         some ranks have something else than most
+#: no majority       there is no value that most ranks have, by design or not
+#: sharded           each rank has its part, by design; the rest of it agrees
 #: not on all        some ranks do not have it; those that have it agree
 #: pending           a rank has only recorded it; those that know it agree
 #: not compared      it cannot be compared, or there was no time; the rest of it agrees
 #: alone             there is only one rank
 Verdict = Literal[
-    "equal", "equal but for NaN", "different", "not on all", "pending", "not compared", "alone"
+    "equal",
+    "equal but for NaN",
+    "different",
+    "no majority",
+    "sharded",
+    "not on all",
+    "pending",
+    "not compared",
+    "alone",
 ]
 #: From the most telling one.
 _ORDER: tuple[Verdict, ...] = (
     "different",
     "not on all",
+    "no majority",
     "pending",
     "not compared",
+    "sharded",
     "equal but for NaN",
     "equal",
     "alone",
@@ -71,7 +83,7 @@ class ComparedLeaf:
 
     @property
     def deviating(self) -> tuple[int, ...]:
-        """The ranks that differ from the majority; all if there is none."""
+        """The ranks that differ from the majority; none if there is none."""
         if self.verdict != "different":
             return ()
         everyone = {*self.missing, *(rank for group in self.groups for rank in group.ranks)}
@@ -120,7 +132,8 @@ def compare(
         for variable in told[rank]:
             by_name.setdefault(variable.name, {})[rank] = variable
     found = [_compared(name, by_rank, sorted(told), answers) for name, by_rank in by_name.items()]
-    return sorted(found, key=lambda one: (one.verdict != "different", one.name))
+    first: tuple[Verdict, ...] = ("different", "no majority")
+    return sorted(found, key=lambda one: ((*first, one.verdict).index(one.verdict), one.name))
 
 
 def questions(compared: Iterable[Compared]) -> dict[int, list[tuple[str, str]]]:
@@ -135,7 +148,7 @@ def questions(compared: Iterable[Compared]) -> dict[int, list[tuple[str, str]]]:
 
 def _is_countable(leaf: ComparedLeaf) -> bool:
     """Whether its elements stand side by side; a single number is told by its value."""
-    if len(leaf.groups) < 2:
+    if len(leaf.groups) < 2 or leaf.verdict == "sharded":
         return False
     first = leaf.groups[0].leaf
     same = all(
@@ -182,7 +195,10 @@ def _compared_leaf(
     grouped = {rank for ranks in sets for rank in ranks}
     unknown = {rank: leaf for rank, leaf in found.items() if rank not in grouped}
     missing = _missing(found, by_rank)
-    return ComparedLeaf(path, _verdict(groups, missing, unknown), groups, missing, unknown)
+    leaf = ComparedLeaf(path, _verdict(groups, missing, unknown), groups, missing, unknown)
+    if leaf.verdict != "different" or leaf.majority:
+        return leaf
+    return replace(leaf, verdict="no majority")
 
 
 def _alike(found: Mapping[int, Leaf]) -> list[list[int]]:
@@ -223,6 +239,8 @@ def _between(
 def _verdict(
     groups: Sequence[Group], missing: Sequence[int], unknown: Mapping[int, Leaf]
 ) -> Verdict:
+    if any(group.leaf.part for group in groups):
+        return "sharded"
     if len(groups) > 1 or missing:
         return "different"
     if any(leaf.state == "pending" for leaf in unknown.values()):
