@@ -287,11 +287,11 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
 def telling() -> Iterator[OnWait]:
     """Shows what a launch waits for: in a notebook while it does, elsewhere as lines that say how
     long each took."""
-    note = picture.Note() if picture.kernel() else None
     lasted: dict[str, float] = {}
+    slot = picture.slot() if picture.kernel() else None
 
     def end_line() -> None:
-        if lasted and note is None:
+        if lasted and slot is None:
             print(f" {list(lasted.values())[-1]:.1f} s", flush=True)
 
     def on_wait(seconds: float, what: str) -> None:
@@ -299,18 +299,18 @@ def telling() -> Iterator[OnWait]:
             return
         if what not in lasted:
             end_line()
-            if note is not None:
-                note.show(what)
-            else:
+            if slot is None:
                 print(what, end="", flush=True)
+            else:
+                (slot.update if lasted else slot.display)({"text/plain": what}, raw=True)
         lasted[what] = seconds
 
     try:
         yield on_wait
     finally:
         end_line()
-        if note is not None:
-            note.remove()
+        if lasted and slot is not None:  # `clear_output` would take what was printed before, too
+            slot.update({}, raw=True)
 
 
 # ---------------------------------------------------------------- what is shown, and what is there

@@ -19,7 +19,7 @@ from xla_nb.rank import questions
 from xla_nb.rank.entries import WithoutIndex
 from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared
-from xla_nb.run.drift import DRIFT, Drift, Watch
+from xla_nb.run.drift import DRIFT, Watch
 from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
 from xla_nb.run.run import Run
 from xla_nb.views.saved.variables import Variables
@@ -90,7 +90,7 @@ def compared(
     return comparing.compare(told, answers) if answers else first
 
 
-def drifted(group: Group, watch: Watch, label: str) -> list[Drift]:
+def drifted(group: Group, watch: Watch, label: str) -> list[events.Concluded]:
     """What is to be said of watched variables after a cell. Raises as `ask`."""
     told = ask(group, questions.variables, (tuple(watch.names), False), within=_MUCH)
     first = comparing.compare(told)
@@ -111,10 +111,10 @@ def look_for_drift(group: Group, run: Run) -> None:
         run.append(events.Notice(text=told))
         return
     for one in found:
-        if not one.is_new:
+        if not one.wrong:
             run.append(events.Notice(text=one.sentence))
         group.run.take(events.Notice(text=one.sentence))
-    if new := [one for one in found if one.is_new]:
+    if new := [one for one in found if one.wrong]:
         who = tuple(sorted({rank for one in new for rank in one.ranks}))
         told = "; ".join(one.sentence for one in new)
         run.append(events.Concluded(kind=DRIFT, sentence=told, ranks=who, wrong=True))

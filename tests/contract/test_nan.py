@@ -97,7 +97,7 @@ def test_it_is_said_while_the_run_goes_on(notebook, tmp_path):
         ),
         (
             "loss=inf if step == 30 else nan if step > 30 else step",
-            "loss is inf, then NaN, on all 4 ranks since step 30 (last 29)",
+            "loss is inf or NaN on all 4 ranks since step 30 (last 29)",
         ),
         ("loss=-inf", "loss is -inf on all 4 ranks since step 0 (no finite value before)"),
         (

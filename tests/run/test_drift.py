@@ -82,15 +82,15 @@ def test_what_was_equal_and_what_most_still_agree_on_is_new():
     watch = Watch(["x"])
     watch.after("Cell In[1]", EQUAL)
     (drift,) = watch.after("Cell In[2]", OWN)
-    assert drift.is_new
+    assert drift.wrong
     (drift,) = Watch(["x"]).after("Cell In[1]", APART)
-    assert (drift.is_new, drift.ranks) == (True, (2,))
+    assert (drift.wrong, drift.ranks) == (True, (2,))
 
 
 def test_what_always_differed_by_rank_is_not_new_until_one_differs_from_most():
     watch = Watch(["x"])
     (own,) = watch.after("Cell In[1]", OWN)
-    assert not own.is_new
+    assert not own.wrong
     assert watch.after("Cell In[2]", OWN) == []
     (drift,) = watch.after("Cell In[3]", APART)
-    assert drift.is_new
+    assert drift.wrong

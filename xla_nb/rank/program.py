@@ -83,13 +83,9 @@ class OnRank:
         def answer(place: str, stack: str) -> None:
             program.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
 
-        def turned(**what: Any) -> None:
-            program.sender.send(events.FigureTurned(rank=rank, **what))
-
         losses = Losses(record.folder, functools.partial(program.tell, rank))
-        book = reporting.begin(
-            record.of_rank(rank, "history"), losses, self.runtime.executed, turned
-        )
+        book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
+        book.turned = lambda **what: program.sender.send(events.FigureTurned(rank=rank, **what))
         displays.screens.begin(displays.Screen(record, rank, losses))
         asker = asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
         meter = Meter(

@@ -101,10 +101,6 @@ def _not_counted() -> None:
     return None
 
 
-def _not_told(**_: object) -> None:
-    return
-
-
 def _total(given: float) -> int | None:
     """As a plain number, since samples carry it: NumPy's and a tensor are none."""
     try:
@@ -187,7 +183,7 @@ class Book:
     executed: Callable[[], int | None] = _not_counted
     loading: Stopwatch = field(default_factory=Stopwatch)
     idle: Stopwatch = field(default_factory=Stopwatch)
-    turned: Callable[..., None] = _not_told
+    turned: Callable[..., None] = lambda **_: None
     loops: list[Progress[Any]] = field(default_factory=list)
     begun: int = 0
     items: int = 0
@@ -278,11 +274,9 @@ def begin(
     path: str | Path,
     losses: Losses | None = None,
     executed: Callable[[], int | None] = _not_counted,
-    turned: Callable[..., None] = _not_told,
 ) -> Book:
     """Open the calling rank's book, before the user's function runs."""
-    book = Book(path, losses, executed, loading.begin(), turned=turned)
-    _books[threading.get_ident()] = book
+    _books[threading.get_ident()] = book = Book(path, losses, executed, loading.begin())
     return book
 
 

@@ -8,44 +8,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from xla_nb.protocol.variables import Leaf, Values, Variable
 from xla_nb.run.elements import Difference, difference
 
-#: equal             all ranks have the same
-#: equal but for NaN the same, NaN in the same places
 #: different         some ranks have something else than most
-#: no majority       there is no value that most ranks have, by design or not
-#: sharded           each rank has its part, by design; the rest of it agrees
 #: not on all        some ranks do not have it; those that have it agree
+#: no majority       there is no value that most ranks have, by design or not
 #: pending           a rank has only recorded it; those that know it agree
 #: not compared      it cannot be compared, or there was no time; the rest of it agrees
+#: sharded           each rank has its part, by design; the rest of it agrees
+#: equal but for NaN the same, NaN in the same places
+#: equal             all ranks have the same
 #: alone             there is only one rank
 Verdict = Literal[
-    "equal",
-    "equal but for NaN",
-    "different",
-    "no majority",
-    "sharded",
-    "not on all",
-    "pending",
-    "not compared",
-    "alone",
-]
-#: From the most telling one.
-_ORDER: tuple[Verdict, ...] = (
-    "different",
-    "not on all",
-    "no majority",
-    "pending",
-    "not compared",
-    "sharded",
-    "equal but for NaN",
-    "equal",
-    "alone",
-)
+    "different", "not on all", "no majority", "pending", "not compared", "sharded",
+    "equal but for NaN", "equal", "alone",
+]  # fmt: skip
+_ORDER: tuple[Verdict, ...] = get_args(Verdict)  # from the most telling one
 #: Leaves of a variable whose values are asked for; groups of ranks of a leaf.
 _LEAVES, _GROUPS = 32, 8
 
@@ -77,9 +59,7 @@ class ComparedLeaf:
     @property
     def majority(self) -> tuple[int, ...]:
         """More than half of the ranks that have it, if so many agree."""
-        known = sum(len(group.ranks) for group in self.groups)
-        largest = self.groups[0].ranks if self.groups else ()
-        return largest if 2 * len(largest) > known + len(self.missing) else ()
+        return _majority(self.groups, self.missing)
 
     @property
     def deviating(self) -> tuple[int, ...]:
@@ -195,10 +175,13 @@ def _compared_leaf(
     grouped = {rank for ranks in sets for rank in ranks}
     unknown = {rank: leaf for rank, leaf in found.items() if rank not in grouped}
     missing = _missing(found, by_rank)
-    leaf = ComparedLeaf(path, _verdict(groups, missing, unknown), groups, missing, unknown)
-    if leaf.verdict != "different" or leaf.majority:
-        return leaf
-    return replace(leaf, verdict="no majority")
+    return ComparedLeaf(path, _verdict(groups, missing, unknown), groups, missing, unknown)
+
+
+def _majority(groups: Sequence[Group], missing: Sequence[int]) -> tuple[int, ...]:
+    known = sum(len(group.ranks) for group in groups)
+    largest = groups[0].ranks if groups else ()
+    return largest if 2 * len(largest) > known + len(missing) else ()
 
 
 def _alike(found: Mapping[int, Leaf]) -> list[list[int]]:
@@ -242,7 +225,7 @@ def _verdict(
     if any(group.leaf.part for group in groups):
         return "sharded"
     if len(groups) > 1 or missing:
-        return "different"
+        return "different" if _majority(groups, missing) else "no majority"
     if any(leaf.state == "pending" for leaf in unknown.values()):
         return "pending"
     if unknown:

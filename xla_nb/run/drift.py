@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from xla_nb.protocol.events import Concluded
 from xla_nb.run.comparing import Compared
 from xla_nb.run.disagreement import sentence
 from xla_nb.wording import ranks
 
 _EQUAL = ("equal", "equal but for NaN")
 DRIFT = "drift"  #: the kind of what a run has concluded of it
-
-
-@dataclass(frozen=True)
-class Drift:
-    """That ranks differ on a variable, and `ranks`, the ones that do from most, if any. `is_new`:
-    they were equal, or most still are; else they may be meant to differ."""
-
-    sentence: str
-    ranks: tuple[int, ...]
-    is_new: bool
 
 
 @dataclass
@@ -51,9 +42,9 @@ class Watch:
         """Those of which `after` will speak: their values are worth asking for."""
         return [one for one in compared if self._is_new(one)]
 
-    def after(self, cell: str, compared: Sequence[Compared]) -> list[Drift]:
-        """What is to be said after a cell (`Cell In[7]`); `compared` has the watched names that
-        any rank has."""
+    def after(self, cell: str, compared: Sequence[Compared]) -> list[Concluded]:
+        """What is to be said after a cell (`Cell In[7]`): wrong, unless ranks may be meant to
+        differ. `compared` has the watched names that any rank has."""
         found = [_drift(one, cell, self._seen[one.name]) for one in self.new(compared)]
         for one in compared:
             if one.name in self._seen:
@@ -85,7 +76,7 @@ def _is_drift(one: Compared, seen: _Seen) -> bool:
     return one.verdict != "no majority" or not seen.paths.isdisjoint(spread)
 
 
-def _drift(one: Compared, cell: str, seen: _Seen) -> Drift:
+def _drift(one: Compared, cell: str, seen: _Seen) -> Concluded:
     what = f"missing on {ranks(one.missing)}" if one.verdict == "not on all" else sentence(one)
     since = f"since {cell}"
     if not seen.equal:
@@ -97,4 +88,5 @@ def _drift(one: Compared, cell: str, seen: _Seen) -> Drift:
     elif seen.equal != seen.last:
         since = f"after {cell}; last known to be equal after {seen.equal}"
     told = f"`{one.name}` differs between ranks {since}: {what}"
-    return Drift(told, one.deviating, _is_drift(one, seen))
+    is_wrong = _is_drift(one, seen)
+    return Concluded(kind=DRIFT, sentence=told, ranks=one.deviating, wrong=is_wrong)

@@ -37,15 +37,15 @@ class FigureWatch:
         else:
             by_rank.pop(event.rank, None)
         self._odd = {name: each for name, each in self._odd.items() if each}
-        told, who = "", tuple[int, ...]()
-        if self._odd:
-            (first, by_rank), *others = self._odd.items()
-            told, who = _sentence(first, by_rank, of), tuple(sorted(by_rank))
-            if others:
-                names = [in_one_line(name, _LONGEST) for name, _ in others]
-                told += f"; not finite either: {listed(names, most=_MOST)}"
-        every = () if len(who) == of else who
-        return Concluded(kind="figures", sentence=told, ranks=every, wrong=True)
+        if not self._odd:
+            return Concluded(kind="figures", sentence="", wrong=True)
+        (first, by_rank), *others = self._odd.items()
+        told, who = _sentence(first, by_rank, of), tuple(sorted(by_rank))
+        if others:
+            names = [in_one_line(name, _LONGEST) for name, _ in others]
+            told += f"; not finite either: {listed(names, most=_MOST)}"
+        marked = who if len(who) < of else ()
+        return Concluded(kind="figures", sentence=told, ranks=marked, wrong=True)
 
 
 def _sentence(name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
@@ -58,19 +58,11 @@ def _sentence(name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
     last = f"last {' to '.join(dict.fromkeys(ends))}" if known else "no finite value before"
     if len(first) < len(by_rank):
         last = f"{ranks(one.rank for one in first)} first, {last}"
-    is_what = _kinds([one.kinds for one in by_rank.values()])
-    return f"{in_one_line(name, _LONGEST)} is {is_what}{where} since step {since:,.10g} ({last})"
+    kinds = listed(dict.fromkeys(kind for one in by_rank.values() for kind in one.kinds), "or")
+    return f"{in_one_line(name, _LONGEST)} is {kinds}{where} since step {since:,.10g} ({last})"
 
 
 def _who(numbers: Sequence[int], of: int) -> str:
     if len(numbers) < of:
         return ranks(numbers)
     return "both ranks" if of == 2 else f"all {of:,} ranks"
-
-
-def _kinds(each: Sequence[tuple[str, ...]]) -> str:
-    """`NaN`; `inf, then NaN,`; `NaN or inf`, where ranks have different ones."""
-    found = list(dict.fromkeys(each))
-    if len(found) == 1:
-        return f"{', then '.join(found[0])}," if len(found[0]) > 1 else found[0][0]
-    return listed(dict.fromkeys(kind for kinds in found for kind in kinds), "or")

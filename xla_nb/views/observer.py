@@ -42,7 +42,6 @@ STREAMS: tuple[Stream, Stream] = ("out", "err")
 _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least and the most for one stream.
 _EXCERPTS, _SHORTEST, _LONGEST = 1200, 3, 25
-_ODD = 3  # places of one line that are marked
 _LAST_LINE = 200  # characters of a card's last line
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
@@ -63,20 +62,19 @@ class Lines:
 class Line:
     """One rank's points of one figure: x, y and the seconds since the run's start. Over `limit`
     every other point is dropped, which makes a new `generation`: points read before are no longer a
-    prefix of `points`. `odd`: where it was first no finite number any more, and what it was."""
+    prefix of `points`. `odd`: where it was first no finite number, and what it was."""
 
     limit: int
     points: list[tuple[float, float, float]] = field(default_factory=list)
     generation: int = 0
     last: tuple[float, float, float] | None = None
-    odd: list[tuple[float, str]] = field(default_factory=list)
+    odd: tuple[float, str] | None = None
     _stride: int = 1
     _count: int = 0
 
     def add(self, x: float, y: float, t: float = 0.0) -> None:
-        was_finite = self.last is None or math.isfinite(self.last[1])
-        if was_finite and not math.isfinite(y) and len(self.odd) < _ODD:
-            self.odd.append((x, wording.odd(y)))
+        if self.odd is None and not math.isfinite(y):
+            self.odd = x, wording.odd(y)
         self.last = x, y, t
         if self._count % self._stride == 0:
             self.points.append(self.last)
@@ -339,12 +337,8 @@ def observe(run: RecordedRun) -> Snapshot:
 
 
 def _series(name: str, lines: Mapping[int, Line]) -> Series:
-    odd: dict[tuple[float, str], list[int]] = {}
-    for rank, line in sorted(lines.items()):
-        for place in line.odd:
-            odd.setdefault(place, []).append(rank)
     points = {rank: line.whole() for rank, line in sorted(lines.items())}
-    return Series(name, points, dict(sorted(odd.items())))
+    return Series(name, points, {rank: line.odd for rank, line in lines.items() if line.odd})
 
 
 def _per_device(rank: RankState, card: Card) -> list[Card]:

@@ -44,6 +44,13 @@ def show(forms: dict[str, Any]) -> None:
     publish_display_data(forms)  # type: ignore[no-untyped-call]
 
 
+def slot() -> Any:
+    """A place for something that changes, in the cell that is being executed."""
+    from IPython.display import DisplayHandle
+
+    return DisplayHandle()  # type: ignore[no-untyped-call]
+
+
 def shell() -> Any:
     """The IPython that this process runs in; None outside one."""
     ipython: Any = sys.modules.get("IPython")
@@ -64,28 +71,6 @@ def cell() -> int | None:
     """The number of the cell that IPython executes; None outside one."""
     here = shell()
     return None if here is None else int(here.execution_count)
-
-
-class Note:
-    """A line in the cell that is being executed, for as long as it is of use."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-
-    def show(self, text: str) -> None:
-        """Show the line, in place of the one before it."""
-        if self._handle is not None:
-            self._handle.update({"text/plain": text}, raw=True)
-            return
-        from IPython.display import DisplayHandle
-
-        self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
-        self._handle.display({"text/plain": text}, raw=True)
-
-    def remove(self) -> None:
-        """Show nothing more. `clear_output` would take what the cell has printed before, too."""
-        if self._handle is not None:
-            self._handle.update({}, raw=True)
 
 
 class ShownRun(Run):

@@ -207,12 +207,12 @@ class Excerpt:
 class Series:
     """A figure that ranks reported: points (step, value) by rank, thinned out if there are many.
 
-    odd: the first steps at which it was no finite number any more, with what it was, and the ranks
+    odd: by rank, the first step at which it was no finite number, and what it was
     """
 
     name: str
     lines: dict[int, list[tuple[float, float]]]
-    odd: dict[tuple[float, str], list[int]] = field(default_factory=dict)
+    odd: dict[int, tuple[float, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _Layer = dict[int, float]  # by pixel: how much of what is below it shows throug
 #: CSS pixels between the edge and the outermost ticks and ends of lines: half the line height of a
 #: label beside a tick.
 INSET = 6
-_GREY, _MARK = "#808080", "#bf8700"
+_GREY = "#808080"
 _MOST = 15_000  # bytes of a picture at full density
 _MANY = 16  # lines
 _HUGE = 1e300  # beyond it differences overflow
@@ -48,18 +48,14 @@ class Frame:
         return self.ticks[-1]
 
 
-def frame(
-    lines: Lines, bands: Bands = MappingProxyType({}), marks: Sequence[float] = ()
-) -> Frame | None:
-    """The frame around all finite points and marks, with round numbers; None if there are no such
-    points."""
+def frame(lines: Lines, bands: Bands = MappingProxyType({})) -> Frame | None:
+    """The frame around all finite points, with round numbers; None if there are no such points."""
     points = [point for line in lines.values() for point in line if _drawable(point)]
     for band in bands.values():
         points += [(x, y) for x, *ends in band for y in ends if _drawable((x, y))]
     if not points:
         return None
-    xs = [*(x for x, _ in points), *(x for x in marks if abs(x) <= _HUGE)]
-    ys = [y for _, y in points]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
     return Frame(min(xs), max(xs), ticks(min(ys), max(ys)))
 
 
@@ -82,16 +78,14 @@ def png(
     width: int,
     height: int,
     bands: Bands = MappingProxyType({}),
-    marks: Sequence[float] = (),
 ) -> bytes:
     """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line, of its band too.
-    At `marks` it has dashed lines from top to bottom.
 
     The background is transparent. NaN and infinity are gaps; a single point is a dot. The picture
     has two pixels per CSS pixel, or one if there are many lines (a quarter of the time) or if
     noise would make it too large.
     """
-    shape = frame(lines, bands, marks)
+    shape = frame(lines, bands)
     data = b""
     for density, shades in ((2, 32), (1, 12))[len(lines) > _MANY :]:
         canvas = _Canvas(width, height, density)
@@ -100,7 +94,6 @@ def png(
             for number, band in bands.items():
                 canvas.lay(colours.get(number, _GREY), _filled(band, shape, canvas))
             _draw(canvas, lines, colours, shape)
-            canvas.lay(_MARK, _dashed(marks, shape, canvas))
         data = canvas.png(shades)
         if len(data) <= _MOST:
             break
@@ -142,36 +135,19 @@ def _pen(lines: int) -> tuple[float, float]:
 def _pieces(line: Sequence[Point], shape: Frame, canvas: _Canvas) -> Iterator[list[Point]]:
     """The parts of a line between gaps, in pixels, from left to right."""
     inset = canvas.inset
+    across = (canvas.width - 2 * inset) / ((shape.right - shape.left) or 1.0)
     up = (canvas.height - 2 * inset) / (shape.high - shape.low)
+    alone = (canvas.width - 2 * inset) / 2 if shape.left == shape.right else 0.0
     piece: list[Point] = []
     for x, y in sorted(line, key=_by_x):
         if _drawable((x, y)):
-            at = _across(x, shape, canvas)
+            at = inset + alone + (x - shape.left) * across
             piece.append((at, canvas.height - inset - (y - shape.low) * up))
         elif piece:
             yield piece
             piece = []
     if piece:
         yield piece
-
-
-def _across(x: float, shape: Frame, canvas: _Canvas) -> float:
-    wide = canvas.width - 2 * canvas.inset
-    if shape.left == shape.right:
-        return canvas.inset + wide / 2
-    return canvas.inset + (x - shape.left) * wide / (shape.right - shape.left)
-
-
-def _dashed(marks: Sequence[float], shape: Frame, canvas: _Canvas) -> _Layer:
-    columns = {round(_across(x, shape, canvas)) for x in marks if abs(x) <= _HUGE}
-    dash = 3 * canvas.density
-    rows = [row for row in range(canvas.height) if row // dash % 2 == 0]
-    return {
-        (column + beside) * canvas.height + row: 0.0
-        for column in columns
-        for beside in range(canvas.density)
-        for row in rows
-    }
 
 
 def _by_x(point: Point) -> float:

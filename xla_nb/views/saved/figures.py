@@ -11,7 +11,7 @@ from html import escape
 from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, chart, spread
-from xla_nb.views.saved.style import BLUE, FAINT, LINES, MONO
+from xla_nb.views.saved.style import AMBER, BLUE, FAINT, LINES, MONO
 from xla_nb.views.saved.tags import WHOLE, bit, div, escaped, swatch
 from xla_nb.views.snapshot import Series
 from xla_nb.wording import several
@@ -53,7 +53,7 @@ def of_series(series: Series) -> Figure:
     lasts = facts.last_values(series)
     over = facts.over_ranks(lasts)
     notes = list(filter(None, [odd(series)]))
-    marks = [step for step, _ in series.odd]
+    marks = sorted({step for step, _ in series.odd.values()})
     summary = f"{series.name}: {'; '.join([over, *notes])}"
     if len(series.lines) > LINED:
         one = spread.over_ranks(series.lines)
@@ -71,16 +71,19 @@ def of_series(series: Series) -> Figure:
 
 
 def odd(series: Series) -> str:
-    """Where a figure was no finite number any more: `NaN at step 30 (rank 2)`."""
-    places = [
+    """Where a figure was no finite number: `NaN at step 30 (rank 2)`."""
+    places: dict[tuple[float, str], list[int]] = {}
+    for rank, place in series.odd.items():
+        places.setdefault(place, []).append(rank)
+    told = [
         f"{what} at step {facts.figure(step)} ({wording.ranks(ranks)})"
-        for (step, what), ranks in series.odd.items()
+        for (step, what), ranks in sorted(places.items())
     ]
-    return wording.listed(places, most=2) if places else ""
+    return wording.listed(told, most=2) if told else ""
 
 
 def _chart(figure: Figure) -> str:
-    shape = chart.frame(figure.lines, figure.bands, figure.marks)
+    shape = chart.frame(figure.lines, figure.bands)
     if shape is None and not figure.legend:
         return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
     drawing = "" if shape is None else _drawing(figure, shape)
@@ -97,8 +100,9 @@ def _chart(figure: Figure) -> str:
 
 def _drawing(figure: Figure, shape: chart.Frame) -> str:
     """The lines with their scales."""
-    size = _WIDTH, _HEIGHT
-    data = chart.png(figure.lines, figure.colours, *size, figure.bands, figure.marks)
+    marks = {-1 - n: [(x, shape.low), (x, shape.high)] for n, x in enumerate(figure.marks)}
+    colours = dict(figure.colours) | dict.fromkeys(marks, AMBER)
+    data = chart.png({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"
