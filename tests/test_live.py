@@ -620,7 +620,7 @@ def test_watched_variables_stay_so_in_restarted_ranks(kernel):
     kernel.ok("%xla_start -n 2 --name watched")
     kernel.ok("%%xla --group watched\nseen = 1")
     kernel.ok("%xla_vars --watch seen --group watched\n%xla_restart watched")
-    assert "`seen` differs" in kernel.ok("%%xla --group watched\nseen = rank").stdout
+    assert "`seen` differs" in kernel.ok("%%xla --group watched\nseen = rank").result
     kernel.ok("%xla_shutdown watched")
 
 
@@ -667,10 +667,10 @@ def test_a_variable_that_no_rank_has_is_named(live):
 def test_a_watched_variable_is_told_in_the_cell_in_which_ranks_drift_apart(live):
     live.ok("%%xla\nimport torch\nweights = torch.zeros(2)")
     live.ok("%xla_vars --watch weights")
-    assert "weights" not in live.ok("%%xla\nweights += 1").stdout
+    assert "weights" not in live.ok("%%xla\nweights += 1").result
     shown = live.ok("%%xla\nif rank == 1: weights[0] = 9")
-    assert f"`weights` differs between ranks since Cell In[{shown.number}]" in shown.stdout
-    assert "weights" not in live.ok("%%xla\n1").stdout
+    assert f"`weights` differs between ranks since Cell In[{shown.number}]" in shown.result
+    assert "weights" not in live.ok("%%xla\n1").result
     live.ok("%xla_vars --watch")
 
 

@@ -59,6 +59,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     keep_going: bool | None = None,
     hang_after: float | str | None = None,
     hang_stop: bool | None = None,
+    stop_on_nan: bool | None = None,
     bg: bool = False,
     view: str | None = None,
 ) -> Run:
@@ -81,6 +82,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     keep_going: return a failed Run instead of raising (False). bg: return at once.
     hang_after: report where all ranks are when one has made no progress for this long (5 min); 0:
     never. hang_stop: stop the run when a hang is reported (False).
+    stop_on_nan: stop the run when a reported figure becomes NaN or infinite (False).
     view: "panel", "text" or "none"; by default what the front end can show.
 
     If `fn` has a parameter named `lock` that `args` does not fill, it receives a lock shared by all
@@ -102,6 +104,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
         "keep_going": keep_going,
         "hang_after": hang_after,
         "hang_stop": hang_stop,
+        "stop_on_nan": stop_on_nan,
         "bg": bg,
         "view": view,
     }
@@ -282,11 +285,13 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
 
 @contextlib.contextmanager
 def telling() -> Iterator[OnWait]:
-    """Prints, once each, what a launch waits for, and how long it did."""
+    """Shows what a launch waits for: in a notebook while it does, elsewhere as lines that say how
+    long each took."""
     lasted: dict[str, float] = {}
+    slot = picture.slot() if picture.kernel() else None
 
     def end_line() -> None:
-        if lasted:
+        if lasted and slot is None:
             print(f" {list(lasted.values())[-1]:.1f} s", flush=True)
 
     def on_wait(seconds: float, what: str) -> None:
@@ -294,13 +299,18 @@ def telling() -> Iterator[OnWait]:
             return
         if what not in lasted:
             end_line()
-            print(what, end="", flush=True)
+            if slot is None:
+                print(what, end="", flush=True)
+            else:
+                (slot.update if lasted else slot.display)({"text/plain": what}, raw=True)
         lasted[what] = seconds
 
     try:
         yield on_wait
     finally:
         end_line()
+        if lasted and slot is not None:  # `clear_output` would take what was printed before, too
+            slot.update({}, raw=True)
 
 
 # ---------------------------------------------------------------- what is shown, and what is there

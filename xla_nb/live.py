@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from xla_nb import api, live_panel, live_questions, live_replay, notebook, own_runs
-from xla_nb.errors import LaunchError, UsageError, XlaNbError
+from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import (
     RANK_NAMES,
     Cell,
@@ -28,11 +28,10 @@ from xla_nb.program.build import (
     build_group,
     build_live,
 )
-from xla_nb.protocol import events
 from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
-from xla_nb.run.drift import Watch
+from xla_nb.run.drift import DRIFT, Watch
 from xla_nb.run.group import DEFAULT, PROGRAM, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
@@ -47,7 +46,7 @@ from xla_nb.wording import ranks as numbered
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 _BUTTON = "by the Shut down button"
 _ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
-OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "view", "bg")
+OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
 
 class _ShownGroup(LastingRun, ShownRun):
@@ -223,7 +222,9 @@ def _run(
             run = group.launch(program, options, members, resolve, on_wait, ShownRun)
         if replayed:
             group.remember(run, Played(run.label, cell, options, members))
-        then.callback(_tell_after, group, run)
+        if group.watch.names:
+            run.at_end(functools.partial(live_questions.look_for_drift, group))
+        then.callback(_tell_after, group, run, options)
         return api.shown(run, options, launched, _pace())
 
 
@@ -233,13 +234,13 @@ def _pace() -> Pace:
     return Pace()
 
 
-def _tell_after(group: Group, run: Run) -> None:
+def _tell_after(group: Group, run: Run, options: Options) -> None:
     """Say, below a cell, what it has done to the group."""
     died = any(rank.death is not None for rank in run.state.ranks.values())
     if run.done and (died or run.state.lost_group or run.state.cut_off):
         _tell_of_loss(group)
-    elif run.done and group.watch.names:
-        _tell_of_drift(group, run.label)
+    elif run.done and options.view == "none" and DRIFT in run.state.conclusions:
+        print(run.state.conclusions[DRIFT].sentence)
     live_panel.changed(group)
 
 
@@ -251,17 +252,6 @@ def _tell_of_loss(group: Group) -> None:
         print(lost)
     except UsageError:  # others run another cell, and the next one tells
         return
-
-
-def _tell_of_drift(group: Group, label: str) -> None:
-    """Say which of the watched variables have drifted apart in a cell."""
-    try:
-        told = live_questions.drifted(group, group.watch, label)
-    except XlaNbError as problem:  # a rank is gone, which has been told
-        told = [f"The watched variables could not be compared: {problem}"]
-    for text in told:
-        group.run.take(events.Notice(text=text))
-        print(text)
 
 
 # ---------------------------------------------------------------- in code
@@ -428,7 +418,8 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
 
     Options are those of `xla_nb.spawn`: `n`, `runtime`, `on`, `hosts`, `slices`, `wait`,
     `simulate`, `env`, and for what they run `timeout`, `grace`, `keep_going`, `hang_after`,
-    `hang_stop`, `view`. Use it in a `with` block, which ends them, or call `close()`.
+    `hang_stop`, `stop_on_nan`, `view`. Use it in a `with` block, which ends them, or call
+    `close()`.
 
     Raises UsageError for options where there are live ranks of that name, and as `xla_nb.spawn`
     does.

@@ -118,7 +118,7 @@ class LiveMagics(Magics):
 
             %%xla [RANKS] [--at AXIS=INDEX] [-o NAME] [--group NAME] [--timeout TIME]
                   [--grace TIME] [--keep-going] [--hang-after TIME] [--hang-stop]
-                  [--view VIEW] [--bg]
+                  [--stop-on-nan] [--view VIEW] [--bg]
 
         The first cell starts the ranks, with the defaults of %xla_config or as %xla_start did.
         `rank`, `world_size`, `device` and `lock` are there. What %%xla cells bind belongs to the
@@ -219,8 +219,8 @@ class LiveMagics(Magics):
         group.watch = Watch(names)
         if names:
             print(f"Compared after each cell: {listed(f'`{name}`' for name in names)}.")
-            for text in live_questions.drifted(group, group.watch, "%xla_vars"):
-                print(text)
+            for drift in live_questions.drifted(group, group.watch, "%xla_vars"):
+                print(drift.sentence)
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:

@@ -13,13 +13,15 @@ from typing import TypeVar
 from xla_nb import notebook
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.program.build import build_question
+from xla_nb.protocol import events
 from xla_nb.protocol.inspection import About, Completions
 from xla_nb.rank import questions
 from xla_nb.rank.entries import WithoutIndex
 from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared
-from xla_nb.run.drift import Watch
+from xla_nb.run.drift import DRIFT, Watch
 from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
+from xla_nb.run.run import Run
 from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed
 
@@ -88,12 +90,34 @@ def compared(
     return comparing.compare(told, answers) if answers else first
 
 
-def drifted(group: Group, watch: Watch, label: str) -> list[str]:
-    """What is to be said of watched variables after a cell."""
-    told = ask(group, questions.variables, (tuple(watch.names), False))
+def drifted(group: Group, watch: Watch, label: str) -> list[events.Concluded]:
+    """What is to be said of watched variables after a cell. Raises as `ask`."""
+    told = ask(group, questions.variables, (tuple(watch.names), False), within=_MUCH)
     first = comparing.compare(told)
-    fresh = watch.new(first)
-    return watch.after(label, compared(group, [one.name for one in fresh]) if fresh else first)
+    names = [one.name for one in watch.new(first)]
+    counted = {one.name: one for one in compared(group, names)} if names else {}
+    return watch.after(label, [counted.get(one.name, one) for one in first])
+
+
+def look_for_drift(group: Group, run: Run) -> None:
+    """Say which of the watched variables have drifted apart in a cell, before it counts as done."""
+    state = run.state
+    if state.cut_off or state.lost_group or set(group.world) != set(group.alive):
+        return  # which is told
+    try:
+        found = drifted(group, group.watch, run.label)
+    except (XlaNbError, TimeoutError) as problem:
+        told = f"The watched variables could not be compared: {problem or 'it took too long'}"
+        run.append(events.Notice(text=told))
+        return
+    for one in found:
+        if not one.wrong:
+            run.append(events.Notice(text=one.sentence))
+        group.run.take(events.Notice(text=one.sentence))
+    if new := [one for one in found if one.wrong]:
+        who = tuple(sorted({rank for one in new for rank in one.ranks}))
+        told = "; ".join(one.sentence for one in new)
+        run.append(events.Concluded(kind=DRIFT, sentence=told, ranks=who, wrong=True))
 
 
 def at(group: Group, places: Mapping[str, int]) -> tuple[int, ...]:

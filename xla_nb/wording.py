@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterable, Mapping
+
+
+def odd(value: float) -> str:
+    """`NaN`, `inf` or `-inf`, of what is no finite number."""
+    return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
 def several(number: int, noun: str) -> str:

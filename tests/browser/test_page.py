@@ -823,6 +823,8 @@ def test_a_value_that_is_not_finite_is_named_and_has_no_invented_axis(panel: Pan
     expect(shown.locator("[data-legend='0'] b")).to_have_text("NaN")
     expect(shown.locator("[data-legend='1'] b")).to_have_text("-Infinity")
     expect(option(panel, 0).locator(".xn-metric")).to_have_text("NaN")
+    places = "node => node.getAttribute('d').match(/M/g).length"
+    assert shown.locator(".xn-odd").evaluate(places) == 2  # each line has a mark
     panel.tell(figures=[figure(rank, "NaN", "Infinity") for rank in range(2)])
     assert axis(panel) == []
 

@@ -364,7 +364,7 @@ def test_an_interrupt_during_the_import_is_one_paragraph():
         notebook.ok("%load_ext xla_nb")
 
         def when_waiting(shown):
-            if "importing the ranks' packages" in shown.stdout and not interrupted:
+            if "importing the ranks' packages" in shown.result and not interrupted:
                 interrupted.append(True)
                 notebook.interrupt()
 

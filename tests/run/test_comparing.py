@@ -27,15 +27,17 @@ def different(one):
     [
         ([1, 1, 1], "equal"),
         ([1, 1, 2], "different"),
+        ([1, 2, 3], "no majority"),
+        ([1, 1, 2, 2], "no majority"),
         (["a", "a"], "equal"),
         ([torch.ones(2), torch.ones(2)], "equal"),
-        ([torch.ones(2), torch.ones(2).double()], "different"),
-        ([torch.ones(2), np.ones(2, "f4")], "different"),
+        ([torch.ones(2), torch.ones(2).double()], "no majority"),
+        ([torch.ones(2), np.ones(2, "f4")], "no majority"),
         ([torch.tensor([math.nan]), torch.tensor([math.nan])], "equal but for NaN"),
-        ([torch.tensor([math.nan]), torch.tensor([1.0])], "different"),
+        ([torch.tensor([math.nan]), torch.tensor([1.0])], "no majority"),
         ([torch.tensor([0.0]), torch.tensor([-0.0])], "equal"),
         ([[1, 2.0], [1.0, 2]], "equal"),
-        ([{"a": 1}, {"a": 1, "b": 2}], "different"),
+        ([{"a": 1}, {"a": 1, "b": 2}], "no majority"),
         ([(x for x in ""), (x for x in "")], "not compared"),
         ([5], "alone"),
     ],
@@ -57,9 +59,25 @@ def test_the_majority_and_who_deviates():
     assert one.usual.leaves[0].digest == one.by_rank[0].leaves[0].digest
 
 
-def test_without_a_majority_all_deviate():
+def test_without_a_majority_no_rank_is_the_one_that_deviates():
     (leaf,) = only(0.1, 0.2, 0.3).leaves
-    assert (leaf.majority, leaf.deviating) == ((), (0, 1, 2))
+    assert (leaf.majority, leaf.deviating) == ((), ())
+
+
+def test_a_rank_that_deviates_is_named_beside_what_differs_by_rank():
+    one = only({"w": 1, "x": 1}, {"w": 1, "x": 2}, {"w": 2, "x": 3})
+    assert (one.verdict, one.deviating) == ("different", (2,))
+
+
+def test_parts_of_a_sharded_parameter_differ_by_design():
+    def part(value):
+        held = torch.full((2,), value)
+        held._is_sharded = True
+        return {"flat": held, "norm": torch.ones(1)}
+
+    one = only(part(1.0), part(1.0), part(2.0))
+    assert (one.verdict, one.deviating) == ("sharded", ())
+    assert asked_of([one]) == []
 
 
 def test_a_model_is_compared_by_parameter():
@@ -99,8 +117,7 @@ def test_a_pending_value_is_no_difference():
 def test_ranks_that_know_their_values_may_differ_though_another_is_pending():
     told = [pending("x"), known("x", digest="a"), known("x", digest="b")]
     (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
-    assert one.verdict == "different"
-    assert one.deviating == (1, 2)
+    assert one.verdict == "no majority"
 
 
 def test_a_pending_value_of_another_shape_is_a_difference():
@@ -121,8 +138,8 @@ def test_a_rank_that_had_no_time_is_not_said_to_differ():
 
 
 def test_those_that_differ_come_first():
-    names = [one.name for one in compared({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 2, "c": 1})]
-    assert names == ["b", "a", "c"]
+    namespaces = [{"a": 1, "b": value, "c": value == 3} for value in (1, 2, 3)]
+    assert [one.name for one in compared(*namespaces)] == ["c", "b", "a"]
 
 
 def test_a_thousand_names_of_many_ranks_are_compared():

@@ -14,9 +14,16 @@ PENDING = compare({rank: [pending("x")] for rank in range(3)})
 WHO = "rank 2 (2 of 2 elements, largest difference 1)"
 
 
+class Said(Watch):
+    """Its sentences alone."""
+
+    def after(self, cell, compared):
+        return [one.sentence for one in super().after(cell, compared)]
+
+
 @pytest.fixture
 def watch():
-    return Watch(["x"])
+    return Said(["x"])
 
 
 def test_the_cell_in_which_ranks_drifted_apart_is_told_once(watch):
@@ -66,3 +73,24 @@ def test_values_are_worth_asking_for_only_if_they_will_be_told(watch):
     assert watch.new(APART) == APART
     watch.after("Cell In[1]", APART)
     assert watch.new(APART) == []
+
+
+OWN = compared({"x": 1}, {"x": 2}, {"x": 3})
+
+
+def test_what_was_equal_and_what_most_still_agree_on_is_new():
+    watch = Watch(["x"])
+    watch.after("Cell In[1]", EQUAL)
+    (drift,) = watch.after("Cell In[2]", OWN)
+    assert drift.wrong
+    (drift,) = Watch(["x"]).after("Cell In[1]", APART)
+    assert (drift.wrong, drift.ranks) == (True, (2,))
+
+
+def test_what_always_differed_by_rank_is_not_new_until_one_differs_from_most():
+    watch = Watch(["x"])
+    (own,) = watch.after("Cell In[1]", OWN)
+    assert not own.wrong
+    assert watch.after("Cell In[2]", OWN) == []
+    (drift,) = watch.after("Cell In[3]", APART)
+    assert drift.wrong

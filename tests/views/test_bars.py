@@ -34,26 +34,30 @@ def test_time_to_go_may_be_unknown(change, eta):
     assert bar(loop).eta == eta
 
 
-def test_of_loops_alike_the_slowest_rank_is_shown_and_said():
+def test_the_bar_of_a_run_is_that_of_the_rank_furthest_behind():
     bars = [Bar("x", 30, 100, 10.0, 7.0), Bar("x", 10, 100, 5.0, 18.0)]
-    assert together(bars) == Bar("x (slowest of 2 ranks)", 10, 100, 5.0, 18.0)
+    assert together(bars) == bars[1]
     assert together(bars[:1] * 4) == bars[0]
     assert together([]) is None
 
 
-def test_of_loops_without_a_total_the_one_that_has_done_least_is_shown_and_is_not_called_slow():
+def test_of_loops_with_other_totals_the_smaller_part_is_behind():
+    bars = [Bar("", 10, 100, 5.0, 18.0), Bar("", 8, 60, 10.0, 3.0)]
+    assert together(bars) == bars[0]
+
+
+def test_of_loops_without_a_total_the_one_that_has_done_least_is_shown():
     bars = [Bar("x", 30, None, 10.0), Bar("x", 10, None, 5.0)]
-    assert together(bars) == Bar("x (least of 2 ranks)", 10, None, 5.0)
-    assert together(bars[:1] * 2) == bars[0]
+    assert together(bars) == bars[1]
+    assert together([bars[0], replace(bars[1], total=60)]).done == 10
 
 
-def test_of_loops_with_other_totals_the_sum_is_shown_and_said():
-    bars = [Bar("", 10, 100, 5.0, 18.0), Bar("", 30, 60, 10.0, 3.0)]
-    assert together(bars) == Bar("progress (sum of 2 ranks)", 40, 160, 15.0, 18.0)
-    assert together([bars[0], replace(bars[1], total=None)]).total is None
+def test_the_words_of_the_bar_do_not_depend_on_how_far_ranks_are_apart():
+    labels = {together([Bar("x", done, 9), Bar("x", 4, 9)]).label for done in range(9)}
+    assert labels == {"x"}
 
 
-def test_loops_with_other_labels_are_not_added():
+def test_loops_with_other_labels_are_not_mixed():
     bars = [Bar("eval", 1, 8), Bar("train", 30, 60), Bar("train", 20, 60)]
-    assert together(bars) == Bar("train (slowest of 2 ranks)", 20, 60)
-    assert together(bars[:2]) == Bar("eval (1 of 2 ranks)", 1, 8)
+    assert together(bars) == bars[2]
+    assert together(bars[:2]) == bars[0]

@@ -131,8 +131,9 @@ def build_question(
     question: Callable[..., object], args: tuple[object, ...], *, name: str
 ) -> Program:
     """A call of what ranks have themselves, which takes nothing of the notebook's along."""
-    values = {ENTRY: question, ARGUMENTS: args}
-    return Program(name, pack(values, Live({}, lambda code: None, joins=False)), entry=ENTRY)
+    entry = f"{ENTRY}_of_question"  # the next call may be of what ranks have been sent as ENTRY
+    values = {entry: question, ARGUMENTS: args}
+    return Program(name, pack(values, Live({}, lambda code: None, joins=False)), entry=entry)
 
 
 def build_live(cell: Cell, scope: Scope, *, name: str) -> Program:

@@ -309,6 +309,40 @@ class HangOver(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FigureTurned(Event):
+    """A figure that a rank reports is no finite number any more, or is one again.
+
+    kinds  what it has been since step `since`: "NaN", "inf", "-inf"; none: it is finite
+    last   its value before that, if there was one
+    """
+
+    rank: int
+    name: str
+    kinds: tuple[str, ...]
+    since: float
+    last: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concluded(Event):
+    """What a run suffers from, or suffered from: it stays in the run's title when that has ended.
+    A newer one of the same `kind` takes the place of the one before; without a sentence it is over.
+
+    ranks     whom it is about; none: all of them
+    sentence  goes on after `4 ranks finished in 27.9 s; `, without a full stop
+    strength  seconds that it has cost, by which the strongest is told
+    wrong     what was computed is: that comes first, and is told while the run goes on too, and if
+              it fails
+    """
+
+    kind: str
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    strength: float = 0.0
+    wrong: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessesStopped(OfHost):
     """The processes of the run on a host that are stopped now (state T); none: all run again."""
 

@@ -35,6 +35,7 @@ class Leaf:
     norm    the square root of the sum of their squares, without those that are not finite; None
             for what has no numbers
     value   a single number or a short text, as Python writes it
+    part    it is this rank's part of a sharded one, so that ranks differ by design
     """
 
     path: str
@@ -49,6 +50,7 @@ class Leaf:
     norm: float | None = None
     value: str = ""
     why: str = ""
+    part: bool = False
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class OnRank:
 
         losses = Losses(record.folder, functools.partial(program.tell, rank))
         book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
+        book.turned = lambda **what: program.sender.send(events.FigureTurned(rank=rank, **what))
         displays.screens.begin(displays.Screen(record, rank, losses))
         asker = asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
         meter = Meter(

@@ -21,6 +21,7 @@ from xla_nb.rank import loading
 from xla_nb.record import figures as record_figures
 from xla_nb.record.full_disk import Appender, Losses
 from xla_nb.stopwatch import Stopwatch
+from xla_nb.wording import odd
 
 T = TypeVar("T")
 
@@ -131,9 +132,38 @@ class _Row:
     step: float
     figures: dict[str, Any]
 
-    def encode(self) -> bytes:
-        figures = {name: _number(name, value) for name, value in self.figures.items()}
-        return record_figures.encode(self.number, self.at, self.step, figures)
+
+@dataclass
+class _Streak:
+    """The values of one figure since the last one that was finite, which was `last`; it is the
+    `times`-th one with any that are not. `told`: the kinds that the notebook knows of."""
+
+    last: float | None = None
+    since: float = 0.0
+    length: int = 0
+    times: int = 0
+    kinds: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+
+    def take(self, step: float, value: float) -> bool:
+        """Take the next value; whether there is anything to tell.
+
+        What comes and goes is told ever more rarely: a streak after twice as many values as the one
+        before. Else a figure that often has no value would fill the record."""
+        if math.isfinite(value):
+            was_told, self.told = bool(self.told), ()
+            self.last, self.kinds, self.length = value, (), 0
+            return was_told
+        if not self.length:
+            self.since, self.times = step, self.times + 1
+        self.length += 1
+        kind = odd(value)
+        self.kinds += () if kind in self.kinds else (kind,)
+        return self.is_news and self.length >= 2 ** min(self.times - 1, 60)
+
+    @property
+    def is_news(self) -> bool:
+        return self.kinds != self.told
 
 
 @dataclass
@@ -144,6 +174,7 @@ class Book:
     executed: the number of graphs run so far, None where they are not counted
     loading: runs while the rank waits for data
     idle: runs while a live rank has nothing to run
+    turned: told when a figure is not finite any more, or is again, as events.FigureTurned has it
     begun: loops that have begun
     items: items done of all loops, but of those in which another loop began"""
 
@@ -152,10 +183,12 @@ class Book:
     executed: Callable[[], int | None] = _not_counted
     loading: Stopwatch = field(default_factory=Stopwatch)
     idle: Stopwatch = field(default_factory=Stopwatch)
+    turned: Callable[..., None] = lambda **_: None
     loops: list[Progress[Any]] = field(default_factory=list)
     begun: int = 0
     items: int = 0
     _count: int = 0
+    _streaks: dict[str, _Streak] = field(default_factory=dict)
     _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report
     _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
     _synced: deque[_Row] = field(default_factory=deque)  # with their step launched
@@ -208,11 +241,22 @@ class Book:
         """Write all rows; called in the rank's thread when its function has ended."""
         self._step()
         self.settle()
+        for name, streak in self._streaks.items():
+            if streak.is_news:
+                self._tell(name, streak)
         self._add()
         self._file.close()
 
     def _write(self, row: _Row) -> None:
-        self._add(row.encode())
+        figures = {name: _number(name, value) for name, value in row.figures.items()}
+        self._add(record_figures.encode(row.number, row.at, row.step, figures))
+        for name, value in figures.items():
+            if (streak := self._streaks.setdefault(name, _Streak())).take(row.step, value):
+                self._tell(name, streak)
+
+    def _tell(self, name: str, streak: _Streak) -> None:
+        streak.told = streak.kinds
+        self.turned(name=name, kinds=streak.kinds, since=streak.since, last=streak.last)
 
     def _add(self, line: bytes = b"") -> None:
         try:

@@ -266,7 +266,8 @@ def _about(value: Any) -> dict[str, Any]:
         with importlib.import_module("torch")._C.DisableTorchFunction():
             size = value.numel() * value.element_size()
             shape, device = tuple(map(int, value.shape)), str(value.device)
-            return {"shape": shape, "dtype": _dtype(value), "device": device, "nbytes": size}
+            about = {"shape": shape, "dtype": _dtype(value), "device": device, "nbytes": size}
+        return {**about, "part": "_is_sharded" in static.attributes(value)}  # torch_xla's FSDP
     array = static.jax_array(value)
     if array is not None:
         size = math.prod(array.shape) * array.dtype.itemsize

@@ -9,31 +9,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from xla_nb.protocol.variables import Leaf, Values, Variable
 from xla_nb.run.elements import Difference, difference
 
-#: equal             all ranks have the same
-#: equal but for NaN the same, NaN in the same places
-#: different         at least two ranks have something else
+#: different         some ranks have something else than most
 #: not on all        some ranks do not have it; those that have it agree
+#: no majority       there is no value that most ranks have, by design or not
 #: pending           a rank has only recorded it; those that know it agree
 #: not compared      it cannot be compared, or there was no time; the rest of it agrees
+#: sharded           each rank has its part, by design; the rest of it agrees
+#: equal but for NaN the same, NaN in the same places
+#: equal             all ranks have the same
 #: alone             there is only one rank
 Verdict = Literal[
-    "equal", "equal but for NaN", "different", "not on all", "pending", "not compared", "alone"
-]
-#: From the most telling one.
-_ORDER: tuple[Verdict, ...] = (
-    "different",
-    "not on all",
-    "pending",
-    "not compared",
-    "equal but for NaN",
-    "equal",
-    "alone",
-)
+    "different", "not on all", "no majority", "pending", "not compared", "sharded",
+    "equal but for NaN", "equal", "alone",
+]  # fmt: skip
+_ORDER: tuple[Verdict, ...] = get_args(Verdict)  # from the most telling one
 #: Leaves of a variable whose values are asked for; groups of ranks of a leaf.
 _LEAVES, _GROUPS = 32, 8
 
@@ -65,13 +59,11 @@ class ComparedLeaf:
     @property
     def majority(self) -> tuple[int, ...]:
         """More than half of the ranks that have it, if so many agree."""
-        known = sum(len(group.ranks) for group in self.groups)
-        largest = self.groups[0].ranks if self.groups else ()
-        return largest if 2 * len(largest) > known + len(self.missing) else ()
+        return _majority(self.groups, self.missing)
 
     @property
     def deviating(self) -> tuple[int, ...]:
-        """The ranks that differ from the majority; all if there is none."""
+        """The ranks that differ from the majority; none if there is none."""
         if self.verdict != "different":
             return ()
         everyone = {*self.missing, *(rank for group in self.groups for rank in group.ranks)}
@@ -120,7 +112,8 @@ def compare(
         for variable in told[rank]:
             by_name.setdefault(variable.name, {})[rank] = variable
     found = [_compared(name, by_rank, sorted(told), answers) for name, by_rank in by_name.items()]
-    return sorted(found, key=lambda one: (one.verdict != "different", one.name))
+    first: tuple[Verdict, ...] = ("different", "no majority")
+    return sorted(found, key=lambda one: ((*first, one.verdict).index(one.verdict), one.name))
 
 
 def questions(compared: Iterable[Compared]) -> dict[int, list[tuple[str, str]]]:
@@ -135,7 +128,7 @@ def questions(compared: Iterable[Compared]) -> dict[int, list[tuple[str, str]]]:
 
 def _is_countable(leaf: ComparedLeaf) -> bool:
     """Whether its elements stand side by side; a single number is told by its value."""
-    if len(leaf.groups) < 2:
+    if len(leaf.groups) < 2 or leaf.verdict == "sharded":
         return False
     first = leaf.groups[0].leaf
     same = all(
@@ -185,6 +178,12 @@ def _compared_leaf(
     return ComparedLeaf(path, _verdict(groups, missing, unknown), groups, missing, unknown)
 
 
+def _majority(groups: Sequence[Group], missing: Sequence[int]) -> tuple[int, ...]:
+    known = sum(len(group.ranks) for group in groups)
+    largest = groups[0].ranks if groups else ()
+    return largest if 2 * len(largest) > known + len(missing) else ()
+
+
 def _alike(found: Mapping[int, Leaf]) -> list[list[int]]:
     """The ranks that have the same, the largest group first. Where not even the forms agree, ranks
     that do not know their elements are among those whose form they have."""
@@ -223,8 +222,10 @@ def _between(
 def _verdict(
     groups: Sequence[Group], missing: Sequence[int], unknown: Mapping[int, Leaf]
 ) -> Verdict:
+    if any(group.leaf.part for group in groups):
+        return "sharded"
     if len(groups) > 1 or missing:
-        return "different"
+        return "different" if _majority(groups, missing) else "no majority"
     if any(leaf.state == "pending" for leaf in unknown.values()):
         return "pending"
     if unknown:

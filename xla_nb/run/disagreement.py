@@ -16,7 +16,9 @@ _LEAVES = 3  # that are told in a sentence
 def verdict(one: Compared) -> str:
     """`equal`, `rank 2 differs`, `only on rank 0`: short."""
     if one.verdict == "different":
-        return _differ(one.deviating, len(one.by_rank))
+        return _differ(one.deviating)
+    if one.verdict == "no majority":
+        return _spread(leaf for leaf in one.leaves if leaf.verdict == "no majority")
     if one.verdict == "not on all":
         return f"only on {ranks(one.by_rank)}"
     if one.verdict == "pending":
@@ -27,10 +29,16 @@ def verdict(one: Compared) -> str:
     return "" if one.verdict == "alone" else one.verdict
 
 
-def _differ(who: Sequence[int], of: int) -> str:
-    if len(who) == of:
-        return "both ranks differ" if of == 2 else "no majority" if of > 2 else "differs"
+def _differ(who: Sequence[int]) -> str:
     return f"{ranks(who)} {'differs' if len(who) == 1 else 'differ'}"
+
+
+def _spread(leaves: Iterable[ComparedLeaf]) -> str:
+    """It may be meant so: no rank can be said to be the one that differs."""
+    groups = [leaf.groups for leaf in leaves]
+    if any(len(group.ranks) > 1 for each in groups for group in each):
+        return "no majority"
+    return "both ranks differ" if all(len(each) == 2 for each in groups) else "differs by rank"
 
 
 def _unknown(one: Compared) -> set[int]:
@@ -40,12 +48,12 @@ def _unknown(one: Compared) -> set[int]:
 def sentence(one: Compared) -> str:
     """`rank 2 (fc1.weight: 128 of 128 elements, largest difference 0.31)`, of a different one;
     without ranks where there is no majority."""
-    different = [leaf for leaf in one.leaves if leaf.verdict == "different"]
+    different = [leaf for leaf in one.leaves if leaf.verdict in ("different", "no majority")]
     told = [f"{_named(leaf)}{', '.join(_by_how_much(leaf))}" for leaf in different[:_LEAVES]]
     more = len(different) - len(told)
     told += [f"{more:,} more differ"] if more else []
     whole = "; ".join(told)
-    return whole if len(one.deviating) == len(one.by_rank) else f"{ranks(one.deviating)} ({whole})"
+    return f"{ranks(one.deviating)} ({whole})" if one.deviating else whole
 
 
 def details(one: Compared) -> list[str]:
@@ -65,8 +73,9 @@ def _places(one: Compared) -> str:
 
 def _detail(leaf: ComparedLeaf) -> str:
     name = _named(leaf)
-    if leaf.verdict == "different":
-        who = [_who(leaf)] if leaf.path else []  # else it is said of the variable
+    if leaf.verdict in ("different", "no majority"):
+        told_who = _differ(leaf.deviating) if leaf.deviating else _spread([leaf])
+        who = [told_who] if leaf.path else []  # else it is said of the variable
         told = [*who, *_by_how_much(leaf), *_nans(leaf), *_norms(leaf)]
         return f"{name}{'; '.join(told)}"
     if leaf.verdict == "equal but for NaN":
@@ -82,11 +91,6 @@ def _detail(leaf: ComparedLeaf) -> str:
 def _named(leaf: ComparedLeaf) -> str:
     path = shortened(leaf.path.removeprefix("."), 60)
     return f"{path}: " if path else ""
-
-
-def _who(leaf: ComparedLeaf) -> str:
-    everyone = sum(len(group.ranks) for group in leaf.groups) + len(leaf.missing)
-    return _differ(leaf.deviating, everyone)
 
 
 def _by_how_much(leaf: ComparedLeaf) -> list[str]:

@@ -54,6 +54,7 @@ class Options:
     keep_going: bool = False
     hang_after: float = 300.0
     hang_stop: bool = False
+    stop_on_nan: bool = False
     view: ViewName | None = None
     bg: bool = False
 
@@ -282,6 +283,10 @@ OPTIONS = {
         Option(
             "hang_stop", "--hang-stop", "", False, _switch,
             "stop the run when a hang is reported", choices=_ON_OFF,
+        ),
+        Option(
+            "stop_on_nan", "--stop-on-nan", "", False, _switch,
+            "stop the run when a reported figure becomes NaN or infinite", choices=_ON_OFF,
         ),
         Option(
             "view", "--view", "VIEW", None, _choice("view", VIEWS), "panel, text or none",

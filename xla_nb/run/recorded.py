@@ -273,6 +273,13 @@ class RecordedRun:
     def __repr__(self) -> str:
         return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s>"
 
+    def append(self, event: events.Event) -> None:
+        """Add what was found out once the run had ended."""
+        self.state.apply(event)
+        with contextlib.suppress(OSError):
+            self.record.add(event)
+            self.record.close(self.summary())
+
     def summary(self) -> dict[str, Any]:
         """What the record's summary holds."""
         ranks = [

@@ -24,6 +24,7 @@ from xla_nb.record.full_disk import Losses
 from xla_nb.record.tail import before
 from xla_nb.run import lingering, shortage
 from xla_nb.run.failed import RunFailed, as_raised
+from xla_nb.run.figures import FigureWatch
 from xla_nb.run.hang import HangWatch
 from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
@@ -107,6 +108,7 @@ class Run(RecordedRun):
         self._hangs = HangWatch(
             weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
         )
+        self._figures = FigureWatch(weakref.proxy(self), stops=options.stop_on_nan)
         self._ended = threading.Event()
         self._at_end: list[Callable[[Run], None]] = []
         self.afterwards: list[Callable[[], None]] = []  # called when all have heard of its end
@@ -137,7 +139,7 @@ class Run(RecordedRun):
             return KEEP_PATIENCE
         if self._is_comparing:
             return COMPARE_PATIENCE
-        return STOP_PATIENCE if self._has_lost_a_rank and self._are_ranks_gone else EXIT_PATIENCE
+        return STOP_PATIENCE if self._is_orphaned else EXIT_PATIENCE
 
     @property
     def _is_keeping(self) -> bool:
@@ -153,14 +155,12 @@ class Run(RecordedRun):
         return self._keeps and self.state.kept and not self.state.compared
 
     @property
-    def _has_lost_a_rank(self) -> bool:
-        """A rank's process has died: nobody could wait for what it had started."""
-        return any(rank.death is not None for rank in self.state.ranks.values())
-
-    @property
-    def _are_ranks_gone(self) -> bool:
-        """The ranks' processes have ended, and only what they had started has not."""
-        return all(host.left or host.ended is not None for host in self.state.hosts.values())
+    def _is_orphaned(self) -> bool:
+        """The ranks' processes have ended, and only what they had started has not, for which nobody
+        could wait, as one had died."""
+        died = any(rank.death is not None for rank in self.state.ranks.values())
+        hosts = self.state.hosts.values()
+        return died and all(host.left or host.ended is not None for host in hosts)
 
     # ------------------------------------------------------------ steering
 
@@ -367,6 +367,7 @@ class Run(RecordedRun):
                 self._losses.note("all of the saved record", problem)
             self.state.apply(event)
             self._hangs.take(event)
+        self._figures.take(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:
             self._settled = now

@@ -102,7 +102,8 @@ class RunState:
     which are lost with that; `asked`: what ranks asked and have got no answer to; `bound`: what a
     program of live ranks has bound there, `unopened`: the ranks that could not open what it
     brought; `cut_off`: why there can be no more collectives; `group`: these are live ranks,
-    `programs`: what they have been given, `ending`: why they end, once they are to."""
+    `programs`: what they have been given, `ending`: why they end, once they are to;
+    `conclusions`: what it suffers from, by kind."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -124,6 +125,7 @@ class RunState:
     group: events.GroupBegan | None = None
     programs: Programs = field(default_factory=Programs)
     ending: str = ""
+    conclusions: dict[str, events.Concluded] = field(default_factory=dict)
     kept: bool = False
     compared: bool = False
 
@@ -185,6 +187,8 @@ class RunState:
                 self._host(event.host).left = event.names
             case events.JobEnded():
                 self._close(event)
+            case events.Concluded():
+                self.conclusions[event.kind] = event
             case _:
                 self._apply_to_rank(event)
 
@@ -224,6 +228,16 @@ class RunState:
             case events.RankAt():
                 rank = self._rank(event.rank)
                 rank.place, rank.stack, rank.located = event.place, event.stack, event.at
+
+    @property
+    def conclusion(self) -> events.Concluded | None:
+        """The strongest one; why a run was slow is of no interest where it failed."""
+        told = (
+            one
+            for one in self.conclusions.values()
+            if one.sentence and (one.wrong or not self.troubled)
+        )
+        return max(told, key=lambda one: (one.wrong, one.strength), default=None)
 
     @property
     def questions(self) -> list[events.Asked]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 
 from xla_nb.record.sample import Loop
 from xla_nb.views.snapshot import Bar
-from xla_nb.wording import several
 
 _NUMBER = r"([\d.]+)([kMGTP]?)"
 _TQDM = re.compile(
@@ -55,35 +54,17 @@ def bar(loop: Loop) -> Bar:
 
 
 def together(bars: Iterable[Bar]) -> Bar | None:
-    """One bar for the bars of all ranks; of loops with other labels those of the most ranks. Where
-    their loops are alike it is that of the slowest rank, else the sum of all, which is said. It is
-    done when the last of them is."""
+    """One bar for the bars of all ranks: that of the rank that is furthest behind, of loops with
+    other labels among those of the most ranks. It is done when the last of them is.
+
+    Its words do not tell how far ranks are apart, which changes at every moment."""
     every = list(bars)
     if not every:
         return None
     label = Counter(one.label for one in every).most_common(1)[0][0]
     each = [one for one in every if one.label == label]
-    totals = [one.total for one in each]
+    total = all(one.total for one in each)
+    last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)
     rates = [one.rate for one in each if one.rate is not None]
     etas = [one.eta for one in each if one.eta is not None]
-    eta = max(etas) if etas else None
-    if len(set(totals)) > 1:
-        return Bar(
-            _of(label, "sum", each),
-            sum(one.done for one in each),
-            None if None in totals else math.fsum(filter(None, totals)),
-            sum(rates) if rates else None,
-            eta,
-        )
-    slowest = min(each, key=lambda one: one.done)
-    if len({one.done for one in each}) > 1:
-        # Without a total, one that has done less may have less to do.
-        label = _of(label, "least" if slowest.total is None else "slowest", each)
-    elif len(each) < len(every):
-        label = f"{label or 'progress'} ({len(each):,} of {several(len(every), 'rank')})"
-    return Bar(label, slowest.done, slowest.total, min(rates) if rates else None, eta)
-
-
-def _of(label: str, which: str, each: Sequence[Bar]) -> str:
-    """`train (slowest of 4 ranks)`."""
-    return f"{label or 'progress'} ({which} of {several(len(each), 'rank')})"
+    return replace(last, rate=min(rates, default=None), eta=max(etas, default=None))

@@ -15,7 +15,7 @@ from xla_nb import wording
 from xla_nb.record.sample import INPUT, LOCK
 from xla_nb.run.state import ENDED
 from xla_nb.run.verdict import lasting
-from xla_nb.views import lanes
+from xla_nb.views import facts, lanes
 from xla_nb.views.lanes import Pace
 from xla_nb.views.snapshot import Card, Diagnosis, Snapshot
 from xla_nb.wording import ranks, several
@@ -77,12 +77,16 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
     calm = snapshot.ok or (bool(snapshot.stopping) and not snapshot.troubles)
     first = (trouble.ranks for trouble in snapshot.troubles if trouble.first)
     early = tuple(card.rank for card in snapshot.cards if card.phase == "early")
-    return Diagnosis(snapshot.headline, "calm" if calm else "bad", early or next(first, ()))
+    found, told = snapshot.conclusion, snapshot.headline
+    sentence = facts.ended(told, found, ok=snapshot.ok, elapsed=snapshot.elapsed)
+    if found is not None and calm:
+        return Diagnosis(sentence, "warning", found.ranks)
+    return Diagnosis(sentence, "calm" if calm else "bad", early or next(first, ()))
 
 
 def _now(snapshot: Snapshot) -> Diagnosis | None:
     """What is wrong at this moment, of a run in progress."""
-    looks = (_hang, _stopping, _failed, _cut_off, _asking, _waited_for)
+    looks = (_hang, _stopping, _failed, _cut_off, _asking, _wrong, _waited_for)
     return next((found for look in looks if (found := look(snapshot)) is not None), None)
 
 
@@ -165,6 +169,14 @@ def _asking(snapshot: Snapshot) -> Diagnosis | None:
     where = f" at {_line(place, snapshot)}" if place and not others else ""
     told = f"{ranks(asking).capitalize()} {wait} for an answer to `{INPUT}`{where}"
     return Diagnosis(told, "warning", tuple(asking))
+
+
+def _wrong(snapshot: Snapshot) -> Diagnosis | None:
+    """What is computed is wrong."""
+    found = snapshot.conclusion
+    if found is None or not found.wrong:
+        return None
+    return Diagnosis(found.sentence, "warning", found.ranks)  # it may begin with a name
 
 
 def _waited_for(snapshot: Snapshot) -> Diagnosis | None:

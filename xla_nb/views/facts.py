@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from xla_nb import ansi, wording
+from xla_nb.protocol.events import Concluded
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style
@@ -51,21 +52,24 @@ def state(snapshot: Snapshot) -> State:
     phase: Phase = "finished" if snapshot.ok else "failed"
     if not snapshot.ok and snapshot.stopping and not snapshot.troubles:
         phase = "stopped"
+    if snapshot.conclusion is not None and phase != "failed":
+        return State("!", phase, style.AMBER)
     return State(style.PHASES[phase].glyph, phase, style.PHASES[phase].colour)
 
 
 def title(snapshot: Snapshot) -> str:
-    """The most important thing: the diagnosis, unless the run finished."""
-    diagnosis = snapshot.diagnosis
-    told = diagnosis.sentence if diagnosis and not snapshot.ok else snapshot.headline
+    """The most important thing: the diagnosis."""
+    told = snapshot.diagnosis.sentence if snapshot.diagnosis else snapshot.headline
     return told or state(snapshot).word
 
 
-def remark(snapshot: Snapshot) -> str:
-    """What is worth a line below the title of a run that finished: that it could be faster, say."""
-    diagnosis = snapshot.diagnosis
-    telling = diagnosis is not None and snapshot.ok and diagnosis.level != "calm"
-    return diagnosis.sentence if diagnosis and telling else ""
+def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
+    """How a run ended, with what it suffered from:
+    `4 ranks finished in 27.9 s; line 9 compiled in every step, 26 s of it`."""
+    told = "" if conclusion is None else ansi.plain(conclusion.sentence)
+    if told in headline:  # as of a run that was stopped for it
+        return headline
+    return f"{headline} in {took(elapsed)}; {told}" if ok else f"{headline}; {told}"
 
 
 def gap(snapshot: Snapshot) -> str:
@@ -74,13 +78,15 @@ def gap(snapshot: Snapshot) -> str:
     calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
     live = snapshot.live
     runs = snapshot.ok is None and calm and (live is None or live.since is not None)
-    return " " if runs or (snapshot.ok and live is None) else " · "
+    plain = snapshot.ok and live is None and snapshot.conclusion is None
+    return " " if runs or plain else " · "
 
 
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
     how = {True: "in", False: "after", None: "for"}[snapshot.ok]
-    parts = [f"{how} {took(snapshot.elapsed)}", snapshot.cell]
+    told = bool(snapshot.ok) and snapshot.conclusion is not None  # in the title
+    parts = ["" if told else f"{how} {took(snapshot.elapsed)}", snapshot.cell]
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)
     parts += ["simulated TPU host"] if snapshot.simulated else []
@@ -172,7 +178,9 @@ def _used(used: int, limit: int | None) -> str:
 
 def figure(number: float) -> str:
     """A number: whole ones with commas, others with four digits."""
-    if math.isfinite(number) and number == int(number) and abs(number) < 1e9:
+    if not math.isfinite(number):
+        return wording.odd(number)
+    if number == int(number) and abs(number) < 1e9:
         return f"{int(number):,}"
     return f"{number:.4g}"
 
@@ -428,7 +436,8 @@ def over_ranks(lasts: dict[int, float]) -> str:
     """Least, most and median of the last values."""
     finite = [value for value in lasts.values() if math.isfinite(value)]
     if not finite:
-        return f"no finite value in {several(len(lasts), 'rank')}"
+        kinds = dict.fromkeys(map(wording.odd, lasts.values()))
+        return f"{wording.listed(kinds, 'or')} in {several(len(lasts), 'rank')}"
     ends = _from_to(figure(min(finite)), figure(max(finite)))
     more = f", {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
     middle = figure(statistics.median(finite))

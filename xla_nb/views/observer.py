@@ -5,8 +5,9 @@ Each read is bounded, whatever the ranks print or report.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -61,16 +62,19 @@ class Lines:
 class Line:
     """One rank's points of one figure: x, y and the seconds since the run's start. Over `limit`
     every other point is dropped, which makes a new `generation`: points read before are no longer a
-    prefix of `points`."""
+    prefix of `points`. `odd`: where it was first no finite number, and what it was."""
 
     limit: int
     points: list[tuple[float, float, float]] = field(default_factory=list)
     generation: int = 0
     last: tuple[float, float, float] | None = None
+    odd: tuple[float, str] | None = None
     _stride: int = 1
     _count: int = 0
 
     def add(self, x: float, y: float, t: float = 0.0) -> None:
+        if self.odd is None and not math.isfinite(y):
+            self.odd = x, wording.odd(y)
         self.last = x, y, t
         if self._count % self._stride == 0:
             self.points.append(self.last)
@@ -219,6 +223,7 @@ class Observer:
             started=state.started,
             ended=state.ended,
             elapsed=self.run.elapsed,
+            conclusion=state.conclusion,
             ok=None if state.ended is None else state.ok,
             simulated=state.simulated,
             hosts=tuple(state.hosts),
@@ -230,10 +235,7 @@ class Observer:
             unit="device" if shared else "rank",
             cards=cards,
             troubles=self.troubles(),
-            series=tuple(
-                Series(name, {rank: line.whole() for rank, line in sorted(lines.items())})
-                for name, lines in self.figures.items()
-            ),
+            series=tuple(_series(name, lines) for name, lines in self.figures.items()),
             live=live.of(state),
         )
         paces = {rank: track.pace for rank, track in self._tracks.items()}
@@ -332,6 +334,11 @@ class Observer:
 def observe(run: RecordedRun) -> Snapshot:
     """A recorded run as it is now, with its output."""
     return Observer(run).look()
+
+
+def _series(name: str, lines: Mapping[int, Line]) -> Series:
+    points = {rank: line.whole() for rank, line in sorted(lines.items())}
+    return Series(name, points, {rank: line.odd for rank, line in lines.items() if line.odd})
 
 
 def _per_device(rank: RankState, card: Card) -> list[Card]:

@@ -44,6 +44,13 @@ def show(forms: dict[str, Any]) -> None:
     publish_display_data(forms)  # type: ignore[no-untyped-call]
 
 
+def slot() -> Any:
+    """A place for something that changes, in the cell that is being executed."""
+    from IPython.display import DisplayHandle
+
+    return DisplayHandle()  # type: ignore[no-untyped-call]
+
+
 def shell() -> Any:
     """The IPython that this process runs in; None outside one."""
     ipython: Any = sys.modules.get("IPython")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xla_nb.protocol.events import StackGroup
+from xla_nb.protocol.events import Concluded, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.run.state import Outcome
 
@@ -205,10 +205,14 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Series:
-    """A figure that ranks reported: points (step, value) by rank, thinned out if there are many."""
+    """A figure that ranks reported: points (step, value) by rank, thinned out if there are many.
+
+    odd: by rank, the first step at which it was no finite number, and what it was
+    """
 
     name: str
     lines: dict[int, list[tuple[float, float]]]
+    odd: dict[int, tuple[float, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,7 @@ class Snapshot:
 
     headline  how the run went, or goes; the diagnosis, where there is one, is more telling
     ok        None while the run is in progress
+    conclusion  what it suffers from, of which the strongest
     unit      what a card stands for: a rank, or a device if one process drives several
     hosts     names of the machines, in order
     lost      reasons by name, for hosts that were lost
@@ -232,6 +237,7 @@ class Snapshot:
     ended: float | None = None
     elapsed: float = 0.0
     diagnosis: Diagnosis | None = None
+    conclusion: Concluded | None = None
     ok: bool | None = None
     simulated: bool = False
     hosts: tuple[str, ...] = ()

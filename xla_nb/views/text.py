@@ -18,7 +18,7 @@ from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
-from xla_nb.views import folding, paths
+from xla_nb.views import facts, folding, paths
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.wording import several, shortened
 
@@ -101,7 +101,7 @@ class TextView:
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
-        self._was_over = False
+        self._was_over = self._was_wrong = False
         self._bar = ""
         self._drawn = 0.0
         self._pause = 0.0
@@ -137,8 +137,11 @@ class TextView:
 
     def _summary(self) -> str:
         run = self._run
-        headline, path = sentences.headline(run.state), paths.short(str(run.record.path))
-        return f"{headline} · {run.elapsed:.1f} s · files in {path}"
+        state, path = run.state, paths.short(str(run.record.path))
+        headline = sentences.headline(state)
+        told = facts.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
+        took = "" if state.ok and state.conclusion else f" · {run.elapsed:.1f} s"
+        return f"{told}{took} · files in {path}"
 
     def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:
         """Take in what is new of each stream."""
@@ -162,6 +165,10 @@ class TextView:
         self._notices += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
+        found = state.conclusion
+        if found is not None and found.wrong and not self._was_wrong and state.ended is None:
+            self._was_wrong = True
+            yield clean(found.sentence)
         yield from self._news_of_hang(state)
         yield from self._news_of_errors()
 

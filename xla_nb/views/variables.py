@@ -65,6 +65,7 @@ def summary(compared: Sequence[Compared], ranks: int) -> str:
     counts = Counter(one.verdict for one in compared)
     words: dict[Verdict, str] = {
         "different": "differ" if counts["different"] > 1 else "differs",
+        "no majority": "without a majority",
         "not on all": "not on all ranks",
         "pending": "pending",
         "not compared": "not compared in full",

@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from xla_nb.protocol.events import StackGroup
+from xla_nb.protocol.events import Concluded, StackGroup
 from xla_nb.record.sample import Sample
-from xla_nb.views import saved
+from xla_nb.views import facts, saved
+from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
     Bar,
     Card,
@@ -201,19 +202,21 @@ def test_a_run_that_is_being_stopped_says_why() -> None:
 SLOW = Diagnosis("Rank 2 is the slowest", "warning", (2,))
 
 
-@pytest.mark.parametrize("ok", [None, False])
-def test_the_diagnosis_of_a_run_that_did_not_finish_is_its_title(ok: bool | None) -> None:
+@pytest.mark.parametrize("ok", [None, True, False])
+def test_the_diagnosis_is_the_title(ok: bool | None) -> None:
     for shown in both(snapshot(ok=ok, diagnosis=SLOW)):
         assert shown[1:].lstrip().startswith("Rank 2 is the slowest")
         assert "2 ranks finished" not in shown
 
 
-def test_the_diagnosis_of_a_finished_run_is_a_remark_unless_all_is_well() -> None:
-    for shown in both(snapshot(diagnosis=SLOW)):
-        assert shown.startswith("✓ 2 ranks finished")
-        assert "Rank 2 is the slowest" in shown
-    for shown in both(snapshot(diagnosis=Diagnosis("2 ranks running"))):
-        assert "running" not in shown
+@pytest.mark.parametrize(("ok", "word"), [(True, "finished"), (False, "stopped")])
+def test_what_a_run_suffered_from_has_a_sign_of_its_own(ok: bool, word: str) -> None:
+    found = Concluded(kind="compiling", sentence="line 9 compiled in every step", strength=26.0)
+    told = Diagnosis("2 ranks finished in 12.5 s; line 9 compiled in every step", "warning")
+    shown = snapshot(ok=ok, stopping="" if ok else "by you", conclusion=found, diagnosis=told)
+    for one in both(shown):
+        assert one.startswith("! 2 ranks finished in 12.5 s; line 9 compiled in every step · ")
+    assert facts.state(shown) == facts.State("!", word, style.AMBER)
 
 
 def test_a_stopped_run_with_an_error_has_failed() -> None:
@@ -618,12 +621,12 @@ def test_ranks_whose_last_value_is_not_finite_are_counted_beside_the_chart() -> 
     assert "last 0.5 to 1.5, 2 not finite" in both(snapshot(series=(series,)))[0]
 
 
-@pytest.mark.parametrize(("ranks", "told"), [(1, "rank 0 nan"), (20, "loss: no finite value")])
+@pytest.mark.parametrize(("ranks", "told"), [(1, "rank 0 NaN"), (20, "loss: NaN in 20 ranks")])
 def test_a_figure_with_only_nan_is_told_in_words(ranks: int, told: str) -> None:
     series = Series("loss", {rank: [(0.0, math.nan)] for rank in range(ranks)})
     html, text = both(snapshot(series=(series,)))
     assert told in html
-    assert "no finite value" in text or "nan" in text
+    assert "NaN" in text
     assert not Page(saved.render_html(snapshot(series=(series,)))).named("img")
 
 

@@ -85,7 +85,7 @@ def test_many_details_are_bounded():
 def test_it_is_a_mapping_by_name():
     shown = table({"a": 1, "b": 2}, {"a": 1, "b": 3})
     assert set(shown) == {"a", "b"}
-    assert shown["b"].verdict == "different"
+    assert shown["b"].verdict == "no majority"
 
 
 def test_no_names():

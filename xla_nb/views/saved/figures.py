@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, chart, spread
-from xla_nb.views.saved.style import BLUE, FAINT, LINES, MONO
+from xla_nb.views.saved.style import AMBER, BLUE, FAINT, LINES, MONO
 from xla_nb.views.saved.tags import WHOLE, bit, div, escaped, swatch
 from xla_nb.views.snapshot import Series
 from xla_nb.wording import several
@@ -31,6 +32,7 @@ class Figure:
     colours: Mapping[int, str]
     bands: chart.Bands = field(default_factory=dict)
     legend: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    marks: Sequence[float] = ()
 
 
 def as_html(series: Sequence[Series]) -> str:
@@ -50,17 +52,34 @@ def drawn(figures: Sequence[Figure], more: str = "") -> str:
 def of_series(series: Series) -> Figure:
     lasts = facts.last_values(series)
     over = facts.over_ranks(lasts)
-    summary = f"{series.name}: {over}"
+    notes = list(filter(None, [odd(series)]))
+    marks = sorted({step for step, _ in series.odd.values()})
+    summary = f"{series.name}: {'; '.join([over, *notes])}"
     if len(series.lines) > LINED:
         one = spread.over_ranks(series.lines)
         ranks = several(len(series.lines), "rank")
         ends = over.partition(" over ")[0]
-        odd = sum(not math.isfinite(value) for value in lasts.values())
-        note = f"mean and range of {ranks}; last {ends}" + (f", {odd} not finite" if odd else "")
-        return Figure(series.name, note, summary, {0: one.mean}, {0: BLUE}, {0: one.band})
+        lost = sum(not math.isfinite(value) for value in lasts.values())
+        ends += f", {lost} not finite" if 0 < lost < len(lasts) else ""
+        note = "; ".join([f"mean and range of {ranks}", f"last {ends}", *notes])
+        mean, band = {0: one.mean}, {0: one.band}
+        return Figure(series.name, note, summary, mean, {0: BLUE}, band, marks=marks)
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
-    return Figure(series.name, "", summary, series.lines, colours, legend=legend)
+    note = "".join(notes)
+    return Figure(series.name, note, summary, series.lines, colours, legend=legend, marks=marks)
+
+
+def odd(series: Series) -> str:
+    """Where a figure was no finite number: `NaN at step 30 (rank 2)`."""
+    places: dict[tuple[float, str], list[int]] = {}
+    for rank, place in series.odd.items():
+        places.setdefault(place, []).append(rank)
+    told = [
+        f"{what} at step {facts.figure(step)} ({wording.ranks(ranks)})"
+        for (step, what), ranks in sorted(places.items())
+    ]
+    return wording.listed(told, most=2) if told else ""
 
 
 def _chart(figure: Figure) -> str:
@@ -81,7 +100,9 @@ def _chart(figure: Figure) -> str:
 
 def _drawing(figure: Figure, shape: chart.Frame) -> str:
     """The lines with their scales."""
-    data = chart.png(figure.lines, figure.colours, _WIDTH, _HEIGHT, figure.bands)
+    marks = {-1 - n: [(x, shape.low), (x, shape.high)] for n, x in enumerate(figure.marks)}
+    colours = dict(figure.colours) | dict.fromkeys(marks, AMBER)
+    data = chart.png({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"

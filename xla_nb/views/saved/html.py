@@ -70,7 +70,6 @@ def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
     """The title, and folded beside it what else there is: unfolded it is a row of its own."""
     state = facts.state(snapshot)
     about = " · ".join(escaped(part, 200) for part in facts.about(snapshot))
-    remark = facts.remark(snapshot)
     words = [
         f'{chip(state.glyph, state.colour)} <b style="font-size:14px">',
         f"{escaped(facts.title(snapshot), 600)}</b>{facts.gap(snapshot)}{faint(about)}",
@@ -80,7 +79,6 @@ def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
         div(
             "flex:1 1 340px;min-width:0",
             heading(4, "font-size:13px", *words),
-            div("", f"{chip('!', AMBER)} {escaped(remark, 600)}") if remark else "",
         ),
         *(_fold(title, inner) for title, inner in folds if inner),
     )

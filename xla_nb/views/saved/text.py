@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts, folding, paths
-from xla_nb.views.saved import bounds, cells, hang, hosts, log, style
+from xla_nb.views.saved import bounds, cells, figures, hang, hosts, log, style
 from xla_nb.views.snapshot import Bar, Card, Series, Snapshot
 
 _WIDTH = 100  # columns of our own sentences
@@ -17,7 +17,6 @@ def render_text(snapshot: Snapshot) -> str:
     glyph, title = facts.state(snapshot).glyph, facts.cut(facts.title(snapshot), 600)
     about = " · ".join(facts.cut(part, 200) for part in facts.about(snapshot))
     lines = [f"{glyph} {title}{facts.gap(snapshot)}{about}"]
-    lines += [facts.cut(remark, 600)] if (remark := facts.remark(snapshot)) else []
     lines += [f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]]
     lines += hang.as_text(snapshot)
     lines += _troubles(snapshot)
@@ -80,7 +79,8 @@ def _output(snapshot: Snapshot) -> list[str]:
 
 def _figures(series: Sequence[Series]) -> list[str]:
     shown, more = bounds.limited(series, bounds.FIGURES, "figure")
-    lines = [f"{facts.cut(one.name, 80)}, last: {_lasts(one)}" for one in shown]
+    told = [(one.name, "; ".join(filter(None, [_lasts(one), figures.odd(one)]))) for one in shown]
+    lines = [f"{facts.cut(name, 80)}, last: {values}" for name, values in told]
     lines += [f"{more}, in the record"] if more else []
     return ["", *lines] if lines else []
 

@@ -12,6 +12,7 @@ from xla_nb.views.variables import TITLES, Row
 
 _SIGNS: dict[Verdict, tuple[str, str]] = {
     "different": ("≠", RED),
+    "no majority": ("≠", GREY),
     "not on all": ("◔", AMBER),
     "pending": ("◌", GREY),
     "not compared": ("?", GREY),

@@ -14,6 +14,7 @@ export class Chart {
 	axes = svg("g.axes");
 	plot = svg("g.lines", { fill: "none" });
 	ends = svg("g.ends");
+	odd = svg("path.odd");
 	cross = svg("line.cross", { y1: TOP, y2: HIGH - BOTTOM });
 	at = span("quiet.at");
 	legend = div("legend");
@@ -40,7 +41,7 @@ export class Chart {
 				point(Math.min(end, Math.max(LEFT, (this.pointer ?? end) + move)));
 			},
 		};
-		this.svg = svg("svg.plot", about, this.axes, this.plot, this.ends, this.cross);
+		this.svg = svg("svg.plot", about, this.axes, this.plot, this.odd, this.ends, this.cross);
 		const caption = h("figcaption.caption", {}, h("strong", {}, this.name), this.at);
 		this.node = h("figure.figure", { "data-figure": name }, caption, this.svg, this.legend);
 	}
@@ -74,6 +75,7 @@ export class Chart {
 		mark(this.svg, "viewBox", `0 0 ${wide} ${HIGH}`);
 		this.drawAxes([x0, x1], [y0, y1], sx, sy);
 		this.drawLines(own, sx, sy, [x0, x1]);
+		this.drawOdd(lines, own, sx);
 		const pointed = this.pointer === undefined ? null : x0 + (this.pointer - LEFT) / across;
 		this.read(lines, own, pointed, sx);
 	}
@@ -123,6 +125,12 @@ export class Chart {
 		});
 		fill(this.plot, String([...wanted.keys()]), () => paths);
 		this.drawEnds(named, sx, sy);
+	}
+
+	/** Marks where lines have no finite number any more. */
+	drawOdd(lines, own, sx) {
+		const odd = [...lines].map(([rank, { y }]) => own.get(rank).x[y.findIndex((value) => !isFinite(value))]);
+		mark(this.odd, "d", odd.filter((x) => x !== undefined).map((x) => `M${sx(x)} 0v${HIGH - BOTTOM}`).join(""));
 	}
 
 	isMany(lines) {

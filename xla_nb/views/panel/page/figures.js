@@ -3,7 +3,7 @@
 import { held } from "./values.js";
 import { button, div, fill, h, mark, option, section, show, span } from "./nodes.js";
 import { folding } from "./folding.js";
-import { oneStop, step, toolbar } from "./toolbar.js";
+import { oneStop, toolbar, walk } from "./toolbar.js";
 import { Chart, EACH, PAIR } from "./chart.js";
 
 export class Figures {
@@ -35,12 +35,7 @@ export class Figures {
 		this.resized = new ResizeObserver(redraw);
 		this.resized.observe(this.grid);
 		this.grid.addEventListener("focusin", () => oneStop(this.plots));
-		this.grid.addEventListener("keydown", (event) => {
-			const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-			if (!by) return;
-			event.preventDefault();
-			step(this.plots, by);
-		});
+		this.grid.addEventListener("keydown", walk(() => this.plots, "ArrowUp", "ArrowDown"));
 	}
 
 	get every() {

@@ -51,11 +51,11 @@ export class Ranks {
 		const sort = (by) => button(`By ${by}`, () => this.sortBy(by), {}, "choice");
 		this.sorts = { trouble: sort("trouble"), rank: sort("rank") };
 		this.sorting = toolbar("Order of ranks", ...Object.values(this.sorts));
+		const redraw = () => view.redraw("ranks");
 		this.finder = search("Find ranks", () => {
 			this.needle = this.finder.value.trim().toLowerCase();
-			view.redraw("ranks");
+			redraw();
 		});
-		const redraw = () => view.redraw("ranks");
 		const at = ({ target }) => {
 			const box = target.closest?.("[role=option]");
 			return box ? Number(box.dataset.rank) : undefined;
@@ -170,6 +170,7 @@ export class Ranks {
 		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, ...numbers, warning, host);
 		mark(box.node, "data-phase", phase);
 		mark(box.node, "aria-label", box.label);
+		box.node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
 		box.set(card, this.view.store, box.node, this.view);
 	}
 
@@ -215,15 +216,9 @@ export class Ranks {
 			host.set(ranks.length, counted, about.lost.get(name));
 			show(host.node, (!number && matches(name)) || ranks.some((rank) => !this.boxes.get(rank).node.hidden));
 		}
-		this.miss(number);
-	}
-
-	/** Says that the search has found nothing. */
-	miss(number) {
-		const found = [...this.groups.keys()].some((name) => !this.hosts.get(name).node.hidden);
-		const { unit } = this.view.store.about;
-		show(this.none, !found);
-		put(this.none, number ? `There is no ${unit} ${number}; there are ${unit}s ${spans(this.boxes.keys())}.` : `No ${unit} matches “${this.finder.value.trim()}”.`);
+		const { unit } = about;
+		show(this.none, [...this.hosts.values()].every(({ node }) => node.hidden));
+		put(this.none, number ? `There is no ${unit} ${number}; there are ${unit}s ${spans(this.boxes.keys())}.` : `No ${unit} matches “${this.needle}”.`);
 	}
 
 	sortBy(by) {
@@ -231,10 +226,6 @@ export class Ranks {
 		this.chosen = true;
 		this.resort = true;
 		this.view.redraw("ranks");
-	}
-
-	tick() {
-		this.view.changed("ranks"); // waits get long without a message
 	}
 
 	/** Moves the one tab stop of the cards. */

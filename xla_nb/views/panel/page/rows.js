@@ -32,7 +32,6 @@ export class Row {
 		put(this.memory, card.rss === null ? "" : mebibytes(card.rss));
 		const warns = card.facts.some(({ id }) => id === "fallbacks");
 		mark(node, "data-warns", warns || null);
-		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
 	}
 
 	time(card, store) {
@@ -43,7 +42,8 @@ export class Row {
 		put(this.what, joined(doing(card), long >= 2 && duration(long)));
 		mark(this.what, "title", this.what.textContent); // it may be cut
 		const [first] = store.figures.values();
-		put(this.metric, first?.get(card.rank)?.y.length ? figure(first.get(card.rank).y.at(-1)) : "");
+		const last = first?.get(card.rank)?.y.at(-1);
+		put(this.metric, last === undefined ? "" : figure(last));
 		const slots = [...(store.lanes.get(card.rank) ?? [])];
 		const key = `${store.window.map(Math.floor)}${slots.at(-1)}`;
 		if (key === this.laid) return;
@@ -57,8 +57,7 @@ export class Tile {
 	number = span("number");
 	children = [glyph(), this.number];
 
-	set(card, _store, node) {
+	set(card) {
 		put(this.number, String(card.rank));
-		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
 	}
 }

@@ -11,20 +11,18 @@ export function oneStop(nodes) {
 	for (const node of nodes) mark(node, "tabindex", node === stop ? 0 : -1);
 }
 
-/** Moves the focus to the next or the last one that is shown. */
-export function step(nodes, by) {
-	const seen = shown(nodes);
+/** Moves the focus at these keys to the last or the next one that is shown. */
+export const walk = (nodes, back, on) => (event) => {
+	const by = { [back]: -1, [on]: 1 }[event.key];
+	if (!by) return;
+	event.preventDefault();
+	const seen = shown(nodes());
 	seen[seen.indexOf(document.activeElement) + by]?.focus();
-}
+};
 
 /** Buttons in a row. */
 export function toolbar(label, ...buttons) {
-	const keydown = (event) => {
-		const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-		if (!by) return;
-		event.preventDefault();
-		step(buttons, by);
-	};
+	const keydown = walk(() => buttons, "ArrowLeft", "ArrowRight");
 	oneStop(buttons);
 	return h("span.choices", { role: "toolbar", label, keydown, focusin: () => oneStop(buttons) }, ...buttons);
 }

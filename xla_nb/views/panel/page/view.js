@@ -108,8 +108,7 @@ export class View {
 		if (!this.seen) return;
 		this.shade();
 		if (this.store.over) return;
-		this.changed("head");
-		this.parts.ranks.tick();
+		this.changed("head", "ranks"); // waits get long without a message
 	}
 
 	/** Lets nobody answer what is asked beside the panel. */

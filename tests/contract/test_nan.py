@@ -1,0 +1,152 @@
+"""A figure that becomes NaN or infinite: said while the run goes on, and in what stays."""
+
+import re
+
+import pytest
+
+TRAINS = """\
+%%xla_spawn -n 4 {options} -o {run}
+import os, time, xla_nb
+nan, inf = float("nan"), float("inf")
+def train(rank):
+    for step in range(60):
+        xla_nb.report({figures})
+        {then}
+"""
+SAID = "loss is NaN on rank 2 since step 30 (last 0.31)"
+ON_RANK_2 = "loss=nan if rank == 2 and step >= 30 else 0.31"
+AMBER = "#9a6700"
+
+
+def trains(notebook, run, figures, options="--view text", then="pass"):
+    cell = TRAINS.format(run=run, figures=figures, options=options, then=then)
+    return notebook.run(cell)
+
+
+def html(notebook, run):
+    """What stays of the run in the notebook, without its pictures' bytes."""
+    shown = notebook.ok(run).data
+    return re.sub(r"base64,[^\"]*", "", shown["text/html"])
+
+
+def title(notebook, run):
+    return notebook.ok(run).data["text/plain"].splitlines()[0]
+
+
+@pytest.fixture(scope="module")
+def diverged(kernel):
+    shown = trains(kernel, "diverged", ON_RANK_2)
+    assert shown.status == "ok"
+    return shown
+
+
+def test_the_rank_the_step_and_the_last_value_are_said_in_the_cell(diverged):
+    assert diverged.data["text/plain"].startswith("! 4 ranks finished in ")
+    assert SAID in diverged.data["text/plain"].splitlines()[0]
+
+
+def test_the_saved_title_is_amber_and_the_curve_has_a_mark_with_words(diverged):
+    told = diverged.data["text/html"]
+    head = told[: told.index(SAID)]
+    assert f"background:{AMBER}" in head
+    assert "NaN at step 30 (rank 2)" in told[told.index(SAID) :]
+
+
+def test_a_reopened_run_says_the_same(diverged, notebook):
+    assert SAID in title(notebook, "import xla_nb\nxla_nb.open_run(diverged.name)")
+
+
+def test_it_is_said_while_the_run_goes_on(notebook, tmp_path):
+    """In the text view, and in the picture of a run in the background."""
+    go = tmp_path / "go"
+    then = f"while step == 40 and not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    try:
+        trains(notebook, "going", ON_RANK_2, "--view none --bg", then)
+        looks = (
+            "import time; end = time.monotonic() + 60\n"
+            f"while {SAID!r} not in going._repr_mimebundle_()['text/plain'] and "
+            "time.monotonic() < end: time.sleep(0.05)\n"
+            "going._ipython_display_()"
+        )
+        shown = notebook.ok(looks)
+        assert shown.data["text/plain"].startswith(f"● {SAID}")
+        assert shown.data["application/vnd.xla-nb.run+json"]["outcome"] == "running"
+    finally:
+        go.touch()
+        notebook.ok("going.wait()")
+
+    def heard(shown):
+        if SAID in shown.stderr:
+            go.touch()
+
+    go.unlink()
+    cell = TRAINS.format(run="seen", figures=ON_RANK_2, options="--view text", then=then)
+    assert SAID in notebook.run(cell, during=heard).stderr
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        (
+            "loss=nan if step >= 30 else 0.31",
+            "loss is NaN on all 4 ranks since step 30 (last 0.31)",
+        ),
+        (
+            "loss=nan if step >= 30 + abs(rank - 2) else 0.31",
+            "loss is NaN on all 4 ranks since step 30 (rank 2 first, last 0.31)",
+        ),
+        (
+            "loss=inf if step == 30 else nan if step > 30 else step",
+            "loss is inf or NaN on all 4 ranks since step 30 (last 29)",
+        ),
+        ("loss=-inf", "loss is -inf on all 4 ranks since step 0 (no finite value before)"),
+        (
+            "acc=nan if step > 20 else 1, loss=nan if step > 10 else 2, step=step",
+            "loss is NaN on all 4 ranks since step 11 (last 2); not finite either: acc",
+        ),
+    ],
+)
+def test_what_became_of_a_figure_is_said_as_it_is(notebook, figures, said):
+    trains(notebook, "became", figures)
+    assert said in title(notebook, "became").replace(" finished in", " finished")
+
+
+def test_a_figure_that_recovers_is_no_alarm_but_its_curve_is_marked(notebook):
+    trains(notebook, "recovered", "loss=nan if step == 30 and rank == 2 else 0.31")
+    assert title(notebook, "recovered").startswith("✓ 4 ranks finished in")
+    assert "NaN at step 30 (rank 2)" in html(notebook, "recovered")
+
+
+def test_a_figure_that_often_has_no_value_does_not_fill_the_record(notebook):
+    trains(notebook, "often", "loss=nan if step % 2 else 1.0")
+    size = int(notebook.value("(often.record.path / 'events.jsonl').stat().st_size"))
+    assert size < 12_000
+
+
+@pytest.mark.parametrize("options", ["--stop-on-nan", "--stop-on-nan --view none --bg"])
+def test_a_run_that_is_to_stop_on_nan_ends_there_and_says_why(notebook, options):
+    shown = trains(notebook, "stops", ON_RANK_2, options, then="time.sleep(0.02 * (step > 20))")
+    if "--bg" in options:
+        shown = notebook.run("stops.wait()")
+    assert shown.ename == "RunFailed"
+    assert f"Stopped by --stop-on-nan: {SAID}" in shown.error
+    assert title(notebook, "stops").count(SAID) == 1
+    assert int(notebook.value("len(stops.history['loss'][0])")) < 60
+
+
+def test_it_is_an_option_of_every_launch_and_a_setting(notebook):
+    diverges = (
+        "def diverges(rank):\n    import time, xla_nb\n    xla_nb.report(loss=float('nan'))\n"
+    )
+    notebook.ok(f"{diverges}    time.sleep(30)")
+    spawned = notebook.run("xla_nb.spawn(diverges, n=2, stop_on_nan=True)")
+    assert "Stopped by --stop-on-nan: loss is NaN on" in spawned.error
+    notebook.ok("%xla_config stop_on_nan=on")
+    try:
+        assert "stop_on_nan" in notebook.ok("%xla_config").stdout
+        live = notebook.run("%%xla\nimport time, xla_nb\nxla_nb.report(loss=1e999)\ntime.sleep(30)")
+        assert "Stopped by --stop-on-nan: loss is inf on" in live.error
+        assert notebook.run("%%xla\n1").status == "ok"
+    finally:
+        notebook.ok("%xla_config stop_on_nan=off")
+        notebook.ok("%xla_shutdown")

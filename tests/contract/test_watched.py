@@ -1,0 +1,116 @@
+"""Watched variables of live ranks: drift is the headline of the cell in which it happened; what
+differs by design, or may do so, is no alarm."""
+
+import re
+
+import pytest
+
+MODEL = """\
+%%xla
+import torch
+model = torch.nn.Linear(4, 4)
+for held in model.parameters():
+    torch.nn.init.constant_(held, 1.0)
+shard = torch.full((3,), float(rank))
+half = rank % 2
+first = rank == 0
+"""
+BREAKS = "if rank == 2:\n    torch.nn.init.constant_(model.weight, 2.0)"
+AMBER, RED = "#9a6700", "#cf222e"
+
+
+@pytest.fixture(scope="module")
+def live(kernel):
+    kernel.ok("%xla_start -n 4")
+    kernel.ok(MODEL)
+    yield kernel
+    kernel.ok("%xla_shutdown")
+
+
+@pytest.fixture
+def drifts(live):
+    """The cell in which a watched model drifts apart, and how it is said."""
+    live.ok("%xla_vars --watch model shard half")
+    assert live.ok("%%xla\nsame = 1").data["text/plain"].startswith("✓ 4 ranks finished")
+    shown = live.ok(f"%%xla --view text -o drifted\n{BREAKS}")
+    yield (
+        shown,
+        f"`model` differs between ranks since Cell In[{shown.number}]: "
+        "rank 2 (weight: 16 of 16 elements, largest difference 1)",
+    )
+    live.ok("%%xla\ntorch.nn.init.constant_(model.weight, 1.0)")
+    live.ok("%xla_vars --watch")
+
+
+def test_drift_is_the_amber_headline_of_its_cell_live_saved_and_reopened(live, drifts):
+    shown, said = drifts
+    again = live.ok("import xla_nb\nxla_nb.open_run(drifted.name)")
+    for data in (shown.data, live.ok("drifted").data, again.data):
+        first = data["text/plain"].splitlines()[0]
+        assert first.startswith("! 4 ranks finished in ")
+        assert said in first
+        head = data["text/html"][: data["text/html"].index("differs between ranks")]
+        assert f"background:{AMBER}" in head
+    assert said not in shown.stdout + shown.stderr  # once is enough
+
+
+def test_drift_is_said_of_a_cell_in_the_background_and_of_one_that_shows_nothing(live):
+    live.ok("%%xla\na = b = 1")
+    live.ok("%xla_vars --watch a b")
+    live.ok("%%xla --bg --view none -o behind\na = rank // 3")
+    data = live.ok("behind.wait()").data
+    assert "`a` differs between ranks since Cell In[" in data["text/plain"].splitlines()[0]
+    shown = live.ok("%%xla --view none\nb = rank // 3")
+    said = f"`b` differs between ranks since Cell In[{shown.number}]: rank 3 (1 (rank 3)"
+    assert "`b` differs between ranks since" in shown.stdout, said
+    live.ok("%xla_vars --watch")
+
+
+def test_a_function_called_again_after_the_ranks_were_asked_is_still_that_function(live):
+    live.ok("def called(a=0): return a\ncaller = xla_nb.ranks()\ncaller.call(called, 5)")
+    live.ok("%xla_vars model")
+    assert live.value("caller.call(called).results[3]") == "0"
+
+
+def test_values_that_were_never_equal_are_a_note_and_no_alarm(live):
+    live.ok("%xla_vars --watch own")
+    shown = live.ok("%%xla\nown = rank")
+    title, note, *_ = shown.data["text/plain"].splitlines()
+    assert title.startswith("✓ 4 ranks finished")
+    assert note.startswith("note: `own` differs between ranks already when first compared")
+    assert live.ok("%%xla\nown += 1").data["text/plain"].count("`own`") == 0
+    live.ok("%xla_vars --watch")
+
+
+def test_ranks_that_were_equal_and_now_all_differ_have_drifted(live):
+    live.ok("%%xla\nonce = 0")
+    live.ok("%xla_vars --watch once")
+    shown = live.ok("%%xla\nonce = rank")
+    assert f"`once` differs between ranks since Cell In[{shown.number}]" in shown.data["text/plain"]
+    live.ok("%xla_vars --watch")
+
+
+def test_only_a_rank_that_differs_from_most_is_red_in_the_table(live):
+    data = live.ok("%xla_vars model shard half first").data
+    rows = {name: row(data["text/html"], name) for name in ("model", "shard", "half", "first")}
+    assert "equal" in rows["model"]
+    assert "differs by rank" in rows["shard"]
+    assert "no majority" in rows["half"]
+    assert "rank 0 differs" in rows["first"]
+    assert [name for name, told in rows.items() if RED in told] == ["first"]
+
+
+def row(html, name):
+    return re.search(rf"<tr[^>]*><td[^>]*>(?:<[^>]*>)*{name}</bdi>.*?</tr>", html, re.DOTALL)[0]
+
+
+def test_parts_of_a_model_under_fsdp_are_sharded_and_do_not_drift(live):
+    live.ok(
+        "%%xla\nfrom torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP\n"
+        "torch.manual_seed(0)\nnet = torch.nn.Linear(64, 64).to(device)"
+    )
+    live.ok("%xla_vars --watch net")
+    shown = live.ok("%%xla\nimport torch_xla\nnet = FSDP(net)\ntorch_xla.sync()")
+    assert shown.data["text/plain"].startswith("✓ 4 ranks finished")
+    assert RED not in live.ok("%xla_vars net").data["text/html"]
+    live.ok("%xla_vars --watch")

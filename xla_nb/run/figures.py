@@ -1,0 +1,68 @@
+"""Which of the figures that ranks report are no finite numbers any more, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xla_nb.protocol.events import Concluded, Event, FigureTurned
+from xla_nb.run.hang import Watched
+from xla_nb.wording import in_one_line, listed, ranks
+
+_STOPPED = "Stopped by --stop-on-nan: "
+_LONGEST, _MOST = 40, 3  # characters of a name, and names that are told beside the first
+
+
+class FigureWatch:
+    """Watches one run, and stops it where that is asked for (`stops`)."""
+
+    def __init__(self, run: Watched, *, stops: bool) -> None:
+        self._run, self._stops = run, stops
+        #: By name and rank; the figure that became so first comes first.
+        self._odd: dict[str, dict[int, FigureTurned]] = {}
+
+    def take(self, event: Event) -> None:
+        """Say which figures are no finite numbers, if that changes."""
+        state = self._run.state
+        if not isinstance(event, FigureTurned) or state.stopping.startswith(_STOPPED):
+            return  # which says it
+        found = self._found(event, len(state.ranks))
+        self._run.take(found)
+        if found.sentence and self._stops and not state.stopping:
+            self._run.stop(f"{_STOPPED}{found.sentence}")
+
+    def _found(self, event: FigureTurned, of: int) -> Concluded:
+        by_rank = self._odd.setdefault(event.name, {})
+        if event.kinds:
+            by_rank[event.rank] = event
+        else:
+            by_rank.pop(event.rank, None)
+        self._odd = {name: each for name, each in self._odd.items() if each}
+        if not self._odd:
+            return Concluded(kind="figures", sentence="", wrong=True)
+        (first, by_rank), *others = self._odd.items()
+        told, who = _sentence(first, by_rank, of), tuple(sorted(by_rank))
+        if others:
+            names = [in_one_line(name, _LONGEST) for name, _ in others]
+            told += f"; not finite either: {listed(names, most=_MOST)}"
+        marked = who if len(who) < of else ()
+        return Concluded(kind="figures", sentence=told, ranks=marked, wrong=True)
+
+
+def _sentence(name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
+    """`loss is NaN on all 4 ranks since step 30 (rank 2 first, last 0.31)`."""
+    since = min(one.since for one in by_rank.values())
+    first = [one for one in by_rank.values() if one.since == since]
+    where = f" on {_who(sorted(by_rank), of)}" if of > 1 else ""
+    known = [one.last for one in first if one.last is not None]
+    ends = [f"{end:.4g}" for end in (min(known), max(known))] if known else []
+    last = f"last {' to '.join(dict.fromkeys(ends))}" if known else "no finite value before"
+    if len(first) < len(by_rank):
+        last = f"{ranks(one.rank for one in first)} first, {last}"
+    kinds = listed(dict.fromkeys(kind for one in by_rank.values() for kind in one.kinds), "or")
+    return f"{in_one_line(name, _LONGEST)} is {kinds}{where} since step {since:,.10g} ({last})"
+
+
+def _who(numbers: Sequence[int], of: int) -> str:
+    if len(numbers) < of:
+        return ranks(numbers)
+    return "both ranks" if of == 2 else f"all {of:,} ranks"
