@@ -53,7 +53,7 @@ from xla_nb.rank.snapshot import Snapshots
 from xla_nb.record.files import Record
 from xla_nb.record.output import capture
 from xla_nb.runtimes import Runtime
-from xla_nb.runtimes.forking import Latch, Lifecycle
+from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers
 from xla_nb.wording import in_one_line
 
 _DIED_WITH_LOCK = "Rank {rank} died with the `lock`; it is free again."
@@ -119,6 +119,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
         if given is not None:
             given.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forget_exit_handlers()
     helpers.tell_of_lost_helpers()
     loading.watch_loaders()
     segments.leave_to_their_makers()
