@@ -21,8 +21,6 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from xla_nb import linux, old_names, old_parameters, runtimes
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
@@ -257,8 +255,10 @@ def _load(
     """
     path = Path(order.request.program)
     table = ModuleMap.open(path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch: Any = sys.modules.get("torch")  # which the fork server has imported, if it is there
+    if torch:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
     try:
         parcel = loader.parcel(os.environ[loader.PARCEL])
         if order.request.keeps and order.host_group.index == 0:
@@ -272,7 +272,8 @@ def _load(
     except BaseException as error:
         raise _raised(order.request.label, error, table) from error
     finally:
-        torch.set_num_threads(threads)
+        if torch:
+            torch.set_num_threads(threads)
     return namespace, table, keeping
 
 

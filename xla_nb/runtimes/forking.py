@@ -138,8 +138,7 @@ def forget_exit_handlers() -> None:
     processes use. The job calls this before any code of the user's runs."""
     atexit._clear()
     atexit.register(logging.shutdown)  # which writes what a handler of the user's has collected
-    finalize: Any = weakref.finalize
-    finalize._registered_with_atexit = False  # the next one made registers them again
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
 
 
 def _end_as_a_script_does() -> None:
