@@ -356,6 +356,38 @@ def test_each_task_of_a_pool_has_a_process_whose_end_is_reported():
     )
 
 
+def test_a_process_ends_as_a_script_does_and_leaves_alone_what_it_inherits():
+    in_a_process(
+        """
+        import atexit, weakref
+        from xla_nb.runtimes.forking import forget_exit_handlers
+
+        class Thing: pass
+        def say(text): os.write(said_writer, text.encode())
+        said_reader, said_writer = os.pipe()
+        inherited, made = Thing(), []
+        atexit.register(say, "of an import ")
+        weakref.finalize(inherited, say, "inherited ")
+        forget_exit_handlers()
+        atexit.register(say, "of the program.")
+
+        def end():
+            arrive()
+            made.append(Thing())
+            weakref.finalize(made[0], say, "finalized ")
+            threading._register_atexit(say, "not called ")
+            threading._register_atexit(lambda: 1 / 0)
+            threading._register_atexit(say, "for threads ")
+        process = context.Process(target=end)
+        process.start()
+        assert deaths(1) == {process.pid: 0}
+        said = os.read(said_reader, 1000).decode()
+        assert said == "for threads finalized of the program.", said
+        """,
+        count=1,
+    )
+
+
 # ---------------------------------------------------------------- without a pool
 
 FORK = """

@@ -98,21 +98,6 @@ def test_a_coordinator_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("source", "uses"),
-    [
-        ("import torchax", True),
-        ("from xla_nb import torchax as xt", True),
-        ("torch.ones(3, device='jax')", True),
-        ('model.to("jax:0")', True),
-        ("import jax, torch\nx = jax.numpy.ones(3)", False),
-        ("print('jax is here')", False),
-    ],
-)
-def test_torchax_is_enabled_if_a_cell_names_it(source: str, uses: bool) -> None:
-    assert jax_world.uses_torchax(source) is uses
-
-
-@pytest.mark.parametrize(
     ("text", "consequence"),
     [
         ("Gloo all-reduce failed: [..pair.cc:534] Connection closed by peer [127.0.0.1]:1", True),

@@ -10,6 +10,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.runtimes import torchax_versions
 
 GOOD = {"torchax": "0.0.13", "torch": "2.9.0+cpu", "jax": "0.7.1", "jaxlib": "0.7.1"}
+ON_A_GPU = {"torch": "2.11.0+cu130", "jax": "0.11.2", "jaxlib": "0.11.2"}
 
 
 @pytest.fixture
@@ -35,6 +36,11 @@ def write_files(site: Path, version: str) -> None:
     (site / "torchax/__init__.py").write_text(text)
 
 
+def uninstall(site: Path, name: str) -> None:
+    (site / f"{name}.dist-info/METADATA").unlink()
+    (site / f"{name}.dist-info").rmdir()
+
+
 def refused() -> str:
     with pytest.raises(LaunchError) as caught:
         torchax_versions.check_versions()
@@ -42,21 +48,32 @@ def refused() -> str:
     return str(caught.value)
 
 
-def test_versions_that_work_together_pass(site: Path) -> None:
-    torchax_versions.check_versions()
+@pytest.mark.parametrize("others", [{}, ON_A_GPU])
+def test_versions_that_were_tried_together_pass(site: Path, others: dict[str, str]) -> None:
+    for name, version in others.items():
+        install(site, name, version)
+    assert torchax_versions.check_versions() == ()
 
 
-def test_a_missing_package_is_named(site: Path) -> None:
-    (site / "jax.dist-info/METADATA").unlink()
-    (site / "jax.dist-info").rmdir()
-    assert "needs jax, which is not installed (installed: torchax 0.0.13, torch 2.9.0" in refused()
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_a_missing_package_is_named(site: Path, name: str) -> None:
+    uninstall(site, name)
+    assert f"lacks {name} (installed: torchax 0.0.13, " in refused()
+
+
+def test_without_torchax_ranks_have_jax_alone(site: Path) -> None:
+    (site / "torchax/__init__.py").unlink()
+    (site / "torchax").rmdir()
+    for name in ("torchax", "torch"):
+        uninstall(site, name)
+    (told,) = torchax_versions.check_versions()
+    assert told.startswith("torchax is not installed, so ranks have JAX only")
 
 
 def test_the_torchax_of_torch_xlas_wheel_does_not_count_as_installed(site: Path) -> None:
-    (site / "torchax.dist-info/METADATA").unlink()
-    (site / "torchax.dist-info").rmdir()
+    uninstall(site, "torchax")
     write_files(site, "0.0.6")
-    assert "needs torchax, which is not installed" in refused()
+    assert "lacks torchax (installed: torch 2.9.0" in refused()
 
 
 def test_a_torchax_overwritten_by_torch_xla_is_refused(site: Path) -> None:
@@ -64,10 +81,26 @@ def test_a_torchax_overwritten_by_torch_xla_is_refused(site: Path) -> None:
     assert "torch_xla was installed after torchax" in refused()
 
 
+@pytest.mark.parametrize("version", ["2.13.0", "2.15.0+cpu"])
+def test_a_torch_that_this_torchax_cannot_import_is_refused(site: Path, version: str) -> None:
+    install(site, "torch", version)
+    assert "needs a torch older than 2.13 (installed: torchax 0.0.13, torch 2.1" in refused()
+
+
 @pytest.mark.parametrize(
     ("name", "version"),
-    [("torch", "2.13.0"), ("jax", "0.8.0"), ("jaxlib", "0.7.2"), ("torchax", "0.0.11")],
+    [("torch", "2.12.0"), ("torch", "2.8.0"), ("jax", "0.8.0"), ("jaxlib", "0.7.2")],
 )
-def test_another_version_is_refused_by_name(site: Path, name: str, version: str) -> None:
+def test_another_version_is_told_and_not_refused(site: Path, name: str, version: str) -> None:
     install(site, name, version)
-    assert f"needs {name} {torchax_versions.WORKING[name][0]} (installed: " in refused()
+    (told,) = torchax_versions.check_versions()
+    assert told.startswith("Not yet tried together: torchax 0.0.13, ")
+    assert f"{name} {version}" in told
+    assert "Tried: torchax 0.0.13, torch 2.9, jax 0.7.1, jaxlib 0.7.1; torchax" in told
+
+
+def test_a_newer_torchax_may_know_a_newer_torch(site: Path) -> None:
+    install(site, "torchax", "0.0.14")
+    install(site, "torch", "2.13.0")
+    write_files(site, "0.0.14")
+    assert len(torchax_versions.check_versions()) == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -45,7 +45,8 @@ _NO_JOB = (
 )
 #: Modules of every job and rank, whatever their runtime.
 ALWAYS = (
-    *("torch.utils.data", "torch.optim", "multiprocessing.popen_fork", "xla_nb.rank.job"),
+    *(("torch.utils.data", "torch.optim") if importlib.util.find_spec("torch") else ()),
+    *("multiprocessing.popen_fork", "xla_nb.rank.job"),
     *("IPython.core.formatters", "IPython.display"),  # what `display` needs
 )
 

@@ -47,18 +47,18 @@ class Inheritance:
         return states
 
     def take_on(self) -> None:
-        """Set the states in this process, which has imported numpy and torch."""
+        """Set the states in this process, which has imported numpy, and torch if it is there."""
         numpy: Any = sys.modules["numpy"]
-        torch: Any = sys.modules["torch"]
+        torch: Any = sys.modules.get("torch")
         random.setstate(self.python)
         if self.numpy is None:
             numpy.random.seed(self.seed)
         else:
             numpy.random.set_state(self.numpy)
-        if self.torch is None:
-            torch.manual_seed(self.seed)
-        else:
+        if self.torch is not None:
             torch.set_rng_state(torch.from_numpy(self.torch.copy()))
+        elif torch is not None:
+            torch.manual_seed(self.seed)
         if self.dtype is not None:
             torch.set_default_dtype(getattr(torch, self.dtype.removeprefix("torch.")))
 

@@ -21,8 +21,6 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from xla_nb import linux, old_names, old_parameters, runtimes
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
@@ -53,7 +51,7 @@ from xla_nb.rank.snapshot import Snapshots
 from xla_nb.record.files import Record
 from xla_nb.record.output import capture
 from xla_nb.runtimes import Runtime
-from xla_nb.runtimes.forking import Latch, Lifecycle
+from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers
 from xla_nb.wording import in_one_line
 
 _DIED_WITH_LOCK = "Rank {rank} died with the `lock`; it is free again."
@@ -119,6 +117,7 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
         if given is not None:
             given.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forget_exit_handlers()
     helpers.tell_of_lost_helpers()
     loading.watch_loaders()
     segments.leave_to_their_makers()
@@ -256,8 +255,10 @@ def _load(
     """
     path = Path(order.request.program)
     table = ModuleMap.open(path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch: Any = sys.modules.get("torch")  # which the fork server has imported, if it is there
+    if torch:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
     try:
         parcel = loader.parcel(os.environ[loader.PARCEL])
         if order.request.keeps and order.host_group.index == 0:
@@ -271,7 +272,8 @@ def _load(
     except BaseException as error:
         raise _raised(order.request.label, error, table) from error
     finally:
-        torch.set_num_threads(threads)
+        if torch:
+            torch.set_num_threads(threads)
     return namespace, table, keeping
 
 

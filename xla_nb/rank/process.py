@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib
 import os
 import random
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -137,8 +137,9 @@ def _mend_thread_pool() -> None:
     device, would race for it ("Invalid thread pool!", SIGABRT; 7 of 50 first backward passes of
     SPMD).
     """
-    torch: Any = importlib.import_module("torch")
-    torch.set_num_threads(torch.get_num_threads())
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(torch.get_num_threads())
 
 
 def _heed_interrupts(job: Inherited) -> None:

@@ -7,7 +7,7 @@ from xla_nb.run.state import RunState
 from xla_nb.wording import listed, ranks
 
 _LINGERING = (
-    "Threads or processes that {ranks} had started were still running {seconds:g} s after the "
+    "Threads, processes or `atexit` handlers of {ranks} were still running {seconds:g} s after the "
     "ranks had ended, and were ended. Wait for them in the function (`thread.join()`)."
 )
 _LEFT = (

@@ -42,11 +42,13 @@ class Machine:
 @dataclass(frozen=True)
 class Plan:
     """What a launch needs: `sets` are variables of its environment, `imports` are modules for its
-    fork server. `ranks` None: the runtime counts its devices."""
+    fork server, `notices` are what its user should know. `ranks` None: the runtime counts its
+    devices."""
 
     ranks: int | None
     sets: Mapping[str, str] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

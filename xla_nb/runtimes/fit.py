@@ -21,7 +21,7 @@ OnWait = Callable[[float, str], None]
 @dataclass(frozen=True)
 class Fit:
     """A launch fitted to a machine: `ranks` None for one per device, `imports` the modules for its
-    processes, `notices` the changes to the environment that the user should know."""
+    processes, `notices` what the user should know: changes to the environment, say."""
 
     device: str
     ranks: int | None
@@ -54,4 +54,4 @@ def fit_to_machine(
     env, changes = environment.clean(
         environ, device=device, sets={**plan.sets, **(sets or {})}, user_env=user_env
     )
-    return Fit(device, plan.ranks, env, tuple(plan.imports), tuple(map(str, changes)))
+    return Fit(device, plan.ranks, env, tuple(plan.imports), (*plan.notices, *map(str, changes)))

@@ -6,12 +6,16 @@ reports only "broken pool". Here a death is an event, and the other ranks keep t
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import select
 import signal
 import sys
 import threading
 import time
+import traceback
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import context
@@ -107,6 +111,14 @@ class _RankProcess(context.ForkProcess):
         super().__init__(*args, **kwargs)
         self._ranks = ranks
 
+    def run(self) -> None:
+        for inherited in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            inherited.atexit = False  # or each rank would delete a folder that all ranks use
+        try:
+            super().run()
+        finally:
+            _end_as_a_script_does()
+
     def start(self) -> None:
         try:
             super().start()
@@ -119,6 +131,28 @@ class _RankProcess(context.ForkProcess):
 
     def terminate(self) -> None:
         """Nothing: the pool would end healthy ranks before they can report where they are."""
+
+
+def forget_exit_handlers() -> None:
+    """Leave this process's imports no say in how its ranks end: they would delete what other
+    processes use. The job calls this before any code of the user's runs."""
+    atexit._clear()
+    atexit.register(logging.shutdown)  # which writes what a handler of the user's has collected
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+
+
+def _end_as_a_script_does() -> None:
+    """Let pools end their idle workers, wait for threads, and call what `atexit` has.
+
+    multiprocessing, which ends this process afterwards, does it in another order, and without
+    `atexit`: it waits for the workers of pools that nobody has told to end.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException:
+        traceback.print_exc()
+        threading._threading_atexits.clear()  # type: ignore[attr-defined]  # or it raises again
+    atexit._run_exitfuncs()
 
 
 def _status(process: Any) -> int | None:

@@ -8,6 +8,7 @@ exception in the collective that needs it, or not at all.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -252,17 +253,20 @@ def leave(reason: str) -> None:
 # ---------------------------------------------------------------- torchax
 
 
-def uses_torchax(source: str) -> bool:
-    """Whether a cell's code uses torch operations on JAX arrays: it names torchax or "jax"."""
-    return re.search(r"\btorchax\b|(['\"])jax(:\d+)?\1", source) is not None
-
-
 def enable_torchax() -> None:
-    """Make `device="jax"` work; call after `join`, because it opens the device."""
-    import torchax
-
-    if not torchax.default_env().enabled:
+    """Make `device="jax"` work, where torchax is installed; call after `join`, because it opens the
+    device."""
+    torchax: Any = sys.modules.get("torchax")  # which the fork server has imported
+    if torchax is not None and not torchax.default_env().enabled:
         torchax.enable_globally()
+        os.register_at_fork(after_in_child=functools.partial(_compute_by_torch, torchax))
+
+
+def _compute_by_torch(torchax: Any) -> None:
+    """Have a process that a rank forked, as a DataLoader's worker is, compute without JAX, whose
+    threads it has not: torchax makes some CPU tensors by JAX, and would wait for them forever."""
+    env = torchax.default_env()
+    env.dispatch = lambda func, types, args, kwargs: func(*args, **(kwargs or {}))
 
 
 # ---------------------------------------------------------------- when a rank is gone

@@ -9,12 +9,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from xla_nb.errors import UsageError
-from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol.order import Order
 from xla_nb.record.files import Record
 from xla_nb.runtimes import (
@@ -34,7 +33,8 @@ from xla_nb.topology import simulated
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, process_bounds, require_one_host
 from xla_nb.wording import listed, several
 
-#: Imported by the fork server; `import jax` starts no thread and opens no device.
+#: Imported by the fork server; `import jax` starts no thread and opens no device. torchax and its
+#: modules, and torch's, only where torchax is installed.
 IMPORTS = (
     "jax",
     "jax.experimental.multihost_utils",
@@ -43,6 +43,7 @@ IMPORTS = (
     "torchax.ops.jaten",
     "torchax.ops.jtorch",
     "torchax.decompositions",
+    "torch._dynamo",  # torch 2.11 imports it at the first operation that torchax sees
     "xla_nb.runtimes.torchax",
 )
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
@@ -50,20 +51,24 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
 
 def plan(machine: Machine, n: int | None) -> Plan:
     """A rank for each TPU chip or GPU, or for each simulated chip on the CPU."""
-    torchax_versions.check_versions()
+    notices = torchax_versions.check_versions()
+    is_there = torchax_versions.imported() is not None
+    imports = tuple(name for name in IMPORTS if is_there or not name.startswith("torch"))
     platform = _platform(machine.device, machine.variable)
     if platform == "tpu":
-        return _plan_tpu(machine, n)
+        return Plan(*_on_chips(machine, n), imports, notices)
     gpus = _gpus(machine.variable("CUDA_VISIBLE_DEVICES")) if platform == "cuda" else 0
     if gpus and n is not None and n > gpus:
         raise UsageError(
             f"-n {n} exceeds the {several(gpus, 'visible GPU')}, and each rank needs its own. "
             "Remove -n, or add `--env JAX_PLATFORMS=cpu` to run on the CPU."
         )
-    return Plan(n or gpus or simulated.ranks(machine.variable(SIMULATE), n), {}, IMPORTS)
+    ranks = n or gpus or simulated.ranks(machine.variable(SIMULATE), n)
+    return Plan(ranks, {}, imports, notices)
 
 
-def _plan_tpu(machine: Machine, n: int | None) -> Plan:
+def _on_chips(machine: Machine, n: int | None) -> tuple[int, Mapping[str, str]]:
+    """The number of ranks, and the variables for their chips."""
     if machine.hosts == 1:
         require_one_host(machine.accelerator, machine.chips, "torchax")
     if devices_per_chip(machine.accelerator) > 1:
@@ -72,7 +77,7 @@ def _plan_tpu(machine: Machine, n: int | None) -> Plan:
             f"{machine.accelerator} has two. Use --runtime xla, or a newer TPU."
         )
     sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
-    return Plan(n or machine.chips, sets, IMPORTS)
+    return n or machine.chips, sets
 
 
 def _platform(device: str, variable: Callable[[str], str]) -> str:
@@ -128,15 +133,8 @@ def prepare(order: Order) -> Processes:
     platform = _platform(order.device, lambda name: order.env.get(name, ""))
     address = coordinator.address if coordinator else f"{host}:{port}"
     world = jax_world.World(address, size, platform, ranks)
-    wants = _wants_torchax(Path(order.request.program))
     others = Record(order.request.record).others_ended if here.hosts > 1 else None
-    return Processes(ranks, here.index * ranks, world, coordinator, others, wants)
-
-
-def _wants_torchax(program: Path) -> bool:
-    """Whether the program uses torchax; a cell without a function does, through `device`."""
-    table = ModuleMap.open(program)
-    return table.body is not None or jax_world.uses_torchax(program.read_text())
+    return Processes(ranks, here.index * ranks, world, coordinator, others)
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,6 @@ class Processes:
     world: jax_world.World
     coordinator: jax_world.Coordinator | None
     others: Path | None
-    torchax: bool
     simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
     compilations: jax_counts.Compilations = field(default_factory=jax_counts.Compilations)
     connections: gloo.Connections = field(default_factory=gloo.Connections)
@@ -168,8 +165,7 @@ class Processes:
     def join(self, local_rank: int, processes: int) -> None:
         self.compilations.listen()
         jax_world.join(self.world, self.first + local_rank, self.connections)
-        if self.torchax:
-            jax_world.enable_torchax()
+        jax_world.enable_torchax()
 
     def rank_info(self, rank: int) -> RankInfo:
         name = f"{self.world.platform}:{rank}"

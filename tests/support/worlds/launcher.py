@@ -23,7 +23,7 @@ from tests.support.worlds import scenarios
 from xla_nb.protocol import results
 from xla_nb.protocol.events import ProcessDied
 from xla_nb.runtimes import gloo, jax_guard, jax_world
-from xla_nb.runtimes.forking import Latch, Lifecycle, fork_ranks
+from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers, fork_ranks
 
 
 def serve() -> None:
@@ -38,6 +38,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
     home = Path(folder)
     redirect(home, "job")
     os.environ.update(env)
+    forget_exit_handlers()
     jax_guard.install()
     entry = scenarios.load(scenario)
     coordinator = jax_world.Coordinator(ranks)

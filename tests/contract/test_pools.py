@@ -1,0 +1,141 @@
+"""How a rank's process ends: as a script does, with the pools, threads and exit handlers it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.kernel import Notebook, Shown
+
+LEFT = "were still running 3 s after the ranks had ended"
+
+
+def everything(shown: Shown) -> str:
+    return shown.stdout + shown.stderr + shown.result + str(shown.data)
+
+
+def test_a_launch_says_nothing_of_idle_pools_that_its_ranks_leave_open(notebook: Notebook) -> None:
+    shown = notebook.ok(
+        "%%xla_spawn -n 2 -o pooled\n"
+        "import concurrent.futures, multiprocessing, threading, time\n"
+        "from joblib import Parallel, delayed\n"
+        "def f(rank):\n"
+        "    global processes, pool, threads\n"
+        "    processes = concurrent.futures.ProcessPoolExecutor(2)\n"
+        "    threads = concurrent.futures.ThreadPoolExecutor(2)\n"
+        "    pool = multiprocessing.Pool(2)\n"
+        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "    return [\n"
+        "        sum(Parallel(n_jobs=2)(delayed(abs)(-i) for i in range(4))),\n"
+        "        *processes.map(abs, [-1]), *threads.map(abs, [-2]), *pool.map(abs, [-3]),\n"
+        "    ]"
+    )
+    assert notebook.value("pooled.results") == "{0: [6, 1, 2, 3], 1: [6, 1, 2, 3]}"
+    assert shown.stderr == ""
+    assert LEFT not in everything(shown)
+
+
+def test_exit_handlers_run_last_first_and_show_what_they_print_and_raise(
+    notebook: Notebook,
+) -> None:
+    shown = notebook.ok(
+        "%%xla_spawn -n 2 -o handled\n"
+        "import atexit\n"
+        "atexit.register(print, 'registered first')\n"
+        "def f(rank):\n"
+        "    atexit.register(print, 'registered last')\n"
+        "    atexit.register(lambda: 1 / 0)\n"
+        "    return rank"
+    )
+    assert [line for line in shown.lines if line.startswith("[1]")] == [
+        "[1] registered last",
+        "[1] registered first",
+    ]
+    assert "Exception ignored in atexit callback" in shown.stderr
+    assert "line 6, in <lambda>" in shown.stderr
+    assert "ZeroDivisionError: division by zero" in shown.stderr
+    assert "registered last" in shown.result
+    assert "2 ranks finished" in shown.result
+    assert notebook.value("handled.results, handled.errors") == "({0: 0, 1: 1}, {})"
+
+
+def test_exit_handlers_of_a_rank_that_fails_run_too(notebook: Notebook) -> None:
+    shown = notebook.run(
+        "%%xla_spawn -n 1\n"
+        "import atexit\n"
+        "def f(rank):\n    atexit.register(print, 'at the end')\n    raise ValueError('boom')"
+    )
+    assert "[0] at the end" in shown.lines
+    assert "Rank 0 failed at" in shown.error
+    assert "ValueError: boom" in shown.error
+
+
+def test_processes_that_a_rank_forks_do_not_run_its_exit_handlers(notebook: Notebook) -> None:
+    shown = notebook.ok(
+        "%%xla_spawn -n 1\n"
+        "import atexit, os, sys\n"
+        "def f(rank):\n"
+        "    atexit.register(print, 'once')\n"
+        "    if os.fork() == 0: return\n"
+        "    if os.fork() == 0: sys.exit(4)\n"
+        "    os.wait(), os.wait()"
+    )
+    assert shown.lines.count("[0] once") == 1
+
+
+def test_what_ranks_leave_to_the_end_of_a_script_is_done(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    """A folder that all ranks share is no rank's to delete; one of its own, each deletes."""
+    shown = notebook.ok(
+        "%%xla_spawn -n 2 -o tidied\n"
+        "import logging, logging.handlers, tempfile\n"
+        f"shared = tempfile.TemporaryDirectory(dir={str(tmp_path)!r})\n"
+        "def f(rank):\n"
+        "    global own\n"
+        f"    own = tempfile.TemporaryDirectory(dir={str(tmp_path)!r})\n"
+        "    target = logging.StreamHandler()\n"
+        "    logging.getLogger().addHandler(logging.handlers.MemoryHandler(9, target=target))\n"
+        "    logging.warning('collected')\n"
+        "    return shared.name"
+    )
+    assert sorted(shown.error_lines) == ["[0] collected", "[1] collected"]
+    assert [str(path) for path in tmp_path.iterdir()] == [notebook.value("tidied[0]").strip("'")]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "atexit.register(time.sleep, 600)",
+        "concurrent.futures.ProcessPoolExecutor(1).submit(time.sleep, 600)",
+    ],
+)
+def test_what_still_works_at_the_end_is_told_and_ended(notebook: Notebook, work: str) -> None:
+    shown = notebook.ok(
+        f"%%xla_spawn -n 1\nimport atexit, concurrent.futures, time\ndef f(rank):\n    {work}"
+    )
+    assert "Threads, processes or `atexit` handlers of rank 0 " + LEFT in shown.stderr
+
+
+def test_a_pool_of_live_ranks_lives_on_until_the_ranks_end(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    notebook.ok("%xla_start --name pools -n 2")
+    first = notebook.ok(
+        "%%xla --group pools\n"
+        "import atexit, concurrent.futures, os, pathlib\n"
+        "the_pool = concurrent.futures.ProcessPoolExecutor(1)\n"
+        f"mine = pathlib.Path({str(tmp_path)!r}, str(rank))\n"
+        "atexit.register(mine.write_text, 'ended')\n"
+        "the_pool.submit(os.getpid).result()"
+    )
+    second = notebook.ok(
+        "%%xla --group pools -o lived\n"
+        "the_pool.submit(os.getpid).result() in the_pool._processes, mine.exists()"
+    )
+    assert notebook.value("lived.results") == "{0: (True, False), 1: (True, False)}"
+    for shown in (first, second, notebook.ok("%xla_shutdown pools")):
+        assert shown.stderr == ""
+        assert LEFT not in everything(shown)
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["ended", "ended"]

@@ -1,0 +1,109 @@
+"""torchax under `--runtime torchax`: on whatever program, with the versions that are there."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kernel import Notebook
+from xla_nb.errors import LaunchError
+from xla_nb.runtimes import torchax_versions
+
+TRAINER = """
+import torch
+
+def train(rank):
+    weights = torch.ones(2, 2).to("jax")
+    return (weights @ weights).sum().item() + rank
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, number):
+        return torch.full((2,), float(number))
+
+def load(rank):
+    batches = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=1)
+    return [batch.to("jax").sum().item() for batch in batches]
+
+def teach(rank):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 1)
+    net(torch.ones(4, 3)).sum().backward()
+    return net.weight.grad.tolist(), str(net.weight.device)
+"""
+
+
+@pytest.fixture(scope="module")
+def trainer(kernel: Notebook, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """The kernel with an own module of functions, and a fork server that lives as it does."""
+    try:
+        torchax_versions.check_versions()
+    except LaunchError as missing:
+        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("own")
+    Path(folder, "own_trainer.py").write_text(TRAINER)
+    kernel.ok(f"import sys; sys.path.insert(0, {str(folder)!r})\nimport own_trainer, xla_nb")
+    kernel.ok("%%xla_spawn -n 1 --runtime torchax --view none\nrank", timeout=300)
+    yield kernel
+    kernel.ok("sys.path.pop(0)")
+
+
+def launched(trainer: Notebook, function: str) -> str:
+    trainer.ok(f"tried = xla_nb.spawn(own_trainer.{function}, n=2, runtime='torchax', timeout=60)")
+    return trainer.value("tried.results")
+
+
+def test_a_function_of_a_module_computes_on_the_jax_device(trainer: Notebook) -> None:
+    assert launched(trainer, "train") == "{0: 8.0, 1: 9.0}"
+
+
+def test_workers_of_a_dataloader_compute_by_torch(trainer: Notebook) -> None:
+    assert launched(trainer, "load") == "{0: [2.0, 10.0], 1: [2.0, 10.0]}"
+
+
+def test_torch_on_the_cpu_still_has_gradients(trainer: Notebook) -> None:
+    each = "([[4.0, 4.0, 4.0]], 'cpu')"
+    assert launched(trainer, "teach") == f"{{0: {each}, 1: {each}}}"
+
+
+def test_a_program_of_jax_alone_runs(trainer: Notebook) -> None:
+    trainer.ok(
+        "%%xla_spawn -n 2 --runtime torchax -o pure\n"
+        "import jax.numpy as jnp\n"
+        "def f(rank):\n    return float(jnp.ones(3).sum()) + rank"
+    )
+    assert trainer.value("pure.results") == "{0: 3.0, 1: 4.0}"
+
+
+def test_versions_that_were_not_tried_are_told_once_and_run(trainer: Notebook) -> None:
+    cell = "%%xla_spawn -n 1 --runtime torchax\n(rank, world_size)"
+    trainer.ok(
+        "from xla_nb.runtimes import torchax_versions as checked\n"
+        "tried_sets = checked.TRIED\n"
+        "checked.TRIED = ({**tried_sets[0], 'jax': '0.7.0'},)"
+    )
+    try:
+        first, second = trainer.ok(cell), trainer.ok(cell)
+    finally:
+        trainer.ok("checked.TRIED = tried_sets")
+    assert "Not yet tried together: torchax 0.0.13, " in first.stderr
+    assert "Not yet tried together" in first.result
+    assert "Not yet tried together" not in second.stderr + second.result
+
+
+def test_nothing_of_torch_xla_is_imported_for_ranks_of_jax(trainer: Notebook) -> None:
+    trainer.ok(
+        "%%xla_spawn -n 1 --runtime torchax -o seen\n"
+        "import sys\nsorted({'torch_xla', '_XLAC'} & sys.modules.keys())"
+    )
+    assert trainer.value("seen.results") == "{0: []}"
+
+
+def test_the_extra_for_jax_does_not_bring_torch_xla() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    names = [name.split(">")[0].split("=")[0] for name in project["optional-dependencies"]["jax"]]
+    assert names == ["torch", "torchax", "jax", "numpy"]
