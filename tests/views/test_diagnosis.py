@@ -1,18 +1,21 @@
 """The one sentence about a run: what ended it, what holds it up, or how many ranks run."""
 
 import ast
-import re
 from dataclasses import replace
 
 import pytest
 
 from xla_nb.protocol.events import StackGroup
 from xla_nb.record.sample import INPUT, LOCK, Sample
-from xla_nb.views.diagnosis import Diagnoser, diagnose
-from xla_nb.views.lanes import Pace
-from xla_nb.views.snapshot import Card, Diagnosis, Hang, Slot, Snapshot, Trouble
+from xla_nb.run.conclusions import Window
+from xla_nb.views.diagnosis import Diagnoser
+from xla_nb.views.snapshot import Card, Diagnosis, Hang, Snapshot, Trouble
 
 PATIENCE = 60  # seconds
+
+
+def diagnose(snapshot, paces):
+    return Diagnoser().look(snapshot, paces)
 
 
 def snapshot(*cards, **fields):
@@ -208,105 +211,100 @@ def test_a_rank_that_waits_for_the_lock_that_it_holds_is_told_so():
 # ---------------------------------------------------------------- the slowest rank
 
 
-def pace(step, steps=100, seconds=10.0, **more):
-    return Pace(**{"steps": steps, "seconds": seconds, "step": step, "halves": (step, step)} | more)
+def pace(seconds=50.0, steps=100, newest=None, **more):
+    """What a rank counted lately."""
+    newest = newest or Sample(at=200.0, since=200.0, steps=1000)
+    nothing = {"compiles": 0, "compiling": 0.0, "waited": 0.0, "data": 0.0, "fallbacks": {}}
+    counted = {"steps": steps, "executed": steps, "newest": newest} | nothing | more
+    return Window(seconds, **counted)
 
 
-def crowd(own, waits, /, **more):
-    """The diagnosis of ranks with such steps and shares of waiting."""
-    cards = [card(rank, waits=share) for rank, share in enumerate(waits)]
-    paces = {rank: pace(step, **more) for rank, step in enumerate(own)}
-    return diagnose(snapshot(*cards), paces)
+def crowd(*waits, **more):
+    """The diagnosis of ranks that have waited so long."""
+    paces = {rank: pace(waited=wait, **more) for rank, wait in enumerate(waits)}
+    return diagnose(snapshot(*map(card, paces)), paces)
 
 
 def test_the_slowest_rank_is_told_with_what_it_costs():
-    found = crowd([0.081, 0.082, 0.112, 0.080], [0.28, 0.27, 0.01, 0.29])
-    told = "Rank 2 is the slowest, by 31 ms a step; the others wait 28 % of the time"
+    found = crowd(14.0, 13.5, 0.5, 14.5)
+    told = "Rank 2 was the slowest, by 130 ms a step: the others waited 13 s of the last 50 s"
     assert found == Diagnosis(told, "warning", (2,))
 
 
 def test_of_two_ranks_the_other_waits():
-    told = "Rank 1 is the slowest, by 1.0 s a step; the other waits 50 % of the time"
-    assert crowd([1.0, 2.0], [0.5, 0.0]).sentence == told
+    told = "Rank 1 was the slowest, by 250 ms a step: the other waited 25 s of the last 50 s"
+    assert crowd(25.0, 0.0).sentence == told
 
 
 def test_several_slow_ranks_are_told_together():
-    found = crowd([0.1] * 5 + [0.15, 0.16], [0.3] * 5 + [0.0, 0.01])
-    assert found.sentence.startswith("Ranks 5, 6 are the slowest, by 50 ms a step;")
+    found = crowd(*[15.0] * 5, 0.0, 0.5)
+    assert found.sentence.startswith("Ranks 5, 6 were the slowest, by 145 ms a step: ")
 
 
 @pytest.mark.parametrize(
-    ("steps", "waits", "more"),
+    ("waits", "more"),
     [
-        pytest.param([0.1, 0.102], [0.2, 0.0], {}, id="hardly slower"),
-        pytest.param([0.1, 0.1, 0.2], [0.05, 0.05, 0.0], {}, id="hardly waited for"),
-        pytest.param([0.1, 0.1, 0.2], [0.3, 0.3, 0.2], {}, id="the slow one waits too"),
-        pytest.param([0.1, 0.1, 0.2], [None, None, None], {}, id="waiting is not seen"),
-        pytest.param([0.1, 0.1, 0.2], [0.3, 0.3, 0.0], {"steps": 5}, id="few steps"),
-        pytest.param([0.1, 0.1, 0.2], [0.3, 0.3, 0.0], {"seconds": 2.0}, id="just begun"),
-        pytest.param([0.1, 0.2, 0.2, 0.2], [0.3, 0.0, 0.0, 0.0], {}, id="most are slow"),
-        pytest.param([0.2], [0.0], {}, id="alone"),
+        pytest.param([2.5, 2.5, 0.0], {}, id="hardly waited for"),
+        pytest.param([15.0, 15.0, 10.0], {}, id="the slow one waits too"),
+        pytest.param([None, None, None], {}, id="waiting is not seen"),
+        pytest.param([15.0, 15.0, 0.0], {"steps": 5}, id="few steps"),
+        pytest.param([1.5, 1.5, 0.0], {"seconds": 2.0}, id="just begun"),
+        pytest.param([15.0, 0.0, 0.0, 0.0], {}, id="most are slow"),
+        pytest.param([0.0], {}, id="alone"),
     ],
 )
-def test_no_rank_is_called_the_slowest_without_proof(steps, waits, more):
-    assert crowd(steps, waits, **more).level == "calm"
-
-
-def test_a_rank_that_was_slow_in_one_half_only_is_not_told():
-    cards = [card(0, waits=0.3), card(1, waits=0.0)]
-    paces = {0: pace(0.1), 1: pace(0.15, halves=(0.2, 0.1))}
-    assert diagnose(snapshot(*cards), paces).level == "calm"
-
-
-def test_a_rank_whose_slow_start_is_over_is_not_told():
-    cards = [card(0, waits=0.4), card(1, waits=0.0), card(2, waits=0.4)]
-    slow = pace(0.17, halves=(0.9, 0.11))  # the second half begins with its last slow step
-    assert diagnose(snapshot(*cards), {0: pace(0.1), 1: slow, 2: pace(0.1)}).level == "calm"
+def test_no_rank_is_called_the_slowest_without_proof(waits, more):
+    assert crowd(*waits, **more).level == "calm"
 
 
 def test_ranks_that_do_not_take_the_same_steps_are_not_compared():
-    cards = [card(0, waits=0.3), card(1, waits=0.0)]
-    paces = {0: pace(0.1), 1: pace(0.2, steps=50)}
-    assert diagnose(snapshot(*cards), paces).level == "calm"
+    paces = {0: pace(waited=15.0), 1: pace(steps=50)}
+    assert diagnose(snapshot(card(0), card(1)), paces).level == "calm"
 
 
 def test_ranks_without_known_steps_are_not_compared():
-    cards = [card(rank, waits=share) for rank, share in enumerate([0.3, 0.0, 0.3])]
-    assert diagnose(snapshot(*cards), {0: pace(0.1), 1: pace(0.2), 2: None}).level == "calm"
-
-
-def test_a_rank_that_is_slow_by_its_loader_says_so():
-    cards = [card(0, waits=0.3), card(1, waits=0.0)]
-    paces = {0: pace(0.1), 1: pace(0.2, data=0.1)}
-    told = "Rank 1 is the slowest, by 100 ms a step, waiting for data; the other waits"
-    assert diagnose(snapshot(*cards), paces).sentence.startswith(told)
+    paces = {0: pace(waited=15.0), 1: pace(), 2: None}
+    assert diagnose(snapshot(*map(card, paces)), paces).level == "calm"
 
 
 # ---------------------------------------------------------------- compiling again and again
 
 
-def test_a_line_that_compiles_in_every_step_is_told():
-    again = pace(0.1, compiles=40, compiling_steps=40, place="Cell In[3], line 12")
-    found = diagnose(snapshot(card(0), card(1)), {0: again, 1: again})
-    assert found == Diagnosis("Line 12 compiled 40 graphs in 40 steps", "warning", ())
+def again(place="", compiles=40, steps=40, compiling=30.0):
+    """A rank that compiled in each step, at a line if that is known."""
+    change = "gives a new shape in each step ((8, 3), then (8, 4))" if place else ""
+    newest = Sample(at=200.0, since=200.0, changes_at=place, change=change)
+    return pace(steps=steps, compiles=compiles, compiling=compiling, newest=newest)
+
+
+COST = "compiled a new graph, 30 s of the last 50 s"
+
+
+def test_the_line_that_changes_in_every_step_is_told():
+    each = again("Cell In[3], line 12", steps=80)
+    found = diagnose(snapshot(card(0), card(1)), {0: each, 1: each})
+    told = f"Line 12 gives a new shape in each step ((8, 3), then (8, 4)), so each {COST}"
+    assert found == Diagnosis(told, "warning", ())
 
 
 def test_a_line_of_another_cell_is_named_with_it():
-    again = pace(0.1, compiles=40, compiling_steps=41, place="Cell In[2], line 4")
-    assert said(card(0), paces={0: again}) == "Cell In[2], line 4 compiled 40 graphs in 41 steps"
+    told = said(card(0), paces={0: again("Cell In[2], line 4")})
+    assert told.startswith("Cell In[2], line 4 gives a new shape in each step")
 
 
-def test_ranks_whose_line_was_not_seen_are_named():
-    again = pace(0.1, compiles=40, compiling_steps=40)
-    found = diagnose(snapshot(card(0), card(1)), {0: pace(0.1), 1: again})
-    assert found == Diagnosis("Rank 1 compiled 40 graphs in 40 steps", "warning", (1,))
-    both = said(card(0), card(1), paces={0: again, 1: again})
-    assert both == "Each rank compiled 40 graphs in 40 steps"
+def test_without_a_known_line_ranks_are_named_and_no_line_is():
+    found = diagnose(snapshot(card(0), card(1)), {0: pace(), 1: again()})
+    assert found == Diagnosis(f"Each step of rank 1 {COST}", "warning", (1,))
+    both = said(card(0), card(1), paces={0: again(), 1: again()})
+    assert both == f"Each step {COST}"
 
 
-@pytest.mark.parametrize(("compiles", "steps"), [(7, 7), (20, 40), (3, 1000), (40, 2)])
-def test_a_few_graphs_are_usual(compiles, steps):
-    usual = pace(0.1, compiles=compiles, compiling_steps=steps, place="Cell In[3], line 12")
+@pytest.mark.parametrize(
+    ("compiles", "steps", "compiling"),
+    [(7, 7, 30), (20, 40, 30), (3, 1000, 30), (40, 2, 30), (40, 40, 1.9)],
+)
+def test_a_few_graphs_are_usual(compiles, steps, compiling):
+    usual = again(compiles=compiles, steps=steps, compiling=compiling)
     assert said(card(0), paces={0: usual}) == "1 ranks running"
 
 
@@ -314,43 +312,38 @@ def test_a_few_graphs_are_usual(compiles, steps):
 
 
 def test_an_operator_on_the_cpu_in_every_step_is_told():
-    slow = pace(0.1, fallbacks={"aten::nonzero": 1.0, "aten::unique": 0.1})
-    assert said(card(0), paces={0: slow}) == "aten::nonzero runs on the CPU in every step"
+    slow = pace(fallbacks={"aten::nonzero": 100, "aten::unique": 10})
+    assert said(card(0), paces={0: slow}) == "Every step ran aten::nonzero on the CPU"
 
 
 def test_several_operators_are_counted():
-    slow = pace(0.1, fallbacks={f"aten::{name}": 2.0 for name in "abc"})
-    told = "aten::a, aten::b and 1 more run on the CPU in every step"
+    slow = pace(fallbacks={f"aten::{name}": 200 for name in "abc"})
+    told = "Every step ran aten::a, aten::b and 1 more on the CPU"
     assert said(card(0), paces={0: slow}) == told
 
 
-def loading(rank, share, seconds=10, **fields):
-    lane = tuple(Slot(n, running=1 - share, data=share) for n in range(seconds))
-    return card(rank, lane=lane, **fields)
+def loading(data, steps=30):
+    return pace(data=data, newest=Sample(at=200.0, since=200.0, steps=steps))
 
 
 def test_ranks_that_wait_for_data_are_told():
-    found = diagnose(snapshot(loading(0, 0.4), loading(1, 0.4)), {})
-    assert found == Diagnosis("The ranks wait for data 40 % of the time", "warning", ())
+    found = diagnose(snapshot(card(0), card(1)), {0: loading(20.0), 1: loading(20.0)})
+    assert found == Diagnosis("Waiting for data took 20 s of the last 50 s", "warning", ())
 
 
 def test_one_rank_that_waits_for_data_is_marked():
-    found = diagnose(snapshot(loading(0, 0.4), loading(1, 0.0)), {})
-    assert found == Diagnosis("Rank 0 waits for data 40 % of the time", "warning", (0,))
+    found = diagnose(snapshot(card(0), card(1)), {0: loading(20.0), 1: loading(0.0)})
+    assert found == Diagnosis("Waiting for data took rank 0 20 s of the last 50 s", "warning", (0,))
 
 
-def test_the_one_process_of_all_devices_is_told_as_such():
-    cards = loading(0, 0.4), loading(1, 0.4)
-    found = diagnose(snapshot(*cards, unit="device"), {})
-    assert found == Diagnosis("The process waits for data 40 % of the time", "warning", ())
-    again = pace(0.1, compiles=40, compiling_steps=40)
-    found = diagnose(snapshot(card(0), card(1), unit="device"), {0: again})
-    assert found == Diagnosis("The process compiled 40 graphs in 40 steps", "warning", ())
+def test_of_the_one_process_of_all_devices_no_device_is_marked():
+    found = diagnose(snapshot(card(0), card(1), unit="device"), {0: loading(20.0)})
+    assert found == Diagnosis("Waiting for data took 20 s of the last 50 s", "warning", ())
 
 
-@pytest.mark.parametrize(("share", "seconds"), [(0.1, 10), (0.5, 3)])
-def test_a_little_or_a_first_wait_for_data_is_usual(share, seconds):
-    assert said(loading(0, share, seconds)) == "1 ranks running"
+@pytest.mark.parametrize(("data", "steps"), [(9.0, 1000), (45.0, 29)])
+def test_a_little_or_a_first_wait_for_data_is_usual(data, steps):
+    assert said(card(0), paces={0: loading(data, steps)}) == "1 ranks running"
 
 
 # ---------------------------------------------------------------- without flicker
@@ -360,7 +353,7 @@ def at(now, *cards, paces=None):
     return replace(snapshot(*cards), now=now), paces or {}
 
 
-AGAIN = {0: pace(0.1, compiles=40, compiling_steps=40, place="Cell In[3], line 12")}
+AGAIN = {0: again()}
 
 
 def test_a_sentence_about_steps_stays_for_a_moment():
@@ -369,16 +362,16 @@ def test_a_sentence_about_steps_stays_for_a_moment():
         diagnoser.look(*at(now, card(0), paces=paces)).sentence
         for now, paces in ((100.0, AGAIN), (101.0, {}), (102.0, AGAIN), (104.0, {}), (106.0, {}))
     ]
-    assert told == ["Line 12 compiled 40 graphs in 40 steps"] * 4 + ["1 ranks running"]
+    assert told == [f"Each step {COST}"] * 4 + ["1 ranks running"]
 
 
 def test_its_numbers_stay_for_a_moment():
     diagnoser = Diagnoser()
     told = []
     for n in range(5):
-        more = replace(AGAIN[0], compiles=40 + n, compiling_steps=40 + n)
+        more = replace(AGAIN[0], compiling=40.0 + n)
         told.append(diagnoser.look(*at(100.0 + n, card(0), paces={0: more})).sentence)
-    assert [sentence.split()[3] for sentence in told] == ["40", "40", "42", "42", "44"]
+    assert [sentence.split()[6] for sentence in told] == ["40", "40", "42", "42", "44"]
 
 
 def test_a_wait_that_is_over_is_not_told_any_more():
@@ -397,9 +390,7 @@ def test_what_was_wrong_in_a_cell_is_not_said_of_live_ranks_that_rest():
 def test_what_is_true_of_the_ranks_that_run_a_cell_is_not_said_of_those_that_rest():
     paces = {0: AGAIN[0], 1: AGAIN[0]}
     ranks = [card(0), card(1), card(2, "idle")]
-    without = {rank: replace(pace, place="") for rank, pace in paces.items()}
-    told = said(*ranks, paces=without)
-    assert told == "Ranks 0, 1 compiled 40 graphs in 40 steps"
+    assert said(*ranks, paces=paces) == f"Each step of ranks 0, 1 {COST}"
 
 
 def test_what_was_wrong_is_not_said_of_a_run_that_has_ended():
@@ -415,16 +406,15 @@ LOOK = """
 import time
 from xla_nb.views.observer import Observer
 def diagnosed(run, about):
-    '''The first diagnosis whose sentence has these words, with the snapshot's cards.'''
+    '''The first diagnosis whose sentence has these words, and whom it is about.'''
     observer, deadline = Observer(run), time.monotonic() + 60
     while time.monotonic() < deadline and not run.done:
         observer.sample()
         seen = observer.snapshot()
         if about in seen.diagnosis.sentence:
-            steps = [card.step for card in seen.cards]
-            return seen.diagnosis.sentence, seen.diagnosis.ranks, steps
+            return seen.diagnosis.sentence, seen.diagnosis.ranks
         time.sleep(0.1)
-    return seen.diagnosis.sentence, (), []
+    return seen.diagnosis.sentence, ()
 """
 SLOW = """
 %%xla_spawn -n 3 -o busy --bg --view none
@@ -501,25 +491,22 @@ def line_of(cell, words):
 
 
 def test_a_rank_that_sleeps_more_in_each_step_is_the_slowest(diagnosed):
-    sentence, ranks, steps = diagnosed(SLOW, "slowest")
-    assert sentence.startswith("Rank 1 is the slowest, by ")
+    sentence, ranks = diagnosed(SLOW, "slowest")
+    assert sentence.startswith("Rank 1 was the slowest, by ")
     assert ranks == (1,)
-    assert steps[1] - max(steps[0], steps[2]) > 0.01
 
 
 def test_a_rank_that_is_late_is_waited_for_at_its_line(diagnosed):
-    sentence, ranks, _ = diagnosed(LATE, "waited 4 s")
+    sentence, ranks = diagnosed(LATE, "waited 4 s")
     assert sentence == f"2 ranks have waited 4 s for rank 1, at line {line_of(LATE, 'time.sleep')}"
     assert ranks == (1,)
 
 
 def test_a_cell_that_compiles_in_each_step_is_told_with_its_line(diagnosed):
-    sentence, _, _ = diagnosed(SHAPES, f"Line {line_of(SHAPES, 'sync')} compiled")
-    counts = re.findall(r"compiled (\d+) graphs in (\d+) steps", sentence.replace(",", ""))
-    graphs, steps = map(int, counts[0])
-    assert abs(graphs - steps) <= 1  # a step may be under way when they are counted
+    sentence, _ = diagnosed(SHAPES, "gives a new shape")
+    assert sentence.startswith(f"Line {line_of(SHAPES, 'torch.ones')} gives a new shape in each ")
 
 
 def test_a_slow_loader_is_told(diagnosed):
-    sentence, _, _ = diagnosed(DATA, "wait for data")
-    assert sentence.startswith("The ranks wait for data ")
+    sentence, _ = diagnosed(DATA, "for data")
+    assert sentence.startswith("Waiting for data took ")

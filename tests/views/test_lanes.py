@@ -3,7 +3,7 @@
 import pytest
 
 from xla_nb.record.sample import Sample
-from xla_nb.views.lanes import Track, share
+from xla_nb.views.lanes import Track
 from xla_nb.views.snapshot import Slot
 
 
@@ -115,17 +115,9 @@ def test_a_clock_that_is_set_back_begins_again_there():
 # ---------------------------------------------------------------- waiting
 
 
-def test_a_share_leaves_compiling_out():
-    lane = [Slot(0, compiling=1.0), Slot(1, running=0.5, others=0.5)]
-    assert share(lane, "others") == 0.5
-
-
-def test_a_share_is_of_the_last_seconds():
-    lane = [
-        *(Slot(n, running=1.0) for n in range(40)),
-        *(Slot(40 + n, data=1.0) for n in range(20)),
-    ]
-    assert share(lane, "data") == 1.0
+def test_the_share_of_waiting_is_of_all_that_a_lane_shows():
+    made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 1.0, "compile_seconds": 2.0}))
+    assert made.waits == 0.25
 
 
 def test_waits_are_unknown_where_they_cannot_be_seen():
@@ -147,29 +139,29 @@ def stepping(seconds, step, start=100.0, each=0.25, **more):
 
 
 def test_a_step_is_the_mean_of_the_last_ones():
-    assert track(*stepping(10, 0.1)).pace.step == pytest.approx(0.1, rel=0.03)
+    assert track(*stepping(10, 0.1)).step == pytest.approx(0.1, rel=0.03)
 
 
 def test_slow_steps_are_timed_from_step_to_step():
-    assert track(*stepping(17, 3.0)).pace.step == pytest.approx(3.0, rel=0.05)
+    assert track(*stepping(17, 3.0)).step == pytest.approx(3.0, rel=0.05)
 
 
 def test_no_step_is_known_before_two_were_seen():
     assert track((100.0, {"steps": 5}), (101.0, {"steps": 5}), (102.0, {"steps": 6})).pace is None
 
 
-def test_a_step_leaves_compiling_and_waiting_out():
+def test_a_step_takes_its_compiling_and_waiting_too():
     made = track(
         (100.0, {"steps": 1, "waited": 0.0}),
         (101.0, {"steps": 2, "waited": 0.0}),
         (111.0, {"steps": 12, "waited": 4.0, "compile_seconds": 5.0}),
     )
-    assert made.pace.step == pytest.approx(0.1)
+    assert made.step == pytest.approx(1.0)
 
 
 def test_items_in_which_a_graph_was_executed_are_steps_where_there_are_no_markers():
     made = track(*((100.0 + n, {"items": 5 * n, "graphs": 5 * n}) for n in range(4)))
-    assert (made.pace.steps, made.pace.step) == (10, pytest.approx(0.2))
+    assert (made.pace.steps, made.pace.seconds) == (10, 2.0)
 
 
 def test_items_of_a_loop_that_executes_nothing_are_no_steps():
@@ -186,17 +178,11 @@ def test_the_time_of_a_step_is_told_once_samples_are_close_enough_to_know_it():
     assert track(*stepping(9, 0.3)).step == pytest.approx(0.3, rel=0.1)
 
 
-def test_compilations_are_counted_with_their_line():
-    samples = [
-        (
-            100.0 + n,
-            {"steps": n, "compiles": n, "activity": "compiling", "place": "Cell In[1], line 4"},
-        )
-        for n in range(20)
-    ]
+@pytest.mark.parametrize("markers", [1, 2])
+def test_compilations_are_counted_by_steps_that_executed_something(markers):
+    samples = [(100.0 + n, {"steps": markers * n, "compiles": n, "graphs": n}) for n in range(20)]
     pace = track(*samples).pace
-    assert (pace.compiles, pace.compiling_steps) == (18, 18)
-    assert pace.place == "Cell In[1], line 4"
+    assert (pace.compiles, pace.executed) == (18, 18)
 
 
 def test_memory_is_bounded():
@@ -214,4 +200,4 @@ def test_time_between_cells_is_no_part_of_a_step():
         (127.0, {"steps": 9, "idle": 20.0}),
     )
     assert made.pace.seconds == 6.0
-    assert made.step == pytest.approx(6 / 7)
+    assert made.step == 1.0  # of the last ten seconds

@@ -179,7 +179,7 @@ def test_a_card_has_a_lane_and_the_time_of_a_step(run, observer):
     assert [(slot.second, slot.running, slot.others) for slot in seen.lane] == [
         (20 + n, 0.75, 0.25) for n in range(8)
     ]
-    assert (seen.step, seen.waits) == (pytest.approx(0.075), 0.25)
+    assert (seen.step, seen.waits) == (pytest.approx(0.1), 0.25)
 
 
 def test_a_lane_stays_as_it_was_at_the_end(run, observer):

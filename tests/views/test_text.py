@@ -444,3 +444,19 @@ def test_a_hang_at_many_places_is_told_in_a_few_lines(run, view):
     assert len(lines) <= 2 + text.GROUPS * (text.FRAMES + 2)
     assert lines[-1] == "  … 252 more places: %xla_stacks, or the run's record"
     assert "\x1b" not in view.err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ([events.RankFinished(rank=n, preview="", nbytes=0) for n in (0, 1)], "in 1.2 s; line 9"),
+        ([events.StopRequested(why="Stopped by you")], "Stopped by you; line 9"),
+    ],
+)
+def test_the_last_line_tells_what_the_run_suffered_from(run, view, ends, told):
+    for event in (*ends, events.Concluded(kind="compiling", sentence="line 9 compiled")):
+        run.state.apply(event)
+    view.finish()
+    last = view.out.getvalue().splitlines()[-1]
+    assert f"{told} compiled · " in last
+    assert last.count("1.2 s") == 1

@@ -11,14 +11,17 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from xla_nb.program import tracebacks
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.rank.since import LockSince
+from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
 from xla_nb.record.full_disk import Losses, is_of_disk
 from xla_nb.record.sample import Activity, Loop, Sample
@@ -31,7 +34,10 @@ TICK = 0.25
 #: Seconds before a process's first.
 _SOON = 0.02
 _SLOW = 40  # ticks between samples of a live rank that has nothing to run
-_SMOOTH = 0.3  # weight of the newest rate in a loop's rate
+_SPANS = 60  # of a loop, of which its rate is
+_KNOWN = 3.0  # seconds of them, from which it is known
+_COMPILING = 0.1  # share of a span, from which it is left out, unless of so many most are:
+_MANY = 8
 _LONGEST = 300  # characters of an operation that a sample carries
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -66,48 +72,60 @@ class Compiling:
         return pending > self._least
 
 
-class _Timed(NamedTuple):
-    """A loop when its `done` last changed, and how often it had."""
+@dataclass
+class _Timed:
+    """A loop when its `done` last changed, and what was compiled until then. `spans` are the newest
+    times between two such moments: items, seconds, seconds of compiling. The first is not
+    counted."""
 
-    since: float
     done: int
-    rate: float | None = None
-    changes: int = 0
+    since: float
+    compiled: float
+    spans: deque[tuple[int, float, float]] | None = None
+
+    def take(self, done: int, now: float, compiled: float) -> None:
+        span = done - self.done, now - self.since, compiled - self.compiled
+        if self.spans is None:
+            self.spans = deque(maxlen=_SPANS)
+        else:
+            self.spans.append(span)
+        self.done, self.since, self.compiled = done, now, compiled
+
+    @property
+    def rate(self) -> float | None:
+        """None until it is known well. What compiles at times, as the first steps do, says nothing
+        of those to come."""
+        spans = self.spans or ()
+        steady = [span for span in spans if span[2] <= _COMPILING * span[1]]
+        if 2 * len(steady) < len(spans) >= _MANY:
+            steady = list(spans)
+        seconds = sum(span[1] for span in steady)
+        known = len(steady) > 1 and seconds >= _KNOWN
+        return sum(span[0] for span in steady) / seconds if known else None
 
 
 class Rates:
-    """Items per second of each loop, smoothed. The first item is not counted, and the next is
-    forgotten when there are others: both often include a compilation."""
+    """Items per second of each loop."""
 
     def __init__(self) -> None:
         self._states: dict[Progress[Any], _Timed] = {}
 
-    def look(self, loops: list[Progress[Any]], now: float) -> tuple[Loop, ...]:
-        before = self._states
-        self._states = {loop: self._rate(loop, before.get(loop), now) for loop in loops}
+    def look(
+        self, loops: list[Progress[Any]], now: float, compiled: float = 0.0
+    ) -> tuple[Loop, ...]:
+        """compiled: seconds of compiling until now."""
+        before, self._states = self._states, {}
+        for loop in loops:
+            state = before.get(loop)
+            if state is None or loop.done < state.done:
+                state = _Timed(loop.done, now, compiled)
+            elif not loop.finished and loop.done > state.done and now > state.since:
+                state.take(loop.done, now, compiled)
+            self._states[loop] = state
         return tuple(
-            Loop(
-                label=loop.label,
-                done=loop.done,
-                total=loop.total,
-                rate=self._states[loop].rate,
-            )
-            for loop in loops
+            Loop(label=loop.label, done=loop.done, total=loop.total, rate=state.rate)
+            for loop, state in self._states.items()
         )
-
-    @staticmethod
-    def _rate(loop: Progress[Any], before: _Timed | None, now: float) -> _Timed:
-        if before is None or loop.done < before.done:
-            return _Timed(now, loop.done)
-        if loop.finished or loop.done == before.done or now <= before.since:
-            return before  # a loop slower than the sampling keeps its rate between items
-        changes = before.changes + 1
-        if changes == 1:
-            return _Timed(now, loop.done, None, changes)
-        rate = (loop.done - before.done) / (now - before.since)
-        if before.rate is not None and changes > 3:
-            rate = before.rate + _SMOOTH * (rate - before.rate)
-        return _Timed(now, loop.done, rate, changes)
 
 
 class Meter:
@@ -134,6 +152,8 @@ class Meter:
         self._gauges, self._request, self._answer = gauges, request, answer
         self._every, self._losses = every, losses
         self._lock, self._progress = lock, progress
+        #: Finds out why each step compiles, if it does.
+        self.changes: StepChanges | None = None
         self._rests: float | None = None  # since when, as the last sample has it
         self._next = 0
         self._entry = threading.get_ident()
@@ -157,6 +177,8 @@ class Meter:
     def end(self) -> None:
         """Take the last sample here and now: a short cell would wait long for another thread."""
         with self._sampling:
+            if self.changes is not None:
+                self.changes.end()
             if not self.is_over:
                 self._safely(self._sample)
                 self._finish()
@@ -215,6 +237,9 @@ class Meter:
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
         waiting = lock_wait or self._gauges.waiting()
         compiling = self._compiling.lasting(counts, time.monotonic())
+        lasting, changes = compiling or 0.0, self.changes
+        if changes is not None:
+            changes.watch(counts)
         used, limit = self._device_memory()
         return Sample(
             at=now,
@@ -229,7 +254,7 @@ class Meter:
             device_limit=limit,
             compiles=counts.compiles,
             compile_seconds=counts.compile_seconds,
-            compiling=compiling or 0.0,
+            compiling=lasting,
             waited=self._gauges.waited(),
             lock_waited=self._lock.waited(self._entry) if self._lock is not None else 0.0,
             data_waited=self._book.loading.seconds,
@@ -237,11 +262,14 @@ class Meter:
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
             items=self._book.items,
+            changes_at=changes.place if changes is not None else "",
+            change=changes.change if changes is not None else "",
+            fallbacks_at=dict(changes.fallbacks) if changes is not None else {},
             returned=self._progress() == "returned",
             locks=self._lock.taken if self._lock is not None else 0,
             fallbacks=counts.fallbacks,
             clients=counts.clients,
-            loops=self._rates.look(self._book.loops, now),
+            loops=self._rates.look(self._book.loops, now, counts.compile_seconds + lasting),
         )
 
     def _doing(self, waiting: PendingCollective | None, compiling: bool, now: float) -> Activity:

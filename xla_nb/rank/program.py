@@ -24,6 +24,7 @@ from xla_nb.rank import asking, displays, leftovers, loader, reporting
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler, Sampling
 from xla_nb.rank.since import GaugesSince, LockSince
+from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
 from xla_nb.record.full_disk import Losses
@@ -100,6 +101,7 @@ class OnRank:
             LockSince(self.lock),
             lambda: "returned" if rank in program.returned else "runs",
         )
+        meter.changes = StepChanges(program.table.sources)
         try:
             with Sampling(meter, self.sampler):
                 return self._returned()

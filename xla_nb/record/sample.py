@@ -13,6 +13,7 @@ from typing import Literal
 from xla_nb.protocol import plain
 
 Activity = Literal["running", "compiling", "waiting", "idle"]
+_MARKERS = 4  # at most in a step
 #: The operation of a rank that waits for the `lock` that ranks share.
 LOCK = "lock"
 #: The operation of one that waits for an answer in the notebook.
@@ -49,6 +50,9 @@ class Sample:
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
     items           items done of loops under `xla_nb.progress`, but of those in which another began
+    changes_at      the line whose tensors have another shape, or whose numbers are others, from
+                    step to step, where each step compiles; `change` says what changes
+    fallbacks_at    the lines at which operators fell back to the CPU, by operator
     returned        its function has returned, and the result is on its way
     locks           times that the process has got the `lock`
     fallbacks       calls of each `aten::` operator that fell back to the CPU
@@ -75,11 +79,30 @@ class Sample:
     steps: int = 0
     graphs: int = 0
     items: int = 0
+    changes_at: str = ""
+    change: str = ""
+    fallbacks_at: dict[str, str] = field(default_factory=dict)
     returned: bool = False
     locks: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
     clients: dict[str, int] = field(default_factory=dict)
     loops: tuple[Loop, ...] = ()
+
+    @property
+    def loops_step(self) -> bool:
+        """Its steps are the items of its loops: loaders and optimizers mark steps beside the loop's
+        own, but an item with many of them is an epoch, say."""
+        return self.items > 0 and self.steps <= _MARKERS * self.items
+
+    @property
+    def done(self) -> int:
+        """Steps so far: items of loops, or else step markers."""
+        return self.items if self.loops_step else self.steps
+
+    @property
+    def executed(self) -> int:
+        """Graphs executed so far. Nobody counts what JAX executes: one for each step."""
+        return self.done if "jax" in self.clients else self.graphs
 
 
 def encode(sample: Sample) -> bytes:

@@ -22,7 +22,7 @@ from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.tail import before
-from xla_nb.run import lingering, shortage
+from xla_nb.run import conclusions, lingering, shortage
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.figures import FigureWatch
 from xla_nb.run.hang import HangWatch
@@ -223,6 +223,7 @@ class Run(RecordedRun):
                 return  # impatience is no reason to use stronger means
             now, again = time.monotonic(), bool(self.state.stopping)
             if not settled and not again:  # else there are only processes left
+                conclusions.conclude(self, self.label, conclusions.at_stop)
                 request = events.StopRequested(why=str(why))
                 self._stopped = now
                 self._staying = Staying(weakref.proxy(self), now, request.at)
@@ -333,6 +334,7 @@ class Run(RecordedRun):
         """An event; None is the end of all that could tell."""
         if event is None or isinstance(event, events.JobEnded):
             self._tell_what_was_short()
+            conclusions.conclude(self, self.label, conclusions.at_end)
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
             if isinstance(event, events.RankStarted) and self.state.stopping:

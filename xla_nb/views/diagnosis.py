@@ -8,36 +8,24 @@ and what is true of steps is so of all of the last twenty seconds or so.
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from xla_nb import wording
+from xla_nb import ansi, wording
+from xla_nb.protocol.events import Concluded
 from xla_nb.record.sample import INPUT, LOCK
+from xla_nb.run import conclusions
+from xla_nb.run.conclusions import Window
 from xla_nb.run.state import ENDED
 from xla_nb.run.verdict import lasting
-from xla_nb.views import facts, lanes
-from xla_nb.views.lanes import Pace
+from xla_nb.views import facts
 from xla_nb.views.snapshot import Card, Diagnosis, Snapshot
 from xla_nb.wording import ranks, several
 
-Paces = Mapping[int, Pace | None]
+Paces = Mapping[int, Window | None]
 
 _LONG = 3.0  # seconds of a wait, from which it is told
-_ENOUGH = 10  # steps, from which something is said of them
-_SECONDS = 4.0  # of steps, at least
-_MARGIN = 0.05  # of a step, by which the slowest rank is slower at least,
-_WAITING = 0.1  # and the share of their time for which the others wait at least
-_ABREAST = 1.25  # times as long from step to step in one rank as in another, at most
-_EACH = 0.9  # of the steps are as good as every step
-_GRAPHS = 8  # compiled in as many steps, from which that is told
-_LOADING = 0.2  # share of the time waiting for data, from which that is told
 _KEPT = 3.0  # seconds for which a sentence about steps stays when it is no longer true: no flicker
 _STEADY = 2.0  # seconds for which its numbers stay
-
-
-def diagnose(snapshot: Snapshot, paces: Paces) -> Diagnosis:
-    """The diagnosis of this moment. `paces` are the last steps of each rank."""
-    return _ended(snapshot) or _now(snapshot) or _lately(snapshot, paces) or _calm(snapshot)
 
 
 class Diagnoser:
@@ -71,6 +59,17 @@ def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
     return re.sub(r"[\d.,]+", "#", diagnosis.sentence), diagnosis.level, diagnosis.ranks
 
 
+def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
+    """How a run ended, with what it suffered from:
+    `4 ranks finished in 27.9 s; line 9 compiled in every step, 26 s of it`."""
+    if conclusion is None:
+        return headline
+    told = ansi.plain(conclusion.sentence)
+    if told in headline:  # as of a run that was stopped for it
+        return headline
+    return f"{headline} in {facts.took(elapsed)}; {told}" if ok else f"{headline}; {told}"
+
+
 def _ended(snapshot: Snapshot) -> Diagnosis | None:
     if snapshot.ok is None:
         return None
@@ -78,7 +77,7 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
     first = (trouble.ranks for trouble in snapshot.troubles if trouble.first)
     early = tuple(card.rank for card in snapshot.cards if card.phase == "early")
     found, told = snapshot.conclusion, snapshot.headline
-    sentence = facts.ended(told, found, ok=snapshot.ok, elapsed=snapshot.elapsed)
+    sentence = ended(told, found, ok=snapshot.ok, elapsed=snapshot.elapsed)
     if found is not None and calm:
         return Diagnosis(sentence, "warning", found.ranks)
     return Diagnosis(sentence, "calm" if calm else "bad", early or next(first, ()))
@@ -91,16 +90,18 @@ def _now(snapshot: Snapshot) -> Diagnosis | None:
 
 
 def _lately(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
-    """What was wrong in all of its last steps."""
+    """What was wrong in its last steps."""
     running = {card.rank for card in _running(snapshot)}
     own = {rank: pace for rank, pace in paces.items() if pace and rank in running}
-    looks: tuple[Callable[[Snapshot, Mapping[int, Pace]], Diagnosis | None], ...] = (
-        _slowest,
-        _compiled_again,
-        _fallen_back,
-        _loading,
-    )
-    return next((found for look in looks if (found := look(snapshot, own)) is not None), None)
+    everybody = len(own) if snapshot.unit == "device" else len(_there(snapshot))
+    return _warning(conclusions.lately(snapshot.cell, own, everybody))
+
+
+def _warning(found: Concluded | None) -> Diagnosis | None:
+    if found is None:
+        return None
+    told = f"{found.sentence[:1].upper()}{found.sentence[1:]}"
+    return Diagnosis(told, "warning", found.ranks)
 
 
 def _calm(snapshot: Snapshot) -> Diagnosis:
@@ -272,136 +273,7 @@ def _name(card: Card) -> str:
 
 
 def _line(place: str, snapshot: Snapshot) -> str:
-    """`line 6` of the run's own cell, else the whole place."""
-    cell, _, line = place.rpartition(", line ")
-    return f"line {line}" if cell == snapshot.cell else place
-
-
-# ---------------------------------------------------------------- in the last steps
-
-
-def _slowest(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
-    """Ranks whose own work takes clearly longer, all the time, while the others wait."""
-    waits = {card.rank: card.waits for card in _running(snapshot)}
-    if len(paces) < max(2, len(waits)) or not all(map(_tells, paces.values())):
-        return None
-    periods = [pace.seconds / pace.steps for pace in paces.values()]
-    if max(periods) > _ABREAST * min(periods):
-        return None  # they do not take the same steps
-    slow = _apart({rank: pace.step for rank, pace in paces.items()})
-    halves = [{rank: pace.halves[half] for rank, pace in paces.items()} for half in (0, 1)]
-    others = [rank for rank in paces if rank not in slow]
-    if not slow or any(_apart(half) != slow for half in halves):
-        return None
-    if 3 * len(slow) > max(3, len(paces)):
-        return None
-    usual = statistics.median(paces[rank].step for rank in others)
-    more = _more({rank: pace.step for rank, pace in paces.items()}, slow)
-    if min(_more(half, slow) for half in halves) < more / 2:
-        return None  # it was slow for a while, of which the other half has a trace
-    known = [share for rank in others if (share := waits[rank]) is not None]
-    own = [share for rank in slow if (share := waits[rank]) is not None]
-    if len(known) < len(others) or len(own) < len(slow) or more < _MARGIN * usual:
-        return None
-    waiting = statistics.median(known)
-    if waiting < _WAITING or max(own) > waiting / 2:
-        return None
-    loading = statistics.median(paces[rank].data for rank in others)
-    cause = min(paces[rank].data for rank in slow) - loading >= more / 2
-    who = f"{ranks(slow).capitalize()} {'is' if len(slow) == 1 else 'are'} the slowest"
-    told = f"{who}, by {_span(more)} a step{', waiting for data' if cause else ''}"
-    wait = "the other waits" if len(others) == 1 else "the others wait"
-    return Diagnosis(f"{told}; {wait} {100 * waiting:.0f} % of the time", "warning", tuple(slow))
-
-
-def _tells(pace: Pace) -> bool:
-    return pace.steps >= _ENOUGH and pace.seconds >= _SECONDS
-
-
-def _apart(steps: Mapping[int, float]) -> list[int]:
-    """The ranks nearer to the slowest one than to the usual one."""
-    limit = (statistics.median_low(steps.values()) + max(steps.values())) / 2
-    return sorted(rank for rank, step in steps.items() if step > limit)
-
-
-def _more(steps: Mapping[int, float], slow: Sequence[int]) -> float:
-    """Seconds by which the slow ranks' steps are longer than the others' usual one."""
-    usual = statistics.median(step for rank, step in steps.items() if rank not in slow)
-    return min(steps[rank] for rank in slow) - usual
-
-
-def _span(seconds: float) -> str:
-    if seconds < 0.00095:
-        return f"{seconds * 1e6:.0f} µs"
-    return f"{seconds * 1e3:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
-
-
-def _compiled_again(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
-    """A graph is compiled in nearly every step."""
-    again = {
-        rank: pace
-        for rank, pace in paces.items()
-        if pace.compiles >= max(_GRAPHS, _EACH * pace.compiling_steps)
-        and pace.compiling_steps >= _GRAPHS
-    }
-    if not again:
-        return None
-    one = max(again.values(), key=lambda pace: (bool(pace.place), pace.compiles))
-    what = f"{one.compiles:,} graphs in {one.compiling_steps:,} steps"
-    some = _some(again, snapshot)
-    who = _who(again, snapshot, "Each rank")
-    if one.place:
-        line = _line(one.place, snapshot)
-        who = f"{line[0].upper()}{line[1:]}"
-    return Diagnosis(f"{who} compiled {what}", "warning", some)
-
-
-def _fallen_back(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
-    """Operators that have no implementation on the device run on the CPU in each step."""
-    names: dict[str, set[int]] = {}
-    for rank, pace in paces.items():
-        for name, calls in (pace.fallbacks or {}).items():
-            if calls >= _EACH and _tells(pace):
-                names.setdefault(name, set()).add(rank)
-    if not names:
-        return None
-    who = {rank for each in names.values() for rank in each}
-    run = "runs" if len(names) == 1 else "run"
-    told = f"{wording.listed(names, most=2)} {run} on the CPU in every step"
-    return Diagnosis(told, "warning", _some(who, snapshot))
-
-
-def _loading(snapshot: Snapshot, paces: Mapping[int, Pace]) -> Diagnosis | None:
-    """Ranks wait for their data for much of the time."""
-    shares = {
-        card.rank: share
-        for card in _running(snapshot)
-        if len(card.lane) > _SECONDS
-        and (share := lanes.share(card.lane, "data")) is not None
-        and share >= _LOADING
-    }
-    if not shares:
-        return None
-    who = _who(shares, snapshot, "The ranks")
-    wait = "waits" if len(shares) == 1 or snapshot.unit == "device" else "wait"
-    told = f"{who} {wait} for data {100 * statistics.median(shares.values()):.0f} % of the time"
-    return Diagnosis(told, "warning", _some(shares, snapshot))
-
-
-def _some(who: Iterable[int], snapshot: Snapshot) -> tuple[int, ...]:
-    """The ranks to be marked: none if it is true of all, or of the one process of all devices."""
-    numbers = sorted(set(who))
-    every = snapshot.unit == "device" or len(numbers) >= len(_there(snapshot))
-    return () if every else tuple(numbers)
-
-
-def _who(numbers: Collection[int], snapshot: Snapshot, every: str) -> str:
-    """`Rank 3`; `every` where it is true of all."""
-    if snapshot.unit == "device":
-        return "The process"
-    if len(numbers) > 1 and not _some(numbers, snapshot):
-        return every
-    return ranks(numbers).capitalize()
+    return conclusions.line(place, snapshot.cell)
 
 
 def _there(snapshot: Snapshot) -> list[Card]:

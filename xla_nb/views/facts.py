@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 from xla_nb import ansi, wording
-from xla_nb.protocol.events import Concluded
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style
@@ -61,15 +60,6 @@ def title(snapshot: Snapshot) -> str:
     """The most important thing: the diagnosis."""
     told = snapshot.diagnosis.sentence if snapshot.diagnosis else snapshot.headline
     return told or state(snapshot).word
-
-
-def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
-    """How a run ended, with what it suffered from:
-    `4 ranks finished in 27.9 s; line 9 compiled in every step, 26 s of it`."""
-    told = "" if conclusion is None else ansi.plain(conclusion.sentence)
-    if told in headline:  # as of a run that was stopped for it
-        return headline
-    return f"{headline} in {took(elapsed)}; {told}" if ok else f"{headline}; {told}"
 
 
 def gap(snapshot: Snapshot) -> str:
@@ -344,6 +334,10 @@ def _compiles(card: Card) -> str:
     return f"{sample.compiles:,} in {span(sample.compile_seconds)}" if sample.compiles else ""
 
 
+def _steps(card: Card, *, of_loops: bool) -> int | None:
+    return card.sample.done or None if card.sample.loops_step is of_loops else None
+
+
 #: All facts, in the order in which they are shown.
 _FACTS = (
     _Kind(
@@ -363,7 +357,15 @@ _FACTS = (
         span,
         lambda card: "",  # one rank has it beside its compiles
     ),
-    _number("steps", "steps", lambda card: card.sample.steps or None, figure),
+    _number(
+        "steps", "steps", lambda card: card.sample.done * card.sample.loops_step or None, figure
+    ),
+    _number(
+        "steps",
+        "syncs",
+        lambda card: card.sample.done * (not card.sample.loops_step) or None,
+        figure,
+    ),
     _counts("fallbacks", "ran on the CPU", lambda card: card.sample.fallbacks),
     _counts("clients", "clients", lambda card: card.sample.clients, usual=1),
 )

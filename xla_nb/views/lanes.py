@@ -8,45 +8,21 @@ clocks differ have lanes that are shifted against each other by as much.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from xla_nb.record.sample import Sample
+from xla_nb.run.conclusions import Window
 from xla_nb.views.snapshot import Slot
 
 _LANE = 60  # seconds of a lane
 _GAP = 20.0  # seconds between two samples, from which on what was between them is not known
 _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
-_PACE = 20.0  # seconds of steps that are looked at, or more:
-_STEPS = 10  # until there are so many, if the lane has them
+_PACE = 10.0  # seconds of steps, or one step, of which their time is told
 _APART = 0.9  # seconds between two marks that are kept
 _SURE = 2.5  # seconds of steps, from which their time is told: samples are 0.25 s apart
-_PLACES = 20  # samples taken while compiling, whose lines are kept
-
-
-@dataclass(frozen=True)
-class Pace:
-    """A rank's last steps: of how many, in how many seconds.
-
-    step       seconds a step, without compiling, waiting for other ranks and being idle
-    halves     the same of their first and their second half
-    data       seconds a step of waiting for data
-    compiles   graphs compiled in `compiling_steps`, the steps of the last minute; `place` is the
-               line that was seen to compile most often, if one was
-    fallbacks  calls a step of the operators that fell back to the CPU
-    """
-
-    steps: int
-    seconds: float
-    step: float
-    halves: tuple[float, float]
-    data: float = 0.0
-    compiles: int = 0
-    compiling_steps: int = 0
-    place: str = ""
-    fallbacks: Mapping[str, float] | None = None
 
 
 class _Totals(NamedTuple):
@@ -59,15 +35,6 @@ class _Totals(NamedTuple):
     idle: float
 
 
-class _Mark(NamedTuple):
-    """A sample that was the first to see a step."""
-
-    totals: _Totals
-    steps: int
-    compiles: int
-    fallbacks: Mapping[str, int]
-
-
 class Track:
     """One rank's samples, as they come. Bounded, however long the run is."""
 
@@ -75,20 +42,16 @@ class Track:
         self._before: _Totals | None = None
         self._was_idle = False
         self._slots: dict[int, Slot] = {}
-        self._counter = _Counter()
-        self._marks: deque[_Mark] = deque()
-        self._places: deque[str] = deque(maxlen=_PLACES)
+        self._newest: Sample | None = None
+        self._marks: deque[Sample] = deque()  # the first ones to see a step
         self._sees_others = False
         self._lane: tuple[Slot, ...] | None = ()
-        self._pace: Pace | None = None
 
     def add(self, sample: Sample) -> None:
         """Take in a newer sample."""
         now, before = _totals(sample), self._before
         self._before = now
         self._sees_others = sample.waited is not None
-        if sample.activity == "compiling" and sample.place:
-            self._places.append(sample.place)
         was_idle, self._was_idle = self._was_idle, sample.activity == "idle"
         if before is not None and now.at < before.at:  # the clock was set back
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(now.at)}
@@ -97,8 +60,9 @@ class Track:
             for second in [at for at in self._slots if at <= now.at - _LANE - 1]:
                 del self._slots[second]
         self._lane = None
-        if self._counter.has_stepped(sample):
-            self._mark(_Mark(now, self._counter.steps, sample.compiles, sample.fallbacks))
+        newest, self._newest = self._newest, sample
+        if newest is not None and Window.between(newest, sample).steps:
+            self._mark(sample)
 
     @property
     def lane(self) -> tuple[Slot, ...]:
@@ -108,21 +72,31 @@ class Track:
 
     @property
     def waits(self) -> float | None:
-        """Share of the last seconds, without those of compiling, in which it waited for others;
-        None where that cannot be seen."""
-        return share(self.lane, "others") if self._sees_others else None
+        """Share of all that its lane shows in which it waited for others; None where that cannot be
+        seen, or of less than a second."""
+        known = math.fsum(s.compiling + s.running + s.others + s.data for s in self.lane)
+        if not self._sees_others or known < 1.0:
+            return None
+        return min(1.0, math.fsum(slot.others for slot in self.lane) / known)
 
     @property
-    def pace(self) -> Pace | None:
-        """The last steps; None until two were seen."""
-        if self._pace is None and len(self._marks) > 1:
-            self._pace = _pace(list(self._marks), self._places)
-        return self._pace
+    def pace(self) -> Window | None:
+        """The steps of the last minute; None until two were seen, and where the last was long
+        ago."""
+        if len(self._marks) < 2 or self._newest is None:
+            return None
+        late = self._newest.at - self._marks[-1].at > _GAP
+        return None if late else Window.between(self._marks[0], self._marks[-1])
 
     @property
     def step(self) -> float | None:
-        """Seconds of its last steps each; None until some seconds of them were seen."""
-        return None if self.pace is None or self.pace.seconds < _SURE else self.pace.step
+        """Seconds from one of its last steps to the next; None until some of them were seen."""
+        if self.pace is None:
+            return None
+        end = self._marks[-1]
+        begun = (mark for mark in reversed(self._marks) if mark.at <= end.at - _PACE)
+        last = Window.between(next(begun, self._marks[0]), end)
+        return last.seconds / last.steps if last.steps and last.seconds >= _SURE else None
 
     # ---------------------------------------------------------- the lane
 
@@ -174,44 +148,15 @@ class Track:
 
     # ---------------------------------------------------------- steps
 
-    def _mark(self, mark: _Mark) -> None:
+    def _mark(self, mark: Sample) -> None:
         marks = self._marks
-        if len(marks) > 1 and mark.totals.at - marks[-2].totals.at < _APART:
+        if len(marks) > 1 and mark.at - marks[-2].at < _APART:
             marks.pop()
-        if marks and mark.totals.at <= marks[-1].totals.at:  # the clock was set back
+        if marks and mark.at <= marks[-1].at:  # the clock was set back
             marks.clear()
         marks.append(mark)
-        while len(marks) > 2 and marks[1].totals.at < mark.totals.at - _LANE:
+        while len(marks) > 2 and marks[1].at < mark.at - _LANE:
             marks.popleft()
-        self._pace = None
-
-
-class _Counter:
-    """Steps of a rank: step markers, or else items of its loops under `xla_nb.progress` in which it
-    executed a graph. Nobody counts what JAX executes: there every item is one."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._before: tuple[bool, int] | None = None
-        self._graphs = 0
-
-    def has_stepped(self, sample: Sample) -> bool:
-        """Count the steps of a sample. False for the first one: a step may have begun long ago."""
-        marks = sample.steps > 0
-        done = sample.steps if marks else sample.items
-        before, self._before = self._before, (marks, done)
-        if before is None or (before[0] != marks and before[1]):
-            self._graphs = sample.graphs
-            return False
-        new = max(0, done - before[1])
-        if new == 0:
-            return False
-        executed = sample.graphs > self._graphs or "jax" in sample.clients
-        self._graphs = sample.graphs
-        if not (marks or executed):
-            return False
-        self.steps += new
-        return True
 
 
 def _totals(sample: Sample) -> _Totals:
@@ -231,54 +176,3 @@ def _busy(before: _Totals, now: _Totals, was_idle: bool) -> tuple[_Totals, _Tota
     if was_idle:
         return before._replace(at=before.at + idle), now
     return before, now._replace(at=now.at - idle)
-
-
-def _pace(marks: Sequence[_Mark], places: Iterable[str]) -> Pace:
-    end = marks[-1]
-    first = 0
-    for index, mark in enumerate(marks[:-1]):
-        late = mark.totals.at < end.totals.at - _PACE
-        if late and end.steps - marks[index + 1].steps >= _STEPS:
-            first = index + 1
-    begin, middle = marks[first], marks[(first + len(marks) - 1) // 2]
-    steps = end.steps - begin.steps
-    halves = _step(begin, middle), _step(middle, end)
-    return Pace(
-        steps=steps,
-        seconds=_seconds(begin.totals, end.totals),
-        step=_step(begin, end) or 0.0,
-        halves=(halves[0] or halves[1] or 0.0, halves[1] or 0.0),
-        data=max(0.0, end.totals.data - begin.totals.data) / steps,
-        compiles=end.compiles - marks[0].compiles,
-        compiling_steps=end.steps - marks[0].steps,
-        place=next((place for place, _ in Counter(places).most_common(1)), ""),
-        fallbacks={
-            name: (count - begin.fallbacks.get(name, 0)) / steps
-            for name, count in end.fallbacks.items()
-        },
-    )
-
-
-def _step(begin: _Mark, end: _Mark) -> float | None:
-    """Seconds a step of its own; None where there is no step between them."""
-    steps = end.steps - begin.steps
-    if steps <= 0:
-        return None
-    one, two = begin.totals, end.totals
-    busy = _seconds(one, two) - max(0.0, two.compiling - one.compiling)
-    return max(0.0, busy - max(0.0, two.others - one.others)) / steps
-
-
-def _seconds(one: _Totals, two: _Totals) -> float:
-    """Those in which it was not idle."""
-    return two.at - one.at - max(0.0, two.idle - one.idle)
-
-
-def share(lane: Sequence[Slot], what: str, seconds: float = _PACE) -> float | None:
-    """The share of the last seconds of a lane that went into `others` or `data`, without those of
-    compiling; None if less than a second of them is known."""
-    recent = [slot for slot in lane if slot.second > lane[-1].second - seconds]
-    known = math.fsum(slot.running + slot.others + slot.data for slot in recent)
-    if known < 1.0:
-        return None
-    return min(1.0, math.fsum(getattr(slot, what) for slot in recent) / known)

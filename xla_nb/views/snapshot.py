@@ -81,10 +81,9 @@ class Card:
     detail    the collective it waits in and for whom, its result, or its host's loss, in short
     line      the last line it printed, plain text of at most 200 characters
     cpu       processor time per second between the last two samples; 1.0 is one core
-    step      seconds that its last steps took it each, without compiling and waiting for others;
-              None until some seconds of them were seen
-    waits     share of the last 20 s, from 0 to 1, in which it waited for others, compiling apart;
-              None where that cannot be seen
+    step      seconds from one of its last steps to the next; None until some were seen
+    waits     share of its lane, from 0 to 1, in which it waited for others; None where that cannot
+              be seen
     lane      the last 60 s, oldest first; a gap is time of which nothing is known
     sample    its newest figures; views/facts.py says which are shown
     """

@@ -18,7 +18,7 @@ from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
-from xla_nb.views import facts, folding, paths
+from xla_nb.views import diagnosis, folding, paths
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.wording import several, shortened
 
@@ -139,7 +139,7 @@ class TextView:
         run = self._run
         state, path = run.state, paths.short(str(run.record.path))
         headline = sentences.headline(state)
-        told = facts.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
+        told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
         took = "" if state.ok and state.conclusion else f" · {run.elapsed:.1f} s"
         return f"{told}{took} · files in {path}"
 

@@ -218,7 +218,7 @@ def test_a_card_has_facts_with_ids_labels_and_values_in_order(observer):
     assert card["facts"] == [
         {"id": "memory", "label": "memory", "value": "1.5 GiB"},
         {"id": "cpu", "label": "CPU", "value": "97 %"},
-        {"id": "steps", "label": "steps", "value": "1,204"},
+        {"id": "steps", "label": "syncs", "value": "1,204"},
         {"id": "clients", "label": "clients", "value": "torch_xla 1, jax 1"},
     ]
 

@@ -463,7 +463,7 @@ def test_each_rank_is_a_row_under_named_columns() -> None:
     figures = sample(rss=1 << 30, steps=7), sample(rss=2 << 30, steps=8)
     measured = (replace(card, sample=one) for card, one in zip(cards(2), figures, strict=True))
     head, *ranks = rows(saved.render_html(snapshot(cards=tuple(measured))))
-    assert head == ["rank", "state", "memory", "steps", ""]
+    assert head == ["rank", "state", "memory", "syncs", ""]
     assert ranks[1][2:4] == ["2.0 GiB", "8"]
 
 

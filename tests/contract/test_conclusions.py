@@ -1,0 +1,171 @@
+"""What a run suffered from stays in its title when it has ended."""
+
+import ast
+import html
+import re
+
+import pytest
+
+from xla_nb.views.saved import style
+
+# Waits in the kernel until the newest sample of rank 0 is so, which ends the loop on the ranks.
+SAMPLED = """
+import time
+def sampled(run, flag, is_so):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not run.done:
+        sample = run.sample(0)
+        if sample is not None and is_so(sample):
+            break
+        time.sleep(0.05)
+    open(flag, "w").close()
+def title(run):
+    import xla_nb
+    saved = xla_nb.open_run(str(run.record.path))._repr_mimebundle_()
+    return saved["text/plain"].splitlines()[0], saved["text/html"]
+"""
+LOOP = """
+%%xla_spawn -n 2 -o {name} --bg --view none
+import torch, torch_xla, time
+from pathlib import Path
+def main(rank):
+    x = torch.ones(4000, 8, device=torch_xla.device())
+    torch_xla.sync()
+    step = 0
+    while not Path({flag!r}).exists():
+        step += 1
+{body}
+        torch_xla.sync()
+"""
+
+
+@pytest.fixture
+def ended(notebook, tmp_path):
+    """Title and HTML that stay of a loop with this body, which ends when a sample is as told."""
+    flag = str(tmp_path / "over")
+    notebook.ok(SAMPLED)
+
+    def ended(name, body, is_so):
+        notebook.ok(LOOP.strip().format(name=name, flag=flag, body=body.strip("\n")))
+        try:
+            notebook.ok(f"sampled({name}, {flag!r}, lambda sample: {is_so}); {name}.wait(60)")
+        finally:
+            (tmp_path / "over").touch()
+        return ast.literal_eval(notebook.value(f"title({name})"))
+
+    return ended
+
+
+COMPILES = "sample.changes_at and sample.compile_seconds > 2.3"
+
+
+def test_the_line_whose_shape_changes_in_every_step_stays_with_what_it_cost(ended):
+    body = """
+        y = torch.ones(step, 8, device=torch_xla.device())
+        for _ in range(100):
+            y = torch.sin(y)
+"""
+    title, page = ended("shapes", body, COMPILES)
+    told = re.match(
+        r"! 2 ranks finished in [\d.]+ s; line 10 gives a new shape in each step "
+        r"\(\((\d+), 8\), then \((\d+), 8\)\), so each compiled a new graph, "
+        r"[\d.]+ s of it · ",
+        title,
+    )
+    assert told, title
+    assert int(told[2]) == int(told[1]) + 1
+    sentence = title.removeprefix("! ").partition(" · ")[0]
+    assert sentence in html.unescape(re.sub("<[^>]+>", "", page))
+    assert style.AMBER in page.partition("</b>")[0]
+
+
+def test_the_line_whose_number_changes_in_every_step_is_named(ended):
+    body = """
+        y = x[step : step + 4]
+        for _ in range(100):
+            y = torch.sin(y)
+"""
+    title, _ = ended("numbers", body, COMPILES)
+    assert "; line 10 uses a number that changes in each step (" in title
+
+
+def test_where_it_is_not_known_what_changes_no_line_is_named(ended):
+    body = """
+        y = x * 2
+        for _ in range(60 + step):  # no shape and no number: each step has more operations
+            y = torch.sin(y)
+"""
+    title, _ = ended("unknown", body, "sample.compile_seconds > 2.3 and sample.steps > 12")
+    assert re.search(r" s; each step compiled a new graph, [\d.]+ s of it · ", title), title
+
+
+def test_a_fallback_to_the_cpu_names_its_line(ended):
+    body = """
+        y = x * 2
+        torch.nonzero(y)
+        time.sleep(0.02)
+"""
+    title, _ = ended("fallback", body, "sample.fallbacks_at and sample.steps > 12")
+    assert "; every step ran aten::nonzero on the CPU at line 11 · " in title
+
+
+def test_the_slowest_rank_stays(ended):
+    body = """
+        import torch_xla.core.xla_model as xm
+        time.sleep(0.1 * rank)
+        y = xm.all_reduce("sum", x)
+"""
+    title, _ = ended("slowest", body, "sample.waited > 2.3 and sample.steps > 12")
+    told = r"; rank 1 was the slowest, by [\d.]+ ms a step: the other waited [\d.]+ s of it · "
+    assert re.search(told, title), title
+
+
+def test_who_had_waited_for_whom_when_stop_came_stays(notebook, tmp_path):
+    notebook.ok(SAMPLED)
+    cell = """
+%%xla_spawn -n 3 -o halted --bg --view none
+import torch, torch_xla, time
+import torch_xla.core.xla_model as xm
+def main(rank):
+    while rank == 1:
+        time.sleep(60)
+    xm.all_reduce("sum", torch.ones(2, device=torch_xla.device()))
+"""
+    notebook.ok(cell.strip())
+    flag = str(tmp_path / "over")
+    notebook.ok(f"sampled(halted, {flag!r}, lambda sample: (sample.waited or 0) > 3.3)")
+    notebook.ok("halted.stop(); halted.join_end(60)")
+    title, _ = ast.literal_eval(notebook.value("title(halted)"))
+    told = "! Stopped by run.stop(); 2 ranks had waited 3 s for rank 1, at line 6 · after "
+    assert title.startswith(told), title
+
+
+def test_looking_for_what_changes_changes_nothing_that_is_computed(notebook):
+    cell = """
+%%xla_spawn -n 1 -o looked --view none
+import torch, torch_xla, time
+def main(rank):
+    torch.manual_seed(0)
+    net, twin = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+    twin.load_state_dict(net.state_dict())
+    net.to("xla")
+    losses = []
+    for model, device in ((net, "xla"), (twin, "cpu")):
+        optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1), []
+        for step in range(1, 16):
+            x = torch.linspace(0, 1, 4 * step).reshape(step, 4).to(device)
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+            seen.append(loss.item())
+            time.sleep(0.05)
+        losses.append(seen)
+    return losses, torch._C._len_torch_function_stack()
+"""
+    notebook.ok(cell.strip())
+    assert "line 12" in notebook.value("looked.sample(0).changes_at")
+    (on_device, on_cpu), depth = ast.literal_eval(notebook.value("looked[0]"))
+    assert depth == 0
+    assert on_device == pytest.approx(on_cpu, rel=1e-4)

@@ -1,0 +1,137 @@
+"""What is said of the pace of a run is so: shares of waiting, steps, the time to go."""
+
+import ast
+import itertools
+import re
+
+import pytest
+
+# What the panel would show until the run ends, and the text that stays.
+WATCH = """
+import time
+from xla_nb.views import facts, saved
+from xla_nb.views.observer import Observer
+def watched(run):
+    observer, seen = Observer(run), []
+    while not seen or seen[-1][2] is None:
+        observer.sample()
+        now = observer.snapshot()
+        etas = [bar.eta for card in now.cards for bar in card.bars if bar.eta]
+        steps = [card.step for card in now.cards if card.step is not None]
+        seen.append((now.diagnosis.sentence, etas, now.ok, steps))
+        time.sleep(0.1)
+    return seen, saved.render_text(observer.look())
+"""
+
+
+@pytest.fixture
+def watched(notebook):
+    """What was said of a cell's run, the times to go, how long steps took; and what stays."""
+    notebook.ok(WATCH)
+
+    def watched(cell):
+        notebook.ok(f"%%xla_spawn -n 2 -o paced --bg --view none\n{cell.strip()}")
+        seen, text = ast.literal_eval(notebook.value("watched(paced)"))
+        sentences, etas, _, steps = zip(*seen, strict=True)
+        return sentences, [*itertools.chain(*etas)], [*itertools.chain(*steps)], text
+
+    return watched
+
+
+LOADER = """
+import time, torch, torch_xla, xla_nb
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return {items}
+    def __getitem__(self, index):
+        time.sleep({seconds})
+        return torch.ones(2)
+def main(rank):
+    for batch in torch.utils.data.DataLoader(Items()):
+        time.sleep({work})
+        torch_xla.sync()
+"""
+
+
+def test_a_first_batch_that_takes_long_is_no_reason_to_say_that_ranks_wait_for_data(watched):
+    seconds = "2.0 if index == 0 else 0.0"
+    sentences, _, _, text = watched(LOADER.format(items=20, seconds=seconds, work=0.15))
+    assert not [one for one in sentences if "for data" in one]
+    assert text.startswith("✓ 2 ranks finished in ")
+
+
+def test_a_slow_loader_is_told_and_stays_with_what_it_cost(watched):
+    sentences, _, _, text = watched(LOADER.format(items=60, seconds=0.06, work=0.03))
+    live = r"Waiting for data took [\d.]+ s of the last \d+ s"
+    assert [one for one in sentences if re.fullmatch(live, one)]
+    told = re.match(
+        r"! 2 ranks finished in [\d.]+ s; waiting for data took ([\d.]+) s of it ·", text
+    )
+    assert told, text
+    (strip,) = re.findall(r"rank 0: .*?waiting for data ([\d.]+) s", text, re.DOTALL)
+    assert float(told[1]) == pytest.approx(float(strip), rel=0.25)
+
+
+STEPS = """
+import time, torch, torch_xla, xla_nb
+import torch_xla.core.xla_model as xm
+from torch_xla.distributed.parallel_loader import MpDeviceLoader
+def main(rank):
+    device = torch_xla.device()
+    model = torch.nn.Linear(4, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = MpDeviceLoader(torch.utils.data.DataLoader(torch.ones(40, 4), batch_size=2), device)
+    for batch in {loop}:
+        model(batch).sum().backward()
+        xm.optimizer_step(optimizer, barrier=True)
+"""
+
+
+def test_steps_are_those_of_the_loop(watched):
+    *_, text = watched(STEPS.format(loop="xla_nb.progress(loader, total=20)"))
+    assert re.search(r"\bsteps 20\b", text), text
+    assert "syncs" not in text
+
+
+def test_step_markers_without_a_loop_are_called_what_they_are(watched):
+    *_, text = watched(STEPS.format(loop="loader"))
+    assert re.search(r"\bsyncs \d\d\b", text), text
+    assert "steps" not in text
+
+
+def test_a_step_takes_as_long_as_it_does_whatever_it_waits_for(watched):
+    _, _, steps, _ = watched("""
+import time, torch, torch_xla
+import torch_xla.core.xla_model as xm
+def main(rank):
+    x = torch.ones(2, device=torch_xla.device())
+    for _ in range(30):
+        time.sleep(0.15 * rank)
+        x = xm.all_reduce("sum", x)
+        torch_xla.sync()
+""")
+    assert steps
+    assert min(steps) > 0.1
+
+
+def test_the_time_to_go_is_not_told_from_steps_that_compile(watched):
+    _, etas, _, _ = watched("""
+import time, torch, torch_xla, xla_nb
+import torch_xla.debug.metrics as met
+def main(rank):
+    x = torch.ones(2, device=torch_xla.device())
+    torch_xla.sync()
+    size = 2
+    for step in xla_nb.progress(range(500)):
+        begun = time.monotonic()
+        while step < 4 and time.monotonic() < begun + 0.5:
+            size += 1
+            x = torch.ones(size, device=torch_xla.device())
+            for _ in range(100):
+                x = torch.sin(x)
+            torch_xla.sync()
+        time.sleep(0.01)
+        torch_xla.sync()
+""")
+    assert etas
+    assert max(etas) < 30  # 500 steps like the first ones would take 250 s

@@ -1,0 +1,222 @@
+"""What a run suffers from, in its last minute or as a whole, as its ranks' samples tell it.
+
+Pure, but for `conclude`. It is said only of what takes much of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from xla_nb.protocol.events import Concluded
+from xla_nb.record.sample import INPUT, LOCK, Sample
+from xla_nb.run.state import RunState
+from xla_nb.run.staying import Stopping
+from xla_nb.run.verdict import lasting
+from xla_nb.wording import listed, ranks, several
+
+Samples = Mapping[int, Sample]
+
+_STEPS = 10  # from which something is said of them,
+_TENS = 30  # and of waiting for data, of the run: the first batches take long
+_EACH = 0.9  # of the steps are as good as every step,
+_SOME = 0.3  # where it is known what changes: other graphs follow a collective, say
+_COST = 2.0  # seconds, from which something is said,
+_SHARE = 0.1  # and the part of the time,
+_LOADING = 0.2  # and of waiting for data
+_LONG = 3.0  # seconds of a wait, from which it is told who was waited for
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
+    compiling, `waited` for others (None where that cannot be seen) and for data. Of its steps those
+    of a loop count only if something was executed; each `executed` graph is of one at most."""
+
+    seconds: float
+    steps: int
+    executed: int
+    compiles: int
+    compiling: float
+    waited: float | None
+    data: float
+    fallbacks: Mapping[str, int]
+    newest: Sample
+
+    @classmethod
+    def between(cls, before: Sample, now: Sample) -> Window:
+        executed = max(0, now.executed - before.executed)
+        steps = now.items - before.items if now.loops_step else now.steps - before.steps
+        if now.loops_step and not executed:
+            steps = 0
+        return cls(
+            seconds=now.at - before.at - max(0.0, now.idle - before.idle),
+            steps=max(0, steps),
+            executed=min(executed, max(0, steps)),
+            compiles=now.compiles - before.compiles,
+            compiling=now.compile_seconds - before.compile_seconds,
+            waited=None if now.waited is None else now.waited - (before.waited or 0.0),
+            data=now.data_waited - before.data_waited,
+            fallbacks={n: c - before.fallbacks.get(n, 0) for n, c in now.fallbacks.items()},
+            newest=now,
+        )
+
+
+Windows = Mapping[int, Window]
+
+
+@dataclass(frozen=True)
+class _Time:
+    """The windows of ranks, of `everybody` of that many; `of` says in words what costs are of."""
+
+    label: str
+    windows: Windows
+    everybody: int
+    of: str
+
+    def found(self) -> Iterator[Concluded]:
+        for one in (self._compiled(), self._fallen_back(), self._loading(), self._slowest()):
+            if one is not None:
+                yield one
+
+    def _compiled(self) -> Concluded | None:
+        again = {
+            rank: one
+            for rank, one in self.windows.items()
+            if min(one.compiles, one.executed) >= _STEPS
+            and one.compiles >= (_SOME if one.newest.changes_at else _EACH) * one.executed
+            and _matters(one.compiling, one, _SHARE)
+        }
+        if not again:
+            return None
+        some, cost = self._some(again), statistics.median(one.compiling for one in again.values())
+        what = f"compiled a new graph, {self._part(cost)}"
+        told = f"each step{f' of {ranks(some)}' if some else ''} {what}"
+        cause = next((w.newest for w in again.values() if w.newest.changes_at), None)
+        if cause is not None:
+            told = f"{line(cause.changes_at, self.label)} {cause.change}, so each {what}"
+        return Concluded(kind="compiling", sentence=told, ranks=some, strength=cost)
+
+    def _fallen_back(self) -> Concluded | None:
+        found: dict[str, str] = {}
+        who: set[int] = set()
+        for rank, one in self.windows.items():
+            for name, calls in one.fallbacks.items():
+                if one.steps >= _STEPS and calls >= _EACH * one.steps:
+                    found[name] = found.get(name) or one.newest.fallbacks_at.get(name, "")
+                    who.add(rank)
+        if not found:
+            return None
+        place = "".join(found.values()) if len(found) == 1 else ""
+        at = f" at {line(place, self.label)}" if place else ""
+        told = f"every step ran {listed(found, most=2)} on the CPU{at}"
+        return Concluded(kind="fallback", sentence=told, ranks=self._some(who))
+
+    def _loading(self) -> Concluded | None:
+        waited = {
+            rank: one.data
+            for rank, one in self.windows.items()
+            if max(one.newest.done, one.newest.graphs) >= _TENS
+            and _matters(one.data, one, _LOADING)
+        }
+        if not waited:
+            return None
+        some, cost = self._some(waited), statistics.median(waited.values())
+        told = f"waiting for data took {f'{ranks(some)} ' if some else ''}{self._part(cost)}"
+        return Concluded(kind="loading", sentence=told, ranks=some, strength=cost)
+
+    def _slowest(self) -> Concluded | None:
+        """Ranks that wait little while all others do, in the same steps."""
+        waited = {rank: one.waited for rank, one in self.windows.items() if one.waited is not None}
+        steps = [one.steps for one in self.windows.values()]
+        if len(waited) < max(2, self.everybody) or min(steps) < max(_STEPS, _EACH * max(steps)):
+            return None
+        slow = [rank for rank, wait in waited.items() if wait <= max(waited.values()) / 2]
+        others = [wait for rank, wait in waited.items() if rank not in slow]
+        if not slow or 3 * len(slow) > max(3, len(waited)):
+            return None
+        cost = min(others) - max(waited[rank] for rank in slow)
+        if not _matters(cost, self.windows[slow[0]], _SHARE):
+            return None
+        told = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest, by "
+        told += f"{1000 * cost / min(steps):.3g} ms a step: the other{'s' * (len(others) > 1)} "
+        told += f"waited {self._part(cost)}"
+        return Concluded(kind="slowest", sentence=told, ranks=tuple(slow), strength=cost)
+
+    def _part(self, cost: float) -> str:
+        return f"{f'{cost:.1f} s' if cost < 9.95 else lasting(round(cost))} of {self.of}"
+
+    def _some(self, numbers: Collection[int]) -> tuple[int, ...]:
+        """The ranks to be named: none if it is true of all."""
+        return () if len(numbers) >= self.everybody else tuple(sorted(numbers))
+
+
+def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
+    """The worst of the last minute, of the cell `label`."""
+    longest = max((one.seconds for one in windows.values()), default=0.0)
+    found = _Time(label, windows, everybody, f"the last {lasting(round(longest))}").found()
+    return max(found, key=lambda one: one.strength, default=None)
+
+
+def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
+    """All that is to be said of the whole run."""
+    windows = {
+        rank: Window.between(Sample(at=started, since=started), sample)
+        for rank, sample in samples.items()
+        if (started := state.ranks[rank].started) is not None and sample.at > started
+    }
+    return _Time(label, windows, len(windows), "it").found()
+
+
+def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
+    """Who had waited longest for whom when the run was stopped, and where that one was."""
+    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for number, sample in samples.items():
+        if sample.activity == "waiting" and (sample.missing or sample.operation == INPUT):
+            operation = sample.operation if sample.operation in (LOCK, INPUT) else ""
+            groups.setdefault((operation, sample.missing), []).append(number)
+
+    def longest(numbers: Collection[int]) -> float:
+        return max(samples[number].at - samples[number].since for number in numbers)
+
+    key = max(groups, key=lambda key: longest(groups[key]), default=None)
+    if key is None or (cost := longest(groups[key])) < _LONG:
+        return
+    (operation, missing), waiting = key, groups[key]
+    places = {samples[number].place for number in missing or waiting if number in samples}
+    place = places.pop() if len(places) == 1 else ""
+    at = f" at {line(place, label)}" if place else ""
+    whom = f"{ranks(missing)}{at and ','}{at}"
+    if operation:
+        whom = f"`{operation}`{f', which {ranks(missing)} held,' if missing else ''}{at}"
+    who = ranks(waiting) if len(waiting) == 1 else several(len(waiting), "rank")
+    sentence = f"{who} had waited {lasting(cost)} for {whom}"
+    yield Concluded(kind="waited", sentence=sentence, ranks=missing, strength=cost)
+
+
+def conclude(
+    run: Stopping, label: str, look: Callable[[RunState, str, Samples], Iterable[Concluded]]
+) -> None:
+    """Have a run take what can be concluded of its newest samples; of a failure that is of no
+    interest, and what live ranks suffer from is said of their cells."""
+    state, samples = run.state, {}
+    if state.troubled or state.ended is not None or state.group is not None:
+        return
+    for number in state.ranks:
+        with contextlib.suppress(OSError):  # the run's own thread must not end
+            if (sample := run.sample(number)) is not None:
+                samples[number] = sample
+    for found in look(state, label, samples):
+        run.take(found)
+
+
+def line(place: str, label: str) -> str:
+    """`line 6` of the run's own cell, else the whole place."""
+    cell, _, number = place.rpartition(", line ")
+    return f"line {number}" if cell == label else place
+
+
+def _matters(cost: float, one: Window, share: float) -> bool:
+    return cost >= max(_COST, share * one.seconds)
