@@ -20,7 +20,7 @@ from xla_nb.engines import base
 from xla_nb.engines.local import LocalEngine
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Cell, Program, Scope, build_call
-from xla_nb.rank.process import is_rank
+from xla_nb.rank.entries import refuse_launch
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run import stacks
@@ -144,7 +144,7 @@ def run(
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Launch a program and, unless in the background, show it until it has ended."""
-    refuse_ranks()
+    refuse_launch("xla_nb.spawn")
     with loop.launching() as end_if_interrupted:
         try:
             with telling() as told:
@@ -157,15 +157,6 @@ def run(
         except KeyboardInterrupt:
             raise LaunchError(_interrupted(options)) from None
         return shown(started, options, launched)
-
-
-def refuse_ranks() -> None:
-    """Raises UsageError in a rank."""
-    if is_rank():
-        raise UsageError(
-            "A rank cannot start ranks. Launch from the notebook, not from the function that "
-            "runs on ranks."
-        )
 
 
 def shown(

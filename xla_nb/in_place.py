@@ -48,9 +48,10 @@ class InPlace:
         self._originals.clear()
 
     def original(self, name: str) -> Callable[..., Any]:
-        """What the function of this name does elsewhere. Raises StopIteration if nothing is
-        replaced."""
-        return next(original for place, original in self._originals.items() if place.name == name)
+        """What the function of this name, or `module.name`, does elsewhere. Raises StopIteration if
+        nothing is replaced."""
+        called = self._originals.items()
+        return next(own for at, own in called if f".{at.module}.{at.name}".endswith(f".{name}"))
 
     def _replace(self, place: Place, _imported: types.ModuleType) -> None:
         function = _at(place)

@@ -28,7 +28,7 @@ from xla_nb.program.build import (
     build_group,
     build_live,
 )
-from xla_nb.rank.entries import Bind, WithoutIndex
+from xla_nb.rank.entries import Bind, WithoutIndex, refuse_launch
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import DRIFT, Watch
@@ -71,7 +71,7 @@ def start(
     """Start live ranks, and wait until all are there; they end when no program has come for `idle`
     seconds. `shown`: in the cell that is being executed. Raises UsageError where there are some of
     that name, and as `xla_nb.spawn` does."""
-    api.refuse_ranks()
+    refuse_launch("xla_nb.ranks")
     held = _groups().get(name)
     if held is not None and held.alive:
         raise UsageError(held.told_of_being_there)
@@ -204,7 +204,7 @@ def _run(
     launched: Callable[[Run], None] = lambda run: None,
     replayed: bool = True,
 ) -> Run:
-    api.refuse_ranks()
+    refuse_launch("xla_nb.ranks")
     group.check(group.world if members is None else members)
     here = notebook.current()
 

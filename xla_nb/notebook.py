@@ -89,7 +89,7 @@ class Notebook:
             label += f", launch {len(self.launched.get(self.number, ())) + 1}"
         text = f"{blank}#{magic} {line}\n{plain_line_ends(body)}"
         try:
-            return Cell(label, self.shell.transform_cell(text))
+            return Cell(label, self.shell.transform_cell(text), magic=magic)
         except SyntaxError as problem:  # of its own tokenizer
             raise unreadable(Cell(label, text), problem) from None
 

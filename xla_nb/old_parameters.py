@@ -59,7 +59,14 @@ def _device(index=None):  # type: ignore[no-untyped-def]
     return device(index)
 
 
+def _master_print(*args, **settings):  # type: ignore[no-untyped-def]
+    from xla_nb.old_parameters import master_print
+
+    return master_print(args, settings)
+
+
 _PLACES = (
+    Place(_XM, "master_print", _master_print),
     Place(_XM, "get_xla_supported_devices", _get_xla_supported_devices),
     Place(_XM, "get_local_ordinal", _get_local_ordinal),
     Place(_LOADER, "ParallelLoader.__init__", _parallel_loader),
@@ -90,10 +97,27 @@ def local_ordinal(defval: tuple[object, ...]) -> Any:
     return _original("get_local_ordinal")()
 
 
+def master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> None:
+    """It printed one thing to the stream `fd`, which came second, before `local` and `flush`; today
+    it prints all that is given by position, the stream too."""
+    is_former = 1 < len(args) < 5 and all(isinstance(flag, bool) for flag in args[2:])
+    if is_former and _is_stream(args[1]):
+        _tell("xm.master_print", "fd as second argument", "1.6", "write fd=…")
+        settings = {**dict(zip(("fd", "local", "flush"), args[1:], strict=False)), **settings}
+        args = args[:1]
+    _original("master_print")(*args, **settings)
+
+
+def _is_stream(value: object) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("write", "flush"))
+
+
 def parallel_loader(made: Any, args: tuple[Any, ...], loader: Any, settings: dict[str, Any]) -> Any:
     if loader is not None:
         _tell("pl.ParallelLoader", "loader", "2.5", "write cpu_loader")
         settings = {"cpu_loader": loader, **settings}
+    if args[3:] and args[3] is True:  # today's batches_per_execution, of which it would be one
+        raise TypeError("pl.ParallelLoader has no fixed_batch_size any more: use drop_last=True")
     return _original("ParallelLoader.__init__")(made, *args, **settings)
 
 

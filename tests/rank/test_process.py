@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import process, program
+from xla_nb.rank import entries, process, program
 from xla_nb.record.files import Record
 
 # ---------------------------------------------------------------- the preview of a result
@@ -211,16 +211,17 @@ def test_capturing_leaves_no_other_file_open(captured):
 # ---------------------------------------------------------------- is this a rank?
 
 
-def test_a_process_that_inherited_nothing_is_not_a_rank():
-    assert not process.is_rank()
+def test_a_process_of_no_run_is_not_a_rank():
+    assert not entries.is_rank()
 
 
 def test_a_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
-    monkeypatch.setattr(process, "_inherited", [])
-    process.inherit("what a job passes on")
+    monkeypatch.setattr(entries, "_launched_by", [])
+    entries.refuse_launches("%%xla_spawn")
+    entries.allow_launches()
     child = os.fork()
     if child == 0:
-        os._exit(process.is_rank())
+        os._exit(entries.is_rank())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
@@ -256,7 +257,8 @@ class Runtime:
 threads = Some(get_num_threads=lambda: 1, set_num_threads=lambda count: None)
 sys.modules["torch"] = threads
 request = Some(
-    record={record!r}, entry="f", takes_lock=False, by_name=frozenset(), why_mute="", turn=None
+    record={record!r}, entry="f", takes_lock=False, by_name=frozenset(), why_mute="", turn=None,
+    magic="",
 )
 namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
 latch = Some(arrive=lambda: None, wait=lambda: None)

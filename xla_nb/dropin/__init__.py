@@ -1,8 +1,8 @@
 """Programs that launch by themselves: what they call in a notebook launches as `xla_nb.spawn` does.
 
 The launchers of torch_xla and accelerate get other code, and stay the same functions: names that
-were bound to them before, and libraries that hold them, launch with it too. Ranks have them as they
-are; so have scripts, unless they call `xla_nb.install()`.
+were bound to them before, and libraries that hold them, launch with it too. Scripts have them as
+they are, unless they call `xla_nb.install()`; on ranks they refuse (rank/entries).
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import sys
 from xla_nb import notebook, old_names, old_parameters
 from xla_nb.dropin import answers, forks, furniture, interrupts, launchers
 from xla_nb.protocol import absl_flags
+from xla_nb.rank.entries import is_rank
 
 
 def install() -> None:
     """Let `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
     does, and old names of torch_xla work. `%load_ext xla_nb` does so in a notebook; call it in
-    scripts, before they launch."""
+    scripts, before they launch. On a rank, which cannot launch, it does nothing."""
+    if is_rank():
+        return
     absl_flags.let_pickle_have_them()
     launchers.turn_on()
     answers.turn_on()

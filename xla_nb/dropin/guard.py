@@ -9,15 +9,16 @@ On a simulated host, whose ranks have devices of their own, opening it is only n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import linecache
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from xla_nb import notebook
 from xla_nb.dropin import answers
@@ -87,6 +88,7 @@ class Guard:
         self._kernels: Any = None  # a torch.library.Library, while it stands before KERNELS
         self._jax: Callable[[], Any] | None = None
         self._is_on = self._has_noted = False
+        self._launcher = ""  # that calls a function in this process
         self._raised: UsageError | None = None  # in this cell
 
     def turn_on(self) -> None:
@@ -107,6 +109,15 @@ class Guard:
         if self._jax is not None:
             sys.modules[_BRIDGE].backends = self._jax  # type: ignore[attr-defined]
             self._jax = None
+
+    @contextlib.contextmanager
+    def opened_by(self, launcher: str) -> Iterator[None]:
+        """Let this process open the TPU, as a launcher means it to that starts no other."""
+        before, self._launcher = self._launcher, launcher
+        try:
+            yield
+        finally:
+            self._launcher = before
 
     def _watch_torch_xla(self, torch_xla: ModuleType) -> None:
         if not self._is_on or self._openers:
@@ -193,19 +204,24 @@ class Guard:
         return (self._jax or bridge.backends)()
 
     def _opening(self, caller: FrameType) -> None:
-        """Raises UsageError on a TPU; says so once on a simulated host."""
+        """Raises UsageError on a TPU, but for a launcher; says so once on a simulated host."""
         if self._is_asked():
             frame = self._own_frame(caller)
             if _is_tpu():
                 self._stop(frame)
-            if frame is not None and not self._has_noted:
+            if frame is not None and not self._has_noted and not self._launcher:
                 self._has_noted = True
                 print(_note(*self._place(frame)))
         self._restore_torch()
 
-    def _stop(self, frame: FrameType | None) -> NoReturn:
-        self._raised = UsageError(_sentence(*self._place(frame)))
-        raise self._raised
+    def _stop(self, frame: FrameType | None) -> None:
+        """Raises UsageError; of what a launcher opens it says once what that costs."""
+        if not self._launcher:
+            self._raised = UsageError(_sentence(*self._place(frame)))
+            raise self._raised
+        if not self._has_noted:
+            self._has_noted = True
+            print(_COST.format(self._launcher))
 
     def _after_cell(self, _result: object = None) -> None:
         """Say what `except Exception: device = "cpu"` would keep from the user."""
@@ -298,6 +314,12 @@ def _jax_takes_tpu(bridge: Any) -> bool:
 
 
 # ---------------------------------------------------------------- what is said
+
+
+_COST = (
+    "{} runs the function in the notebook process, which now holds the TPU; ranks cannot use it "
+    "until you restart the kernel."
+)
 
 
 def _sentence(where: str, line: str) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from xla_nb import api, notebook
-from xla_nb.dropin import answers, furniture, interrupts
+from xla_nb.dropin import answers, furniture, guard, interrupts
 from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.in_place import InPlace, Place
+from xla_nb.protocol.refusals import TRAINING_FUNCTION
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import ViewName, count
@@ -77,11 +78,12 @@ def _notebook_launcher(  # type: ignore[no-untyped-def]
     return accelerated(function, args, num_processes, mixed_precision, machines)
 
 
+_PJRT, _COUNT = "torch_xla._internal.pjrt", "PJRT_LOCAL_PROCESS_COUNT"
 _PLACES = (
     Place("torch_xla.distributed.xla_multiprocessing", "spawn", _xmp_spawn),
     Place("torch_xla.torch_xla", "launch", _launch),
-    Place("torch_xla._internal.pjrt", "spawn", _pjrt_spawn),
-    Place("torch_xla._internal.pjrt", "run_multiprocess", _run_multiprocess),
+    Place(_PJRT, "spawn", _pjrt_spawn),
+    Place(_PJRT, "run_multiprocess", _run_multiprocess),
     Place("accelerate.launchers", "notebook_launcher", _notebook_launcher),
 )
 
@@ -100,13 +102,21 @@ def launched(
     The Run where the notebook's or the script's own code asks, at once unless it `waits`. Libraries
     get None when all ranks have ended, as torch_xla gives it: they may read attributes of anything
     else, and wait without end for a rank that has failed. What a rank returns and cannot be sent is
-    no error, as torch_xla sends nothing. Raises as `xla_nb.spawn` does.
+    no error, as torch_xla sends nothing. Raises as `xla_nb.spawn` does. One process is none to
+    start: the function is called in this one, as torch_xla does.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _under_torchrun(fn, args, name)
         return None
     _choose_device()
-    n = _ranks(_lightnings(fn) if nprocs is None else nprocs, name)
+    asked = _lightnings(fn)
+    if nprocs is not None:
+        asked = count(f"{name}: the number of ranks", nprocs)
+    if _is_here(asked):
+        with _in_this_process(name):
+            _launchers().original("pjrt.spawn")(fn, 1, args=args)
+        return None
+    n = _ranks(asked, name)
     is_own = _is_own(sys._getframe(1))
     bg = is_own and not waits
     view = _view_behind() if bg else None
@@ -114,6 +124,25 @@ def launched(
         given = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
         run = api.call(fn, args, given, drops=True, launched=_nothing if bg else _watching())
     return run if is_own else None
+
+
+def _is_here(ranks: int | None) -> bool:
+    """Whether a launch of so many starts no process. On a cluster one is meant for each host."""
+    here = notebook.current()
+    return ranks == 1 and (here is None or here.settings.get("on", "local") == "local")
+
+
+@contextlib.contextmanager
+def _in_this_process(launcher: str) -> Iterator[None]:
+    """Let what a launcher calls open the TPU here. It sets a variable for this process, of which
+    the next launch would speak."""
+    here, was_set = notebook.current(), _COUNT in os.environ
+    try:
+        with guard.of(here.shell).opened_by(launcher) if here else contextlib.nullcontext():
+            yield
+    finally:
+        if not was_set:
+            os.environ.pop(_COUNT, None)
 
 
 def _view_behind() -> ViewName:
@@ -188,6 +217,12 @@ def accelerated(
             "num_nodes out."
         )
     _check_precision(precision)
+    if _is_here(ranks):
+        _choose_device()
+        with _in_this_process("notebook_launcher"):
+            _launchers().original("notebook_launcher")(function, args, 1, precision)
+        return None
+    _check_state()
     entry = Accelerated(function)
     if isinstance(args, tuple):  # others are refused with all else that is no tuple
         _check_arguments(entry, args)
@@ -203,6 +238,17 @@ def _check_precision(precision: str) -> None:
     if precision not in known:
         choices = listed(known, "or")
         raise UsageError(f"notebook_launcher: unknown precision {precision!r}. Choose {choices}.")
+
+
+def _check_state() -> None:
+    """Refuse processes beside an `Accelerator`, as accelerate does and in its words."""
+    from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
+
+    if AcceleratorState._shared_state:
+        raise UsageError(
+            f"{TRAINING_FUNCTION}. Restart your notebook and make sure no cells initializes an "
+            "`Accelerator`."
+        )
 
 
 def _check_arguments(entry: Accelerated, args: tuple[object, ...]) -> None:
@@ -246,8 +292,6 @@ def _ranks(asked: int | None, name: str) -> int | None:
     """As many ranks as were asked for, if the host can have them; else all that it has, which is
     said once."""
     here = notebook.current()
-    if asked is not None:
-        asked = count(f"{name}: the number of ranks", asked)
     if asked is None or (here and here.settings.get("on", "local") != "local"):
         return asked
     wish = answers.wish()

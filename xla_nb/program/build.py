@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from xla_nb.program.cells import Cell, Pending, Section, future_flags, unreadable
@@ -54,7 +54,8 @@ class Program:
     either. `futures` are in force for the module and the body. `script` is a script's file and, if
     `python -m` was given one, the name of its module. `notes` are for the user. `drops`: None takes
     the place of a result that cannot be sent. `both` are the names of a live cell that are the
-    ranks', and that the notebook has too, with what it has imported under them.
+    ranks', and that the notebook has too, with what it has imported under them. `magic` is the one
+    that launches the cell, "" for a function.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Program:
     notes: tuple[str, ...] = ()
     drops: bool = False
     both: Mapping[str, str] = field(default_factory=dict)
+    magic: str = ""
 
     @property
     def flags(self) -> int:
@@ -119,6 +121,7 @@ def _built(
         plan.module,
         name=name,
         label=cell.label,
+        magic=cell.magic,
         entry=plan.entry,
         body=plan.body,
         takes_lock=takes_lock,
@@ -145,7 +148,8 @@ def build_live(cell: Cell, scope: Scope, *, name: str) -> Program:
         plan = live_cell(cell, needs.futures)
         needs.cell(plan)
         binds = tuple(sorted(_bound(plan.names)))
-        return _assembled(needs, (), name=name, label=cell.label, body=plan.body, binds=binds)
+        made = _assembled(needs, (), name=name, label=cell.label, body=plan.body, binds=binds)
+        return replace(made, magic=cell.magic)
     except RecursionError as error:
         raise unreadable(cell, error) from None
 

@@ -32,13 +32,14 @@ class Cell:
 
     `label` is its file name in tracebacks; `source` is Python after IPython's transformation,
     with the cell's own line numbers; `filename` is the name that the notebook compiled it under,
-    without the `above` first lines.
+    without the `above` first lines. `magic` is the one that launches it.
     """
 
     label: str
     source: str
     filename: str | None = None
     above: int = 0
+    magic: str = ""
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,12 @@ class Request:
     `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
     run's folder; `entry` is None for a cell of plain statements. `keeps` are names of the module
     that the notebook takes from the run; those of `as_source` it executes itself. `label` is the
-    launched cell's, and `binds` are the names that its text binds. `drops`: None takes the place
-    of a result that cannot be sent. `why_mute` says why its ranks cannot ask in the notebook
-    (`input()`), where that is so. `lives`: the ranks run no entry, but programs until they are told
-    to end; each of those has a `turn`, and neither `inheritance` nor `state`, which its processes
-    have had since they began; its `table` is what the map beside the module's file has, which each
-    rank would have to read.
+    launched cell's, `magic` the one that launches it, and `binds` are the names that its text
+    binds. `drops`: None takes the place of a result that cannot be sent. `why_mute` says why its
+    ranks cannot ask in the notebook (`input()`), where that is so. `lives`: the ranks run no entry,
+    but programs until they are told to end; each of those has a `turn`, and neither `inheritance`
+    nor `state`, which its processes have had since they began; its `table` is what the map beside
+    the module's file has, which each rank would have to read.
     """
 
     run: str
@@ -80,6 +80,7 @@ class Request:
     authkey: bytes
     inheritance: Inheritance | None = None
     label: str = ""
+    magic: str = ""
     keeps: tuple[str, ...] = ()
     as_source: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()

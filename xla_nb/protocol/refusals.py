@@ -44,6 +44,13 @@ _ADVICE = {
     "'_thread._local'": "Make it inside the function: what it holds is its thread's alone",
 }
 
+#: As accelerate's own launchers say it.
+TRAINING_FUNCTION = (
+    "To launch a multi-device training from your notebook, the `Accelerator` should only be "
+    "initialized inside your training function"
+)
+#: The modules whose classes know which process this is, and of how many.
+_OF_ACCELERATE = "accelerate.accelerator", "accelerate.state"
 
 #: What a function should return instead, by the thing.
 _HOME = {
@@ -189,11 +196,14 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
     """What instances of a class are and what to do instead, unless it says itself how they are
     pickled."""
     mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
-    whole = logging.Handler, mocks, process.BaseProcess
-    if not issubclass(kind, whole) or not parts.is_pickled_by_its_dict(kind):
+    accelerates = any(base.__module__ in _OF_ACCELERATE for base in kind.__mro__)
+    is_whole = accelerates or issubclass(kind, (logging.Handler, mocks, process.BaseProcess))
+    if not is_whole or not parts.is_pickled_by_its_dict(kind):
         return None
     if issubclass(kind, process.BaseProcess):
         return "a process", "Start it inside the function, or send what is needed of it, as `p.pid`"
+    if accelerates:
+        return "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
     if issubclass(kind, logging.Handler):
         return "a handler of logging", "Make it inside the function, and add it to its logger there"
     return "a mock", "Make it inside the function"

@@ -1,10 +1,15 @@
-"""How ranks call functions that were written for other launchers."""
+"""How ranks call functions that were written for other launchers, and what these answer there: a
+rank starts no ranks."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from xla_nb.errors import UsageError
+from xla_nb.in_place import InPlace, Place
 
 
 class _Call:
@@ -50,3 +55,85 @@ class Accelerated(_Call):
 
         PrepareForLaunch(call, distributed_type="XLA")(index, *args)
         return returned[0]
+
+
+# ---------------------------------------------------------------- launchers, on ranks
+
+
+def _spawn(*args, **options):  # type: ignore[no-untyped-def]
+    from xla_nb.rank.entries import refuse_launch
+
+    refuse_launch("xmp.spawn")
+
+
+def _launch(*args, **options):  # type: ignore[no-untyped-def]
+    from xla_nb.rank.entries import refuse_launch
+
+    refuse_launch("torch_xla.launch")
+
+
+def _notebook_launcher(function, args=(), num_processes=None, *others, **settings):  # type: ignore[no-untyped-def]
+    from xla_nb.rank.entries import notebook_launcher
+
+    return notebook_launcher(function, args, num_processes, *others, **settings)
+
+
+_PJRT = "torch_xla._internal.pjrt"
+_PLACES = (
+    Place("torch_xla.distributed.xla_multiprocessing", "spawn", _spawn),
+    Place("torch_xla.torch_xla", "launch", _launch),
+    Place(_PJRT, "spawn", _spawn),
+    Place(_PJRT, "run_multiprocess", _spawn),
+    Place("accelerate.launchers", "notebook_launcher", _notebook_launcher),
+)
+#: What launched the program that this process of a run executes: a magic, or "" for a call.
+_launched_by: list[str] = []
+
+
+@functools.cache
+def _launchers() -> InPlace:
+    """Those of this process."""
+    return InPlace(_PLACES)
+
+
+def refuse_launches(magic: str) -> None:
+    """Have launchers refuse from now on: code runs that this magic has launched, "" for a call."""
+    _launched_by[:] = [magic]
+    if not _launchers().is_on:
+        _launchers().turn_on()
+
+
+def allow_launches() -> None:
+    """Give launchers back what they do, for the job to start the ranks by them."""
+    _launchers().turn_off()
+
+
+def is_rank() -> bool:
+    """Whether this process belongs to a run: a job, a rank, or what was forked by one."""
+    return bool(_launched_by)
+
+
+def refuse_launch(launcher: str) -> None:
+    """Raises UsageError in a process of a run."""
+    if not is_rank():
+        return
+    magic = _launched_by[0]
+    if magic:
+        raise UsageError(
+            f"A rank cannot start ranks: `{magic}` has launched this cell already. Remove the "
+            f"magic, or the call of {launcher}."
+        )
+    raise UsageError(
+        f"A rank cannot start ranks, but this one called {launcher}. Launch from the notebook, not "
+        "from the function that runs on ranks."
+    )
+
+
+def notebook_launcher(
+    function: Callable[..., object], args: Any, processes: int | None, *others: Any, **settings: Any
+) -> Any:
+    """One process is none to start: accelerate calls the function in this one."""
+    if processes != 1:
+        refuse_launch("notebook_launcher")
+    launcher = _launchers().original("notebook_launcher")
+    return launcher(function, args, processes, *others, **settings)

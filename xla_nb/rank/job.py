@@ -34,6 +34,7 @@ from xla_nb.rank import (
     asking,
     bars,
     displays,
+    entries,
     helpers,
     lingering,
     loader,
@@ -154,6 +155,7 @@ def _complete_flags(imported: Mapping[str, str]) -> None:
 def _start(order: Order, sender: Sender, control: socket.socket | None) -> None:
     runtime = runtimes.named(order.request.runtime)
     runtime.set_up()
+    entries.refuse_launches(order.request.magic)
     namespace, table, keeping = _load(order, runtime.opened, sender)
     try:
         program = Loaded(order.request, sender, namespace, table)
@@ -214,6 +216,7 @@ def _run_ranks(
         if dispatcher is not None:
             dispatcher.serve(inherited.first, prepared.simulated)
 
+    entries.allow_launches()
     try:
         prepared.start(Lifecycle(enter, main, latch, died, forked))
     except BrokenProcessPool:

@@ -27,7 +27,7 @@ from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import advice, cells, reporting
+from xla_nb.rank import advice, cells, entries, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
@@ -88,11 +88,6 @@ _inherited: list[Inherited] = []
 def inherit(inherited: Inherited) -> None:
     """Set what ranks inherit; the job calls this before it forks."""
     _inherited[:] = [inherited]
-
-
-def is_rank() -> bool:
-    """Whether this process is a rank, or was forked by one."""
-    return bool(_inherited)
 
 
 # ---------------------------------------------------------------- the process
@@ -338,6 +333,7 @@ def _run(
 ) -> None:
     """Run a program on a rank, of which `known` tells, and tell how it ended. `before` it, what it
     needs is done."""
+    entries.refuse_launches(program.request.magic)
     job.running[index] = Running(program, threading.get_ident())
     try:
         try:

@@ -89,6 +89,7 @@ def launch(
         inheritance=Inheritance.of_this_process() if turn is None else None,
         state=ProcessState() if turn is None else None,
         label=program.label,
+        magic=program.magic,
         keeps=program.keeps,
         as_source=program.as_source,
         binds=program.binds,

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from xla_nb.errors import UsageError
 from xla_nb.protocol.order import HostGroup, Order
@@ -73,20 +73,9 @@ warm_up = xla.warm_up
 
 
 def set_up() -> None:
-    """Refuse further processes, and let torch's functions place models as `xla_nb.spmd` does,
-    before a cell binds any of these functions."""
-    import torch_xla
-    from torch_xla.distributed import xla_multiprocessing as xmp
-
+    """Let torch's functions place models as `xla_nb.spmd` does, before a cell binds any of them."""
     from xla_nb.spmd import dtensors
 
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise UsageError(
-            f"this function starts processes, but {_ONE_PROCESS} and a second one would find none. "
-            f"{_INSTEAD}"
-        )
-
-    xmp.spawn = torch_xla.launch = refuse
     dtensors.install()
 
 

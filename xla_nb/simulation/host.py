@@ -113,12 +113,6 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
     def host_index(self) -> int:
         return self._share.first_rank // self._share.ranks_here
 
-    def configure_single_process(self) -> None:
-        raise RuntimeError(
-            "nprocs=1 runs in the calling process, which is not a rank of the simulated host. "
-            "Remove nprocs."
-        )
-
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
         """In a new rank, before its runtime starts: join the others and take on its identity."""
         share = self._share

@@ -1,0 +1,211 @@
+"""A launcher called on a rank is refused by name; a launch of one process is none."""
+
+import pytest
+
+from tests.support.kernel import Notebook
+
+ABOVE = """
+import torch, torch_xla, xla_nb
+import torch_xla.distributed.xla_multiprocessing as xmp
+from torch_xla._internal import pjrt
+def inner(index=0): return index
+"""
+REMOVE = "A rank cannot start ranks: `{}` has launched this cell already. Remove the magic, or the "
+CALLED = "A rank cannot start ranks, but this one called {}. Launch from the notebook, not from "
+
+
+@pytest.fixture
+def cells(notebook):
+    notebook.ok(ABOVE)
+    yield notebook
+    notebook.run("%xla_shutdown")
+
+
+LAUNCHES = {
+    "xmp.spawn(inner)": "xmp.spawn",
+    "xmp.spawn(inner, nprocs=2)": "xmp.spawn",
+    "xmp.spawn(inner, nprocs=1)": "xmp.spawn",
+    "xmp.spawn(inner, start_method='fork')": "xmp.spawn",
+    "pjrt.run_multiprocess(inner)": "xmp.spawn",
+    "torch_xla.launch(inner)": "torch_xla.launch",
+    "torch_xla.launch(inner, debug_single_process=True)": "torch_xla.launch",
+    "xla_nb.spawn(inner)": "xla_nb.spawn",
+    "xla_nb.ranks(n=2)": "xla_nb.ranks",
+}
+TRIED = """
+def tried(rank):
+    said = []
+    for call in {calls}:
+        try:
+            said.append(call())
+        except Exception as error:
+            said.append(f"{{type(error).__name__}}: {{error}}")
+    return said
+said = xmp.spawn(tried, nprocs=2)[1]
+"""
+
+
+def test_every_launcher_called_on_a_rank_says_that_ranks_start_none(cells):
+    calls = ", ".join(f"lambda: {call}" for call in LAUNCHES)
+    cells.ok(TRIED.format(calls=f"[{calls}]"))
+    for number, launcher in enumerate(LAUNCHES.values()):
+        assert CALLED.format(launcher) in cells.value(f"said[{number}]"), launcher
+
+
+@pytest.mark.parametrize("runtime", ["xla", "spmd"])
+@pytest.mark.parametrize("call", ["xmp.spawn(inner, nprocs=2)", "torch_xla.launch(inner)"])
+def test_a_launcher_below_the_magic_is_told_to_lose_one_of_them(cells, call, runtime):
+    shown = cells.run(f"%%xla_spawn -n 2 --runtime {runtime}\n{call}")
+    assert REMOVE.format("%%xla_spawn") + f"call of {call.partition('(')[0]}." in shown.error
+    assert f"Cell In[{shown.number}], line 2" in shown.error
+
+
+def test_a_launcher_below_the_live_magic_is_told_to_lose_one_of_them(cells):
+    shown = cells.run("%%xla\nxmp.spawn(inner, nprocs=2)")
+    assert REMOVE.format("%%xla") in shown.error
+
+
+@pytest.mark.parametrize("call", ["xmp.spawn(train, nprocs=2)", "xla_nb.spawn(train)"])
+def test_a_launcher_at_the_top_of_a_launched_cell_with_a_function_is_refused(cells, call):
+    shown = cells.run(f"%%xla_spawn -n 2\ndef train(index): pass\n{call}")
+    assert REMOVE.format("%%xla_spawn") in shown.error
+    assert f"Cell In[{shown.number}], line 3" in shown.error
+
+
+def test_a_trainer_that_launches_by_itself_is_refused_in_a_launched_function(cells, tmp_path):
+    tmp_path.joinpath("self_launching.py").write_text(
+        "import xla_nb\nxla_nb.install()\n"
+        "from torch_xla.distributed.xla_multiprocessing import spawn\n"
+        "def fit(f): return spawn(f, args=(), start_method='fork', join=False)\n"
+    )
+    cells.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
+    cells.ok("def outer(rank):\n    import self_launching\n    return self_launching.fit(inner)")
+    shown = cells.run("xmp.spawn(outer, nprocs=2)")
+    assert CALLED.format("xmp.spawn") in shown.error
+    assert f"Cell In[{shown.number - 1}], line 3" in shown.error
+
+
+ACCELERATED = """
+from accelerate import notebook_launcher
+def told(): print("called")
+def launches(rank): notebook_launcher(told, num_processes={})
+"""
+
+
+def test_accelerates_launcher_is_refused_on_a_rank(cells):
+    pytest.importorskip("accelerate")
+    cells.ok(ACCELERATED.format(2))
+    shown = cells.run("xmp.spawn(launches, nprocs=2)")
+    assert CALLED.format("notebook_launcher") in shown.error
+
+
+def test_accelerates_launcher_of_one_process_calls_the_function_on_the_rank(cells):
+    pytest.importorskip("accelerate")
+    cells.ok(ACCELERATED.format(1))
+    shown = cells.ok("xmp.spawn(launches, nprocs=2)")
+    assert {"[0] called", "[1] called"} <= {*shown.lines}
+
+
+def test_ranks_that_fork_helpers_and_later_launches_are_as_before(cells):
+    cells.ok(
+        "def pooled(rank):\n"
+        "    import multiprocessing as mp\n"
+        "    with mp.get_context('fork').Pool(1) as pool: return pool.apply(abs, (-rank,))"
+    )
+    assert cells.value("dict(xmp.spawn(pooled, nprocs=2))") == "{0: 0, 1: 1}"
+
+
+# ---------------------------------------------------------------- one process is the notebook's
+
+
+ONE = """
+model, history = torch.nn.Linear(1, 1), []
+with torch.no_grad(): model.weight.fill_(1.0)
+def train(index=0, by=2):
+    history.append(0.5)
+    with torch.no_grad(): model.weight.mul_(by)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    """A kernel of its own, as what is called in it opens its device."""
+    kernel = Notebook()
+    kernel.ok("%load_ext xla_nb")
+    kernel.ok(ABOVE + ONE)
+    yield kernel
+    kernel.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "xmp.spawn(train, nprocs=1)",
+        "xmp.spawn(train, args=(2,), nprocs=1, join=False, start_method='fork')",
+        "torch_xla.launch(train, debug_single_process=True)",
+        "torch_xla.launch(train, args=(2,), debug_single_process=True)",
+        "pjrt.spawn(train, nprocs=1)",
+        "notebook_launcher(train, num_processes=1)",
+        "notebook_launcher(train, (0, 2), num_processes=1, mixed_precision='bf16')",
+    ],
+)
+def test_a_launch_of_one_process_trains_the_notebooks_model(trained, call):
+    if "notebook_launcher" in call:
+        pytest.importorskip("accelerate")
+        trained.ok("from accelerate import notebook_launcher")
+    trained.ok(ONE)
+    shown = trained.ok(f"returned = {call}\nprint(returned, history, model.weight.item())")
+    assert shown.lines[-1] == "None [0.5] 2.0"
+    assert not shown.stderr
+    assert "opens the device" not in shown.stdout
+
+
+def test_launches_after_it_have_all_their_ranks(trained):
+    trained.ok("xmp.spawn(train, nprocs=1)")
+    shown = trained.ok("run = xmp.spawn(lambda index: index, nprocs=4)")
+    assert trained.value("run.results") == "{0: 0, 1: 1, 2: 2, 3: 3}"
+    assert not shown.stderr
+
+
+def test_an_error_of_the_one_process_is_the_programs_own(trained):
+    shown = trained.run("def fails(index): raise ValueError('boom')\nxmp.spawn(fails, nprocs=1)")
+    assert (shown.ename, "boom" in shown.error) == ("ValueError", True)
+
+
+CHIPS = """
+%load_ext xla_nb
+import os, torch_xla
+import torch_xla.distributed.xla_multiprocessing as xmp
+from xla_nb.topology import chips
+chips.count_chips = lambda *_: 4
+os.environ["PJRT_DEVICE"] = "TPU"
+"""
+#: Nothing here has libtpu: xla_nb takes the machine for a TPU, torch_xla makes its CPU client.
+MOCKED = """
+from xla_nb.dropin import answers
+answers.wish = lambda: None
+os.environ["PJRT_DEVICE"] = "CPU"
+def opens(index=0):
+    print("open", torch_xla._XLAC._xla_runtime_is_initialized(), torch_xla.device())
+"""
+
+
+@pytest.fixture
+def machine(home):
+    kernel = Notebook()
+    kernel.ok(CHIPS)
+    yield kernel
+    kernel.close()
+
+
+def test_on_a_tpu_it_opens_the_chips_and_says_once_what_that_costs(machine):
+    assert "is about to open the TPU" in machine.run("torch_xla.device()").error
+    machine.ok(MOCKED)
+    shown = machine.ok("xmp.spawn(opens, nprocs=1)")
+    assert shown.lines == [
+        "xmp.spawn runs the function in the notebook process, which now holds the TPU; ranks "
+        "cannot use it until you restart the kernel.",
+        "open True xla:0",
+    ]
+    again = machine.ok("torch_xla.launch(opens, debug_single_process=True)")
+    assert again.lines == ["open True xla:0"]
