@@ -29,6 +29,7 @@ from xla_nb.program.build import (
     build_live,
 )
 from xla_nb.protocol import events
+from xla_nb.protocol.units import Sent
 from xla_nb.rank.entries import Bind, WithoutIndex
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
@@ -62,6 +63,12 @@ def _groups() -> dict[str, Group]:
     return {}
 
 
+@functools.cache
+def _lost() -> dict[str, dict[str, str]]:
+    """What is to be said of names that were of live ranks which have ended, by the ranks' name."""
+    return {}
+
+
 def start(
     options: Options,
     name: str = DEFAULT,
@@ -76,6 +83,7 @@ def start(
     held = _groups().get(name)
     if held is not None and held.alive:
         raise UsageError(held.told_of_being_there)
+    _lost().setdefault(name, {}).update(held.lost if held else {})
     here = notebook.current()
     has_magics = here is not None and not here.runs_a_script
     scope = here.scope() if here and has_magics else api.script()
@@ -145,6 +153,7 @@ def _end(group: Group, why: str) -> None:
     if _groups().get(group.name) is group:
         del _groups()[group.name]
     group.end(why)
+    _lost().setdefault(group.name, {}).update(group.lost)
     live_panel.ended(group)
     own_runs.tidy()
 
@@ -181,14 +190,14 @@ def restart(
 
 
 def run_cell(
-    group: Group,
+    group: Group | Callable[[], Group],
     cell: Cell,
     options: Options,
     members: tuple[int, ...] | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """Run a cell's text on live ranks, and show it as a launched cell is. Raises as
-    `xla_nb.spawn` does."""
+    """Run a cell's text on live ranks, and show it as a launched cell is. They may be those that
+    `group` starts, which is called once the cell can run. Raises as `xla_nb.spawn` does."""
 
     def build(scope: Scope, name: str) -> Program:
         return build_live(cell, scope, name=name)
@@ -197,7 +206,7 @@ def run_cell(
 
 
 def _run(
-    group: Group,
+    group: Group | Callable[[], Group],
     build: Callable[[Scope, str], Program],
     options: Options,
     members: tuple[int, ...] | None,
@@ -206,18 +215,23 @@ def _run(
     replayed: bool = True,
 ) -> Run:
     api.refuse_ranks()
-    group.check(group.world if members is None else members)
-    here = notebook.current()
+    here, there = notebook.current(), group if isinstance(group, Group) else None
+    if there is not None:
+        there.check(there.world if members is None else members)
+    sent, remote = (there.sent, frozenset(there.remote)) if there else (Sent(), frozenset[str]())
+    lost = _lost().get(there.name if there else DEFAULT, {})
 
     def made(scope: Scope) -> Program:
-        theirs = replace(scope, sent=group.sent, remote=frozenset(group.remote))
-        return build(theirs, PROGRAM)
+        return build(replace(scope, sent=sent, remote=remote, lost=lost), PROGRAM)
 
     resolve: Callable[[str], object] = vars(sys.modules["__main__"]).__getitem__
     if here and not here.runs_a_script:
         program, resolve = here.program(made), here.resolve
     else:
         program = made(api.script())
+    if not isinstance(group, Group):
+        group = group()
+        group.sent = sent
     with contextlib.ExitStack() as then, loop.launching():
         with api.telling() as on_wait:
             run = group.launch(program, options, members, resolve, on_wait, ShownRun)

@@ -10,7 +10,8 @@ import pytest
 from tests.support.kernel import Notebook
 
 pytestmark = pytest.mark.skipif(
-    int(version("ipykernel").partition(".")[0]) < 7, reason="no subshells: it answers nothing while a cell runs"
+    int(version("ipykernel").partition(".")[0]) < 7,
+    reason="no subshells: it answers nothing while a cell runs",
 )
 #: A run that goes on until a file is there.
 UNTIL = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.01)\n"

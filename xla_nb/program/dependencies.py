@@ -99,6 +99,7 @@ class Dependencies:
             functools.partial(Dependencies._held, own),
             functools.partial(Dependencies._is_starred, own),
             functools.partial(Dependencies._value, own),
+            scope.lost,
         )
         self._set_by_source: set[str] = set()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from types import FunctionType
 from typing import Any
 
@@ -28,6 +28,7 @@ class MissingNames:
     held             all names that there are, in the notebook or in source that it has not executed
     is_starred       whether source that it has not executed may bind a name by `from m import *`
     value            what the notebook has under a name; None if nothing
+    lost             the names of ranks that have ended, each with a clause on that
     called           the names that the ranks' processes call, to begin with: the entry's
     """
 
@@ -38,12 +39,14 @@ class MissingNames:
         held: Callable[[], Iterable[Collection[str]]],
         is_starred: Callable[[str], bool],
         value: Callable[[str], object],
+        lost: Mapping[str, str],
     ) -> None:
         self._cells = cells
         self._launched = launched
         self._held = held
         self._is_starred = is_starred
         self._value = value
+        self._lost = lost
         self._noted: dict[str, tuple[str, int]] = {}
         self._sources: list[tuple[Sequence[ast.stmt], str]] = []
         self.called: set[str] = set()
@@ -89,7 +92,7 @@ class MissingNames:
         for name, (label, line) in missing.items():
             if name not in asked:
                 own = (node for each, cell in read if cell == label for node in each)
-                yield _told(name, label, line, surely.place(own, line))
+                yield self._told(name, label, line, surely.place(own, line))
 
     def _needed(self) -> Iterator[tuple[str, tuple[str, int]]]:
         """The names that the program surely reads, each with where: the last one counts."""
@@ -131,6 +134,8 @@ class MissingNames:
         return self._launched.newest(name) or self._cells.newest(name)
 
     def _message(self, name: str, label: str, line: int) -> str:
+        if name in self._lost:
+            return f"{label}, line {line}: {self._lost[name]}. Nothing was run."
         public = {n for names in self._held() for n in names if n[:1] != "_"}
         close = difflib.get_close_matches(name, public, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
@@ -150,10 +155,9 @@ class MissingNames:
             f"{hint} {advice}. Nothing was run."
         )
 
-
-def _told(name: str, label: str, line: int, function: str) -> str:
-    inside = f" of `{function}`" if function else ""
-    return (
-        f"{label}, line {line}{inside}: name '{name}' is not defined in this cell or in the "
-        "notebook; a rank that gets to that line raises NameError"
-    )
+    def _told(self, name: str, label: str, line: int, function: str) -> str:
+        inside = f" of `{function}`" if function else ""
+        why = f"name '{name}' is not defined in this cell or in the notebook;"
+        if name in self._lost:
+            why = f"{self._lost[name]}, or"
+        return f"{label}, line {line}{inside}: {why} a rank that gets to that line raises NameError"
