@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -41,7 +41,7 @@ from xla_nb.run.run import Run
 from xla_nb.views import loop, picture
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.variables import Variables
-from xla_nb.wording import listed, shortened
+from xla_nb.wording import listed, meant, shortened
 from xla_nb.wording import ranks as numbered
 
 #: The options that say what live ranks are, and those of what they run.
@@ -423,12 +423,15 @@ class Ranks:
         words = dict(given)
         members = words.pop("ranks", None)
         if strange := words.keys() - set(OF_CELL):
-            raise UsageError(
-                f"Unknown option {listed(sorted(strange))}. Choose {listed(['ranks', *OF_CELL])}."
-            )
+            raise UsageError(_unknown(strange, ["ranks", *OF_CELL]))
         own = {name: run_options.check(name, value) for name, value in words.items()}
         chosen = None if members is None else run_options.numbers("ranks", members)
         return chosen, replace(self._options, **own)
+
+
+def _unknown(strange: Set[str], known: Sequence[str]) -> str:
+    names = sorted(strange)
+    return f"Unknown option {listed(names)}.{meant(names[0], known)} Choose {listed(known)}."
 
 
 def _text(what: str, given: object) -> str:
@@ -450,7 +453,7 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
     idle = options.pop("idle", None)
     known = [*dict.fromkeys((*OF_GROUP, *OF_CELL))]
     if strange := options.keys() - known:
-        raise UsageError(f"Unknown option {listed(sorted(strange))}. Choose {listed(known)}.")
+        raise UsageError(_unknown(strange, known))
     here = notebook.current()
     asked = {**dict.fromkeys(run_options.OPTIONS), **options}
     chosen = run_options.options(run_options.completed(asked, here.settings if here else {}))

@@ -7,7 +7,6 @@ may bind one with `global` when it runs. One that the program may never get to i
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from types import FunctionType
 from typing import Any
@@ -19,6 +18,7 @@ from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol.live import Live
+from xla_nb.wording import meant
 
 
 class MissingNames:
@@ -137,8 +137,7 @@ class MissingNames:
         if name in self._lost:
             return f"{label}, line {line}: {self._lost[name]}. Nothing was run."
         public = {n for names in self._held() for n in names if n[:1] != "_"}
-        close = difflib.get_close_matches(name, public, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
+        hint = meant(name, public)
         written = self._newest(name)
         if written is not None and isinstance(written.node, ast.Delete):
             hint = f" {written.cell.label} deleted it."
