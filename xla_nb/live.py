@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -28,10 +28,10 @@ from xla_nb.program.build import (
     build_group,
     build_live,
 )
+from xla_nb.program.missing import lost
 from xla_nb.protocol import events
 from xla_nb.protocol.units import Sent
 from xla_nb.rank.entries import Bind, WithoutIndex
-from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import Watch
 from xla_nb.run.group import DEFAULT, PROGRAM, Group, LastingRun, Played
@@ -41,7 +41,7 @@ from xla_nb.run.run import Run
 from xla_nb.views import loop, picture
 from xla_nb.views.picture import ShownRun
 from xla_nb.views.saved.variables import Variables
-from xla_nb.wording import listed, meant, shortened
+from xla_nb.wording import listed, shortened
 from xla_nb.wording import ranks as numbered
 
 #: The options that say what live ranks are, and those of what they run.
@@ -83,7 +83,7 @@ def start(
     held = _groups().get(name)
     if held is not None and held.alive:
         raise UsageError(held.told_of_being_there)
-    _lost().setdefault(name, {}).update(held.lost if held else {})
+    _lost().setdefault(name, {}).update(lost(held.remote, held.run.state.ended) if held else {})
     here = notebook.current()
     has_magics = here is not None and not here.runs_a_script
     scope = here.scope() if here and has_magics else api.script()
@@ -153,7 +153,7 @@ def _end(group: Group, why: str) -> None:
     if _groups().get(group.name) is group:
         del _groups()[group.name]
     group.end(why)
-    _lost().setdefault(group.name, {}).update(group.lost)
+    _lost().setdefault(group.name, {}).update(lost(group.remote, group.run.state.ended))
     live_panel.ended(group)
     own_runs.tidy()
 
@@ -219,10 +219,10 @@ def _run(
     if there is not None:
         there.check(there.world if members is None else members)
     sent, remote = (there.sent, frozenset(there.remote)) if there else (Sent(), frozenset[str]())
-    lost = _lost().get(there.name if there else DEFAULT, {})
+    gone = _lost().get(there.name if there else DEFAULT, {})
 
     def made(scope: Scope) -> Program:
-        return build(replace(scope, sent=sent, remote=remote, lost=lost), PROGRAM)
+        return build(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
 
     resolve: Callable[[str], object] = vars(sys.modules["__main__"]).__getitem__
     if here and not here.runs_a_script:
@@ -238,13 +238,7 @@ def _run(
         if replayed:
             group.remember(run, Played(run.label, cell, options, members))
         then.callback(_tell_after, group, run)
-        return api.shown(run, options, launched, _pace())
-
-
-@functools.cache
-def _pace() -> Pace:
-    """When this process removes old records as it runs cells."""
-    return Pace()
+        return api.shown(run, options, launched, own_runs.pace())
 
 
 def _tell_after(group: Group, run: Run) -> None:
@@ -422,16 +416,10 @@ class Ranks:
     def _chosen(self, given: Mapping[str, object]) -> tuple[tuple[int, ...] | None, Options]:
         words = dict(given)
         members = words.pop("ranks", None)
-        if strange := words.keys() - set(OF_CELL):
-            raise UsageError(_unknown(strange, ["ranks", *OF_CELL]))
+        run_options.refuse_unknown(given, ["ranks", *OF_CELL])
         own = {name: run_options.check(name, value) for name, value in words.items()}
         chosen = None if members is None else run_options.numbers("ranks", members)
         return chosen, replace(self._options, **own)
-
-
-def _unknown(strange: Set[str], known: Sequence[str]) -> str:
-    names = sorted(strange)
-    return f"Unknown option {listed(names)}.{meant(names[0], known)} Choose {listed(known)}."
 
 
 def _text(what: str, given: object) -> str:
@@ -452,8 +440,7 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
     """
     idle = options.pop("idle", None)
     known = [*dict.fromkeys((*OF_GROUP, *OF_CELL))]
-    if strange := options.keys() - known:
-        raise UsageError(_unknown(strange, known))
+    run_options.refuse_unknown(options, known)
     here = notebook.current()
     asked = {**dict.fromkeys(run_options.OPTIONS), **options}
     chosen = run_options.options(run_options.completed(asked, here.settings if here else {}))

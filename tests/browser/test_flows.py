@@ -514,16 +514,16 @@ def test_notebook_7(lab: Lab) -> None:
 # ---------------------------------------------------------------- the kernel's status
 
 
-@pytest.mark.parametrize(("front_end", "status"), STATUSES.items())
+@pytest.mark.parametrize("front_end", ["lab", pytest.param("notebook", marks=pytest.mark.slow)])
 def test_the_kernel_is_busy_for_the_page_as_long_as_its_cell_runs(
-    lab: Lab, front_end: Literal["lab", "notebook"], status: str
+    lab: Lab, front_end: Literal["lab", "notebook"]
 ) -> None:
     with lab.open(["%load_ext xla_nb"], front_end=front_end) as notebook:
         notebook.run(0)
         notebook.done(0)
         run = flow(notebook, "-n 2", "hold()")
         run.in_phase("running", 2)
-        notebook.js(f"({STATUS_SHOWN})(panel, () => {status})")
+        notebook.js(f"({STATUS_SHOWN})(panel, () => {STATUSES[front_end]})")
         notebook.page.wait_for_function("window.answers > 2")
         assert notebook.js("window.shown") == ["busy"]
         run.let_go()

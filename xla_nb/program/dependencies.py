@@ -12,7 +12,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from types import BuiltinMethodType, CodeType, MethodType, ModuleType
+from types import CodeType, ModuleType
 from typing import TypeAlias
 
 from xla_nb.errors import ShippingError
@@ -374,27 +374,12 @@ class Dependencies:
         name, value, problem = culprit
         found = origins.definition(name, value, self._cells, self._mains)
         if found is None or not isinstance(found.node, DEFINITION):
-            shown, details, code, held = self._introduced(name, value)
+            shown, code, held = origins.in_code(name, value, self._values)
+            origin = self._origin(code) if self._values.get(code) is held else ""
             way = refusals.culprit(held, lambda part: self._can_be_sent(part, executed))
-            refusal = refusals.refusal(shown, details, problem, way, code)
-            raise ShippingError(f"{refusal} Nothing was run.") from None
+            told = refusals.refusal(shown, refusals.described(held, origin), problem, way, code)
+            raise ShippingError(f"{told} Nothing was run.") from None
         return value, self._source(found), problem
-
-    def _introduced(self, name: str, value: object) -> tuple[str, str, str, object]:
-        """What is called and described how where it cannot be sent, and, for what is in it, what
-        code calls which object: the instance, of a method that is called."""
-        if name != ENTRY:
-            aliases = [] if name in self._values else origins.names_of(value, self._values)
-            own = aliases[0] if aliases else name
-            return own, refusals.described(value, self._origin(own)), own, value
-        if not isinstance(value, MethodType | BuiltinMethodType):
-            shown = origins.name_of(value)
-            code = shown or ("partial" if isinstance(value, functools.partial) else "self")
-            return shown or refusals.FUNCTION, refusals.described(value), code, value
-        held = value.__self__
-        owner = next(iter(origins.names_of(held, self._values)), "")
-        details = refusals.described(held, self._origin(owner) if owner else "")
-        return f"{owner or type(held).__name__}.{value.__name__}", details, owner or "self", held
 
     def _can_be_sent(self, value: object, executed: Mapping[int, Source]) -> bool:
         try:

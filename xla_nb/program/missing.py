@@ -7,6 +7,7 @@ may bind one with `global` when it runs. One that the program may never get to i
 from __future__ import annotations
 
 import ast
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from types import FunctionType
 from typing import Any
@@ -19,6 +20,17 @@ from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol.live import Live
 from xla_nb.wording import meant
+
+
+def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, str]:
+    """What is to be said of the names of live ranks that have ended: `remote`, each with the label
+    of what had set it."""
+    at = time.strftime("%H:%M", time.localtime(ended))
+    return {
+        name: f"`{name}` was set on the ranks that ended at {at} ({label}); "
+        + ("run that cell again" if label.startswith("Cell ") else "set it again")
+        for name, label in remote.items()
+    }
 
 
 class MissingNames:

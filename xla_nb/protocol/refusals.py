@@ -79,8 +79,6 @@ _DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched f
 #: From a value to a part of it: each part in between, and where it is in the value.
 Way: TypeAlias = Sequence[tuple[str, object]]
 _CLOSURE = " → "  # before what a function's closure holds
-#: What is called, where code has no name for it.
-FUNCTION = "the function"
 _OPTIMIZER = (
     "Make it inside the function, from the parameters of the model there; to keep its state, send "
     'an optimizer of the model after `.to("cpu")` that has loaded `{}.state_dict()`'
@@ -154,7 +152,7 @@ def refusal(name: str, details: str, fault: BaseException, way: Way = (), code: 
         told = f"{f'`{code}{path}`' if path else 'it'} is or contains {fault.thing}"
     elif path:
         told = f"`{code}{path}`: {told}"
-    shown = name if name == FUNCTION else f"`{name}`"
+    shown = f"`{name}`" if name else "the function"
     return f"Cannot send {shown} ({details}) to ranks: {told}. {advice(fault)}."
 
 

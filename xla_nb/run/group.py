@@ -327,16 +327,6 @@ class Group:
         return f"xla_nb.ranks({'' if self.name == DEFAULT else repr(self.name)})"
 
     @property
-    def lost(self) -> dict[str, str]:
-        """What is to be said of the names that were theirs, now that they have ended."""
-        at = time.strftime("%H:%M", time.localtime(self.run.state.ended))
-        return {
-            name: f"`{name}` was set on the ranks that ended at {at} ({label}); "
-            + ("run that cell again" if label.startswith("Cell") else "set it again")
-            for name, label in self.remote.items()
-        }
-
-    @property
     def told_of_being_there(self) -> str:
         """That others of that name cannot be started."""
         own = self._in_magics
