@@ -153,7 +153,7 @@ def play(rank):
 def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name() -> None:
     pytest.importorskip("ray")
     with tempfile.TemporaryDirectory(prefix="xla-nb-") as folder:
-        notebook = Notebook(RAY_TMPDIR=folder)
+        notebook = Notebook(RAY_TMPDIR=folder, RAY_raylet_start_wait_time_s="200")
         try:
             notebook.ok("%load_ext xla_nb\n%xla_config view=text\n" + ACTOR, timeout=300)
             handle = "is or contains the handle of a Ray actor. Ranks connect to Ray themselves"
