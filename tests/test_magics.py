@@ -817,7 +817,7 @@ def test_two_runs_at_once_keep_to_themselves(notebook, tmp_path):
 WRONG = {
     "an unknown option": (
         "%%xla_spawn --bogus\ndef f(rank): pass",
-        "unrecognized arguments: --bogus",
+        "Unknown option --bogus",
     ),
     "no ranks": (
         "%%xla_spawn -n 0\ndef f(rank): pass",
@@ -1071,7 +1071,7 @@ def test_a_topology_on_paper_is_drawn_with_its_variables(notebook):
         ("-n 0", "-n must be a whole number of at least 1"),
         ("--slices 0 --dry-run", "--slices must be a whole number of at least 1"),
         ("--hosts 4", "UsageError: %xla_topology --hosts 4: this machine is one host"),
-        ("--host 4", "UsageError: %xla_topology: unrecognized arguments"),
+        ("--host 4", "UsageError: %xla_topology: Unknown option --host. Did you mean --hosts?"),
     ],
 )
 def test_a_topology_that_cannot_be_is_refused_in_a_paragraph(notebook, line, said):

@@ -184,7 +184,7 @@ def test_runs_that_only_garbage_refers_to_are_neither_kept_nor_told_of(launch, n
 
 def test_records_of_live_cells_are_removed_a_hundred_at_a_time(launch, notebook, own_home):
     notebook.ok(
-        "import xla_nb; xla_nb.live._pace.cache_clear()\n"
+        "import xla_nb; xla_nb.own_runs.pace.cache_clear()\n"
         "many_cells = xla_nb.ranks(n=1)\n"
         "for _ in range(99): many_cells.run('None', view='none')"
     )

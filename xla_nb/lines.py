@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from xla_nb.errors import UsageError
 from xla_nb.notebook import Notebook
 from xla_nb.run.options import OPTIONS, Word
-from xla_nb.wording import shortened
+from xla_nb.wording import meant, shortened
 
 _ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
 
@@ -46,8 +46,11 @@ def parsed(parser: Parser, line: str) -> dict[str, Any]:
     values, unknown = parser.parse_known_args(words)
     unknown += [word for word in [vars(values).get("entry") or ""] if "=" in word]
     if unknown:
-        shown = shortened(" ".join(map(_without_value, unknown)), 200)
-        parser.error(f"unrecognized arguments: {shown}")
+        word = _without_value(next((word for word in unknown if word[:1] == "-"), unknown[0]))
+        kind = "option" if word[:1] == "-" else "argument"
+        hint = meant(word.removesuffix("=…"), parser._option_string_actions)
+        hint = hint or f" `{parser.prog}?` lists the options."
+        raise UsageError(f"{parser.prog}: Unknown {kind} {shortened(word, 60)}.{hint}")
     return vars(values)
 
 

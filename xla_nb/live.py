@@ -28,8 +28,9 @@ from xla_nb.program.build import (
     build_group,
     build_live,
 )
+from xla_nb.program.missing import lost
+from xla_nb.protocol.units import Sent
 from xla_nb.rank.entries import Bind, WithoutIndex, refuse_launch
-from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import DRIFT, Watch
 from xla_nb.run.group import DEFAULT, PROGRAM, Group, LastingRun, Played
@@ -61,6 +62,12 @@ def _groups() -> dict[str, Group]:
     return {}
 
 
+@functools.cache
+def _lost() -> dict[str, dict[str, str]]:
+    """What is to be said of names that were of live ranks which have ended, by the ranks' name."""
+    return {}
+
+
 def start(
     options: Options,
     name: str = DEFAULT,
@@ -75,6 +82,7 @@ def start(
     held = _groups().get(name)
     if held is not None and held.alive:
         raise UsageError(held.told_of_being_there)
+    _lost().setdefault(name, {}).update(lost(held.remote, held.run.state.ended) if held else {})
     here = notebook.current()
     has_magics = here is not None and not here.runs_a_script
     scope = here.scope() if here and has_magics else api.script()
@@ -144,6 +152,7 @@ def _end(group: Group, why: str) -> None:
     if _groups().get(group.name) is group:
         del _groups()[group.name]
     group.end(why)
+    _lost().setdefault(group.name, {}).update(lost(group.remote, group.run.state.ended))
     live_panel.ended(group)
     own_runs.tidy()
 
@@ -180,14 +189,14 @@ def restart(
 
 
 def run_cell(
-    group: Group,
+    group: Group | Callable[[], Group],
     cell: Cell,
     options: Options,
     members: tuple[int, ...] | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """Run a cell's text on live ranks, and show it as a launched cell is. Raises as
-    `xla_nb.spawn` does."""
+    """Run a cell's text on live ranks, and show it as a launched cell is. They may be those that
+    `group` starts, which is called once the cell can run. Raises as `xla_nb.spawn` does."""
 
     def build(scope: Scope, name: str) -> Program:
         return build_live(cell, scope, name=name)
@@ -196,7 +205,7 @@ def run_cell(
 
 
 def _run(
-    group: Group,
+    group: Group | Callable[[], Group],
     build: Callable[[Scope, str], Program],
     options: Options,
     members: tuple[int, ...] | None,
@@ -205,18 +214,23 @@ def _run(
     replayed: bool = True,
 ) -> Run:
     refuse_launch("xla_nb.ranks")
-    group.check(group.world if members is None else members)
-    here = notebook.current()
+    here, there = notebook.current(), group if isinstance(group, Group) else None
+    if there is not None:
+        there.check(there.world if members is None else members)
+    sent, remote = (there.sent, frozenset(there.remote)) if there else (Sent(), frozenset[str]())
+    gone = _lost().get(there.name if there else DEFAULT, {})
 
     def made(scope: Scope) -> Program:
-        theirs = replace(scope, sent=group.sent, remote=frozenset(group.remote))
-        return build(theirs, PROGRAM)
+        return build(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
 
     resolve: Callable[[str], object] = vars(sys.modules["__main__"]).__getitem__
     if here and not here.runs_a_script:
         program, resolve = here.program(made), here.resolve
     else:
         program = made(api.script())
+    if not isinstance(group, Group):
+        group = group()
+        group.sent = sent
     with contextlib.ExitStack() as then, loop.launching():
         with api.telling() as on_wait:
             run = group.launch(program, options, members, resolve, on_wait, ShownRun)
@@ -225,13 +239,7 @@ def _run(
         if group.watch.names:
             run.at_end(functools.partial(live_questions.look_for_drift, group))
         then.callback(_tell_after, group, run, options)
-        return api.shown(run, options, launched, _pace())
-
-
-@functools.cache
-def _pace() -> Pace:
-    """When this process removes old records as it runs cells."""
-    return Pace()
+        return api.shown(run, options, launched, own_runs.pace())
 
 
 def _tell_after(group: Group, run: Run, options: Options) -> None:
@@ -398,10 +406,7 @@ class Ranks:
     def _chosen(self, given: Mapping[str, object]) -> tuple[tuple[int, ...] | None, Options]:
         words = dict(given)
         members = words.pop("ranks", None)
-        if strange := words.keys() - set(OF_CELL):
-            raise UsageError(
-                f"Unknown option {listed(sorted(strange))}. Choose {listed(['ranks', *OF_CELL])}."
-            )
+        run_options.refuse_unknown(given, ["ranks", *OF_CELL])
         own = {name: run_options.check(name, value) for name, value in words.items()}
         chosen = None if members is None else run_options.numbers("ranks", members)
         return chosen, replace(self._options, **own)
@@ -426,8 +431,7 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
     """
     idle = options.pop("idle", None)
     known = [*dict.fromkeys((*OF_GROUP, *OF_CELL))]
-    if strange := options.keys() - known:
-        raise UsageError(f"Unknown option {listed(sorted(strange))}. Choose {listed(known)}.")
+    run_options.refuse_unknown(options, known)
     here = notebook.current()
     asked = {**dict.fromkeys(run_options.OPTIONS), **options}
     chosen = run_options.options(run_options.completed(asked, here.settings if here else {}))

@@ -146,16 +146,20 @@ class LiveMagics(Magics):
             raise UsageError("%%xla: give ranks or --at, not both.")
         options = self._options(words)
         launched = self.notebook.cell(line, cell, "%%xla")
-        if name == DEFAULT and not live.is_there(name):
-            self._tell("Started", live.start(self._options({})))
-        group = live.of(name)
-        members = live_questions.at(group, places) if places else members
+        is_there = live.is_there(name) or name != DEFAULT or bool(places)
+        group = live.of(name) if is_there else None
+        members = live_questions.at(group, places) if group and places else members
+
+        def started() -> Group:
+            group = live.start(self._options({}))
+            self._tell("Started", group)
+            return group
 
         def begun(run: Run) -> None:
             if out:
                 self.shell.user_ns[out] = run
 
-        return live.run_cell(group, launched, options, members, begun)
+        return live.run_cell(group or started, launched, options, members, begun)
 
     @line_magic
     def xla_start(self, line: str) -> None:

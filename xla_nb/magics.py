@@ -5,6 +5,7 @@ Beside the panel the only module that imports IPython. What a word does is decid
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import os
@@ -32,7 +33,7 @@ from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
 from xla_nb.views.panel.pages import pages
 from xla_nb.views.saved import opened
-from xla_nb.wording import listed, several, shortened, size
+from xla_nb.wording import listed, meant, several, shortened, size
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -182,11 +183,12 @@ class XlaMagics(Magics):
         `reset` leaves them.
         """
         changes: dict[str, Any] = {}
+        known = [*SETTINGS, *OWN, *LIMITS]
         for word in line.split():
             name, equals, value = word.partition("=")
-            if word != "reset" and name not in {**SETTINGS, **OWN, **LIMITS}:
-                names = listed([*SETTINGS, *OWN, *LIMITS], "or")
-                raise UsageError(f"Unknown setting {name!r}. Choose {names}.")
+            if word != "reset" and name not in known:
+                hint = f"{meant(name, known)} Choose {listed(known, 'or')}."
+                raise UsageError(f"Unknown setting {name!r}.{hint}")
             if word != "reset" and not equals:
                 raise UsageError(f"Setting {name!r} needs a value. Write {name}=VALUE.")
             changes[name] = None if value == "None" else Word(value)
@@ -323,8 +325,11 @@ class XlaMagics(Magics):
                 f"{advice}"
             ) from None
         if not isinstance(value, tuple):
+            text = expression.strip()  # without parentheses around it, as in `(0.1)`
+            inner = ast.get_source_segment(text, ast.parse(text, mode="eval").body)
+            quote = "'" if '"' in text else '"'
             raise UsageError(
                 f"--args must be a tuple, but {shown!r} has type {hostile.name_of(type(value))}. "
-                f'Write --args "({shown},)".'
+                f"Write --args {quote}({shortened(str(inner), 200)},){quote}."
             )
         return value

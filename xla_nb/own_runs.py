@@ -43,6 +43,12 @@ def _needed() -> set[Path]:
 
 
 @functools.cache
+def pace() -> tidying.Pace:
+    """When this process removes old records as it runs live cells."""
+    return tidying.Pace()
+
+
+@functools.cache
 def _told() -> list[str]:
     """What this process has said about its records, once."""
     return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import signal
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,12 @@ def size(nbytes: float) -> str:
             return f"{nbytes:.0f} {unit}" if unit != "GiB" else f"{nbytes:.1f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.1f} TiB"
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """A question whether one of these words is meant, with a space before it; empty if none is."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    return f" Did you mean {close[0]}?" if close else ""
 
 
 def listed(items: Iterable[object], last: str = "and", most: int | None = None) -> str:

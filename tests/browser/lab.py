@@ -369,8 +369,7 @@ class LabNotebook:
     def idle(self) -> None:
         """Wait until the kernel has nothing to do: with a cell that fails it drops those behind it.
 
-        An answer from its main shell says so. Its state does not: a panel's messages, which have a
-        subshell of their own, make it "idle" for the server and the page while a cell runs.
+        An answer from its main shell says so, also in a session that has shown no panel yet.
         """
         self.js("panel.sessionContext.session.kernel.requestKernelInfo().then(() => null)")
 

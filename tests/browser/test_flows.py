@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from textwrap import indent
+from typing import Literal
 
 import pytest
 from nbformat import NotebookNode
@@ -56,6 +57,24 @@ if rank != 2:
     print("about to fail", rank)
 raise ValueError(f"bad batch on {rank}")
 """
+# Where a page shows whether the kernel is busy.
+STATUSES: dict[Literal["lab", "notebook"], str] = {
+    "lab": "/busy/i.test(document.querySelector('#jp-main-statusbar').innerText)",
+    "notebook": "/busy/.test(document.querySelector('link[rel~=icon]').href)",
+}
+# What a page has shown of that for a tenth of a second, and how many of its messages were answered.
+STATUS_SHOWN = """(panel, isBusy) => {
+    window.shown = [], window.answers = 0;
+    let [last, since] = [null, 0];
+    panel.sessionContext.session.kernel.iopubMessage.connect((_, { content, parent_header }) => {
+        if (content.execution_state === "idle" && parent_header.msg_type === "comm_msg") answers++;
+    });
+    setInterval(() => {
+        const now = isBusy() ? "busy" : "idle";
+        if (now !== last) [last, since] = [now, performance.now()];
+        if (performance.now() - since > 100 && shown.at(-1) !== now) shown.push(now);
+    }, 10);
+}"""
 # JupyterLab's manager of widgets fails when it is to note a restart.
 MISSES = """panel => {
     const { widget_manager } = panel.xnView.store.model;
@@ -490,6 +509,26 @@ def test_notebook_7(lab: Lab) -> None:
         run.ended()
         expect(run.saved).to_contain_text("2 ranks finished")
         assert notebook.errors == own
+
+
+# ---------------------------------------------------------------- the kernel's status
+
+
+@pytest.mark.parametrize("front_end", ["lab", pytest.param("notebook", marks=pytest.mark.slow)])
+def test_the_kernel_is_busy_for_the_page_as_long_as_its_cell_runs(
+    lab: Lab, front_end: Literal["lab", "notebook"]
+) -> None:
+    with lab.open(["%load_ext xla_nb"], front_end=front_end) as notebook:
+        notebook.run(0)
+        notebook.done(0)
+        run = flow(notebook, "-n 2", "hold()")
+        run.in_phase("running", 2)
+        notebook.js(f"({STATUS_SHOWN})(panel, () => {STATUSES[front_end]})")
+        notebook.page.wait_for_function("window.answers > 2")
+        assert notebook.js("window.shown") == ["busy"]
+        run.let_go()
+        run.ended()
+        notebook.page.wait_for_function("window.shown.at(-1) === 'idle'")
 
 
 # ---------------------------------------------------------------- hostile output, and saved runs

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ShippingError
-from xla_nb.protocol.refusals import Unshippable, advice_on_result, path_to_culprit, refusal
+from xla_nb.protocol.refusals import Unshippable, advice_on_result, culprit, refusal
 
 notebook = pytest.fixture(opened)
 
@@ -53,7 +53,7 @@ def can_be_sent(value):
     ],
 )
 def test_the_innermost_part_that_cannot_be_sent_is_named(value, path):
-    assert path_to_culprit(value, can_be_sent) == path
+    assert culprit(value, can_be_sent)[-1][0] == path
 
 
 @pytest.mark.parametrize(

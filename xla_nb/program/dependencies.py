@@ -99,6 +99,7 @@ class Dependencies:
             functools.partial(Dependencies._held, own),
             functools.partial(Dependencies._is_starred, own),
             functools.partial(Dependencies._value, own),
+            scope.lost,
         )
         self._set_by_source: set[str] = set()
 
@@ -373,11 +374,11 @@ class Dependencies:
         name, value, problem = culprit
         found = origins.definition(name, value, self._cells, self._mains)
         if found is None or not isinstance(found.node, DEFINITION):
-            details = refusals.described(value, self._origin(name))
-            path = refusals.path_to_culprit(value, lambda part: self._can_be_sent(part, executed))
-            shown = origins.name_of(value) if name == ENTRY else name
-            refusal = refusals.refusal(shown or "the function", details, problem, path)
-            raise ShippingError(f"{refusal} Nothing was run.") from None
+            shown, code, held = origins.in_code(name, value, self._values)
+            origin = self._origin(code) if self._values.get(code) is held else ""
+            way = refusals.culprit(held, lambda part: self._can_be_sent(part, executed))
+            told = refusals.refusal(shown, refusals.described(held, origin), problem, way, code)
+            raise ShippingError(f"{told} Nothing was run.") from None
         return value, self._source(found), problem
 
     def _can_be_sent(self, value: object, executed: Mapping[int, Source]) -> bool:

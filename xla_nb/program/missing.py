@@ -7,8 +7,8 @@ may bind one with `global` when it runs. One that the program may never get to i
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from types import FunctionType
 from typing import Any
 
@@ -19,6 +19,18 @@ from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol.live import Live
+from xla_nb.wording import meant
+
+
+def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, str]:
+    """What is to be said of the names of live ranks that have ended: `remote`, each with the label
+    of what had set it."""
+    at = time.strftime("%H:%M", time.localtime(ended))
+    return {
+        name: f"`{name}` was set on the ranks that ended at {at} ({label}); "
+        + ("run that cell again" if label.startswith("Cell ") else "set it again")
+        for name, label in remote.items()
+    }
 
 
 class MissingNames:
@@ -28,6 +40,7 @@ class MissingNames:
     held             all names that there are, in the notebook or in source that it has not executed
     is_starred       whether source that it has not executed may bind a name by `from m import *`
     value            what the notebook has under a name; None if nothing
+    lost             the names of ranks that have ended, each with a clause on that
     called           the names that the ranks' processes call, to begin with: the entry's
     """
 
@@ -38,12 +51,14 @@ class MissingNames:
         held: Callable[[], Iterable[Collection[str]]],
         is_starred: Callable[[str], bool],
         value: Callable[[str], object],
+        lost: Mapping[str, str],
     ) -> None:
         self._cells = cells
         self._launched = launched
         self._held = held
         self._is_starred = is_starred
         self._value = value
+        self._lost = lost
         self._noted: dict[str, tuple[str, int]] = {}
         self._sources: list[tuple[Sequence[ast.stmt], str]] = []
         self.called: set[str] = set()
@@ -89,7 +104,7 @@ class MissingNames:
         for name, (label, line) in missing.items():
             if name not in asked:
                 own = (node for each, cell in read if cell == label for node in each)
-                yield _told(name, label, line, surely.place(own, line))
+                yield self._told(name, label, line, surely.place(own, line))
 
     def _needed(self) -> Iterator[tuple[str, tuple[str, int]]]:
         """The names that the program surely reads, each with where: the last one counts."""
@@ -131,9 +146,10 @@ class MissingNames:
         return self._launched.newest(name) or self._cells.newest(name)
 
     def _message(self, name: str, label: str, line: int) -> str:
+        if name in self._lost:
+            return f"{label}, line {line}: {self._lost[name]}. Nothing was run."
         public = {n for names in self._held() for n in names if n[:1] != "_"}
-        close = difflib.get_close_matches(name, public, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
+        hint = meant(name, public)
         written = self._newest(name)
         if written is not None and isinstance(written.node, ast.Delete):
             hint = f" {written.cell.label} deleted it."
@@ -150,10 +166,9 @@ class MissingNames:
             f"{hint} {advice}. Nothing was run."
         )
 
-
-def _told(name: str, label: str, line: int, function: str) -> str:
-    inside = f" of `{function}`" if function else ""
-    return (
-        f"{label}, line {line}{inside}: name '{name}' is not defined in this cell or in the "
-        "notebook; a rank that gets to that line raises NameError"
-    )
+    def _told(self, name: str, label: str, line: int, function: str) -> str:
+        inside = f" of `{function}`" if function else ""
+        why = f"name '{name}' is not defined in this cell or in the notebook;"
+        if name in self._lost:
+            why = f"{self._lost[name]}, or"
+        return f"{label}, line {line}{inside}: {why} a rank that gets to that line raises NameError"

@@ -10,8 +10,9 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.machinery import ModuleSpec
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import BuiltinFunctionType, BuiltinMethodType, CodeType, FunctionType, MethodType
 
 from xla_nb.program.cells import DEFINITION, FUNCTION, Cells, Statement, span
 from xla_nb.program.names import names_in
@@ -51,6 +52,21 @@ def name_of(value: object) -> str:
     """The `__name__` of a function or class; an empty string for other objects."""
     name = _static(value, "__name__")
     return name if isinstance(name, str) else ""
+
+
+def in_code(name: str, value: object, values: Mapping[str, object]) -> tuple[str, str, object]:
+    """How code calls a value, "" if by no name; and whose parts are to be looked at, under which
+    name: the instance's, of a method that has no name itself."""
+    own = [name] if name in values else names_of(value, values)
+    if own or "[" in name:  # of the arguments
+        shown = (own or [name])[0]
+        return shown, shown, value
+    if not isinstance(value, MethodType | BuiltinMethodType):
+        shown = name_of(value)
+        return shown, shown or ("partial" if isinstance(value, partial) else "self"), value
+    held = value.__self__
+    owner = next(iter(names_of(held, values)), "")
+    return f"{owner or type(held).__name__}.{value.__name__}", owner or "self", held
 
 
 def unwrapped(value: object) -> Iterator[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xla_nb.program.cells import Cell, Pending
 from xla_nb.protocol.units import Sent
@@ -16,7 +16,8 @@ class Scope:
     `values` are its live globals; `cells` ran before, oldest first. The source of `pending` cells
     is newer than `values`, for the names that count; so are the values of `computed` names, which
     are still with the runs of launched cells. `executed` are the cells that a magic has executed.
-    For live ranks, `sent` is what they have been sent, and `remote` are the names that are theirs.
+    For live ranks, `sent` is what they have been sent, `remote` are the names that are theirs, and
+    `lost` those of ranks that have ended, each with a clause on that.
     """
 
     values: Mapping[str, object]
@@ -26,6 +27,7 @@ class Scope:
     executed: Sequence[Cell] = ()
     sent: Sent | None = None
     remote: Set[str] = frozenset()
+    lost: Mapping[str, str] = field(default_factory=dict)
 
 
 class OnlyTheRunHas(Exception):

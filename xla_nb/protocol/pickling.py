@@ -39,10 +39,11 @@ from xla_nb.protocol.keys import Keys, keys_of
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.owned import Owned
 from xla_nb.protocol.parcel import Packed, bounds_of
-from xla_nb.protocol.refusals import Unshippable
+from xla_nb.protocol.refusals import OnDevice
 from xla_nb.protocol.remake import Call
 
 T = TypeVar("T")
+_MOVE = ", and use `.to({})` inside the function"
 
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
 _FILTERS = "the filters of the logger `{}` cannot be sent: ranks do without them"
@@ -209,24 +210,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return object.__new__, (type(optimizer),), dict(vars(optimizer))
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
-        raise Unshippable(
-            "an XLA tensor",
-            "Send `x.cpu()` and use `.to(device)` inside the function: ranks open the device "
-            "themselves",
-        )
+        raise OnDevice(tensor, "an XLA tensor", "{}.cpu()", _MOVE.format("device"))
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
-        raise Unshippable(
-            "a torchax tensor",
-            'Send `x.cpu()` and use `.to("jax")` inside the function: ranks open the device '
-            "themselves",
-        )
+        raise OnDevice(tensor, "a torchax tensor", "{}.cpu()", _MOVE.format('"jax"'))
 
     def reduce_jax_array(self, array: Any) -> Any:
-        raise Unshippable(
-            "a JAX array",
-            "Send `numpy.asarray(x)`, which jax.numpy accepts: ranks open the device themselves",
-        )
+        raise OnDevice(array, "a JAX array", "numpy.asarray({})", ", which jax.numpy accepts")
 
     def reduce_jax_device(self, device: Any) -> Any:
         return NotImplemented
@@ -353,6 +343,7 @@ class LivePickler(Pickler):
         return loggers.reduced(logger)
 
     def reduce_shared(self, obj: Any) -> Any:
+        refusals.refuse_of_ray(obj)
         return self._primitives.reduce(obj)
 
     def reduce_array(self, obj: Any) -> Any:

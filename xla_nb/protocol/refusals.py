@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import functools
 import getpass
 import io
 import itertools
@@ -15,9 +16,9 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import process
-from typing import Any
+from typing import Any, TypeAlias
 
 from xla_nb.linux import shortage
 from xla_nb.protocol import hostile, parts
@@ -82,6 +83,20 @@ _UNWRITTEN = {
     errno.ENOENT: "Leave the folder of a run where it is until the run has ended",
 }
 _DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
+#: From a value to a part of it: each part in between, and where it is in the value.
+Way: TypeAlias = Sequence[tuple[str, object]]
+_CLOSURE = " → "  # before what a function's closure holds
+_OPTIMIZER = (
+    "Make it inside the function, from the parameters of the model there; to keep its state, send "
+    'an optimizer of the model after `.to("cpu")` that has loaded `{}.state_dict()`'
+)
+_ACTOR = (
+    "the handle of a Ray actor",
+    'Ranks connect to Ray themselves: give the actor a name (`.options(name="NAME", '
+    'namespace="SPACE")`), and inside the function call `ray.init("auto", namespace="SPACE")` and '
+    '`ray.get_actor("NAME")`',
+)
+_REF = "a reference to an object of Ray", "Send the object itself, as `ray.get` gives it"
 
 
 class Unshippable(TypeError):
@@ -93,9 +108,36 @@ class Unshippable(TypeError):
         self.advice = advice
 
 
+class OnDevice(Unshippable):
+    """The same of a tensor or an array on the notebook's own device. `fetch` is what brings `{}` to
+    the CPU, `use` what is done with it in the function."""
+
+    def __init__(self, obj: object, thing: str, fetch: str, use: str) -> None:
+        self._kind, self._fetch = type(obj), fetch
+        self._use = f"{use}: ranks open the device themselves"
+        super().__init__(thing, f"Send `{fetch.format('x')}`{self._use}")
+
+    def advise(self, name: str, way: Way) -> str:
+        """Have the advice fit what is to blame, to which `way` leads in what code calls `name`.
+        Gives where that is: what holds an optimizer's tensors is the optimizer."""
+        optimizer = getattr(sys.modules.get("torch.optim"), "Optimizer", ())
+        module = getattr(sys.modules.get("torch.nn"), "Module", ())
+        path, part = next((one for one in way if isinstance(one[1], optimizer)), way[-1])
+        code = (name + path).rpartition(_CLOSURE)[2]
+        if isinstance(part, optimizer):
+            self.advice = _OPTIMIZER.format(code)
+        elif isinstance(part, module) or hostile.name_of(type(part)) == "MpModelWrapper":
+            self.advice = f'Call `{code}.to("cpu")` before the launch{self._use}'
+        elif isinstance(part, self._kind):
+            self.advice = f"Send `{self._fetch.format(code)}`{self._use}"
+        return path
+
+
 def described(value: object, origin: str = "") -> str:
-    """The type of a variable's value, and the line that defines it, where it is known."""
+    """What a variable's value is, and the line that defines it, where it is known."""
     kind = f"{hostile.module_of(type(value))}.{hostile.name_of(type(value))}"
+    if isinstance(value, types.MethodType):
+        kind = f"the method `{hostile.name_of(type(value.__self__))}.{value.__name__}`"
     return f"{kind}, defined in {origin}" if origin else kind
 
 
@@ -107,15 +149,18 @@ def fault_in_words(fault: BaseException) -> str:
     return in_one_line(f"{hostile.name_of(type(fault))}: {told}".removesuffix(": "), 300)
 
 
-def refusal(name: str, details: str, fault: BaseException, path: str = "") -> str:
-    """Why a variable, `described` by `details`, cannot be sent, and what to do instead; `path` is
-    the part of it that is to blame (`["log"][0]`)."""
-    told = fault_in_words(fault)
+def refusal(name: str, details: str, fault: BaseException, way: Way = (), code: str = "") -> str:
+    """Why a variable, `described` by `details`, cannot be sent, and what to do instead; `way` leads
+    to the part that is to blame in what code calls `code`, by default as the variable."""
+    told, path, code = fault_in_words(fault), way[-1][0] if way else "", code or name
+    if isinstance(fault, OnDevice) and way:
+        path = fault.advise(code, way)
     if isinstance(fault, Unshippable):
-        told = f"{f'`{name}{path}`' if path else 'it'} is or contains {fault.thing}"
+        told = f"{f'`{code}{path}`' if path else 'it'} is or contains {fault.thing}"
     elif path:
-        told = f"`{name}{path}`: {told}"
-    return f"Cannot send `{name}` ({details}) to ranks: {told}. {advice(fault)}."
+        told = f"`{code}{path}`: {told}"
+    shown = f"`{name}`" if name else "the function"
+    return f"Cannot send {shown} ({details}) to ranks: {told}. {advice(fault)}."
 
 
 def _message(fault: BaseException) -> str:
@@ -127,17 +172,17 @@ def _message(fault: BaseException) -> str:
     return hostile.message_of(fault)
 
 
-def path_to_culprit(value: object, can_be_sent: Callable[[object], bool]) -> str:
-    """Where in a value the innermost part is that cannot be sent: `["log"][0]`, `.file`, ` → data`
-    (of a function's closure)."""
-    path = ""
+def culprit(value: object, can_be_sent: Callable[[object], bool]) -> Way:
+    """The value, and part by part of it the way to the innermost that cannot be sent, each with
+    where it is: `["log"][0]`, `.file`, ` → data` (of a function's closure)."""
+    found: list[tuple[str, object]] = [("", value)]
     for _ in range(_DEEPEST):
-        each = itertools.islice(_parts(value), _MOST)
-        found = next(((text, part) for text, part in each if not can_be_sent(part)), None)
-        if found is None:
+        path, whole = found[-1]
+        each = itertools.islice(_parts(whole), _MOST)
+        found += itertools.islice(((path + p, one) for p, one in each if not can_be_sent(one)), 1)
+        if found[-1][0] == path:
             break
-        path, value = path + found[0], found[1]
-    return path
+    return found
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
@@ -150,7 +195,11 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, types.FunctionType):
         held = map(parts.content, value.__closure__ or ())
         pairs = zip(value.__code__.co_freevars, held, strict=True)
-        yield from ((f" → {name}", part) for name, part in pairs if part is not EMPTY)
+        yield from ((f"{_CLOSURE}{name}", part) for name, part in pairs if part is not EMPTY)
+    elif isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, functools.partial):
+        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif not (_refused_whole(type(value)) or _is_ours(value)):
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()
@@ -207,6 +256,14 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
     if issubclass(kind, logging.Handler):
         return "a handler of logging", "Make it inside the function, and add it to its logger there"
     return "a mock", "Make it inside the function"
+
+
+def refuse_of_ray(obj: object) -> None:
+    """Raise Unshippable for what only a process that is connected to Ray can open."""
+    if hostile.module_of(type(obj)).partition(".")[0] == "ray":
+        for kind, refused in ("ActorHandle", _ACTOR), ("ObjectRef", _REF):
+            if hostile.name_of(type(obj)).endswith(kind):
+                raise Unshippable(*refused)
 
 
 def refuse_of_itself(obj: Any) -> Any:

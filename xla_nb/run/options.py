@@ -22,7 +22,7 @@ from xla_nb.errors import UsageError
 from xla_nb.protocol import hostile
 from xla_nb.topology import simulated
 from xla_nb.topology.chips import SIMULATE
-from xla_nb.wording import listed, shortened
+from xla_nb.wording import listed, meant, shortened
 
 ViewName = Literal["panel", "text", "none"]
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)
@@ -352,6 +352,13 @@ def options(values: Mapping[str, Any], *, flags: bool = False) -> Options:
             for name, value in values.items()
         }
     )
+
+
+def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises UsageError for options that are none."""
+    if strange := sorted(set(given) - set(known)):
+        hint = f"{meant(strange[0], known)} Choose {listed(known)}."
+        raise UsageError(f"Unknown option {listed(strange)}.{hint}")
 
 
 def environment(options: Options, environ: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 import anywidget
 import traitlets
 
+from xla_nb.views import picture
 from xla_nb.views.panel import script
 
 _LOADS = 10.0  # seconds in which a page that is there has loaded a widget
@@ -31,6 +32,7 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
     def __init__(self, run: str) -> None:
         super().__init__(run=run)
         _answer_while_the_cell_runs(self)
+        _stay_busy(getattr(picture.shell(), "kernel", None))
         _loading().begin(self)
         self.on_msg(lambda *_: _loading().loaded(self))  # its first message says that it is there
 
@@ -93,3 +95,34 @@ def _answer_while_the_cell_runs(page: Page) -> None:
     comm: Any = page.comm
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
+
+
+def _stay_busy(kernel: Any) -> None:
+    """Have a kernel say "busy" until its cell has ended.
+
+    It says so when it answers a page on a subshell, and then "idle", which front ends take for all
+    of it: behind an idle of another thread comes the busy of what the main thread handles. That
+    one's own idle, for which clients wait, stays its last word. `_publish_status` is private to
+    ipykernel: without it the kernel says what it did.
+    """
+    said: Any = getattr(kernel, "_publish_status", None)
+    if said is None or getattr(said, "_xla_nb", False):
+        return
+    one_at_a_time = threading.Lock()
+    handled = kernel.get_parent("shell") if _in_main_thread() else None  # this very cell
+
+    def publish(status: str, channel: str, parent: Any = None) -> None:
+        nonlocal handled
+        with one_at_a_time:
+            said(status, channel, parent)
+            if _in_main_thread():
+                handled = (parent or kernel.get_parent(channel)) if status == "busy" else None
+            elif status == "idle" and handled:
+                said("busy", "shell", handled)
+
+    publish._xla_nb = True  # type: ignore[attr-defined]
+    kernel._publish_status = publish
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

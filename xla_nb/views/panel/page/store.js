@@ -262,10 +262,10 @@ export class Store {
 		}
 	}
 
-	/** Tells the kernel that this page is there, at most once a second. */
+	/** Tells the kernel that this page is there, at most every two seconds. */
 	answer() {
 		const now = performance.now();
-		if (now - (this.answered ?? -Infinity) < 1000) return;
+		if (now - (this.answered ?? -Infinity) < 2000) return;
 		this.answered = now;
 		this.send({ type: "here", page: PAGE });
 	}

@@ -1,0 +1,203 @@
+"""What is refused is told with what to do instead, and doing that works."""
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kernel import Notebook, Shown
+
+# ---------------------------------------------------------------- what is on the notebook's device
+
+SEEN = """
+import torch, torch_xla, torch_xla.distributed.xla_multiprocessing as xmp
+device = torch_xla.device()
+def launch(fn, *args): return xmp.spawn(fn, args=args, nprocs=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Notebook]:
+    """A notebook that has opened the device: not the session's, whose other launches are to see
+    none."""
+    notebook = Notebook()
+    notebook.ok("%load_ext xla_nb\n%xla_config view=text\n" + SEEN, timeout=300)
+    # A process that stays, as in the session's kernel.
+    notebook.ok("from multiprocessing import resource_tracker; resource_tracker.ensure_running()")
+    yield notebook
+    notebook.close()
+
+
+def refused(shown: Shown) -> str:
+    assert shown.ename == "ShippingError", shown.error
+    return shown.error
+
+
+def test_a_wrapped_model_on_the_device_is_moved_where_it_is(opened: Notebook) -> None:
+    opened.ok("wrapped = xmp.MpModelWrapper(torch.nn.Linear(2, 1)); wrapped.to(device)")
+    opened.ok("def train(rank): return wrapped.to(torch_xla.device()).weight.shape")
+    told = refused(opened.run("launch(train)"))
+    assert "Cannot send `wrapped` (torch_xla" in told
+    assert 'Call `wrapped.to("cpu")` before the launch, and use `.to(device)` inside' in told
+    opened.ok('wrapped.to("cpu"); launch(train)', timeout=300)
+
+
+@pytest.mark.parametrize("code", ["net", "held.model", "net_args"])
+def test_a_model_on_the_device_is_moved_too(opened: Notebook, code: str) -> None:
+    opened.ok("import types; net = torch.nn.Linear(2, 1).to(device)")
+    opened.ok("held = types.SimpleNamespace(model=net)")
+    launched = (
+        "launch(lambda rank, m: 1, net)" if code == "net_args" else f"launch(lambda r: {code})"
+    )
+    told = refused(opened.run(launched))
+    assert f'Call `{code.removesuffix("_args")}.to("cpu")` before the launch' in told
+    assert "x.cpu()" not in told
+
+
+def test_a_tensor_is_called_as_the_code_calls_it(opened: Notebook) -> None:
+    opened.ok("batch = torch.ones(2).to(device); state = {'weight': [batch]}")
+    assert "Send `batch.cpu()`, and use" in refused(opened.run("launch(lambda r: batch)"))
+    assert "Send `state['weight'][0].cpu()`" in refused(opened.run("launch(lambda r: state)"))
+    opened.ok("def made(x): return lambda r: x\nfrom functools import partial")
+    assert "Send `x.cpu()`, and" in refused(opened.run("launch(made(batch))"))
+
+
+def test_an_optimizer_of_tensors_on_the_device_is_made_anew(opened: Notebook) -> None:
+    opened.ok("torch.set_grad_enabled(True)\nfit = torch.nn.Linear(2, 1).to(device)")
+    opened.ok("opt = torch.optim.Adam(fit.parameters(), lr=0.25)")
+    opened.ok("fit(torch.ones(1, 2).to(device)).sum().backward(); opt.step()")
+    opened.ok("schedule = torch.optim.lr_scheduler.StepLR(opt, 1)")
+    told = refused(opened.run("launch(lambda r: opt)"))
+    assert "to ranks: it is or contains an XLA tensor. Make it inside the function, from" in told
+    assert 'after `.to("cpu")` that has loaded `opt.state_dict()`. Nothing was run.' in told
+    told = refused(opened.run("launch(lambda r: schedule)"))
+    assert "`schedule.optimizer` is or contains an XLA tensor. Make it inside" in told
+    opened.ok('fit.to("cpu"); again = torch.optim.Adam(fit.parameters())')
+    opened.ok("again.load_state_dict(opt.state_dict())")
+    opened.ok("def state(rank): return len(again.state), again.param_groups[0]['lr']")
+    opened.ok("run = launch(state)", timeout=300)
+    assert opened.value("run[1]") == "(2, 0.25)"
+
+
+# ---------------------------------------------------------------- whose method, and what in it
+
+TRAINER = """
+import threading, functools, xla_nb
+class AdTrainer:
+    def __init__(self, log=None): self.log, self._hidden = log, None
+    def fit(self, rank): return rank
+ad_file = open("/dev/null")
+ad_trainer = AdTrainer(ad_file)
+"""
+
+
+@pytest.mark.parametrize(
+    ("launched", "told"),
+    [
+        (
+            "ad_trainer.fit",
+            "`ad_trainer.fit` (__main__.AdTrainer, defined in Cell In[{}], line 6) to ranks: "
+            "`ad_trainer.log` is or contains an open file",
+        ),
+        (
+            "AdTrainer(threading.Lock()).fit",
+            "`AdTrainer.fit` (__main__.AdTrainer) to ranks: `self.log`: cannot pickle '_thread.",
+        ),
+        (
+            "functools.partial(AdTrainer.fit, ad_trainer)",
+            "the function (functools.partial) to ranks: `partial.args[0].log` is or contains",
+        ),
+        ("ad_file.write", "`ad_file.write` (_io.TextIOWrapper, defined in Cell In[{}], line 5)"),
+    ],
+)
+def test_a_method_is_named_with_its_object_and_what_is_in_it(
+    notebook: Notebook, launched: str, told: str
+) -> None:
+    number = notebook.ok(TRAINER).number
+    shown = notebook.run(f"xla_nb.spawn({launched}, n=1)")
+    assert f"Cannot send {told.format(number)}" in refused(shown)
+    notebook.ok("ad_file.close()")
+
+
+def test_a_method_that_a_name_holds_is_described(notebook: Notebook) -> None:
+    number = notebook.ok(TRAINER + "ad_bound = ad_trainer.fit").number
+    told = refused(notebook.run("xla_nb.spawn(lambda rank: ad_bound, n=1)"))
+    assert f"`ad_bound` (the method `AdTrainer.fit`, defined in Cell In[{number}], line 7)" in told
+    assert "`ad_bound.__self__.log` is or contains an open file" in told
+    notebook.ok("ad_file.close()")
+
+
+# ---------------------------------------------------------------- Ray
+
+ACTOR = """
+import ray, xla_nb
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+@ray.remote
+class Storage:
+    def __init__(self): self.content = {}
+    def put(self, key, value): self.content[key] = value; return len(self.content)
+storage = Storage.remote()
+def made(store): return lambda rank: ray.get(store.put.remote(rank, rank))
+"""
+NAMED = """
+storage = Storage.options(name="storage", namespace="play").remote()
+def play(rank):
+    import ray
+    ray.init("auto", namespace="play", log_to_driver=False, logging_level="ERROR")
+    return ray.get(ray.get_actor("storage").put.remote(rank, rank)) > 0
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name() -> None:
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(prefix="xla-nb-") as folder:
+        notebook = Notebook(RAY_TMPDIR=folder, RAY_raylet_start_wait_time_s="200")
+        try:
+            notebook.ok("%load_ext xla_nb\n%xla_config view=text\n" + ACTOR, timeout=300)
+            handle = "is or contains the handle of a Ray actor. Ranks connect to Ray themselves"
+            told = refused(notebook.run("xla_nb.spawn(made(storage), n=2)"))
+            assert f"`<lambda> → store` {handle}" in told
+            told = refused(notebook.run("xla_nb.spawn(lambda r, s: 1, args=(storage,), n=2)"))
+            assert "Cannot send `storage` (ray.actor.ActorHandle, defined in Cell In[" in told
+            told = refused(notebook.run("put = storage.put\nxla_nb.spawn(lambda r: put, n=2)"))
+            assert "Cannot send `put` (ray.actor.ActorMethod" in told
+            told = refused(notebook.run("ref = ray.put(3)\nxla_nb.spawn(lambda r: ref, n=2)"))
+            assert "a reference to an object of Ray. Send the object itself, as `ray.get`" in told
+            notebook.ok(NAMED + "run = xla_nb.spawn(play, n=2)", timeout=300)
+            assert notebook.value("dict(run.results)") == "{0: True, 1: True}"
+            notebook.ok("ray.shutdown()")
+        finally:
+            notebook.close()
+
+
+# ---------------------------------------------------------------- words on a line
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "%%xla_spawn --timout 5\n1",
+            "%%xla_spawn: Unknown option --timout. Did you mean --timeout?",
+        ),
+        ("%%xla --timout 5\n1", "%%xla: Unknown option --timout. Did you mean --timeout?"),
+        ("%xla_start --nme big", "%xla_start: Unknown option --nme. Did you mean --name?"),
+        ("%xla_restart --relpay", "%xla_restart: Unknown option --relpay. Did you mean --replay?"),
+        ("%xla_vars --compte", "%xla_vars: Unknown option --compte. Did you mean --compute?"),
+        ("%xla_topology --dryrun", "Unknown option --dryrun. Did you mean --dry-run?"),
+        ("%%xla_spawn --xyz\n1", "Unknown option --xyz. `%%xla_spawn?` lists the options."),
+        ("%%xla_spawn f --evn=A=SECRET\n1", "Unknown option --evn=…. Did you mean --env?"),
+        ("%xla_config timout=5", "Unknown setting 'timout'. Did you mean timeout? Choose n, "),
+        ("xla_nb.ranks(timout=5)", "Unknown option timout. Did you mean timeout? Choose n, "),
+        ('%%xla_spawn --args "(0.1)"\n1', 'Write --args "(0.1,)".'),
+        ('%%xla_spawn --args "(1) + (2)"\n1', 'Write --args "((1) + (2),)".'),
+        ("%%xla_spawn --args '(\"a\")'\n1", "Write --args '(\"a\",)'."),
+    ],
+)
+def test_a_word_that_is_nearly_right_is_corrected(notebook: Notebook, line: str, told: str) -> None:
+    shown = notebook.run(line)
+    assert told in shown.error
+    assert shown.ename == "UsageError"
+    assert "SECRET" not in shown.error
