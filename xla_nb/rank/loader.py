@@ -14,9 +14,11 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import io
 import linecache
 import os
 import sys
+import tokenize
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
@@ -199,6 +201,16 @@ def run_body(
     for code, local in steps:
         value = eval(code, namespace, local)
     return value
+
+
+def ends_quietly(table: ModuleMap) -> bool:
+    """The cell ends with `;`, as IPython has it: what its last expression gives is not shown."""
+    text = table.body[2] if table.body is not None else ""
+    if ";" not in text:
+        return False
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    ends = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
+    return next(token.string for token in reversed(tokens) if token.type not in ends) == ";"
 
 
 async def _run_in_loop(

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import numbers
 import os
+import re
 import reprlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
@@ -32,6 +34,8 @@ from xla_nb.wording import in_one_line
 
 T = TypeVar("T")
 _LOOK = 2.0  # seconds for a repr: less than processes have to exit (run/run.py)
+_ROWS, _NAME = 12, 40  # numbers of a dict that are shown one by one, and characters of a name
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no use elsewhere
 
 
 @dataclass
@@ -62,6 +66,14 @@ class Loaded:
         self.sender.send(events.Notice(text=text, rank=rank))
 
 
+class Returned(NamedTuple):
+    """What a program returned, and the size of its result in bytes; `quiet` as in RankFinished."""
+
+    value: object
+    nbytes: int
+    quiet: bool
+
+
 @dataclass(frozen=True)
 class OnRank:
     """A program on one rank of this process."""
@@ -73,8 +85,8 @@ class OnRank:
     lock: SharedLock
     sampler: Sampler
 
-    def run(self) -> tuple[object, int]:
-        """What the program returns, and the size of its result in bytes, which has been sent home.
+    def run(self) -> Returned:
+        """What the program returns, which has been sent home.
 
         Figures and displays are recorded, and the meter runs, until then. No context manager of
         contextlib's: it assigns the `__traceback__` of the user's exceptions."""
@@ -107,7 +119,7 @@ class OnRank:
             displays.screens.end()
             reporting.end()
 
-    def _returned(self) -> tuple[object, int]:
+    def _returned(self) -> Returned:
         if self.program.stopping:  # while this thread of several was not there yet
             raise KeyboardInterrupt
         try:
@@ -115,11 +127,12 @@ class OnRank:
         except Exception:
             leftovers.display(None)
             raise
-        leftovers.display(value)
+        quiet = value is not None and loader.ends_quietly(self.program.table)
+        drawn = leftovers.display(None if quiet else value)
         self.program.returned.add(self.rank)
         nbytes = self._send_home(value)
         os.sched_yield()  # what other ranks print comes before what is still to do here
-        return value, nbytes
+        return Returned(value, nbytes, quiet or drawn)
 
     def _call(self) -> object:
         try:
@@ -255,6 +268,35 @@ class _Preview(reprlib.Repr):
         if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
             return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
         return super().repr1(x, level)
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return _ADDRESS.sub("", super().repr_instance(x, level))
+
+
+def finished(rank: int, returned: Returned) -> events.RankFinished:
+    """What is told of a rank's result, which is not None."""
+    value, nbytes, quiet = returned
+    return events.RankFinished(
+        rank=rank, preview=preview(value), nbytes=nbytes, numbers=_numbers(value), quiet=quiet
+    )
+
+
+def _numbers(value: object) -> dict[str, str]:
+    """A small dict of numbers, in words; empty for any other value."""
+    if type(value) is not dict or not 0 < len(value) <= _ROWS:
+        return {}
+    named = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
+    words = list(map(_in_words, value.values()))
+    return dict(zip(value, words, strict=True)) if named and all(words) else {}
+
+
+def _in_words(number: Any) -> str:
+    """`0.250312`, `nan`, `375`; empty for what is no number, and for one of many digits."""
+    if type(number).__module__ == "numpy" and isinstance(number, numbers.Real):
+        number = number.item()  # type: ignore[attr-defined]
+    if type(number) is float:
+        return f"{number:.6g}"
+    return str(number) if type(number) is int and abs(number) < 1 << 63 else ""
 
 
 def preview(value: object) -> str:

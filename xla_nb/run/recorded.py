@@ -28,6 +28,8 @@ from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
 from xla_nb.wording import in_one_line, listed, shortened
 
+_RESULTS = 300  # characters of what its ranks returned in a run's repr
+
 
 class RecordedRun:
     """A run that can be read.
@@ -271,7 +273,9 @@ class RecordedRun:
         )
 
     def __repr__(self) -> str:
-        return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s>"
+        told = [one.line for one in sentences.returned(self.state)]
+        results = shortened("".join(f"; {line}" for line in told), _RESULTS)
+        return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s{results}>"
 
     def summary(self) -> dict[str, Any]:
         """What the record's summary holds."""

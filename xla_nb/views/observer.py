@@ -235,6 +235,7 @@ class Observer:
                 for name, lines in self.figures.items()
             ),
             live=live.of(state),
+            returned=sentences.returned(state),
         )
         paces = {rank: track.pace for rank, track in self._tracks.items()}
         return replace(snapshot, diagnosis=self._diagnoser.look(snapshot, paces))
@@ -367,7 +368,8 @@ def _phase(state: RunState, rank: RankState, sample: Sample | None) -> tuple[Pha
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "finished":
-        return f"returned {rank.preview}" if rank.preview not in ("", "None") else ""
+        told = not rank.quiet and rank.preview not in ("", "None")
+        return f"returned {rank.preview}" if told else ""
     if rank.phase == "died":
         return sentences.death_in_short(state, rank)
     if rank.phase == "running" and sample is not None and sample.returned:

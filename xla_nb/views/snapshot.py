@@ -11,6 +11,7 @@ from typing import Literal
 
 from xla_nb.protocol.events import StackGroup
 from xla_nb.record.sample import Sample
+from xla_nb.run.sentences import Returned
 from xla_nb.run.state import Outcome
 
 Unit = Literal["rank", "device"]
@@ -245,6 +246,7 @@ class Snapshot:
     troubles: tuple[Trouble, ...] = ()
     series: tuple[Series, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
+    returned: tuple[Returned, ...] = ()
     live: Live | None = None
 
 

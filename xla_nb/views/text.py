@@ -20,6 +20,7 @@ from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
 from xla_nb.views import folding, paths
 from xla_nb.views.folding import Folded, Folder
+from xla_nb.views.saved import returned
 from xla_nb.wording import several, shortened
 
 #: Lines of each stream shown as they come, and last lines shown at the end.
@@ -125,7 +126,8 @@ class TextView:
     def finish(self) -> None:
         """Show the rest: unfinished lines, the last lines, and the run's result."""
         self._show_rest()
-        self._write([self._summary()], [])
+        results = returned.as_text(sentences.returned(self._run.state))
+        self._write([*results, self._summary()], [])
 
     def withdraw(self) -> None:
         """Nothing: text cannot tell a page."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts, folding, paths
-from xla_nb.views.saved import bounds, cells, hang, hosts, log, style
+from xla_nb.views.saved import bounds, cells, hang, hosts, log, returned, style
 from xla_nb.views.snapshot import Bar, Card, Series, Snapshot
 
 _WIDTH = 100  # columns of our own sentences
@@ -25,6 +25,7 @@ def render_text(snapshot: Snapshot) -> str:
     lines += [_bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
     lines += cells.as_text(snapshot.live)
     lines += _output(snapshot)
+    lines += ["", *returned.as_text(snapshot.returned)] if snapshot.returned else []
     lines += _figures(snapshot.series)
     lines += hosts.as_text(snapshot)
     lines += _ranks(snapshot)
