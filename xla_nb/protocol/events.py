@@ -77,17 +77,15 @@ class RankStarted(OfHost):
 @dataclass(frozen=True, kw_only=True)
 class RankFinished(Event):
     """The entry returned; its value is in the record, in so many bytes: with 0 it is None, and has
-    no file. `preview` is its shortened repr, `numbers` a small dict of numbers, in words. `quiet`:
-    it is not to be shown as a result, since it was displayed, or its cell ends with `;`.
+    no file. `preview` is its shortened repr, `numbers` a small dict of numbers, in words.
 
-    Sent at once without them, and but for None again with them: a repr may hang, or end the
-    process."""
+    Sent at once without them, and again with them: a repr may hang, or end the process. Not again
+    for None, for what was displayed, and where the cell ends with `;`."""
 
     rank: int
     preview: str
     nbytes: int
     numbers: dict[str, str] = field(default_factory=dict)
-    quiet: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,11 +206,9 @@ def run_body(
 def ends_quietly(table: ModuleMap) -> bool:
     """The cell ends with `;`, as IPython has it: what its last expression gives is not shown."""
     text = table.body[2] if table.body is not None else ""
-    if ";" not in text:
-        return False
-    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline) if ";" in text else ()
     ends = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
-    return next(token.string for token in reversed(tokens) if token.type not in ends) == ";"
+    return [token.string for token in tokens if token.type not in ends][-1:] == [";"]
 
 
 async def _run_in_loop(

@@ -32,7 +32,7 @@ from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler, Sampling
-from xla_nb.rank.program import Loaded, OnRank, finished, flush, keep
+from xla_nb.rank.program import Loaded, OnRank, flush, keep, numbers, preview
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.output import capture, mend
 from xla_nb.runtimes import Prepared, RankInfo
@@ -343,12 +343,15 @@ def _run(
             info = known()
             _begin(job, program, index, info)
             before()
-            returned = OnRank(program, index, info, job.runtime, job.lock, job.sampler).run()
+            value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.sampler).run()
         finally:
             del job.running[index]
         job.runtime.leave("returned")
-        if returned.value is not None:  # which is told; the repr of another may end the process
-            program.sender.send(finished(index, returned))
+        if value is not None:  # whose preview is known; any other may hang, or end the process
+            shown, each = preview(value), numbers(value)
+            program.sender.send(
+                events.RankFinished(rank=index, preview=shown, nbytes=nbytes, numbers=each)
+            )
     except BaseException as error:
         _tell_how_it_failed(job, program, index, error)
 

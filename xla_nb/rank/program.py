@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import numbers
 import os
 import re
-import reprlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import events, hostile, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
-from xla_nb.rank import asking, displays, leftovers, loader, reporting
+from xla_nb.rank import asking, displays, leftovers, loader, reporting, static
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler, Sampling
+from xla_nb.rank.short_repr import Short, named
 from xla_nb.rank.since import GaugesSince, LockSince
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
@@ -66,14 +65,6 @@ class Loaded:
         self.sender.send(events.Notice(text=text, rank=rank))
 
 
-class Returned(NamedTuple):
-    """What a program returned, and the size of its result in bytes; `quiet` as in RankFinished."""
-
-    value: object
-    nbytes: int
-    quiet: bool
-
-
 @dataclass(frozen=True)
 class OnRank:
     """A program on one rank of this process."""
@@ -85,8 +76,9 @@ class OnRank:
     lock: SharedLock
     sampler: Sampler
 
-    def run(self) -> Returned:
-        """What the program returns, which has been sent home.
+    def run(self) -> tuple[object, int]:
+        """What the program returns, and the size of its result in bytes, which has been sent home.
+        None stands for what is not to be told: it was displayed, or its cell ends with `;`.
 
         Figures and displays are recorded, and the meter runs, until then. No context manager of
         contextlib's: it assigns the `__traceback__` of the user's exceptions."""
@@ -119,7 +111,7 @@ class OnRank:
             displays.screens.end()
             reporting.end()
 
-    def _returned(self) -> Returned:
+    def _returned(self) -> tuple[object, int]:
         if self.program.stopping:  # while this thread of several was not there yet
             raise KeyboardInterrupt
         try:
@@ -132,7 +124,7 @@ class OnRank:
         self.program.returned.add(self.rank)
         nbytes = self._send_home(value)
         os.sched_yield()  # what other ranks print comes before what is still to do here
-        return Returned(value, nbytes, quiet or drawn)
+        return None if quiet or drawn else value, nbytes
 
     def _call(self) -> object:
         try:
@@ -254,46 +246,31 @@ class ResultError(Exception):
     """A rank's result that cannot be pickled."""
 
 
-class _Preview(reprlib.Repr):
+class _Preview(Short):
     """Short reprs, with arrays and tensors as shape and dtype rather than a few numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxother = self.maxstring = 60
 
     def repr1(self, x: Any, level: int) -> str:
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         if dtype is not None and isinstance(shape, tuple) and len(shape) > 0:
             return f"{type(x).__name__} {tuple(shape)} {dtype}"
-        if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
-            return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
         return super().repr1(x, level)
 
     def repr_instance(self, x: Any, level: int) -> str:
         return _ADDRESS.sub("", super().repr_instance(x, level))
 
 
-def finished(rank: int, returned: Returned) -> events.RankFinished:
-    """What is told of a rank's result, which is not None."""
-    value, nbytes, quiet = returned
-    return events.RankFinished(
-        rank=rank, preview=preview(value), nbytes=nbytes, numbers=_numbers(value), quiet=quiet
-    )
-
-
-def _numbers(value: object) -> dict[str, str]:
+def numbers(value: object) -> dict[str, str]:
     """A small dict of numbers, in words; empty for any other value."""
     if type(value) is not dict or not 0 < len(value) <= _ROWS:
         return {}
-    named = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
-    words = list(map(_in_words, value.values()))
-    return dict(zip(value, words, strict=True)) if named and all(words) else {}
+    short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
+    words = {key: _in_words(number) for key, number in value.items()}
+    return words if short and all(words.values()) else {}
 
 
 def _in_words(number: Any) -> str:
     """`0.250312`, `nan`, `375`; empty for what is no number, and for one of many digits."""
-    if type(number).__module__ == "numpy" and isinstance(number, numbers.Real):
-        number = number.item()  # type: ignore[attr-defined]
+    number = number.item() if static.is_one(number, "numpy", "number") else number
     if type(number) is float:
         return f"{number:.6g}"
     return str(number) if type(number) is int and abs(number) < 1 << 63 else ""
@@ -302,6 +279,4 @@ def _in_words(number: Any) -> str:
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
     text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
-    if text.startswith("<its repr()"):
-        return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
-    return text
+    return named(text, value)

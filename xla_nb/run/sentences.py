@@ -128,10 +128,10 @@ class Returned:
 
 
 def returned(state: RunState) -> tuple[Returned, ...]:
-    """What ranks returned, but None, and what was displayed, or was not to be."""
+    """What ranks returned, but None and what was displayed."""
     alike: dict[str, list[RankState]] = {}
     for _, rank in sorted(state.ranks.items()):
-        if rank.phase == "finished" and not rank.quiet and rank.preview not in ("", "None"):
+        if rank.phase == "finished" and rank.preview not in ("", "None"):
             alike.setdefault(f"{rank.preview} {rank.numbers}", []).append(rank)
     return tuple(
         Returned(tuple(rank.rank for rank in group), ansi.plain(group[0].preview), group[0].numbers)

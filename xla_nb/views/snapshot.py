@@ -15,6 +15,8 @@ from xla_nb.run.sentences import Returned
 from xla_nb.run.state import Outcome
 
 Unit = Literal["rank", "device"]
+Stream = Literal["out", "err"]
+STREAMS: tuple[Stream, Stream] = ("out", "err")
 Phase = Literal[
     "starting",
     "running",
@@ -193,15 +195,17 @@ class Hang:
 class Excerpt:
     """The first and last lines of one stream (`ansi.clean`); rank None is the job.
 
-    The `left_out` lines between them are only in the file at `path`.
+    The `left_out` lines between them are only in the file at `path`. `times`: when each of the
+    others was seen, where that is known.
     """
 
     rank: int | None
-    stream: Literal["out", "err"]
+    stream: Stream
     head: tuple[str, ...]
     left_out: int
     tail: tuple[str, ...]
     path: str
+    times: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

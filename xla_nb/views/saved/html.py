@@ -45,15 +45,12 @@ def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
         ("files", _files(snapshot)),
         (several(len(snapshot.notices), "note"), _notes(snapshot) if snapshot.ok else ""),
     ]
-    charts, results = figures.as_html(snapshot.series), returned.as_html(snapshot.returned)
-    used = (
-        bounds.size_of("".join([told, charts, results, *group, *(inner for _, inner in folds)]))
-        + _HEAD
-    )
+    last = [returned.as_html(snapshot.returned), figures.as_html(snapshot.series)]
+    used = bounds.size_of("".join([told, *last, *group, *(inner for _, inner in folds)])) + _HEAD
     output = log.as_html(snapshot, bounds.LARGEST - used)
     if folds_output:
         folds.insert(0, ("output", output))
-    parts = [told, *group, "" if folds_output else output, results, charts]
+    parts = [told, *group, "" if folds_output else output, *last]
     style = (
         f"{SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;margin:4px 0;"
         f"border:1px solid {EDGE};border-radius:6px"
