@@ -90,24 +90,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     LaunchError, before any rank has started, when an argument is wrong, the function or its
     arguments cannot be sent, or the ranks cannot be started.
     """
-    given = {
-        "n": n,
-        "env": env,
-        "timeout": timeout,
-        "grace": grace,
-        "runtime": runtime,
-        "on": on,
-        "hosts": hosts,
-        "slices": slices,
-        "wait": wait,
-        "simulate": simulate,
-        "keep_going": keep_going,
-        "hang_after": hang_after,
-        "hang_stop": hang_stop,
-        "stop_on_nan": stop_on_nan,
-        "bg": bg,
-        "view": view,
-    }
+    given = {name: value for name, value in locals().items() if name not in ("fn", "args")}
     return call(fn, args, given)
 
 

@@ -231,3 +231,27 @@ def test_going_back_through_a_big_file_returns_every_line_once(tmp_path, small):
         lines = earlier.lines + lines
         offset = earlier.start
     assert lines == [f"line {number:03d}" for number in range(50)]
+
+
+def test_aligned_tails_are_read_to_one_moment(tmp_path):
+    out, err = Tail(tmp_path / "out"), Tail(tmp_path / "err")
+
+    def write(line: str) -> None:
+        for tail in (out, err):
+            with tail.path.open("a") as file:
+                file.write(line)
+
+    write("before\n")
+    out.align(err)
+    write("after\n")
+    assert out.look(9) == err.look(9) == LineBlock(0, 0, ["before"])
+    assert out.look(9) is None
+    out.align(err)
+    assert out.look(9) == err.look(9) == LineBlock(7, 0, ["after"])
+
+
+def test_tails_of_ranks_that_never_stop_are_aligned_all_the_same(tmp_path, monkeypatch):
+    out, err = Tail(tmp_path / "out"), Tail(tmp_path / "err")
+    monkeypatch.setattr(Tail, "size", property(lambda tail: next(sizes)))
+    sizes = iter(range(100))
+    out.align(err)

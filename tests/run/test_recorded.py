@@ -263,7 +263,7 @@ def test_it_took_until_its_last_rank_ended(ended):
 def test_it_says_in_a_line_how_it_went(ended):
     name = "20260101-000000-abcdef"
     failed = "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
-    assert repr(ended.opened()) == f"<Run {name}: {failed}, 6.00 s>"
+    assert repr(ended.opened()) == f"<Run {name}: {failed}, 6.00 s; [0] returned 42>"
 
 
 def test_its_cell_is_the_one_that_its_summary_names(ended):

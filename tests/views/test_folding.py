@@ -15,6 +15,23 @@ def shown(lines):
     return [(one.ranks, one.line) for one in lines]
 
 
+def at_once(written):
+    """What is folded of lines that all came in one look."""
+    return timed({rank: [(0.0, line) for line in lines] for rank, lines in written.items()})
+
+
+def timed(written):
+    """The same of lines with the times at which they came, of one stream."""
+    return [one for _, one in folded({(rank, "out"): lines for rank, lines in written.items()})]
+
+
+def in_order(out, err):
+    """What is folded of two streams, as `(stream, ranks, line)`."""
+    written = {(rank, "out"): lines for rank, lines in out.items()}
+    written |= {(rank, "err"): lines for rank, lines in err.items()}
+    return [(stream, one.ranks, one.line) for stream, one in folded(written)]
+
+
 def held(**written):
     """A folder in which ranks (`r0="a b"`) have written words at the time 0."""
     folder = Folder(HOLD)
@@ -28,18 +45,18 @@ def held(**written):
 
 def test_equal_lines_are_folded_though_a_rank_has_others_between_them():
     written = {0: ["hello", "epoch 1", "done"], 1: ["hello", "done"], 2: ["hello", "done"]}
-    assert shown(folded(written)) == [((0, 1, 2), "hello"), ((0,), "epoch 1"), ((0, 1, 2), "done")]
+    assert shown(at_once(written)) == [((0, 1, 2), "hello"), ((0,), "epoch 1"), ((0, 1, 2), "done")]
 
 
 def test_lines_that_are_equal_within_a_rank_stay_as_many():
-    assert shown(folded({0: ["x", "x"], 1: ["x"]})) == [((0, 1), "x"), ((0,), "x")]
+    assert shown(at_once({0: ["x", "x"], 1: ["x"]})) == [((0, 1), "x"), ((0,), "x")]
 
 
 def test_finished_bars_of_ranks_are_one_without_their_times():
     bar = "steps: 100%|████| 20/20 [00:0{}<00:00, {}.5it/s]"
     both = {0: [bar.format(1, 9)], 1: [bar.format(2, 8)]}
-    assert shown(folded(both)) == [((0, 1), "steps: 100%|████| 20/20")]
-    assert shown(folded({0: [bar.format(1, 9)]})) == [((0,), bar.format(1, 9))]
+    assert shown(at_once(both)) == [((0, 1), "steps: 100%|████| 20/20")]
+    assert shown(at_once({0: [bar.format(1, 9)]})) == [((0,), bar.format(1, 9))]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -48,9 +65,55 @@ def test_no_line_is_lost_and_no_rank_is_out_of_order(seed):
     written = {
         rank: [choose.choice("abcdef") for _ in range(choose.randrange(12))] for rank in range(5)
     }
-    lines = list(folded(written))
-    for rank, own in written.items():
-        assert [one.line for one in lines if rank in one.ranks] == own
+    late = {
+        rank: sorted((choose.choice((0.0, 0.1, 1.0)), line) for line in lines)
+        for rank, lines in written.items()
+    }
+    for each in (late, {rank: [(0.0, line) for line in own] for rank, own in written.items()}):
+        lines = timed(each)
+        for rank, own in each.items():
+            assert [one.line for one in lines if rank in one.ranks] == [line for _, line in own]
+
+
+def test_lines_come_in_the_order_of_their_times_and_ranks_in_step_are_one():
+    step = [(0.0, "step 1"), (1.0, "step 2")]
+    late = [(0.1, "step 1"), (1.05, "step 2")]
+    written = {0: step, 1: [*step, (1.5, "only 1")], 2: [*late, (3.0, "end")], 3: late}
+    every = (0, 1, 2, 3)
+    assert shown(timed(written)) == [
+        (every, "step 1"),
+        (every, "step 2"),
+        ((1,), "only 1"),
+        ((2,), "end"),
+    ]
+
+
+def test_an_equal_line_that_comes_much_later_is_a_line_of_its_own():
+    written = {0: [(0.0, "a")], 1: [(5.0, "a"), (5.0, "b")]}
+    assert shown(timed(written)) == [((0,), "a"), ((1,), "a"), ((1,), "b")]
+
+
+def test_streams_are_folded_apart_and_stand_in_order_of_time():
+    # Of what was seen at once nobody knows which stream came first: not alike on both ranks.
+    out = {0: [(1.0, "done")], 1: [(1.0, "done"), (3.0, "end")]}
+    err = {0: [(1.0, "warning")], 1: [(0.9, "warning"), (2.0, "late")]}
+    assert in_order(out, err) == [
+        ("err", (0, 1), "warning"),
+        ("out", (0, 1), "done"),
+        ("err", (1,), "late"),
+        ("out", (1,), "end"),
+    ]
+
+
+def test_a_line_that_waits_for_the_same_is_not_overtaken_by_what_its_rank_wrote_later():
+    out = {0: [(0.0, "begin")], 1: [(0.2, "begin"), (0.3, "end")]}
+    err = {0: [(0.1, "warning"), (0.5, "end")]}
+    assert in_order(out, err) == [
+        ("out", (0, 1), "begin"),
+        ("err", (0,), "warning"),
+        ("out", (1,), "end"),
+        ("err", (0,), "end"),
+    ]
 
 
 # ---------------------------------------------------------------- as it comes

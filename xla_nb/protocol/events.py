@@ -77,13 +77,15 @@ class RankStarted(OfHost):
 @dataclass(frozen=True, kw_only=True)
 class RankFinished(Event):
     """The entry returned; its value is in the record, in so many bytes: with 0 it is None, and has
-    no file. `preview` is its shortened repr.
+    no file. `preview` is its shortened repr, `numbers` a small dict of numbers, in words.
 
-    Sent at once without it, and but for None again with it: a repr may hang, or end the process."""
+    Sent at once without them, and again with them: a repr may hang, or end the process. Not again
+    for None, for what was displayed, and where the cell ends with `;`."""
 
     rank: int
     preview: str
     nbytes: int
+    numbers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,11 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import io
 import linecache
 import os
 import sys
+import tokenize
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
@@ -199,6 +201,14 @@ def run_body(
     for code, local in steps:
         value = eval(code, namespace, local)
     return value
+
+
+def ends_quietly(table: ModuleMap) -> bool:
+    """The cell ends with `;`, as IPython has it: what its last expression gives is not shown."""
+    text = table.body[2] if table.body is not None else ""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline) if ";" in text else ()
+    ends = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
+    return [token.string for token in tokens if token.type not in ends][-1:] == [";"]
 
 
 async def _run_in_loop(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import reprlib
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,9 +20,10 @@ from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import events, hostile, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
-from xla_nb.rank import asking, displays, leftovers, loader, reporting
+from xla_nb.rank import asking, displays, leftovers, loader, reporting, static
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler, Sampling
+from xla_nb.rank.short_repr import Short, named
 from xla_nb.rank.since import GaugesSince, LockSince
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private
@@ -33,6 +34,8 @@ from xla_nb.wording import in_one_line
 
 T = TypeVar("T")
 _LOOK = 2.0  # seconds for a repr: less than processes have to exit (run/run.py)
+_ROWS, _NAME = 12, 40  # numbers of a dict that are shown one by one, and characters of a name
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no use elsewhere
 
 
 @dataclass
@@ -76,6 +79,7 @@ class OnRank:
 
     def run(self) -> tuple[object, int]:
         """What the program returns, and the size of its result in bytes, which has been sent home.
+        None stands for what is not to be told: it was displayed, or its cell ends with `;`.
 
         Figures and displays are recorded, and the meter runs, until then. No context manager of
         contextlib's: it assigns the `__traceback__` of the user's exceptions."""
@@ -118,11 +122,12 @@ class OnRank:
         except Exception:
             leftovers.display(None)
             raise
-        leftovers.display(value)
+        quiet = value is not None and loader.ends_quietly(self.program.table)
+        drawn = leftovers.display(None if quiet else value)
         self.program.returned.add(self.rank)
         nbytes = self._send_home(value)
         os.sched_yield()  # what other ranks print comes before what is still to do here
-        return value, nbytes
+        return None if quiet or drawn else value, nbytes
 
     def _call(self) -> object:
         try:
@@ -244,25 +249,37 @@ class ResultError(Exception):
     """A rank's result that cannot be pickled."""
 
 
-class _Preview(reprlib.Repr):
+class _Preview(Short):
     """Short reprs, with arrays and tensors as shape and dtype rather than a few numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxother = self.maxstring = 60
 
     def repr1(self, x: Any, level: int) -> str:
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         if dtype is not None and isinstance(shape, tuple) and len(shape) > 0:
             return f"{type(x).__name__} {tuple(shape)} {dtype}"
-        if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
-            return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
         return super().repr1(x, level)
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return _ADDRESS.sub("", super().repr_instance(x, level))
+
+
+def numbers(value: object) -> dict[str, str]:
+    """A small dict of numbers, in words; empty for any other value."""
+    if type(value) is not dict or not 0 < len(value) <= _ROWS:
+        return {}
+    short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
+    words = {key: _in_words(number) for key, number in value.items()}
+    return words if short and all(words.values()) else {}
+
+
+def _in_words(number: Any) -> str:
+    """`0.250312`, `nan`, `375`; empty for what is no number, and for one of many digits."""
+    number = number.item() if static.is_one(number, "numpy", "number") else number
+    if type(number) is float:
+        return f"{number:.6g}"
+    return str(number) if type(number) is int and abs(number) < 1 << 63 else ""
 
 
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
     text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
-    if text.startswith("<its repr()"):
-        return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
-    return text
+    return named(text, value)

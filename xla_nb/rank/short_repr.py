@@ -31,11 +31,9 @@ def short_repr(value: object, deadline: Deadline) -> str:
     if static.is_tensor(value):
         return in_one_line(of_tensor(value), _LONGEST)
     if type(value) in _ATOMS:
-        return in_one_line(_Short().repr(value), _LONGEST)
+        return in_one_line(_Unread().repr(value), _LONGEST)
     text = hostile.words(lambda: _guarded(value), "repr()", min(_SECONDS, deadline.left))
-    if text.startswith("<its repr()"):
-        return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
-    return text
+    return named(text, value)
 
 
 def of_tensor(tensor: Any) -> str:
@@ -54,14 +52,30 @@ def unread(look: Callable[[], T]) -> T:
 
 
 def _guarded(value: object) -> str:
-    return unread(lambda: in_one_line(_Short().repr(value), _LONGEST))
+    return unread(lambda: in_one_line(_Unread().repr(value), _LONGEST))
 
 
-class _Short(reprlib.Repr):
+def named(text: str, value: object) -> str:
+    """The text; of a value whose repr has failed, with its class."""
+    if not text.startswith("<its repr()"):
+        return text
+    return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
+
+
+class Short(reprlib.Repr):
+    """Short reprs, also of what is long in bytes."""
+
     def __init__(self) -> None:
         super().__init__()
         self.maxother = self.maxstring = 60
 
+    def repr1(self, x: Any, level: int) -> str:
+        if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
+            return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
+        return super().repr1(x, level)
+
+
+class _Unread(Short):
     def repr1(self, x: Any, level: int) -> str:
         if static.is_tensor(x):
             return of_tensor(x)
@@ -69,8 +83,6 @@ class _Short(reprlib.Repr):
             array = importlib.import_module("numpy").asarray(x)
             if array.ndim:
                 return f"{hostile.name_of(type(x))} {array.shape} {array.dtype}"
-        if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
-            return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
         return super().repr1(x, level)
 
 

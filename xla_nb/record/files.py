@@ -59,6 +59,7 @@ class Record:
     module.result     what the cell's module bound  job.out, job.err         the job's output
     events.jsonl      what happened                 run.json                 the summary
     stacks, alone     requests to ranks             owner                    who needs it
+    arrivals.json     when lines were seen
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -185,6 +186,11 @@ class Record:
     def summary(self) -> Path:
         """Written when the run has ended."""
         return self.path / "run.json"
+
+    @property
+    def arrivals(self) -> Path:
+        """Written when the view that followed the run has ended."""
+        return self.path / "arrivals.json"
 
     @property
     def _owner(self) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xla_nb.record import private
+from xla_nb.record.arrivals import Arrivals
 
 #: Characters to keep of one line.
 LONGEST = 4000
@@ -36,11 +37,14 @@ class Tail:
     not count as lines. An overwritten line is held back until another line follows it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, arrivals: Arrivals | None = None) -> None:
+        """`arrivals` are told of new lines."""
         self.path = path
+        self._arrivals = arrivals
         self.count = 0  # lines so far
         self.behind = False  # there was more than one look can read
         self._name = os.fspath(path)
+        self._size: int | None = None  # of the file, as far as it is to be read (`align`)
         self._offset = 0
         self._rest = b""
         self._below = b""  # the text of the line that the cursor moved up from
@@ -56,6 +60,22 @@ class Tail:
         return LineBlock(max(0, start), skipped, [shown(line) for line in lines])
 
     @property
+    def size(self) -> int:
+        """Bytes of the file now; a plain system call, as 256 are read 20 times a second."""
+        try:
+            return os.stat(self._name).st_size  # noqa: PTH116
+        except FileNotFoundError:
+            return 0
+
+    def align(self, other: Tail) -> None:
+        """Have both read to one moment, until they are aligned again: what a rank writes to one
+        and then to the other is not seen the other way round, unless it never stops."""
+        for _ in range(5):
+            self._size, other._size = self.size, other.size
+            if self.size == self._size:
+                return
+
+    @property
     def end(self) -> int:
         """The byte offset where the lines that `look` has given end, as `before` takes it."""
         return max(0, self._offset - len(self._rest))
@@ -65,16 +85,6 @@ class Tail:
         """The unfinished line, and the lines below it."""
         lines = map(shown, [*self._rest.split(b"\n"), self._below])
         return [line for line in lines if line.strip()]
-
-    def jump(self, most: int) -> int:
-        """Leave out all but the last megabyte if more than `most` bytes are left; gives how many
-        bytes are left out, whose lines nobody counts."""
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size - self._offset <= most:
-            return 0
-        skipped = size - _CHUNK - self._offset
-        self._offset, self._rest, self._below = size - _CHUNK, b"", b""
-        return skipped
 
     def finish(self) -> Iterator[str]:
         """The last lines, including an unfinished one. For a file that is no longer written."""
@@ -87,7 +97,7 @@ class Tail:
             lines += block[1]
         if self._rest:
             rest = self._rest.removesuffix(b"\n").split(b"\n")
-            self.count += len(rest)
+            self._add(len(rest))
             lines += rest
             self._rest = self._below = b""
         return lines
@@ -107,17 +117,21 @@ class Tail:
             ends -= 1
         # An endless line is a progress bar or noise, so only its end matters.
         self._rest = self._rest[-4 * LONGEST :]
-        self.count += ends
+        self._add(ends)
         lines = whole if limit is None else whole[max(0, len(whole) - limit) :]
         return ends - len(lines), lines
 
+    def _add(self, lines: int) -> None:
+        self.count += lines
+        if lines and self._arrivals is not None:
+            self._arrivals.note(self.path.name, self.count)
+
     def _read(self, most: int) -> bytes:
-        # Plain system calls, because 256 files are read 20 times a second.
+        size = self.size if self._size is None else self._size
+        self.behind = size - self._offset > most
+        if size <= self._offset:
+            return b""
         try:
-            size = os.stat(self._name).st_size  # noqa: PTH116
-            self.behind = size - self._offset > most
-            if size <= self._offset:
-                return b""
             file = private.reading(self._name)
         except FileNotFoundError:
             return b""

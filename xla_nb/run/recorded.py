@@ -18,6 +18,7 @@ from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events
 from xla_nb.protocol.parcel import Malformed, Parcel
 from xla_nb.record import displays, private
+from xla_nb.record.arrivals import Arrivals
 from xla_nb.record.displays import Display
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home, records
@@ -40,6 +41,7 @@ class RecordedRun:
     displays     {rank: list} of what ranks displayed, the newest of each
     elapsed      seconds from the launch to the end of the last rank, or until now
     record       its files
+    arrivals     when its output was seen
     """
 
     #: As protocol/refusals.refuse_of_itself reads it.
@@ -62,6 +64,7 @@ class RecordedRun:
         self.state = RunState()
         self._definitions = Definitions(label, resolve, named)
         self._results: dict[int, Any] = {}
+        self.arrivals = Arrivals()
         self._elapsed: float | None = None  # as the notebook that launched it has told
 
     @classmethod
@@ -82,6 +85,7 @@ class RecordedRun:
         _refuse_strange(files.path, trust)
         summary = whole.summary(files)
         run = cls(files.path.name, summary.cell if summary else "", files, resolve)
+        run.arrivals = Arrivals.read(files)
         run._elapsed = summary.elapsed if summary else None
         try:
             run._fold(summary)
@@ -271,7 +275,9 @@ class RecordedRun:
         )
 
     def __repr__(self) -> str:
-        return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s>"
+        told = "".join(f"; {one.line}" for one in sentences.returned(self.state))
+        results = shortened(told, 300)
+        return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s{results}>"
 
     def append(self, event: events.Event) -> None:
         """Add what was found out once the run had ended."""
@@ -413,7 +419,7 @@ def _entry(record: Record) -> Entry:
         return Entry(
             name,
             summary.cell,
-            _outcome(summary),
+            summary.outcome or ("finished" if summary.ok else "failed"),
             _with_hang(summary.headline, summary.hang),
             summary.elapsed,
         )
@@ -429,8 +435,3 @@ def _entry(record: Record) -> Entry:
     if record.is_owned:
         return Entry(name, "", "running", _with_hang("", _hang(record)), None)
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
-
-
-def _outcome(summary: whole.Summary) -> Outcome:
-    """How a run went; older versions have only said whether it was well."""
-    return summary.outcome or ("finished" if summary.ok else "failed")

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xla_nb import ansi
 from xla_nb.protocol.events import RankFailed
 from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import (
@@ -19,6 +20,7 @@ from xla_nb.wording import (
     listed,
     ranks,
     several,
+    spans,
 )
 
 _LABEL, _CELLS = 60, 3  # characters of a cell's label, and cells that are named
@@ -109,6 +111,32 @@ def _before_it_began(state: RunState) -> str:
     """How a rank ended whose process had not told its number: as all those did, if alike."""
     causes = {cause_of_death(stray.status, stray.lack) for stray in state.strays}
     return causes.pop() if len(causes) == 1 else "ended for an unknown reason"
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What ranks returned alike: a short repr, and of a small dict of numbers each in words."""
+
+    ranks: tuple[int, ...]
+    text: str
+    numbers: dict[str, str]
+
+    @property
+    def line(self) -> str:
+        """`[0–3] returned (4, 375)`, as a line that these ranks printed."""
+        return f"[{spans(self.ranks)}] returned {self.text}"
+
+
+def returned(state: RunState) -> tuple[Returned, ...]:
+    """What ranks returned, but None and what was displayed."""
+    alike: dict[str, list[RankState]] = {}
+    for _, rank in sorted(state.ranks.items()):
+        if rank.phase == "finished" and rank.preview not in ("", "None"):
+            alike.setdefault(f"{rank.preview} {rank.numbers}", []).append(rank)
+    return tuple(
+        Returned(tuple(rank.rank for rank in group), ansi.plain(group[0].preview), group[0].numbers)
+        for group in alike.values()
+    )
 
 
 def headline(state: RunState) -> str:

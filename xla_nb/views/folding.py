@@ -5,6 +5,7 @@ Pure: the text view folds what comes together, saved HTML and text fold what a r
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Hashable, Iterator, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from xla_nb import wording
 
+#: Seconds that a line waits for the same from other ranks.
+HOLD = 0.25
 #: More lines than these at once are a flood, which is shown as it comes.
 _FLOOD = 4000
 #: A finished bar of tqdm: what all ranks' bars have in common, before their times and rates.
@@ -20,21 +23,52 @@ _BAR = re.compile(r"(.*100%\|[^|]*\| *[^\s/]+/[^\s/]+) \[[^\]]*\]\s*")
 _VAIN = 3
 
 _Rank = TypeVar("_Rank", bound=Hashable)
+_Stream = TypeVar("_Stream", bound=Hashable)
 
 
 class Folded(NamedTuple, Generic[_Rank]):
-    """A line, and the ranks that wrote it, in order. Of their finished bars what they share."""
+    """A line, the ranks that wrote it, in order, and when each did. Of their finished bars what
+    they share."""
 
     ranks: tuple[_Rank, ...]
     line: str
+    times: tuple[float, ...]
+
+    def precedes(self, other: Folded[_Rank]) -> bool:
+        """Whether it was seen before the other: in the ranks that wrote both, if there are any."""
+        own, theirs = (dict(zip(one.ranks, one.times, strict=True)) for one in (self, other))
+        both = [(own[rank], theirs[rank]) for rank in own.keys() & theirs.keys()]
+        both = both or [(min(self.times), min(other.times))]
+        return all(at <= later for at, later in both) and any(at < later for at, later in both)
 
 
-def folded(written: Mapping[_Rank, Sequence[str]]) -> Iterator[Folded[_Rank]]:
-    """All lines, equal ones of several ranks together where no rank's order forbids it."""
-    folder: Folder[_Rank] = Folder(0.0)
-    for rank, lines in written.items():
-        folder.add(rank, lines, 0.0)
-    return folder.all()
+def folded(
+    written: Mapping[tuple[_Rank, _Stream], Sequence[tuple[float, str]]],
+) -> list[tuple[_Stream, Folded[_Rank]]]:
+    """Lines with the times at which they were seen, in order of time, and equal ones together where
+    a Folder for each stream has them so."""
+    folders: dict[_Stream, Folder[_Rank]] = {stream: Folder(HOLD) for _, stream in written}
+    moments: dict[float, dict[tuple[_Rank, _Stream], list[str]]] = {math.inf: {}}
+    for (rank, stream), lines in written.items():
+        folders[stream].add(rank, (), 0.0)  # in this order
+        for at, line in lines:
+            moments.setdefault(at, {}).setdefault((rank, stream), []).append(line)
+    last = {source: lines[-1][0] for source, lines in written.items() if lines}
+    found: list[tuple[_Stream, Folded[_Rank]]] = []
+    before = -math.inf
+    for now in sorted(moments):
+        for came, since in (({}, before), (moments[now], now)):
+            for (rank, stream), new in came.items():
+                folders[stream].add(rank, new, now)
+            for stream, folder in folders.items():
+                others = {rank for (rank, of), at in last.items() if of == stream and at > since}
+                for one in folder.due(others, now):
+                    place = len(found)  # what has waited for the same from others goes back
+                    while place and one.precedes(found[place - 1][1]):
+                        place -= 1
+                    found.insert(place, (stream, one))
+        before = now
+    return found
 
 
 def who(ranks: Sequence[int | None]) -> str:
@@ -93,9 +127,14 @@ class Folder(Generic[_Rank]):
             yield from self._as_they_came()
         while self._count:
             before, own = self._count, self._own(others)
+            waiting: set[tuple[str, float]] = set()  # heads of queues, as long as nothing is taken
             for rank, queue in self._queues.items():
-                while queue.lines and (group := self._ready(rank, others, own, now)):
-                    yield self._take(group, now)
+                while queue.lines and (head := queue.lines[0][::2]) not in waiting:
+                    if group := self._ready(rank, others, own, now):
+                        yield self._take(group, now)
+                        waiting.clear()
+                    else:
+                        waiting.add(head)
             if self._count == before and not (yield from self._forced(now)):
                 return
 
@@ -104,7 +143,7 @@ class Folder(Generic[_Rank]):
         self._owners.clear()
         self._count = 0
         for rank, queue in queues.items():
-            yield from (Folded((rank,), line) for _, line, _ in queue.lines)
+            yield from (Folded((rank,), line, (came,)) for _, line, came in queue.lines)
 
     def _own(self, others: Collection[_Rank]) -> set[str]:
         """Lines of one rank alone where each rank has gone on with some line."""
@@ -139,10 +178,12 @@ class Folder(Generic[_Rank]):
 
     def _take(self, group: tuple[_Rank, ...], now: float) -> Folded[_Rank]:
         text = self._queues[group[0]].lines[0][0]
-        lines = set()
+        lines, times = set(), []
         for rank in group:
             queue = self._queues[rank]
-            lines.add(queue.lines.popleft()[1])
+            _, line, came = queue.lines.popleft()
+            lines.add(line)
+            times.append(came)
             queue.texts[text] -= 1
             self._owners[text] -= not queue.texts[text]
             queue.vain = 0 if len(group) > 1 else queue.vain + 1
@@ -155,7 +196,7 @@ class Folder(Generic[_Rank]):
             if len(self._alone) >= _FLOOD:
                 self._alone.clear()
             self._alone[text] = now
-        return Folded(group, lines.pop() if len(lines) == 1 else text)
+        return Folded(group, lines.pop() if len(lines) == 1 else text, tuple(times))
 
     def _forced(self, now: float) -> Generator[Folded[_Rank], None, bool]:
         """The oldest line, if it has waited long enough: ranks have lines in another order."""

@@ -78,6 +78,8 @@ def follow(run: Run, view: View) -> None:
             raise
         finally:
             view.finish()
+            with contextlib.suppress(OSError):  # a full disk, or the record was removed
+                run.arrivals.save(run.record)
     if interrupts and run.ok:
         raise Interrupted(_TOO_LATE.format(run.name))
 

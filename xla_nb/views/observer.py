@@ -9,11 +9,11 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
+from xla_nb.record.arrivals import MOST
 from xla_nb.record.figures import Rows
 from xla_nb.record.sample import INPUT, LOCK, Sample
 from xla_nb.record.tail import LineBlock, Tail, before, ends
@@ -27,21 +27,21 @@ from xla_nb.views.lanes import Track
 from xla_nb.views.live import RowsOverCells
 from xla_nb.views.snapshot import (
     NO_SAMPLE,
+    STREAMS,
     Card,
     Excerpt,
     Hang,
     Phase,
     Series,
     Snapshot,
+    Stream,
     Trouble,
 )
 
-Stream = Literal["out", "err"]
-STREAMS: tuple[Stream, Stream] = ("out", "err")
 #: Points kept of one figure: over all ranks, and the least and the most for one rank.
 _POINTS, _FEWEST, _MOST = 8000, 32, 400
-#: Lines of output in a snapshot: over all ranks, and the least and the most for one stream.
-_EXCERPTS, _SHORTEST, _LONGEST = 1200, 3, 25
+#: Lines of output in a snapshot: over all ranks, and the least for one stream.
+_EXCERPTS, _SHORTEST = 1200, 3
 _LAST_LINE = 200  # characters of a card's last line
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
@@ -98,10 +98,11 @@ class Line:
 
 
 class Observer:
-    """Follows one run for one view."""
+    """Follows one run for one view; `notes` when it sees each line."""
 
-    def __init__(self, run: RecordedRun) -> None:
+    def __init__(self, run: RecordedRun, *, notes: bool = False) -> None:
         self.run = run
+        self._arrivals = run.arrivals if notes else None
         self.figures: dict[str, dict[int, Line]] = {}
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
@@ -124,11 +125,14 @@ class Observer:
     def read(self, budget: int, focus: int | None = None) -> list[Lines]:
         """New output: the newest lines of each stream, about `budget` lines in all. Half of them
         are reserved for the rank in `focus`."""
+        if self._arrivals is not None:
+            self._arrivals.now = time.monotonic()
         ranks = self.run.state.ranks
         each = max(1, (budget if focus is None else budget // 2) // max(1, len(ranks)))
         output = []
         for rank in (None, *ranks):
             limit = budget // 2 if rank is not None and rank == focus else each
+            self._tail(rank, "out").align(self._tail(rank, "err"))
             for stream in STREAMS:
                 block = self._block(rank, stream, limit)
                 if block is not None:
@@ -165,7 +169,7 @@ class Observer:
     def _tail(self, rank: int | None, stream: Stream) -> Tail:
         key = rank, stream
         if key not in self._tails:
-            self._tails[key] = Tail(self.run.record.log(rank, stream))
+            self._tails[key] = Tail(self.run.record.log(rank, stream), self._arrivals)
         return self._tails[key]
 
     def sample(self, ranks: Iterable[int] | None = None) -> None:
@@ -237,6 +241,7 @@ class Observer:
             troubles=self.troubles(),
             series=tuple(_series(name, lines) for name, lines in self.figures.items()),
             live=live.of(state),
+            returned=sentences.returned(state),
         )
         paces = {rank: track.pace for rank, track in self._tracks.items()}
         return replace(snapshot, diagnosis=self._diagnoser.look(snapshot, paces))
@@ -244,7 +249,7 @@ class Observer:
     def snapshot_with_output(self) -> Snapshot:
         """The run as it is now, with the first and last lines of each stream."""
         ranks = [None, *sorted(self.run.state.ranks)]
-        each = min(_LONGEST, max(_SHORTEST, _EXCERPTS // (2 * len(ranks))))
+        each = min(MOST, max(_SHORTEST, _EXCERPTS // (2 * len(ranks))))
         excerpts = (self._excerpt(rank, stream, each) for rank in ranks for stream in STREAMS)
         printed = tuple(excerpt for excerpt in excerpts if excerpt.head or excerpt.tail)
         return replace(self.snapshot(), excerpts=printed)
@@ -260,6 +265,7 @@ class Observer:
             lines.left_out,
             tuple(map(ansi.clean, lines.tail)),
             str(path),
+            self.run.arrivals.times(path.name, len(lines.head), lines.left_out, len(lines.tail)),
         )
 
     def troubles(self) -> tuple[Trouble, ...]:

@@ -11,9 +11,12 @@ from typing import Literal
 
 from xla_nb.protocol.events import Concluded, StackGroup
 from xla_nb.record.sample import Sample
+from xla_nb.run.sentences import Returned
 from xla_nb.run.state import Outcome
 
 Unit = Literal["rank", "device"]
+Stream = Literal["out", "err"]
+STREAMS: tuple[Stream, Stream] = ("out", "err")
 Phase = Literal[
     "starting",
     "running",
@@ -191,15 +194,17 @@ class Hang:
 class Excerpt:
     """The first and last lines of one stream (`ansi.clean`); rank None is the job.
 
-    The `left_out` lines between them are only in the file at `path`.
+    The `left_out` lines between them are only in the file at `path`. `times`: when each of the
+    others was seen, where that is known.
     """
 
     rank: int | None
-    stream: Literal["out", "err"]
+    stream: Stream
     head: tuple[str, ...]
     left_out: int
     tail: tuple[str, ...]
     path: str
+    times: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -250,6 +255,7 @@ class Snapshot:
     troubles: tuple[Trouble, ...] = ()
     series: tuple[Series, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
+    returned: tuple[Returned, ...] = ()
     live: Live | None = None
 
 

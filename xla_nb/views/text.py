@@ -19,7 +19,8 @@ from xla_nb.run import sentences, stacks
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
 from xla_nb.views import diagnosis, folding, paths
-from xla_nb.views.folding import Folded, Folder
+from xla_nb.views.folding import HOLD, Folded, Folder
+from xla_nb.views.saved import returned
 from xla_nb.wording import several, shortened
 
 #: Lines of each stream shown as they come, and last lines shown at the end.
@@ -27,9 +28,7 @@ HEAD, TAIL = 1000, 20
 #: Groups of ranks shown of the report of a hang, and lines of each one's stack.
 GROUPS, FRAMES = 4, 8
 _FIRST = 1 << 16  # bytes read at once while all lines are shown
-_COUNTED = 1 << 28  # bytes whose lines are counted at the end
 _REDRAW = 0.5  # seconds between two updates of the changing line
-_HOLD = 0.25  # seconds that a line waits for the same from other ranks
 _HOLDING = 0.02  # seconds between two looks meanwhile
 
 
@@ -41,7 +40,6 @@ class _Stream:
         self.tail = tail
         self._count = 0
         self._accounted = 0  # lines that were shown, or counted as left out
-        self._uncounted = 0  # bytes that were left out unread
         self._last: list[str] = []
 
     def show(self) -> Iterator[str]:
@@ -53,22 +51,13 @@ class _Stream:
         """All new lines, and the last ones if there are too many; `final`: no more will come."""
         while (lines := self._next()) is not None:
             yield from lines
-            if self._count > HEAD:
-                self._uncounted += self.tail.jump(_COUNTED)
         if final:
             yield from self._bounded(0, self.tail.finish())
         left_out = self._count - self._accounted - len(self._last)
-        if self._uncounted:
-            megabytes = self._uncounted >> 20
-            yield f"… more lines ({megabytes:,} MB) in {self._path}"
-        elif left_out > 0:
-            yield f"… {left_out:,} more lines in {self._path}"
+        if left_out > 0:
+            yield f"… {left_out:,} more lines in {paths.short(str(self.tail.path))}"
         yield from self._last
-        self._accounted, self._uncounted, self._last = self._count, 0, []
-
-    @property
-    def _path(self) -> str:
-        return paths.short(str(self.tail.path))
+        self._accounted, self._last = self._count, []
 
     def _next(self) -> Iterator[str] | None:
         # Of the first lines all are shown: not more at once than are read in a moment.
@@ -97,7 +86,7 @@ class TextView:
         self._is_live = _is_live(self._out)
         self._err = err or sys.stderr
         self._streams: dict[tuple[int | None, str], _Stream] = {}
-        self._lines: dict[str, Folder[int | None]] = {k: Folder(_HOLD) for k in ("out", "err")}
+        self._lines: dict[str, Folder[int | None]] = {k: Folder(HOLD) for k in ("out", "err")}
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
@@ -125,7 +114,8 @@ class TextView:
     def finish(self) -> None:
         """Show the rest: unfinished lines, the last lines, and the run's result."""
         self._show_rest()
-        self._write([self._summary()], [])
+        results = returned.as_text(sentences.returned(self._run.state))
+        self._write([*results, self._summary()], [])
 
     def withdraw(self) -> None:
         """Nothing: text cannot tell a page."""
@@ -145,8 +135,9 @@ class TextView:
 
     def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:
         """Take in what is new of each stream."""
-        now = time.monotonic()
+        self._run.arrivals.now = now = time.monotonic()
         for rank in [None, *sorted(self._run.state.ranks)]:
+            self._stream(rank, "out").tail.align(self._stream(rank, "err").tail)
             for kind, lines in self._lines.items():
                 lines.add(rank, list(look(self._stream(rank, kind))), now)
 
@@ -157,7 +148,8 @@ class TextView:
     def _stream(self, rank: int | None, kind: str) -> _Stream:
         key = rank, kind
         if key not in self._streams:
-            self._streams[key] = _Stream(rank, Tail(self._run.record.log(rank, kind)))
+            log = self._run.record.log(rank, kind)
+            self._streams[key] = _Stream(rank, Tail(log, self._run.arrivals))
         return self._streams[key]
 
     def _news(self, state: RunState) -> Iterator[str]:

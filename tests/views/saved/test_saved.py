@@ -654,6 +654,15 @@ def test_stderr_and_the_output_of_the_job_are_labeled() -> None:
     assert "[cell] hm\n[1] (stderr) careful" in text
 
 
+def test_of_what_was_seen_at_once_stdout_comes_first_though_it_waited_for_other_ranks() -> None:
+    step = [replace(printed("step", "on"), rank=rank, times=(1.0, 2.0)) for rank in range(3)]
+    late = replace(printed("step"), rank=3, times=(1.2,))
+    warned = replace(printed("slow"), rank=2, stream="err", times=(1.0,))
+    _, text = both(snapshot(excerpts=(*step, warned, late)))
+    shown = [line for line in text.splitlines() if line.startswith("[")]
+    assert shown == ["[0–3] step", "[2] (stderr) slow", "[0–2] on"]
+
+
 def test_equal_lines_of_ranks_are_one_line() -> None:
     each = [printed("hello", "done", rank=rank) for rank in range(4)]
     each[1] = printed("hello", "loss 0.5", "done", rank=1)

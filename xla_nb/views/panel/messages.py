@@ -16,8 +16,9 @@ from xla_nb import ansi, wording
 from xla_nb.protocol.events import StackGroup
 from xla_nb.record.tail import Earlier
 from xla_nb.views import facts
-from xla_nb.views.observer import STREAMS, Lines, Observer
+from xla_nb.views.observer import Lines, Observer
 from xla_nb.views.snapshot import (
+    STREAMS,
     Bar,
     Card,
     Diagnosis,

@@ -47,7 +47,7 @@ class PanelView:
         self.answers = Answers()
         self._left = False
         self._end = NOTHING
-        self._observer = Observer(run)
+        self._observer = Observer(run, notes=True)
         self._news = messages.PanelNews()
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "repeat", "save"), 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved.style import FAINT, MONO, PHASES
-from xla_nb.views.saved.tags import bit, div, escaped, faint, in_parts, mark, unseen
+from xla_nb.views.saved.tags import bit, div, escaped, faint, in_parts, mark, table, unseen
 from xla_nb.views.snapshot import Live, RanCell
 from xla_nb.wording import several
 
@@ -50,19 +50,7 @@ def _line(cell: RanCell) -> str:
 def _table(cells: Sequence[RanCell]) -> str:
     if not cells:
         return ""
-    style = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px;text-align:left"
-    head = "".join(
-        f'<th scope="col" style="{style};font-weight:500">{faint(title)}</th>' for title in _TITLES
-    )
-    rows = "".join(
-        '<tr style="background:transparent">'
-        + "".join(f'<td style="{style}">{drawn}</td>' for drawn in _row(cell))
-        + "</tr>"
-        for cell in cells
-    )
-    whole = "border-collapse:collapse;margin:2px 0;border:0;line-height:1.5"
-    table = f'<table style="{whole}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    return div("overflow-x:auto", table)
+    return table([faint(title) for title in _TITLES], map(_row, cells))
 
 
 def _row(cell: RanCell) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts, paths
-from xla_nb.views.saved import bounds, cells, colours, figures, hang, log, ranks
+from xla_nb.views.saved import bounds, cells, colours, figures, hang, log, ranks, returned
 from xla_nb.views.saved.style import AMBER, EDGE, FAINT, OTHERS, PHASES, RED, SANS
 from xla_nb.views.saved.tags import (
     WHOLE,
@@ -45,12 +45,12 @@ def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
         ("files", _files(snapshot)),
         (several(len(snapshot.notices), "note"), _notes(snapshot) if snapshot.ok else ""),
     ]
-    charts = figures.as_html(snapshot.series)
-    used = bounds.size_of("".join([told, charts, *group, *(inner for _, inner in folds)])) + _HEAD
+    last = [returned.as_html(snapshot.returned), figures.as_html(snapshot.series)]
+    used = bounds.size_of("".join([told, *last, *group, *(inner for _, inner in folds)])) + _HEAD
     output = log.as_html(snapshot, bounds.LARGEST - used)
     if folds_output:
         folds.insert(0, ("output", output))
-    parts = [told, *group, "" if folds_output else output, charts]
+    parts = [told, *group, "" if folds_output else output, *last]
     style = (
         f"{SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;margin:4px 0;"
         f"border:1px solid {EDGE};border-radius:6px"

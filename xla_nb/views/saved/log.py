@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -10,29 +10,44 @@ from xla_nb.views import folding
 from xla_nb.views.saved import bounds, colours
 from xla_nb.views.saved.style import FAINT
 from xla_nb.views.saved.tags import div, faint, gap, in_parts, unseen
-from xla_nb.views.snapshot import Excerpt, Snapshot
+from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot, Stream
 
-_Source = int | None
 _ROWS = 24  # lines that are to be seen at once, about
 _OF_ROW = 120  # bytes that a line takes beside its own
 #: A line stands for those left out.
 _Gap = Callable[[bounds.Shown, Excerpt], str]
 
 
-def rows(
-    shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap
-) -> Iterable[tuple[str, tuple[_Source, ...], list[str]]]:
-    """Stream, ranks and their lines: stdout of all ranks first, where a rank's lines are in order,
-    then stderr."""
-    each = list(shown)
-    for stream in ("out", "err"):
-        written = {
-            excerpt.rank: lines.lines(told(lines, excerpt))
-            for excerpt, lines in each
-            if excerpt.stream == stream
-        }
-        for ranks, group in groupby(folding.folded(written), lambda one: one.ranks):
-            yield stream, ranks, [line for _, line in group]
+@dataclass(frozen=True)
+class Group:
+    """Lines that follow each other in one stream of the same ranks."""
+
+    stream: Stream
+    ranks: str
+    lines: Sequence[str]
+
+
+def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap) -> Iterator[Group]:
+    """Lines of all streams, in the order in which they were seen; where that is not known,
+    and among lines that were seen at once, stdout comes before stderr."""
+    each = sorted(shown, key=lambda one: STREAMS.index(one[0].stream))
+    written = {
+        (excerpt.rank, excerpt.stream): list(
+            zip(_times(excerpt, lines), lines.lines(told(lines, excerpt)), strict=True)
+        )
+        for excerpt, lines in each
+    }
+    seen = groupby(folding.folded(written), lambda one: (one[0], one[1].ranks))
+    for (stream, ranks), group in seen:
+        yield Group(stream, folding.who(ranks), [one.line for _, one in group])
+
+
+def _times(excerpt: Excerpt, lines: bounds.Shown) -> Iterable[float]:
+    """When the lines that are shown were seen; the gap goes with the lines after it."""
+    late = 1e-6 * STREAMS.index(excerpt.stream)  # of what was seen at once, stdout comes first
+    times = [at + late for at in excerpt.times] or [0.0] * (len(excerpt.head) + len(excerpt.tail))
+    first, last = times[: len(lines.head)], times[len(times) - len(lines.tail) :]
+    return (*first, *(last or times)[: bool(lines.left_out)], *last)
 
 
 def as_html(snapshot: Snapshot, room: int) -> str:
@@ -46,50 +61,29 @@ def as_html(snapshot: Snapshot, room: int) -> str:
     def told(lines: bounds.Shown, excerpt: Excerpt) -> str:
         return gap(bounds.gap_text(lines, excerpt, snapshot.record))
 
-    groups = [
-        _Group(stream, folding.who(ranks), lines)
-        for stream, ranks, lines in rows(bounds.excerpts(snapshot, room, draw), told)
-    ]
-    if not groups:
+    shown = list(groups(bounds.excerpts(snapshot, room, draw), told))
+    if not shown:
         return ""
-    note = bounds.unshown(snapshot)
-    log = in_parts(groups, _Lists(groups), "entries")
-    last = div(f"font-size:12px;{FAINT}", note) if note else ""
-    return unseen("Output") + log + last
+    log = in_parts(shown, _lists(shown), "entries")
+    notes = (div(f"font-size:12px;{FAINT}", note) for note in bounds.notes_on_output(snapshot))
+    return unseen("Output") + log + "".join(notes)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Lines that follow each other in one stream of the same ranks."""
-
-    stream: str
-    ranks: str
-    lines: Sequence[str]
-
-
-class _Lists:
+def _lists(groups: Sequence[Group]) -> Callable[[Sequence[Group]], str]:
     """Draws groups as lists, with the lines of all below each other, and few of each if there are
     many."""
+    widest = min(12, max(len(group.ranks) for group in groups))
+    each = max(2, _ROWS // len(groups))
+    style = (
+        "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;"
+        "list-style:none;margin:0;padding:0"
+    )
 
-    def __init__(self, groups: Sequence[_Group]) -> None:
-        widest = min(12, max(len(group.ranks) for group in groups))
-        self._width = f"min-width:{0.62 * widest + 0.4:.1f}em"
-        each = max(2, _ROWS // len(groups))
-        self._ends = each // 3, each - each // 3
-
-    def __call__(self, groups: Sequence[_Group]) -> str:
-        style = (
-            "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;"
-            "list-style:none;margin:0;padding:0"
-        )
-        return f'<ul style="{style}">{"".join(map(self._item, groups))}</ul>'
-
-    def _item(self, group: _Group) -> str:
-        label = f'<b style="{self._width}">{group.ranks}</b>'
+    def item(group: Group) -> str:
+        label = f'<b style="min-width:{0.62 * widest + 0.4:.1f}em">{group.ranks}</b>'
         label += faint("stderr") if group.stream == "err" else ""
-        text = div("flex:1;min-width:0", in_parts(group.lines, _joined, "lines", self._ends))
+        lines = in_parts(group.lines, "\n".join, "lines", (each // 3, each - each // 3))
+        text = div("flex:1;min-width:0", lines)
         return f'<li style="display:flex;gap:8px;margin:0">{label}{text}</li>'
 
-
-def _joined(lines: Sequence[str]) -> str:
-    return "\n".join(lines)
+    return lambda some: f'<ul style="{style}">{"".join(map(item, some))}</ul>'

@@ -9,7 +9,7 @@ from html import escape
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, hosts, lane
 from xla_nb.views.saved.style import FAINT, MONO, PHASES, TROUBLED
-from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark
+from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, table
 from xla_nb.views.snapshot import Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
@@ -65,21 +65,12 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
     ]
     rows = [[column.draw(card) for column in columns] for card in cards]
     shown = [n for n in range(len(columns)) if n < 2 or any(row[n] for row in rows)]
-    cell = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
-    head = "".join(
-        f'<th scope="col" style="{cell};{columns[n].style};font-weight:500">'
-        f"{faint(columns[n].title)}</th>"
-        for n in shown
+    drawn = table(
+        [faint(columns[n].title) for n in shown],
+        [[row[n] for n in shown] for row in rows],
+        [columns[n].style for n in shown],
     )
-    body = "".join(
-        '<tr style="background:transparent">'
-        + "".join(f'<td style="{cell};{columns[n].style}">{row[n]}</td>' for n in shown)
-        + "</tr>"
-        for row in rows
-    )
-    style = "border-collapse:collapse;margin:2px 0;table-layout:auto;border:0;line-height:1.5"
-    table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return div("overflow-x:auto", table) + (lane.key() if _lanes(cards) else "")
+    return drawn + (lane.key() if _lanes(cards) else "")
 
 
 def _state(card: Card, snapshot: Snapshot) -> str:
@@ -161,13 +152,13 @@ def _crowd(snapshot: Snapshot) -> str:
     troubled = [card for phase, cards in groups.items() if phase in TROUBLED for card in cards]
     listed, more = bounds.limited(troubled, bounds.ROWS, snapshot.unit)
     last = _Column("last line", lambda card: code(card.line, 100) if card.line else "")
-    table = _table(listed, snapshot, last) if listed else ""
+    troubles = _table(listed, snapshot, last) if listed else ""
     return "".join(
         [
             _facts(facts.of_cards(snapshot.cards)),
             hosts.as_html(snapshot),
             *tiles,
-            table,
+            troubles,
             div(f"font-size:12px;{FAINT}", more) if more else "",
         ]
     )

@@ -99,6 +99,24 @@ def boxed(lines: Sequence[str], colour: str) -> str:
     )
 
 
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str] = ()) -> str:
+    """A table of drawn cells, with the styles of its columns, by default to the left. A row of one
+    cell takes the whole width."""
+    cell = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
+    each = [f"{cell};{style}" for style in styles or ["text-align:left"] * len(titles)]
+
+    def drawn(row: Sequence[str], kind: str = "td", more: str = "") -> str:
+        more = more if len(row) == len(titles) else f' colspan="{len(titles)}"'
+        cells = (f'<{kind}{more} style="{s}">{c}</{kind}>' for s, c in zip(each, row, strict=False))
+        return f'<tr style="background:transparent">{"".join(cells)}</tr>'
+
+    head = drawn([bit("font-weight:500", title) for title in titles], "th", ' scope="col"')
+    body = "".join(map(drawn, rows))
+    style = "border-collapse:collapse;margin:2px 0;table-layout:auto;border:0;line-height:1.5"
+    whole = f'<table style="{style}"><thead>{head}</thead><tbody>{body}</tbody></table>'
+    return div("overflow-x:auto", whole)
+
+
 def in_parts(
     items: Sequence[_Item],
     draw: Callable[[Sequence[_Item]], str],

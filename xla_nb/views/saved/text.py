@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_nb import wording
-from xla_nb.views import facts, folding, paths
-from xla_nb.views.saved import bounds, cells, figures, hang, hosts, log, style
-from xla_nb.views.snapshot import Bar, Card, Series, Snapshot
+from xla_nb.views import facts, paths
+from xla_nb.views.saved import bounds, cells, figures, hang, hosts, log, returned, style
+from xla_nb.views.snapshot import Card, Series, Snapshot
 
 _WIDTH = 100  # columns of our own sentences
 
@@ -21,9 +21,10 @@ def render_text(snapshot: Snapshot) -> str:
     lines += hang.as_text(snapshot)
     lines += _troubles(snapshot)
     lines += _whereabouts(snapshot)
-    lines += [_bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
+    lines += [facts.bar_in_short(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
     lines += cells.as_text(snapshot.live)
     lines += _output(snapshot)
+    lines += ["", *returned.as_text(snapshot.returned)] if snapshot.returned else []
     lines += _figures(snapshot.series)
     lines += hosts.as_text(snapshot)
     lines += _ranks(snapshot)
@@ -61,19 +62,15 @@ def _whereabouts(snapshot: Snapshot) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _bar(bar: Bar) -> str:
-    return facts.bar_in_short(bar)
-
-
 def _output(snapshot: Snapshot) -> list[str]:
     excerpts = bounds.excerpts(snapshot, bounds.TEXT, bounds.plain_line)
     lines = []
-    for stream, ranks, written in log.rows(
+    for group in log.groups(
         excerpts, lambda shown, excerpt: bounds.gap_text(shown, excerpt, snapshot.record)
     ):
-        kind = " (stderr)" if stream == "err" else ""
-        lines += [f"[{folding.who(ranks)}]{kind} {line}" for line in written]
-    lines += [note] if (note := bounds.unshown(snapshot)) else []
+        kind = " (stderr)" if group.stream == "err" else ""
+        lines += [f"[{group.ranks}]{kind} {line}" for line in group.lines]
+    lines += bounds.notes_on_output(snapshot)
     return ["", *lines] if lines else []
 
 
@@ -130,7 +127,7 @@ def _card(card: Card, snapshot: Snapshot, same: Sequence[facts.Fact]) -> list[st
     lane = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(card.lane))
     parts += [f"last {len(card.lane)} s: {lane}"] if lane else []
     parts += [_in_words([fact]) for fact in facts.in_table(card, snapshot) if fact not in same]
-    parts += [_bar(bar) for bar in card.bars[:4]]
+    parts += [facts.bar_in_short(bar) for bar in card.bars[:4]]
     if card.line and len(snapshot.cards) > bounds.CARDS:  # else it is above, in the output
         parts.append(f"last line: {facts.cut(card.line, 200)}")
     return _filled([first.rstrip(), *parts])

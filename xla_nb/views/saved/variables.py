@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xla_nb.run.comparing import Compared, Verdict
 from xla_nb.views import variables
 from xla_nb.views.saved.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
-from xla_nb.views.saved.tags import bit, chip, div, escaped, faint, frame
+from xla_nb.views.saved.tags import bit, chip, div, escaped, faint, frame, table
 from xla_nb.views.variables import TITLES, Row
 
 _SIGNS: dict[Verdict, tuple[str, str]] = {
@@ -21,7 +21,6 @@ _SIGNS: dict[Verdict, tuple[str, str]] = {
 }
 _VALUE = TITLES.index("Value")
 _SHORT = 20  # characters of a cell that a narrow page does not break, unless it is a value
-_CELL = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px;text-align:left"
 
 
 class Variables(Mapping[str, Compared]):
@@ -62,29 +61,17 @@ class Variables(Mapping[str, Compared]):
 
 def _table(rows: Sequence[Row]) -> str:
     shown = [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
-    if not shown:
-        return ""
-    head = "".join(
-        f'<th scope="col" style="{_CELL};font-weight:500">{faint(TITLES[n])}</th>' for n in shown
-    )
-    body = "".join(_row(row, shown) for row in rows)
-    style = "border-collapse:collapse;margin:2px 0;border:0;line-height:1.5"
-    table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return div("overflow-x:auto", table)
+    titles = [faint(TITLES[n]) for n in shown]
+    return table(titles, [line for row in rows for line in _lines(row, shown)]) if shown else ""
 
 
-def _row(row: Row, shown: Sequence[int]) -> str:
+def _lines(row: Row, shown: Sequence[int]) -> Iterator[Sequence[str]]:
     sign = f"{chip(*_SIGNS[row.verdict])} " if row.verdict in _SIGNS else ""
     last = _cell(row.cells[shown[-1]], whole=True, before=sign)
-    cells = (_cell(row.cells[n], whole=n != _VALUE) for n in shown[:-1])
-    drawn = "".join(f'<td style="{_CELL};{MONO}">{cell}</td>' for cell in cells)
-    line = f'<tr style="background:transparent">{drawn}<td style="{_CELL}">{last}</td></tr>'
-    if not row.lines:
-        return line
-    below = "".join(div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)
-    style = f"{_CELL};padding-left:24px"
-    cell = f'<td colspan="{len(shown)}" style="{style}">{below}</td>'
-    return f'{line}<tr style="background:transparent">{cell}</tr>'
+    yield [*(bit(MONO, _cell(row.cells[n], whole=n != _VALUE)) for n in shown[:-1]), last]
+    if row.lines:
+        below = (div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)
+        yield [div("padding-left:24px", *below)]
 
 
 def _cell(text: str, *, whole: bool, before: str = "") -> str:

@@ -1,0 +1,124 @@
+"""What stays of a run's output has the order in which it was seen.
+
+A rank writes its next line when the one before has been shown in the notebook, so that there is one
+order in which they can have been.
+"""
+
+import html
+import re
+
+import pytest
+
+RELAY = """\
+%%xla_spawn -n 4 {options} -o {run}
+import sys, time
+from pathlib import Path
+
+def told(what):
+    while not Path({folder!r}, what).exists():
+        time.sleep(0.005)
+
+def say(what, file=None):
+    print(what, file=file, flush=True)
+
+def relay(rank):
+    say("all begin")
+    if rank == 3:
+        told("all begin")
+        say("relay 1")
+        told("relay 2")
+        say("relay 3")
+    if rank == 1:
+        told("relay 1")
+        say("relay 2", sys.stderr)
+        told("relay 3")
+        say("relay 4")
+    told("relay 4")
+    say("all end")
+"""
+SAID = ["all begin", "relay 1", "relay 2", "relay 3", "relay 4"]
+IN_ORDER = [
+    "[0–3] all begin",
+    "[3] relay 1",
+    "[1] (stderr) relay 2",
+    "[3] relay 3",
+    "[1] relay 4",
+    "[0–3] all end",
+]
+FLOOD = """\
+%%xla_spawn -n 2 --view {view} -o {run}
+import time
+from pathlib import Path
+
+def told(what):
+    while not Path({folder!r}, what).exists():
+        time.sleep(0.005)
+
+def flood(rank):
+    if rank == 0:
+        print(*("before %d" % n for n in range(3000)), sep="\\n", flush=True)
+        told("between")
+        print(*("after %d" % n for n in range(3000)), sep="\\n", flush=True)
+    else:
+        told("before 0")
+        print("between", flush=True)
+"""
+
+
+def relayed(notebook, cell, folder, words):
+    """Run it; each word that the notebook shows becomes a file."""
+
+    def tell(shown):
+        # As text, or in what is sent to the panel's page.
+        newest = shown.messages[-1]
+        for word in words:
+            if newest["msg_type"] in ("stream", "comm_msg") and word in str(newest["content"]):
+                (folder / word).touch()
+
+    shown = notebook.run(cell, during=tell)
+    assert shown.status == "ok", shown.error
+    return shown
+
+
+def output(text):
+    return [line for line in text.splitlines() if line.startswith(("[", "The order"))]
+
+
+def words(page):
+    """What a reader of HTML sees, on one line."""
+    return " ".join(html.unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", page)).split())
+
+
+@pytest.mark.parametrize("view", ["text", "panel"])
+def test_lines_of_ranks_and_streams_stay_in_the_order_of_time(notebook, tmp_path, view):
+    run = f"relayed_{view}"
+    cell = RELAY.format(options=f"--view {view}", run=run, folder=str(tmp_path))
+    shown = relayed(notebook, cell, tmp_path, SAID)
+    left = [m["content"]["data"] for m in shown.messages if "text/html" in str(m["content"])]
+    pictures = [data for data in left if "4 ranks finished" in data.get("text/plain", "")]
+    again = notebook.ok(f"xla_nb.open_run({run}.name)").data
+    for data in (pictures[-1], notebook.ok(run).data, again):
+        assert output(data["text/plain"]) == IN_ORDER
+        told = "0–3 all begin 3 relay 1 1 stderr relay 2 3 relay 3 1 relay 4 0–3 all end"
+        assert told in words(data["text/html"])
+
+
+def test_of_a_flood_the_ends_stay_with_what_came_between_and_how_much_is_left_out(
+    notebook, tmp_path
+):
+    cell = FLOOD.format(view="text", run="flooded", folder=str(tmp_path))
+    relayed(notebook, cell, tmp_path, ["before 0", "between"])
+    for shown in ("flooded", "xla_nb.open_run(flooded.name)"):
+        lines = output(notebook.ok(shown).data["text/plain"])
+        assert lines[:25] == [f"[0] before {n}" for n in range(25)]
+        assert lines[25:27] == ["[1] between", "[0] … 5,950 lines left out, in rank-0.out"]
+        assert lines[27:] == [f"[0] after {n}" for n in range(2975, 3000)]
+
+
+def test_where_nobody_followed_a_run_that_is_said(notebook):
+    cell = "%%xla_spawn -n 2 --view none -o unseen\nimport sys\ndef f(rank):\n"
+    notebook.ok(f"{cell}    print('a', rank)\n    print('b', file=sys.stderr)")
+    data = notebook.ok("xla_nb.open_run(unseen.name)").data
+    said = "The order of lines of different ranks, and of stdout and stderr, was not recorded."
+    assert output(data["text/plain"]) == ["[0] a 0", "[1] a 1", "[0, 1] (stderr) b", said]
+    assert said in words(data["text/html"])

@@ -1,0 +1,70 @@
+"""What ranks returned, in saved HTML and text: folded, and bounded whatever they return."""
+
+from tests.views.saved.test_saved import rows
+from xla_nb.protocol import events
+from xla_nb.run import sentences
+from xla_nb.run.state import RunState
+from xla_nb.views.saved import returned
+
+
+def of(*results, **numbers):
+    """What is shown of ranks that have returned these reprs."""
+    state = RunState()
+    for rank, result in enumerate(results):
+        each = {name: str(words[rank]) for name, words in numbers.items()}
+        event = events.RankFinished(rank=rank, preview=result, nbytes=9, numbers=each)
+        state.apply(events.decode(events.encode(event)))
+    return sentences.returned(state)
+
+
+def test_of_256_different_results_the_first_are_shown_and_the_others_counted():
+    shown = of(*map(repr, range(256)))
+    assert returned.as_text(shown)[14:] == [
+        "[14] returned 14",
+        "[15] returned 15",
+        "… and 240 more results",
+    ]
+    page = returned.as_html(shown)
+    assert page.count("→") == 16
+    assert "… and 240 more results" in page
+    assert len(page) < 5_000
+
+
+def test_of_256_different_dicts_the_first_ranks_have_columns():
+    shown = of(*["{}"] * 256, loss=range(256))
+    head, loss = rows(returned.as_html(shown))
+    assert head == ["returned", *map(str, range(16))]
+    assert loss == ["loss", *map(str, range(16))]
+    assert returned.as_text(shown)[-1] == "… and 240 more results"
+    assert len(returned.as_html(shown)) < 8_000
+
+
+def test_equal_results_of_ranks_apart_are_one():
+    assert returned.as_text(of("1", "2", "1", "1")) == [
+        "[0, 2, 3] returned 1",
+        "[1] returned 2",
+    ]
+
+
+def test_dicts_with_other_names_are_shown_by_their_reprs():
+    state = RunState()
+    for rank, each in enumerate(({"a": "1"}, {"b": "2"})):
+        state.apply(events.RankFinished(rank=rank, preview=f"{each}", nbytes=9, numbers=each))
+    assert returned.as_text(sentences.returned(state)) == [
+        "[0] returned {'a': '1'}",
+        "[1] returned {'b': '2'}",
+    ]
+
+
+def test_nothing_that_ranks_return_becomes_html_or_moves_the_cursor():
+    evil = "<script>alert(1)</script>\x1b[2J"
+    shown = of(evil)
+    assert "<script" not in returned.as_html(shown)
+    assert "\x1b" not in returned.as_html(shown) + "".join(returned.as_text(shown))
+    named = of("{}", **{"<b>evil": [1]})
+    assert "<b>evil" not in returned.as_html(named)
+
+
+def test_there_is_nothing_where_nothing_was_returned():
+    assert returned.as_html(of("None", "")) == ""
+    assert returned.as_text(of("None", "")) == []
