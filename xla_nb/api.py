@@ -24,6 +24,7 @@ from xla_nb.rank.process import is_rank
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run import stacks
+from xla_nb.run.failed import RunFailed
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options, ViewName
 from xla_nb.run.recorded import RecordedRun
@@ -88,23 +89,7 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     LaunchError, before any rank has started, when an argument is wrong, the function or its
     arguments cannot be sent, or the ranks cannot be started.
     """
-    given = {
-        "n": n,
-        "env": env,
-        "timeout": timeout,
-        "grace": grace,
-        "runtime": runtime,
-        "on": on,
-        "hosts": hosts,
-        "slices": slices,
-        "wait": wait,
-        "simulate": simulate,
-        "keep_going": keep_going,
-        "hang_after": hang_after,
-        "hang_stop": hang_stop,
-        "bg": bg,
-        "view": view,
-    }
+    given = {name: value for name, value in locals().items() if name not in ("fn", "args")}
     return call(fn, args, given)
 
 
@@ -191,8 +176,12 @@ def shown(
     started.shown_in = picture.cell() if view != "none" else None
     loop.follow(started, choose.make(view, started))
     tidy()
-    if not options.keep_going:
-        started.check(brief=view != "none" and picture.kernel() is not None)
+    if not options.keep_going and not started.ok:
+        brief = view != "none" and picture.kernel() is not None
+        failed = RunFailed(started, brief)
+        if brief and view == "panel" and started.state.refused is None:
+            failed.is_seen = lambda: picture.cell() == started.shown_in
+        raise failed
     return started
 
 
