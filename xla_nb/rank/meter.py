@@ -15,13 +15,15 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from xla_nb import memory
 from xla_nb.program import tracebacks
+from xla_nb.rank.blocking import Standstill
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.rank.since import LockSince
 from xla_nb.record import private, sample
 from xla_nb.record.full_disk import Losses, is_of_disk
-from xla_nb.record.sample import Activity, Loop, Sample
+from xla_nb.record.sample import INPUT, Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
 #: A function runs, or has returned, and its result is on its way.
@@ -33,7 +35,7 @@ _SOON = 0.02
 _SLOW = 40  # ticks between samples of a live rank that has nothing to run
 _SMOOTH = 0.3  # weight of the newest rate in a loop's rate
 _LONGEST = 300  # characters of an operation that a sample carries
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_BLOCKED = 1.0  # seconds in one blocking call, from which on that is what the rank does
 
 
 class Compiling:
@@ -137,6 +139,7 @@ class Meter:
         self._rests: float | None = None  # since when, as the last sample has it
         self._next = 0
         self._entry = threading.get_ident()
+        self._standstill = Standstill(self._entry)
         self._has_memory = True
         self._compiling = Compiling()
         self._rates = Rates()
@@ -158,7 +161,7 @@ class Meter:
         """Take the last sample here and now: a short cell would wait long for another thread."""
         with self._sampling:
             if not self.is_over:
-                self._safely(self._sample)
+                self._safely(lambda: self._sample(ends=True))
                 self._finish()
 
     def _safely(self, act: Callable[[], None]) -> None:
@@ -191,8 +194,9 @@ class Meter:
         self._rests, self._next = rests, tick + _SLOW
         return rests is not None or tick % self._every == 0
 
-    def _sample(self) -> None:
+    def _sample(self, ends: bool = False) -> None:
         self._book.settle()
+        memory.own.count(anew=not ends)
         line = sample.encode(self._look())
         try:
             self._put(line)
@@ -215,15 +219,17 @@ class Meter:
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
         waiting = lock_wait or self._gauges.waiting()
         compiling = self._compiling.lasting(counts, time.monotonic())
+        self._stand(waiting)
         used, limit = self._device_memory()
         return Sample(
             at=now,
             activity=self._doing(waiting, compiling is not None, now),
             since=self._activity[1],
             place=tracebacks.innermost(self._entry, self._labels),
-            operation=waiting.operation[:_LONGEST] if waiting else "",
+            operation=waiting.operation[:_LONGEST] if waiting else self._blocked_in,
             missing=waiting.missing if waiting else (),
-            rss=_resident(),
+            memory=memory.own.nbytes,
+            free=memory.own.free,
             cpu=time.process_time(),
             device_used=used,
             device_limit=limit,
@@ -233,6 +239,7 @@ class Meter:
             waited=self._gauges.waited(),
             lock_waited=self._lock.waited(self._entry) if self._lock is not None else 0.0,
             data_waited=self._book.loading.seconds,
+            blocked=self._standstill.seconds,
             idle=self._book.idle.seconds,
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
@@ -244,9 +251,22 @@ class Meter:
             loops=self._rates.look(self._book.loops, now),
         )
 
+    def _stand(self, waiting: PendingCollective | None) -> None:
+        """Look whether the rank is blocked, beside all that is counted otherwise."""
+        told = INPUT if waiting and waiting.operation == INPUT else ""
+        counted = waiting or self._book.idle.since is not None or self._book.loading.since
+        self._standstill.look(told if counted else None)
+
+    @property
+    def _blocked_in(self) -> str:
+        still = self._standstill
+        return still.call if time.monotonic() - still.since >= _BLOCKED else ""
+
     def _doing(self, waiting: PendingCollective | None, compiling: bool, now: float) -> Activity:
         activity: Activity = "compiling" if compiling else "running"
         began: float | None = None
+        if self._blocked_in:
+            activity, began = "blocked", self._standstill.since
         if waiting:
             activity, began = "waiting", waiting.since
         if (rests := self._book.idle.since) is not None:
@@ -318,14 +338,6 @@ class Sampling:
 
     def __exit__(self, *_: object) -> None:
         self._sampler.end(self._meter)
-
-
-def _resident() -> int:
-    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return int(os.read(file, 100).split()[1]) * _PAGE
-    finally:
-        os.close(file)
 
 
 def _touched(path: str | Path) -> int:

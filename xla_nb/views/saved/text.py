@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xla_nb import wording
 from xla_nb.views import facts, folding, paths
 from xla_nb.views.saved import bounds, cells, hang, hosts, log, style
-from xla_nb.views.snapshot import Bar, Card, Series, Snapshot
+from xla_nb.views.snapshot import Card, Series, Snapshot
 
 _WIDTH = 100  # columns of our own sentences
 
@@ -22,7 +22,7 @@ def render_text(snapshot: Snapshot) -> str:
     lines += hang.as_text(snapshot)
     lines += _troubles(snapshot)
     lines += _whereabouts(snapshot)
-    lines += [_bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
+    lines += [facts.bar_in_short(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
     lines += cells.as_text(snapshot.live)
     lines += _output(snapshot)
     lines += _figures(snapshot.series)
@@ -47,6 +47,8 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
         unsaid = trouble.place and trouble.place not in trouble.title
         place = f", at {facts.cut(trouble.place, 200)}" if unsaid else ""
         heading = f"{who}: {facts.cut(trouble.title, 300)}{place}"
+    if trouble.follows:
+        return ["", f"{heading[:-1]} failed {facts.BECAUSE}: {facts.cut(trouble.title, 300)}"]
     lines = ["", heading]
     lines += shown.traceback.lines(bounds.gap_text(shown.traceback))
     if trouble.others:
@@ -60,10 +62,6 @@ def _whereabouts(snapshot: Snapshot) -> list[str]:
     lines = [f"{ranks}: {facts.cut(what, 300)}" for ranks, what in shown]
     lines += [more] if more else []
     return ["", *lines] if lines else []
-
-
-def _bar(bar: Bar) -> str:
-    return facts.bar_in_short(bar)
 
 
 def _output(snapshot: Snapshot) -> list[str]:
@@ -130,7 +128,7 @@ def _card(card: Card, snapshot: Snapshot, same: Sequence[facts.Fact]) -> list[st
     lane = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(card.lane))
     parts += [f"last {len(card.lane)} s: {lane}"] if lane else []
     parts += [_in_words([fact]) for fact in facts.in_table(card, snapshot) if fact not in same]
-    parts += [_bar(bar) for bar in card.bars[:4]]
+    parts += [facts.bar_in_short(bar) for bar in card.bars[:4]]
     if card.line and len(snapshot.cards) > bounds.CARDS:  # else it is above, in the output
         parts.append(f"last line: {facts.cut(card.line, 200)}")
     return _filled([first.rstrip(), *parts])

@@ -29,10 +29,9 @@ export class Row {
 		else fill(this.at, near, () => (near ? [placed(card.place, view, near, { tabindex: -1 })] : []));
 		put(this.step, card.step === null ? "" : stepTime(card.step));
 		put(this.waits, card.waits === null ? "" : percent(card.waits));
-		put(this.memory, card.rss === null ? "" : mebibytes(card.rss));
+		put(this.memory, card.memory === null ? "" : mebibytes(card.memory));
 		const warns = card.facts.some(({ id }) => id === "fallbacks");
 		mark(node, "data-warns", warns || null);
-		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
 	}
 
 	time(card, store) {
@@ -57,8 +56,7 @@ export class Tile {
 	number = span("number");
 	children = [glyph(), this.number];
 
-	set(card, _store, node) {
+	set(card) {
 		put(this.number, String(card.rank));
-		node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
 	}
 }
